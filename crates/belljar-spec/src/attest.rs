@@ -1,0 +1,85 @@
+//! What the process that will become the command read back about itself, after the whole lock-down
+//! and before it was let go.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::OsText;
+
+/// One line of the sandbox's mount table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenMount {
+    pub target: OsText,
+    pub fstype: String,
+    pub device: u64,
+    pub inode: u64,
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+}
+
+/// The five capability sets, as the kernel prints them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapabilitySets {
+    pub inheritable: u64,
+    pub permitted: u64,
+    pub effective: u64,
+    pub bounding: u64,
+    pub ambient: u64,
+}
+
+impl CapabilitySets {
+    pub fn are_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// What a forbidden call answered. `Succeeded` is the end of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Errno(i32),
+    Succeeded,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub call: String,
+    pub answer: Answer,
+}
+
+/// The three user ids and the three group ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ids {
+    pub real: u32,
+    pub effective: u32,
+    pub saved: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attestation {
+    pub pid: u32,
+    pub parent: u32,
+    pub uids: Ids,
+    pub gids: Ids,
+    pub groups: Vec<u32>,
+    pub uid_map: String,
+    pub gid_map: String,
+    pub capabilities: CapabilitySets,
+    pub no_new_privileges: bool,
+    pub seccomp_mode: u32,
+    pub seccomp_filters: u32,
+    /// The Landlock version that was enforced; 0 where the kernel has none.
+    pub landlock: u32,
+    pub mounts: Vec<SeenMount>,
+    pub interfaces: Vec<String>,
+    /// Open descriptors and what they refer to.
+    pub descriptors: BTreeMap<u32, OsText>,
+    pub rlimits: BTreeMap<String, u64>,
+    /// Names only.
+    pub environment: Vec<OsText>,
+    /// A file could be made and removed here.
+    pub wrote: Vec<OsText>,
+    pub attempts: Vec<Attempt>,
+}

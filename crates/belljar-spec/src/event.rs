@@ -1,0 +1,53 @@
+//! One line of a run's record.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the record's format; stands in the first event.
+pub const RECORD_VERSION: u32 = 1;
+
+/// What happened. Dotted names: they are a contract with whoever reads the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EventKind {
+    #[serde(rename = "run.start")]
+    RunStart,
+    #[serde(rename = "sandbox.planned")]
+    SandboxPlanned,
+    #[serde(rename = "sandbox.started")]
+    SandboxStarted,
+    #[serde(rename = "sandbox.attested")]
+    SandboxAttested,
+    #[serde(rename = "exec.start")]
+    ExecStart,
+    #[serde(rename = "output")]
+    Output,
+    #[serde(rename = "agent.tool_call")]
+    AgentToolCall,
+    #[serde(rename = "egress.allowed")]
+    EgressAllowed,
+    #[serde(rename = "egress.denied")]
+    EgressDenied,
+    #[serde(rename = "limit.hit")]
+    LimitHit,
+    #[serde(rename = "checkpoint")]
+    Checkpoint,
+    #[serde(rename = "exec.exit")]
+    ExecExit,
+    #[serde(rename = "sandbox.destroyed")]
+    SandboxDestroyed,
+    #[serde(rename = "run.stop")]
+    RunStop,
+}
+
+/// One event. `hash` covers the exact bytes of the stored line before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub seq: u64,
+    /// Wall clock, RFC 3339 in UTC.
+    pub time: String,
+    /// Monotonic clock: durations come from here.
+    pub mono_ns: u64,
+    pub kind: EventKind,
+    pub data: serde_json::Value,
+    pub prev: String,
+    pub hash: String,
+}

@@ -1,0 +1,161 @@
+//! How a run ended, and the exit code that tells it.
+
+use serde::{Deserialize, Serialize};
+
+/// The command's deadline passed.
+pub const EXIT_DEADLINE: i32 = 124;
+/// Belljar could not, or would not, start the command.
+pub const EXIT_NOT_STARTED: i32 = 125;
+/// The command was found and could not be executed.
+pub const EXIT_NOT_EXECUTABLE: i32 = 126;
+/// The command was not found.
+pub const EXIT_NOT_FOUND: i32 = 127;
+/// Added to a signal's number.
+pub const EXIT_SIGNAL_BASE: i32 = 128;
+/// The command line was wrong.
+pub const EXIT_USAGE: i32 = 2;
+
+/// The one named reason why a run stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The command ended by itself.
+    Exited,
+    /// The command was ended by a signal that Belljar did not send.
+    Signal,
+    /// The wall clock limit passed.
+    Deadline,
+    /// Nothing happened for as long as `idle` allows.
+    Idle,
+    /// The kernel ended it because memory ran out.
+    Oom,
+    /// Another limit was reached.
+    Limit,
+    /// The operator stopped it.
+    Stopped,
+    /// A required clause did not hold.
+    Refused,
+    /// The channel carried something that the init process did not send.
+    Tampered,
+    /// The supervisor or the engine went away.
+    Lost,
+    /// Belljar itself failed.
+    Error,
+}
+
+impl StopReason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Signal => "signal",
+            Self::Deadline => "deadline",
+            Self::Idle => "idle",
+            Self::Oom => "oom",
+            Self::Limit => "limit",
+            Self::Stopped => "stopped",
+            Self::Refused => "refused",
+            Self::Tampered => "tampered",
+            Self::Lost => "lost",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Whose exit code it is: 124 to 127 can be the program's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitSource {
+    Command,
+    Sandbox,
+    Deadline,
+    Policy,
+    Oom,
+}
+
+/// A program's end, as the kernel told it to its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    Code(u8),
+    Signal(u8),
+}
+
+impl ExitStatus {
+    pub fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => i32::from(code),
+            Self::Signal(signal) => EXIT_SIGNAL_BASE + i32::from(signal),
+        }
+    }
+}
+
+/// Why the command never began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ExecFailure {
+    #[error("not found inside the sandbox")]
+    NotFound,
+    #[error("{why}")]
+    NotExecutable { why: String },
+    #[error("{why}")]
+    Other { why: String },
+}
+
+impl ExecFailure {
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::NotFound => EXIT_NOT_FOUND,
+            Self::NotExecutable { .. } => EXIT_NOT_EXECUTABLE,
+            Self::Other { .. } => EXIT_NOT_STARTED,
+        }
+    }
+}
+
+/// What `exit` holds in the outcome: a code or a signal, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub signal: Option<u8>,
+    pub source: ExitSource,
+}
+
+impl Exit {
+    pub fn of_command(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Code(code) => {
+                Self { code: Some(i32::from(code)), signal: None, source: ExitSource::Command }
+            }
+            ExitStatus::Signal(signal) => {
+                Self { code: None, signal: Some(signal), source: ExitSource::Command }
+            }
+        }
+    }
+
+    /// Belljar's own code: the command did not choose it.
+    pub fn of_belljar(code: i32, source: ExitSource) -> Self {
+        Self { code: Some(code), signal: None, source }
+    }
+
+    /// What the belljar process itself exits with.
+    pub fn process_code(self) -> i32 {
+        match (self.code, self.signal) {
+            (Some(code), _) => code,
+            (None, Some(signal)) => EXIT_SIGNAL_BASE + i32::from(signal),
+            (None, None) => EXIT_NOT_STARTED,
+        }
+    }
+}
+
+/// What a run used. Absent where nothing on this host counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub wall_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_peak: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pids_peak: Option<u64>,
+}

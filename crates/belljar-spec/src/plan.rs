@@ -1,0 +1,154 @@
+//! What a backend will do, as data: printed by `--dry-run`, hashed into the record, compared in
+//! tests. Symbolic: it names no descriptor, no host uid, no run directory.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::posture::Posture;
+use crate::runspec::{BackendName, Limits, Stdin, Terminal, User};
+use crate::text::OsText;
+
+pub const PLAN_VERSION: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Namespace {
+    User,
+    Network,
+    Mount,
+    Pid,
+    Ipc,
+    Uts,
+    Cgroup,
+}
+
+/// Which uid of the host the command has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostUid {
+    /// An unused one for each live run; PID 1 has another one.
+    PerRun,
+    /// The caller's own: an ordinary user has no other.
+    Caller,
+}
+
+/// What of a source's host appears at a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Source {
+    Path { path: OsText },
+    /// `home/` in the run's own directory.
+    RunHome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    ReadOnly,
+    Writable,
+}
+
+/// What a missing source means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    Required,
+    IfPresent,
+}
+
+/// Whose tree it is; this decides which checks and which kind of mount it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tree {
+    /// The host's system directories: root's, bound as they are.
+    System,
+    /// A tree that people write to: sockets in it must not answer, its files keep their owner.
+    User,
+    /// An install prefix: like `User`, with its credentials left out.
+    Tool,
+    /// The run's own directory.
+    Own,
+}
+
+/// One thing in the sandbox's file system. Applied in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMount {
+    pub target: OsText,
+    pub what: MountKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum MountKind {
+    Bind { source: Source, access: Access, presence: Presence, tree: Tree },
+    Tmpfs { size: u64, mode: u32 },
+    /// A small file of the host, copied when the run starts.
+    Copy { source: OsText },
+    /// A file made for the run.
+    File { content: String },
+    Symlink { to: OsText },
+    /// `/proc` of the sandbox's own pid namespace.
+    Proc { read_only: Vec<String>, masked: Vec<String> },
+    /// A minimal `/dev`, with these device nodes.
+    Dev { nodes: Vec<String>, shm_size: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub inside: User,
+    pub host: HostUid,
+}
+
+/// A limit of the kernel on each process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rlimit {
+    pub name: String,
+    pub value: u64,
+}
+
+/// How the limits on the whole tree are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupUse {
+    V1,
+    V2,
+    /// Nothing delegated to us: only rlimits.
+    None,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandPlan {
+    pub argv: Vec<OsText>,
+    pub env: BTreeMap<String, OsText>,
+    pub workdir: OsText,
+    pub stdin: Stdin,
+    pub terminal: Terminal,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub v: u32,
+    pub backend: BackendName,
+    pub hostname: String,
+    /// The run's pod: the namespaces its sandboxes share.
+    pub pod: Vec<Namespace>,
+    pub sandbox: Vec<Namespace>,
+    pub identity: Identity,
+    pub mounts: Vec<PlannedMount>,
+    /// Sources that the operator allowed by name.
+    pub allow_source: Vec<OsText>,
+    pub limits: Limits,
+    pub cgroup: CgroupUse,
+    pub rlimits: Vec<Rlimit>,
+    /// Name of the system call filter the command runs under.
+    pub filter: String,
+    pub command: CommandPlan,
+    pub posture: Posture,
+}
+
+impl Plan {
+    pub fn hash(&self) -> String {
+        crate::hash_of(self)
+    }
+}

@@ -1,0 +1,258 @@
+//! A run, completely decided: what the layers and flags came to. Frozen and hashed; nothing later
+//! re-reads a file that a run could have written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::clause::Clause;
+use crate::posture::Waiver;
+use crate::text::OsText;
+
+/// Version of the stored form.
+pub const RUN_SPEC_VERSION: u32 = 1;
+
+/// What makes boundaries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendName {
+    Jail,
+    Docker,
+    Podman,
+    /// No boundary at all. Never chosen by itself.
+    Host,
+}
+
+impl BackendName {
+    pub const ALL: &'static [BackendName] = &[Self::Jail, Self::Docker, Self::Podman, Self::Host];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jail => "jail",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Which backend the operator asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendChoice {
+    #[default]
+    Auto,
+    Jail,
+    Docker,
+    Podman,
+    Host,
+}
+
+impl FromStr for BackendChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "jail" => Ok(Self::Jail),
+            "docker" => Ok(Self::Docker),
+            "podman" => Ok(Self::Podman),
+            "host" => Ok(Self::Host),
+            _ => Err(format!(
+                "no backend is called \"{}\"; there are auto, jail, docker, podman, host",
+                crate::text::escape(text.as_bytes())
+            )),
+        }
+    }
+}
+
+/// How a tree of the host appears inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MountMode {
+    Ro,
+    Rw,
+    /// Writable inside, unchanged outside.
+    Overlay,
+}
+
+impl MountMode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ro => "ro",
+            Self::Rw => "rw",
+            Self::Overlay => "overlay",
+        }
+    }
+}
+
+impl FromStr for MountMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ro" | "readonly" => Ok(Self::Ro),
+            "rw" => Ok(Self::Rw),
+            "overlay" => Ok(Self::Overlay),
+            _ => Err(format!(
+                "no mount mode is called \"{}\"; there are ro, rw, overlay",
+                crate::text::escape(text.as_bytes())
+            )),
+        }
+    }
+}
+
+/// A tree or file of the host, and where it appears. Both paths are absolute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    pub source: OsText,
+    pub target: OsText,
+    pub mode: MountMode,
+}
+
+/// A file system in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tmpfs {
+    pub target: OsText,
+    pub size: u64,
+}
+
+/// What the root directory inside is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Rootfs {
+    /// The host's programs and libraries, read-only, with an `/etc` made for the run.
+    Host,
+    /// A directory that holds a whole root file system; read-only.
+    Directory { path: OsText },
+}
+
+/// Numeric, inside the sandbox. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Default for User {
+    fn default() -> Self {
+        Self { uid: 1000, gid: 1000 }
+    }
+}
+
+/// `None` means no limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes, swap included.
+    pub memory: Option<u64>,
+    /// Thousandths of a processor.
+    pub millicpus: Option<u32>,
+    pub pids: Option<u32>,
+    #[serde(with = "millis")]
+    pub time: Option<Duration>,
+    #[serde(with = "millis")]
+    pub idle: Option<Duration>,
+    /// Bytes of each output stream that the record keeps.
+    pub output: u64,
+    /// Bytes on disk.
+    pub disk: Option<u64>,
+    /// Between the request to stop and the end of everything.
+    #[serde(with = "millis_exact")]
+    pub stop_timeout: Duration,
+}
+
+/// Where standard input comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdin {
+    Null,
+    Passed,
+}
+
+/// Whether the command gets a terminal of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Terminal {
+    None,
+    Pty,
+}
+
+/// The whole of what a run is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunSpec {
+    pub v: u32,
+    pub backend: BackendChoice,
+    pub command: Vec<OsText>,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    /// Always the first of the user's mounts; `None` where the run works on nothing of the host.
+    pub workspace: Option<Mount>,
+    pub workdir: OsText,
+    pub rootfs: Rootfs,
+    pub image: String,
+    /// Install prefixes, read-only at their own path, their `bin` on `PATH`.
+    pub tools: Vec<OsText>,
+    pub mounts: Vec<Mount>,
+    pub tmpfs: Vec<Tmpfs>,
+    /// Names in the workspace that are not there inside.
+    pub hide: Vec<OsText>,
+    /// Sensitive sources that the operator named, and so allowed.
+    pub allow_source: Vec<OsText>,
+    /// The manifest this came from, when it lies in the workspace: read-only inside.
+    pub manifest: Option<OsText>,
+    pub env: BTreeMap<String, OsText>,
+    pub user: User,
+    /// `host[:port]` rules; empty means nothing is allowed.
+    pub network_allow: Vec<String>,
+    pub limits: Limits,
+    pub stdin: Stdin,
+    pub terminal: Terminal,
+    pub required: BTreeSet<Clause>,
+    pub waivers: Vec<Waiver>,
+}
+
+impl RunSpec {
+    /// BLAKE3 of the stored form. Maps are sorted, so equal specs have equal hashes.
+    pub fn hash(&self) -> String {
+        crate::hash_of(self)
+    }
+}
+
+/// Durations are stored as whole milliseconds.
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(d)?.map(Duration::from_millis))
+    }
+}
+
+mod millis_exact {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(span.as_millis()).unwrap_or(u64::MAX).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        u64::deserialize(d).map(Duration::from_millis)
+    }
+}

@@ -1,0 +1,264 @@
+//! Frames: length, stream, kind, sequence number, stream offset, MAC, payload.
+//!
+//! The MAC and the sequence number make a frame that somebody else wrote, repeated, dropped or
+//! reordered an error, whatever way it found into the channel.
+
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Small, so that a control message never waits long behind data.
+pub const MAX_PAYLOAD: usize = 16 * 1024;
+const HEADER: usize = 44;
+const MAC_AT: usize = 28;
+const MAC: usize = 16;
+
+/// Which end wrote a frame. Each has its own key, so that a frame cannot be sent back to its author.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Launcher,
+    Init,
+}
+
+impl Side {
+    pub fn other(self) -> Self {
+        match self {
+            Self::Launcher => Self::Init,
+            Self::Init => Self::Launcher,
+        }
+    }
+
+    fn context(self) -> &'static str {
+        match self {
+            Self::Launcher => "belljar 2026 channel frames from the launcher",
+            Self::Init => "belljar 2026 channel frames from init",
+        }
+    }
+}
+
+/// Made anew for each launch; known to the launcher and to PID 1, never to the command.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct FrameKey([u8; 32]);
+
+impl FrameKey {
+    /// Under which the first frame travels: it only carries the real key, and no hostile program
+    /// runs yet.
+    pub const OPENING: FrameKey = FrameKey([0; 32]);
+
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    fn for_side(&self, side: Side) -> [u8; 32] {
+        blake3::derive_key(side.context(), &self.0)
+    }
+}
+
+impl std::fmt::Debug for FrameKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FrameKey(…)")
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// A piece of a control message; the last piece has kind [`FrameKind::MessageEnd`].
+    MessagePart,
+    MessageEnd,
+    Data,
+    /// The writer of this stream has nothing more to say.
+    End,
+    /// The reader of this stream will take bytes up to `offset`.
+    Window,
+    /// The reader of this stream will take no more bytes at all.
+    Reset,
+}
+
+impl FrameKind {
+    fn code(self) -> u8 {
+        match self {
+            Self::MessagePart => 0,
+            Self::MessageEnd => 1,
+            Self::Data => 2,
+            Self::End => 3,
+            Self::Window => 4,
+            Self::Reset => 5,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::MessagePart, Self::MessageEnd, Self::Data, Self::End, Self::Window, Self::Reset]
+            .into_iter()
+            .find(|kind| kind.code() == code)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub stream: u32,
+    pub kind: FrameKind,
+    pub offset: u64,
+    pub payload: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    #[error("a frame claims {0} bytes, more than {MAX_PAYLOAD}")]
+    TooLong(u32),
+    #[error("a frame does not carry the other end's mark")]
+    BadMac,
+    #[error("frame {found} arrived where {expected} was due")]
+    OutOfOrder { expected: u64, found: u64 },
+    #[error("a frame is of no known kind ({0})")]
+    UnknownKind(u8),
+    #[error("the reserved bytes of a frame are not zero")]
+    Reserved,
+    #[error("stream {stream}: bytes at {found} where {expected} was due")]
+    WrongOffset { stream: u32, expected: u64, found: u64 },
+    #[error("stream {0}: more bytes than were asked for")]
+    WindowExceeded(u32),
+    #[error("stream {0} is not open")]
+    UnknownStream(u32),
+    #[error("a control message is longer than {0} bytes")]
+    MessageTooLong(usize),
+    #[error("a control message makes no sense: {0}")]
+    BadMessage(String),
+}
+
+/// Turns frames into bytes.
+#[derive(Debug)]
+pub struct FrameWriter {
+    key: [u8; 32],
+    side: Side,
+    next: u64,
+}
+
+impl FrameWriter {
+    pub fn new(key: &FrameKey, side: Side) -> Self {
+        Self { key: key.for_side(side), side, next: 0 }
+    }
+
+    /// From here on frames are under this key; the numbering goes on.
+    pub fn rekey(&mut self, key: &FrameKey) {
+        self.key.zeroize();
+        self.key = key.for_side(self.side);
+    }
+
+    /// Appends one frame. The payload must fit; callers cut before they come here.
+    pub fn write(&mut self, stream: u32, kind: FrameKind, offset: u64, payload: &[u8], out: &mut Vec<u8>) {
+        debug_assert!(payload.len() <= MAX_PAYLOAD);
+        let start = out.len();
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&stream.to_le_bytes());
+        out.extend_from_slice(&[kind.code(), 0, 0, 0]);
+        out.extend_from_slice(&self.next.to_le_bytes());
+        out.extend_from_slice(&offset.to_le_bytes());
+        let mac = mac_of(&self.key, &out[start..start + MAC_AT], payload);
+        out.extend_from_slice(&mac);
+        out.extend_from_slice(payload);
+        self.next += 1;
+    }
+}
+
+impl Drop for FrameWriter {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+/// Turns bytes into frames. Holds at most one frame and what was pushed after it.
+#[derive(Debug)]
+pub struct FrameReader {
+    key: [u8; 32],
+    side: Side,
+    next: u64,
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+impl FrameReader {
+    /// `side` is who writes what is read here.
+    pub fn new(key: &FrameKey, side: Side) -> Self {
+        Self { key: key.for_side(side), side, next: 0, buffer: Vec::new(), at: 0 }
+    }
+
+    pub fn rekey(&mut self, key: &FrameKey) {
+        self.key.zeroize();
+        self.key = key.for_side(self.side);
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.at > 0 {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame. An error is final: the stream after it means nothing.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, WireError> {
+        let rest = &self.buffer[self.at..];
+        let Some((header, after)) = rest.split_at_checked(HEADER) else {
+            return Ok(None);
+        };
+        let length = u32_at(header, 0);
+        if length as usize > MAX_PAYLOAD {
+            return Err(WireError::TooLong(length));
+        }
+        let Some(payload) = after.get(..length as usize) else {
+            return Ok(None);
+        };
+        // The MAC comes before anything else is believed.
+        let mac = mac_of(&self.key, &header[..MAC_AT], payload);
+        if !same(&mac, &header[MAC_AT..]) {
+            return Err(WireError::BadMac);
+        }
+        if header[9..12] != [0, 0, 0] {
+            return Err(WireError::Reserved);
+        }
+        let kind = FrameKind::from_code(header[8]).ok_or(WireError::UnknownKind(header[8]))?;
+        let seq = u64_at(header, 12);
+        if seq != self.next {
+            return Err(WireError::OutOfOrder { expected: self.next, found: seq });
+        }
+        let frame =
+            Frame { stream: u32_at(header, 4), kind, offset: u64_at(header, 20), payload: payload.to_vec() };
+        self.next += 1;
+        self.at += HEADER + length as usize;
+        Ok(Some(frame))
+    }
+}
+
+impl Drop for FrameReader {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+fn mac_of(key: &[u8; 32], header: &[u8], payload: &[u8]) -> [u8; MAC] {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(header);
+    hasher.update(payload);
+    let mut mac = [0; MAC];
+    mac.copy_from_slice(&hasher.finalize().as_bytes()[..MAC]);
+    mac
+}
+
+/// Takes the same time wherever the first difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(four)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(eight)
+}

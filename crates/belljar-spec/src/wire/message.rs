@@ -1,0 +1,105 @@
+//! What the control messages say.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::attest::Attestation;
+use crate::outcome::{ExecFailure, ExitStatus};
+use crate::plan::Rlimit;
+use crate::runspec::User;
+use crate::text::OsText;
+
+/// The range this build speaks.
+pub const PROTOCOL_MIN: u32 = 1;
+pub const PROTOCOL_MAX: u32 = 1;
+
+/// The first message of all, under the opening key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LauncherHello {
+    pub min: u32,
+    pub max: u32,
+    pub run: String,
+    /// Different at every launch, also of the same run.
+    pub nonce: String,
+    /// The frame key, in hexadecimal.
+    pub key: String,
+    /// Without a frame for this long PID 1 ends everything. `None` where the kernel itself tells.
+    pub lease_ms: Option<u64>,
+}
+
+/// The answer, under the launch's own key: proof that the hello arrived whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitHello {
+    pub version: u32,
+    pub run: String,
+    pub nonce: String,
+}
+
+/// How every command of this sandbox is locked down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitSetup {
+    pub user: User,
+    pub rlimits: Vec<Rlimit>,
+    pub filter: String,
+    /// Everything else is read-only to Landlock, whatever the mounts say.
+    pub writable: Vec<OsText>,
+    /// Directories in which the attestation makes and removes a file.
+    pub write_check: Vec<OsText>,
+    /// PID 1 ends everything after this, should the launcher not have done so.
+    pub deadline_ms: Option<u64>,
+}
+
+/// Where a command's streams are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Stdio {
+    /// Descriptors that PID 1 was started with: pipes, made by the launcher.
+    Given { stdin: i32, stdout: i32, stderr: i32 },
+    /// Streams of the channel.
+    Streams { stdin: Option<u32>, stdout: u32, stderr: u32 },
+    /// A terminal, made inside; one stream carries both ways.
+    Pty { stream: u32, rows: u16, columns: u16 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// Chosen by the launcher; 0 is the run's own command.
+    pub exec: u32,
+    pub argv: Vec<OsText>,
+    pub env: BTreeMap<String, OsText>,
+    pub workdir: OsText,
+    pub stdio: Stdio,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum ToInit {
+    Hello(LauncherHello),
+    Setup(InitSetup),
+    Exec(ExecRequest),
+    /// The attestation was good: become the command.
+    Go { exec: u32 },
+    Signal { exec: u32, signal: i32 },
+    Resize { exec: u32, rows: u16, columns: u16 },
+    /// Send this signal to every process inside.
+    SignalAll { signal: i32 },
+    /// End everything now.
+    Kill,
+    /// Nothing to say; keeps a lease alive.
+    Alive,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum FromInit {
+    Hello(InitHello),
+    Attested { exec: u32, attestation: Box<Attestation> },
+    /// The lock-down failed; nothing of the command ran.
+    SetupFailed { exec: u32, step: String, why: String },
+    Started { exec: u32 },
+    ExecFailed { exec: u32, failure: ExecFailure },
+    Exited { exec: u32, status: ExitStatus },
+    /// PID 1's own clock ended the run.
+    DeadlinePassed,
+}

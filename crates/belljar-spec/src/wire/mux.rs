@@ -1,0 +1,250 @@
+//! Control messages and flow-controlled streams over frames.
+//!
+//! Sans-I/O: bytes in, arrivals out; what is to be sent waits in `outgoing`. The budget is fixed:
+//! 64 KiB a stream, 64 streams, and data is only taken while little else waits, so that a control
+//! message never queues behind more than [`DATA_AHEAD`] bytes.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::frame::{Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError};
+
+/// Bytes of one stream that may be on their way.
+pub const WINDOW: u64 = 64 * 1024;
+/// Streams open at once.
+pub const MAX_STREAMS: usize = 64;
+/// The longest control message; an attestation with many mounts is the longest there is.
+pub const MAX_MESSAGE: usize = 1024 * 1024;
+/// Data waiting to be sent, at most.
+pub const DATA_AHEAD: usize = 64 * 1024;
+const CONTROL: u32 = 0;
+
+/// What came in.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    Message(Vec<u8>),
+    Data { stream: u32, bytes: Vec<u8> },
+    End { stream: u32 },
+    /// The other end takes no more of this stream.
+    Reset { stream: u32 },
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// Bytes received, and how far the other end may go.
+    received: u64,
+    receive_limit: u64,
+    /// Bytes consumed here since the last window frame.
+    unannounced: u64,
+    /// Bytes sent, and how far we may go.
+    sent: u64,
+    send_limit: u64,
+    ended_here: bool,
+    ended_there: bool,
+}
+
+/// One end of the channel.
+#[derive(Debug)]
+pub struct Mux {
+    reader: FrameReader,
+    writer: FrameWriter,
+    streams: BTreeMap<u32, Stream>,
+    partial: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+impl Mux {
+    /// Both directions start under the opening key; see [`Mux::rekey`].
+    pub fn new(side: Side) -> Self {
+        Self {
+            reader: FrameReader::new(&FrameKey::OPENING, side.other()),
+            writer: FrameWriter::new(&FrameKey::OPENING, side),
+            streams: BTreeMap::new(),
+            partial: Vec::new(),
+            outgoing: Vec::new(),
+        }
+    }
+
+    /// Called by the launcher after its hello is queued, and by init when it has read it.
+    pub fn rekey(&mut self, key: &FrameKey) {
+        self.reader.rekey(key);
+        self.writer.rekey(key);
+    }
+
+    /// Both ends open a stream before the message that names it takes effect.
+    pub fn open(&mut self, stream: u32) -> Result<(), WireError> {
+        if stream == CONTROL || self.streams.len() >= MAX_STREAMS || self.streams.contains_key(&stream) {
+            return Err(WireError::BadMessage(format!("stream {stream} cannot be opened")));
+        }
+        let open = Stream { receive_limit: WINDOW, send_limit: WINDOW, ..Stream::default() };
+        self.streams.insert(stream, open);
+        Ok(())
+    }
+
+    pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
+        let text = serde_json::to_vec(message).map_err(|error| WireError::BadMessage(error.to_string()))?;
+        if text.len() > MAX_MESSAGE {
+            return Err(WireError::MessageTooLong(MAX_MESSAGE));
+        }
+        let mut pieces = text.chunks(MAX_PAYLOAD).peekable();
+        while let Some(piece) = pieces.next() {
+            let kind =
+                if pieces.peek().is_some() { FrameKind::MessagePart } else { FrameKind::MessageEnd };
+            self.writer.write(CONTROL, kind, 0, piece, &mut self.outgoing);
+        }
+        Ok(())
+    }
+
+    /// How many bytes of this stream would be taken now.
+    pub fn room(&self, stream: u32) -> usize {
+        let Some(open) = self.streams.get(&stream) else { return 0 };
+        let ahead = DATA_AHEAD.saturating_sub(self.outgoing.len());
+        if open.ended_here { 0 } else { ahead.min((open.send_limit - open.sent) as usize) }
+    }
+
+    /// Takes as much as there is room for and says how much that was.
+    pub fn send_data(&mut self, stream: u32, bytes: &[u8]) -> usize {
+        let take = self.room(stream).min(bytes.len());
+        let Some(open) = self.streams.get_mut(&stream) else { return 0 };
+        for piece in bytes[..take].chunks(MAX_PAYLOAD) {
+            self.writer.write(stream, FrameKind::Data, open.sent, piece, &mut self.outgoing);
+            open.sent += piece.len() as u64;
+        }
+        take
+    }
+
+    /// Nothing more will be sent on this stream.
+    pub fn end(&mut self, stream: u32) {
+        let Some(open) = self.streams.get_mut(&stream) else { return };
+        if !open.ended_here {
+            open.ended_here = true;
+            self.writer.write(stream, FrameKind::End, open.sent, &[], &mut self.outgoing);
+        }
+        self.forget_if_over(stream);
+    }
+
+    /// What arrived on this stream cannot be delivered any more; the other end should stop.
+    pub fn reset(&mut self, stream: u32) {
+        let Some(open) = self.streams.get_mut(&stream) else { return };
+        if !open.ended_there {
+            open.receive_limit = u64::MAX;
+            self.writer.write(stream, FrameKind::Reset, open.received, &[], &mut self.outgoing);
+        }
+    }
+
+    /// Bytes of this stream were delivered, so as many more may come.
+    pub fn consumed(&mut self, stream: u32, count: usize) {
+        let Some(open) = self.streams.get_mut(&stream) else { return };
+        if open.receive_limit == u64::MAX || open.ended_there {
+            return;
+        }
+        open.unannounced += count as u64;
+        if open.unannounced >= WINDOW / 2 {
+            open.receive_limit += open.unannounced;
+            open.unannounced = 0;
+            self.writer.write(stream, FrameKind::Window, open.receive_limit, &[], &mut self.outgoing);
+        }
+    }
+
+    pub fn outgoing(&self) -> &[u8] {
+        &self.outgoing
+    }
+
+    pub fn sent(&mut self, count: usize) {
+        self.outgoing.drain(..count);
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.reader.push(bytes);
+    }
+
+    /// The next thing that arrived. An error is final.
+    pub fn next_arrival(&mut self) -> Result<Option<Arrival>, WireError> {
+        while let Some(frame) = self.reader.next_frame()? {
+            if let Some(arrival) = self.accept(frame)? {
+                return Ok(Some(arrival));
+            }
+        }
+        Ok(None)
+    }
+
+    fn accept(&mut self, frame: Frame) -> Result<Option<Arrival>, WireError> {
+        match (frame.kind, frame.stream) {
+            (FrameKind::MessagePart | FrameKind::MessageEnd, CONTROL) => self.accept_message(frame),
+            (FrameKind::MessagePart | FrameKind::MessageEnd, other) | (_, other @ CONTROL) => {
+                Err(WireError::UnknownStream(other))
+            }
+            (kind, stream) => self.accept_on_stream(kind, stream, frame),
+        }
+    }
+
+    fn accept_message(&mut self, frame: Frame) -> Result<Option<Arrival>, WireError> {
+        if self.partial.len() + frame.payload.len() > MAX_MESSAGE {
+            return Err(WireError::MessageTooLong(MAX_MESSAGE));
+        }
+        self.partial.extend_from_slice(&frame.payload);
+        match frame.kind {
+            FrameKind::MessageEnd => Ok(Some(Arrival::Message(std::mem::take(&mut self.partial)))),
+            _ => Ok(None),
+        }
+    }
+
+    fn accept_on_stream(
+        &mut self,
+        kind: FrameKind,
+        stream: u32,
+        frame: Frame,
+    ) -> Result<Option<Arrival>, WireError> {
+        let open = self.streams.get_mut(&stream).ok_or(WireError::UnknownStream(stream))?;
+        match kind {
+            FrameKind::Data => {
+                if open.ended_there || frame.offset != open.received {
+                    let expected = open.received;
+                    return Err(WireError::WrongOffset { stream, expected, found: frame.offset });
+                }
+                open.received += frame.payload.len() as u64;
+                if open.received > open.receive_limit {
+                    return Err(WireError::WindowExceeded(stream));
+                }
+                Ok(Some(Arrival::Data { stream, bytes: frame.payload }))
+            }
+            FrameKind::End => {
+                if open.ended_there || frame.offset != open.received {
+                    let expected = open.received;
+                    return Err(WireError::WrongOffset { stream, expected, found: frame.offset });
+                }
+                open.ended_there = true;
+                self.forget_if_over(stream);
+                Ok(Some(Arrival::End { stream }))
+            }
+            FrameKind::Window => {
+                // A window only ever grows, and never past what one stream may hold.
+                let most = open.sent.saturating_add(WINDOW);
+                if frame.offset < open.send_limit || frame.offset > most {
+                    return Err(WireError::WindowExceeded(stream));
+                }
+                open.send_limit = frame.offset;
+                Ok(None)
+            }
+            FrameKind::Reset => {
+                open.send_limit = open.sent;
+                Ok(Some(Arrival::Reset { stream }))
+            }
+            FrameKind::MessagePart | FrameKind::MessageEnd => Err(WireError::UnknownStream(stream)),
+        }
+    }
+
+    /// A stream's number is free again when both ends are done with it.
+    fn forget_if_over(&mut self, stream: u32) {
+        if self.streams.get(&stream).is_some_and(|open| open.ended_here && open.ended_there) {
+            self.streams.remove(&stream);
+        }
+    }
+}
+
+/// Reads a control message. Every byte is hostile: an error, never a panic.
+pub fn parse<M: DeserializeOwned>(message: &[u8]) -> Result<M, WireError> {
+    serde_json::from_slice(message).map_err(|error| WireError::BadMessage(error.to_string()))
+}
