@@ -1,1 +1,63 @@
-fn main() {}
+//! `cargo xtask`: what is run on the project, not part of it: the whole test, the guest with the
+//! other kind of kernel, the comparison with peers. It must never stop a process or a service that
+//! it did not start.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "its output is a report for the person or the CI that called it"
+)]
+
+mod artifacts;
+mod bench;
+mod command;
+mod guest;
+mod host;
+mod schema;
+mod scratch;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+  test [--no-guest] [--guest-only] [--soak] [-- NEXTEST-ARGS]
+                        installs what is missing (Debian, root), then fmt, clippy, every test,
+                        doc tests, cargo deny, and the guest
+  guest [--release] [--timeout SECONDS] [--self-test]
+                        the jail's tests in a virtual machine with a stock kernel and cgroup v2
+  bench start [--rounds N] [--json FILE]
+                        how long a start takes, beside the peers that this machine has
+  schema                writes docs/manifest.schema.json anew
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&words) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[String]) -> Result<ExitCode> {
+    let Some((command, rest)) = words.split_first() else {
+        eprint!("{USAGE}");
+        return Ok(ExitCode::from(2));
+    };
+    match command.as_str() {
+        "test" => test::main(rest),
+        "guest" => guest::main(rest),
+        "bench" => bench::main(rest),
+        "schema" => schema::main(rest),
+        "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        unknown => bail!("there is no command `{unknown}`; `cargo xtask help` lists them"),
+    }
+}

@@ -1,1 +1,10 @@
+//! Runs: their settings, their launch, their supervision and their record. Prints nothing.
 
+mod block_on;
+pub mod config;
+pub mod doctor;
+pub mod home;
+pub mod run;
+mod supervise;
+
+pub use block_on::block_on;

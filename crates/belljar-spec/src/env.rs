@@ -10,7 +10,11 @@ pub const MUST_WORK: &str = "BELLJAR_MUST_WORK";
 /// Settings given by the environment start with this; `BELLJAR_LIMITS_MEMORY` is `limits.memory`.
 pub const SETTING_PREFIX: &str = "BELLJAR_";
 /// Names under [`SETTING_PREFIX`] that are no settings.
-pub const NOT_SETTINGS: &[&str] = &[HOME, EXE, MUST_WORK];
+pub const NOT_SETTINGS: &[&str] = &[HOME, EXE, MUST_WORK, BLESS, RUN_ID_INSIDE];
+/// Makes tests rewrite the files they compare with.
+pub const BLESS: &str = "BELLJAR_BLESS";
+/// What tests and benchmarks tell their own processes; never a setting.
+pub const TEST_PREFIX: &str = "BELLJAR_TEST_";
 
 /// Set inside every sandbox, so that a program can tell where it is. Holds the run's id.
 pub const RUN_ID_INSIDE: &str = "BELLJAR_RUN";

@@ -4,33 +4,59 @@
 //! Data only. Nothing here opens a file, asks the system anything or knows a backend.
 
 mod attest;
+mod ceiling;
 mod clause;
+mod cpus;
 pub mod env;
+pub mod env_file;
 mod event;
+mod expect;
+mod host_rule;
+mod id;
+pub mod layers;
+pub mod manifest;
+pub mod mount_arg;
+mod number;
 mod outcome;
+pub mod paths;
 mod plan;
 mod posture;
+pub mod resolve;
 mod runspec;
+mod size;
+mod span;
 pub mod text;
+pub mod trust;
 pub mod wire;
 
 pub use attest::{Answer, Attempt, Attestation, CapabilitySets, Ids, SeenMount};
+pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use clause::{Clause, Required, UnknownClause};
+pub use cpus::{Cpus, CpusError};
 pub use event::{Event, EventKind, RECORD_VERSION};
+pub use expect::{Expectation, ExpectedMount};
+pub use host_rule::HostRule;
+pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
+pub use layers::{Layer, Origin, Settings};
+pub use manifest::{Manifest, ManifestError};
 pub use outcome::{
-    EXIT_DEADLINE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_NOT_STARTED, EXIT_SIGNAL_BASE, EXIT_USAGE,
-    ExecFailure, Exit, ExitSource, ExitStatus, StopReason, Usage,
+    EXIT_DEADLINE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_NOT_STARTED, EXIT_SIGNAL_BASE,
+    EXIT_USAGE, ExecFailure, Exit, ExitSource, ExitStatus, StopReason, Usage,
 };
 pub use plan::{
     Access, CgroupUse, CommandPlan, HostUid, Identity, MountKind, Namespace, PLAN_VERSION, Plan,
     PlannedMount, Presence, Rlimit, Source, Tree,
 };
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
+pub use resolve::{HostFacts, Request, ResolveError, Screen, resolve};
 pub use runspec::{
     BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Rootfs, RunSpec, Stdin,
     Terminal, Tmpfs, User,
 };
+pub use size::{Size, SizeError};
+pub use span::{Span, SpanError};
 pub use text::OsText;
+pub use trust::{Widening, widenings};
 
 /// BLAKE3 over the JSON form, in hexadecimal.
 fn hash_of(value: &impl serde::Serialize) -> String {

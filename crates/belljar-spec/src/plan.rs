@@ -37,7 +37,9 @@ pub enum HostUid {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Source {
-    Path { path: OsText },
+    Path {
+        path: OsText,
+    },
     /// `home/` in the run's own directory.
     RunHome,
 }
@@ -81,17 +83,37 @@ pub struct PlannedMount {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum MountKind {
-    Bind { source: Source, access: Access, presence: Presence, tree: Tree },
-    Tmpfs { size: u64, mode: u32 },
+    Bind {
+        source: Source,
+        access: Access,
+        presence: Presence,
+        tree: Tree,
+    },
+    Tmpfs {
+        size: u64,
+        mode: u32,
+    },
     /// A small file of the host, copied when the run starts.
-    Copy { source: OsText },
+    Copy {
+        source: OsText,
+    },
     /// A file made for the run.
-    File { content: String },
-    Symlink { to: OsText },
+    File {
+        content: String,
+    },
+    Symlink {
+        to: OsText,
+    },
     /// `/proc` of the sandbox's own pid namespace.
-    Proc { read_only: Vec<String>, masked: Vec<String> },
+    Proc {
+        read_only: Vec<String>,
+        masked: Vec<String>,
+    },
     /// A minimal `/dev`, with these device nodes.
-    Dev { nodes: Vec<String>, shm_size: u64 },
+    Dev {
+        nodes: Vec<String>,
+        shm_size: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +160,8 @@ pub struct Plan {
     pub mounts: Vec<PlannedMount>,
     /// Sources that the operator allowed by name.
     pub allow_source: Vec<OsText>,
+    /// Files of the host that stay read-only where a writable tree holds them.
+    pub shielded: Vec<OsText>,
     pub limits: Limits,
     pub cgroup: CgroupUse,
     pub rlimits: Vec<Rlimit>,

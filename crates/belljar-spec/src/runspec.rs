@@ -17,7 +17,9 @@ use crate::text::OsText;
 pub const RUN_SPEC_VERSION: u32 = 1;
 
 /// What makes boundaries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendName {
     Jail,
@@ -46,6 +48,23 @@ impl fmt::Display for BackendName {
     }
 }
 
+impl FromStr for BackendName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|backend| backend.name() == text)
+            .ok_or_else(|| {
+                format!(
+                    "no backend is called \"{}\"; there are jail, docker, podman, host",
+                    crate::text::escape(text.as_bytes())
+                )
+            })
+    }
+}
+
 /// Which backend the operator asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
@@ -56,6 +75,37 @@ pub enum BackendChoice {
     Docker,
     Podman,
     Host,
+}
+
+impl BackendChoice {
+    pub const ALL: &'static [BackendChoice] = &[
+        Self::Auto,
+        Self::Jail,
+        Self::Docker,
+        Self::Podman,
+        Self::Host,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Jail => "jail",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl From<BackendName> for BackendChoice {
+    fn from(name: BackendName) -> Self {
+        match name {
+            BackendName::Jail => Self::Jail,
+            BackendName::Docker => Self::Docker,
+            BackendName::Podman => Self::Podman,
+            BackendName::Host => Self::Host,
+        }
+    }
 }
 
 impl FromStr for BackendChoice {
@@ -87,6 +137,8 @@ pub enum MountMode {
 }
 
 impl MountMode {
+    pub const ALL: &'static [MountMode] = &[Self::Ro, Self::Rw, Self::Overlay];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Ro => "ro",
@@ -146,7 +198,10 @@ pub struct User {
 
 impl Default for User {
     fn default() -> Self {
-        Self { uid: 1000, gid: 1000 }
+        Self {
+            uid: 1000,
+            gid: 1000,
+        }
     }
 }
 
@@ -234,11 +289,17 @@ mod millis {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(span: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
-        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).serialize(s)
+    pub(super) fn serialize<S: Serializer>(
+        span: &Option<Duration>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+            .serialize(s)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<u64>::deserialize(d)?.map(Duration::from_millis))
     }
 }
@@ -249,7 +310,9 @@ mod millis_exact {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(super) fn serialize<S: Serializer>(span: &Duration, s: S) -> Result<S::Ok, S::Error> {
-        u64::try_from(span.as_millis()).unwrap_or(u64::MAX).serialize(s)
+        u64::try_from(span.as_millis())
+            .unwrap_or(u64::MAX)
+            .serialize(s)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {

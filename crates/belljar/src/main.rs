@@ -1,1 +1,38 @@
-fn main() {}
+//! The `belljar` command. Thin: arguments in, words out; what a run is, is decided in the library.
+
+mod cli;
+mod commands;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Arguments, Verb};
+
+fn main() -> ExitCode {
+    // Before anything else: PID 1 of a sandbox parses no arguments.
+    if let Some(code) = belljar::run_as_init(std::env::args_os()) {
+        return exit(code);
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let code = error.exit_code(); // 0 for --help, 2 for wrong usage
+            let _ = error.print(); // a closed pipe is no reason to fail
+            return exit(code);
+        }
+    };
+    arguments.color.apply();
+    exit(match arguments.verb {
+        Verb::Run(run) => commands::run::run(run),
+        Verb::Doctor(doctor) => commands::doctor::run(&doctor),
+        Verb::Backends(backends) => commands::backends::run(&backends),
+        Verb::Config(config) => commands::config::run(config),
+        Verb::Trust(trust) => commands::trust::run(&trust),
+    })
+}
+
+fn exit(code: i32) -> ExitCode {
+    ExitCode::from(code.clamp(0, 255) as u8)
+}

@@ -55,11 +55,23 @@ pub struct InitSetup {
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Stdio {
     /// Descriptors that PID 1 was started with: pipes, made by the launcher.
-    Given { stdin: i32, stdout: i32, stderr: i32 },
+    Given {
+        stdin: i32,
+        stdout: i32,
+        stderr: i32,
+    },
     /// Streams of the channel.
-    Streams { stdin: Option<u32>, stdout: u32, stderr: u32 },
+    Streams {
+        stdin: Option<u32>,
+        stdout: u32,
+        stderr: u32,
+    },
     /// A terminal, made inside; one stream carries both ways.
-    Pty { stream: u32, rows: u16, columns: u16 },
+    Pty {
+        stream: u32,
+        rows: u16,
+        columns: u16,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,11 +91,22 @@ pub enum ToInit {
     Setup(InitSetup),
     Exec(ExecRequest),
     /// The attestation was good: become the command.
-    Go { exec: u32 },
-    Signal { exec: u32, signal: i32 },
-    Resize { exec: u32, rows: u16, columns: u16 },
+    Go {
+        exec: u32,
+    },
+    Signal {
+        exec: u32,
+        signal: i32,
+    },
+    Resize {
+        exec: u32,
+        rows: u16,
+        columns: u16,
+    },
     /// Send this signal to every process inside.
-    SignalAll { signal: i32 },
+    SignalAll {
+        signal: i32,
+    },
     /// End everything now.
     Kill,
     /// Nothing to say; keeps a lease alive.
@@ -94,12 +117,27 @@ pub enum ToInit {
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum FromInit {
     Hello(InitHello),
-    Attested { exec: u32, attestation: Box<Attestation> },
+    Attested {
+        exec: u32,
+        attestation: Box<Attestation>,
+    },
     /// The lock-down failed; nothing of the command ran.
-    SetupFailed { exec: u32, step: String, why: String },
-    Started { exec: u32 },
-    ExecFailed { exec: u32, failure: ExecFailure },
-    Exited { exec: u32, status: ExitStatus },
+    SetupFailed {
+        exec: u32,
+        step: String,
+        why: String,
+    },
+    Started {
+        exec: u32,
+    },
+    ExecFailed {
+        exec: u32,
+        failure: ExecFailure,
+    },
+    Exited {
+        exec: u32,
+        status: ExitStatus,
+    },
     /// PID 1's own clock ended the run.
     DeadlinePassed,
 }

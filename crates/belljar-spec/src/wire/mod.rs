@@ -8,8 +8,11 @@ pub mod frame;
 pub mod message;
 pub mod mux;
 
-pub use frame::{Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError};
+pub use frame::{
+    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
+};
 pub use message::{
-    ExecRequest, FromInit, InitHello, InitSetup, LauncherHello, PROTOCOL_MAX, PROTOCOL_MIN, Stdio, ToInit,
+    ExecRequest, FromInit, InitHello, InitSetup, LauncherHello, PROTOCOL_MAX, PROTOCOL_MIN, Stdio,
+    ToInit,
 };
 pub use mux::{Arrival, Mux};

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::frame::{Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError};
+use super::frame::{
+    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
+};
 
 /// Bytes of one stream that may be on their way.
 pub const WINDOW: u64 = 64 * 1024;
@@ -25,10 +27,17 @@ const CONTROL: u32 = 0;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
     Message(Vec<u8>),
-    Data { stream: u32, bytes: Vec<u8> },
-    End { stream: u32 },
+    Data {
+        stream: u32,
+        bytes: Vec<u8>,
+    },
+    End {
+        stream: u32,
+    },
     /// The other end takes no more of this stream.
-    Reset { stream: u32 },
+    Reset {
+        stream: u32,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -75,41 +84,69 @@ impl Mux {
 
     /// Both ends open a stream before the message that names it takes effect.
     pub fn open(&mut self, stream: u32) -> Result<(), WireError> {
-        if stream == CONTROL || self.streams.len() >= MAX_STREAMS || self.streams.contains_key(&stream) {
-            return Err(WireError::BadMessage(format!("stream {stream} cannot be opened")));
+        if stream == CONTROL
+            || self.streams.len() >= MAX_STREAMS
+            || self.streams.contains_key(&stream)
+        {
+            return Err(WireError::BadMessage(format!(
+                "stream {stream} cannot be opened"
+            )));
         }
-        let open = Stream { receive_limit: WINDOW, send_limit: WINDOW, ..Stream::default() };
+        let open = Stream {
+            receive_limit: WINDOW,
+            send_limit: WINDOW,
+            ..Stream::default()
+        };
         self.streams.insert(stream, open);
         Ok(())
     }
 
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
-        let text = serde_json::to_vec(message).map_err(|error| WireError::BadMessage(error.to_string()))?;
+        let text = serde_json::to_vec(message)
+            .map_err(|error| WireError::BadMessage(error.to_string()))?;
         if text.len() > MAX_MESSAGE {
             return Err(WireError::MessageTooLong(MAX_MESSAGE));
         }
         let mut pieces = text.chunks(MAX_PAYLOAD).peekable();
         while let Some(piece) = pieces.next() {
-            let kind =
-                if pieces.peek().is_some() { FrameKind::MessagePart } else { FrameKind::MessageEnd };
-            self.writer.write(CONTROL, kind, 0, piece, &mut self.outgoing);
+            let kind = if pieces.peek().is_some() {
+                FrameKind::MessagePart
+            } else {
+                FrameKind::MessageEnd
+            };
+            self.writer
+                .write(CONTROL, kind, 0, piece, &mut self.outgoing);
         }
         Ok(())
     }
 
     /// How many bytes of this stream would be taken now.
     pub fn room(&self, stream: u32) -> usize {
-        let Some(open) = self.streams.get(&stream) else { return 0 };
+        let Some(open) = self.streams.get(&stream) else {
+            return 0;
+        };
         let ahead = DATA_AHEAD.saturating_sub(self.outgoing.len());
-        if open.ended_here { 0 } else { ahead.min((open.send_limit - open.sent) as usize) }
+        if open.ended_here {
+            0
+        } else {
+            ahead.min((open.send_limit - open.sent) as usize)
+        }
     }
 
     /// Takes as much as there is room for and says how much that was.
     pub fn send_data(&mut self, stream: u32, bytes: &[u8]) -> usize {
         let take = self.room(stream).min(bytes.len());
-        let Some(open) = self.streams.get_mut(&stream) else { return 0 };
+        let Some(open) = self.streams.get_mut(&stream) else {
+            return 0;
+        };
         for piece in bytes[..take].chunks(MAX_PAYLOAD) {
-            self.writer.write(stream, FrameKind::Data, open.sent, piece, &mut self.outgoing);
+            self.writer.write(
+                stream,
+                FrameKind::Data,
+                open.sent,
+                piece,
+                &mut self.outgoing,
+            );
             open.sent += piece.len() as u64;
         }
         take
@@ -117,26 +154,39 @@ impl Mux {
 
     /// Nothing more will be sent on this stream.
     pub fn end(&mut self, stream: u32) {
-        let Some(open) = self.streams.get_mut(&stream) else { return };
+        let Some(open) = self.streams.get_mut(&stream) else {
+            return;
+        };
         if !open.ended_here {
             open.ended_here = true;
-            self.writer.write(stream, FrameKind::End, open.sent, &[], &mut self.outgoing);
+            self.writer
+                .write(stream, FrameKind::End, open.sent, &[], &mut self.outgoing);
         }
         self.forget_if_over(stream);
     }
 
     /// What arrived on this stream cannot be delivered any more; the other end should stop.
     pub fn reset(&mut self, stream: u32) {
-        let Some(open) = self.streams.get_mut(&stream) else { return };
+        let Some(open) = self.streams.get_mut(&stream) else {
+            return;
+        };
         if !open.ended_there {
             open.receive_limit = u64::MAX;
-            self.writer.write(stream, FrameKind::Reset, open.received, &[], &mut self.outgoing);
+            self.writer.write(
+                stream,
+                FrameKind::Reset,
+                open.received,
+                &[],
+                &mut self.outgoing,
+            );
         }
     }
 
     /// Bytes of this stream were delivered, so as many more may come.
     pub fn consumed(&mut self, stream: u32, count: usize) {
-        let Some(open) = self.streams.get_mut(&stream) else { return };
+        let Some(open) = self.streams.get_mut(&stream) else {
+            return;
+        };
         if open.receive_limit == u64::MAX || open.ended_there {
             return;
         }
@@ -144,7 +194,13 @@ impl Mux {
         if open.unannounced >= WINDOW / 2 {
             open.receive_limit += open.unannounced;
             open.unannounced = 0;
-            self.writer.write(stream, FrameKind::Window, open.receive_limit, &[], &mut self.outgoing);
+            self.writer.write(
+                stream,
+                FrameKind::Window,
+                open.receive_limit,
+                &[],
+                &mut self.outgoing,
+            );
         }
     }
 
@@ -197,23 +253,37 @@ impl Mux {
         stream: u32,
         frame: Frame,
     ) -> Result<Option<Arrival>, WireError> {
-        let open = self.streams.get_mut(&stream).ok_or(WireError::UnknownStream(stream))?;
+        let open = self
+            .streams
+            .get_mut(&stream)
+            .ok_or(WireError::UnknownStream(stream))?;
         match kind {
             FrameKind::Data => {
                 if open.ended_there || frame.offset != open.received {
                     let expected = open.received;
-                    return Err(WireError::WrongOffset { stream, expected, found: frame.offset });
+                    return Err(WireError::WrongOffset {
+                        stream,
+                        expected,
+                        found: frame.offset,
+                    });
                 }
                 open.received += frame.payload.len() as u64;
                 if open.received > open.receive_limit {
                     return Err(WireError::WindowExceeded(stream));
                 }
-                Ok(Some(Arrival::Data { stream, bytes: frame.payload }))
+                Ok(Some(Arrival::Data {
+                    stream,
+                    bytes: frame.payload,
+                }))
             }
             FrameKind::End => {
                 if open.ended_there || frame.offset != open.received {
                     let expected = open.received;
-                    return Err(WireError::WrongOffset { stream, expected, found: frame.offset });
+                    return Err(WireError::WrongOffset {
+                        stream,
+                        expected,
+                        found: frame.offset,
+                    });
                 }
                 open.ended_there = true;
                 self.forget_if_over(stream);
@@ -238,7 +308,11 @@ impl Mux {
 
     /// A stream's number is free again when both ends are done with it.
     fn forget_if_over(&mut self, stream: u32) {
-        if self.streams.get(&stream).is_some_and(|open| open.ended_here && open.ended_there) {
+        if self
+            .streams
+            .get(&stream)
+            .is_some_and(|open| open.ended_here && open.ended_there)
+        {
             self.streams.remove(&stream);
         }
     }

@@ -1,0 +1,93 @@
+//! How the jail holds each clause on this host, in words.
+
+use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
+
+use crate::backend::{Capabilities, Weakness};
+
+pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
+    let mut posture = Posture::nothing_held("the jail gave no answer");
+    for (clause, how) in [
+        (Clause::FsMounts, "own mount namespace and root; mounted by descriptor; table compared at the gate"),
+        (Clause::FsReadonly, "read-only recursively, mount calls refused, no capabilities"),
+        (Clause::FsNosuid, "the filter refuses the bits in every call that sets them; nosuid mounts"),
+        (Clause::NetSealed, "own network namespace with loopback only; socket families by the filter"),
+        (Clause::ProcHidden, "own pid namespace and /proc; PID 1 out of reach"),
+        (Clause::ProcSyscalls, "allow-list by seccomp: unknown calls ENOSYS, dangerous ones EPERM"),
+        (Clause::LimitTime, "by the launcher and by PID 1; the whole pid namespace ends"),
+        (Clause::LimitOutput, "counted outside by the launcher"),
+        (Clause::EnvClean, "environment and descriptors made anew, read back at the gate"),
+        (Clause::LifeBound, "PID 1 dies with the launcher, and the pid namespace with PID 1"),
+        (Clause::AuditOutside, "record and channel outside; frames carry number and keyed mark"),
+    ] {
+        posture.set(clause, Enforcement::enforced(how));
+    }
+    let landlock = match capabilities.landlock {
+        0 => "",
+        _ => "; Landlock on top",
+    };
+    posture.set(
+        Clause::ProcUnprivileged,
+        Enforcement::enforced(format!(
+            "user namespace without uid 0, no capabilities, no-new-privileges{landlock}"
+        )),
+    );
+    posture.set(Clause::IdUnique, id_unique(capabilities));
+    posture.set(Clause::FsSockets, sockets(spec));
+    for (clause, held) in &capabilities.limits {
+        posture.set(*clause, limit(*clause, held, spec));
+    }
+    posture.set(Clause::FsQuota, quota(spec));
+    posture.set(
+        Clause::KernelSeparate,
+        Enforcement::absent("the jail shares the host's kernel").with_fix("a backend with its own kernel"),
+    );
+    posture
+}
+
+fn id_unique(capabilities: &Capabilities) -> Enforcement {
+    if capabilities.may_choose_uids {
+        return Enforcement::enforced("a pair of unused uids for each live run, locked host-wide");
+    }
+    Enforcement::weaker("an ordinary user has one uid; runs are kept apart by namespaces")
+        .with_fix("run belljar as root, which can give each run its own uid")
+}
+
+fn sockets(spec: &RunSpec) -> Enforcement {
+    let mut trees = spec.workspace.iter().chain(&spec.mounts);
+    if trees.any(|mount| mount.mode == MountMode::Rw) {
+        return Enforcement::weaker(
+            "in a writable tree, live sockets found at the start are covered; later ones are not",
+        )
+        .with_fix("mount it ro");
+    }
+    Enforcement::enforced("user trees go through overlayfs, where a host's socket does not answer")
+}
+
+fn limit(clause: Clause, held: &Result<String, Weakness>, spec: &RunSpec) -> Enforcement {
+    let is_limited = match clause {
+        Clause::LimitMemory => spec.limits.memory.is_some(),
+        Clause::LimitCpu => spec.limits.millicpus.is_some(),
+        _ => spec.limits.pids.is_some(),
+    };
+    if !is_limited {
+        return Enforcement::absent("no limit is set");
+    }
+    match (clause, held) {
+        (_, Ok(how)) => Enforcement::enforced(how.clone()),
+        (Clause::LimitPids, Err(_)) => {
+            Enforcement::enforced("RLIMIT_NPROC, counted in the run's own user namespace")
+        }
+        (Clause::LimitMemory, Err(weakness)) => {
+            Enforcement::weaker(format!("only each process's own memory is limited: {}", weakness.why))
+                .with_fix(weakness.fix.clone())
+        }
+        (_, Err(weakness)) => Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone()),
+    }
+}
+
+fn quota(spec: &RunSpec) -> Enforcement {
+    match spec.limits.disk {
+        None => Enforcement::absent("no limit is set"),
+        Some(_) => Enforcement::weaker("what the run writes is measured every few seconds, and the run stopped"),
+    }
+}

@@ -1,0 +1,114 @@
+//! What the root directory is made of. Data: the lists are here and nowhere else.
+
+use belljar_spec::{Access, MountKind, OsText, PlannedMount, Presence, Rootfs, Source, Tree, User};
+
+/// Programs and libraries. On a system where these are links into `/usr`, they become links.
+const SYSTEM_DIRECTORIES: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+
+/// Large or full of links: bound as they are.
+const ETC_BOUND: &[&str] = &[
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/ssl/certs",
+    "/etc/ca-certificates",
+    "/etc/pki/tls",
+    "/etc/pki/ca-trust",
+    "/etc/fonts",
+    "/etc/terminfo",
+    "/etc/java-17-openjdk",
+    "/etc/java-21-openjdk",
+    "/etc/python3",
+    "/etc/python3.11",
+];
+
+/// Small files that programs look for and that tell nothing about the host's people.
+const ETC_COPIED: &[&str] = &[
+    "/etc/ld.so.conf",
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/os-release",
+    "/etc/debian_version",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/mime.types",
+    "/etc/shells",
+    "/etc/inputrc",
+    "/etc/bash.bashrc",
+    "/etc/profile",
+    "/etc/gai.conf",
+    "/etc/ssl/openssl.cnf",
+    "/etc/magic",
+];
+
+pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<PlannedMount> {
+    match rootfs {
+        Rootfs::Host => from_host(user, hostname),
+        Rootfs::Directory { path } => from_directory(path, user, hostname),
+    }
+}
+
+fn from_host(user: User, hostname: &str) -> Vec<PlannedMount> {
+    let bound = SYSTEM_DIRECTORIES.iter().chain(ETC_BOUND).map(|path| system(path, path));
+    let copied = ETC_COPIED.iter().map(|path| PlannedMount {
+        target: OsText::from(*path),
+        what: MountKind::Copy { source: OsText::from(*path) },
+    });
+    bound.chain(copied).chain(made_for_the_run(user, hostname)).collect()
+}
+
+/// A whole root in a directory: its top-level parts, so that the sandbox's own `/proc`, `/dev` and
+/// `/tmp` have their place and no link in it can redirect a mount.
+fn from_directory(path: &OsText, user: User, hostname: &str) -> Vec<PlannedMount> {
+    let parts = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "var", "srv"];
+    let mut mounts: Vec<PlannedMount> = parts
+        .iter()
+        .map(|part| PlannedMount {
+            target: OsText::from(format!("/{part}")),
+            what: MountKind::Bind {
+                source: Source::Path { path: OsText::from(path.as_path().join(part)) },
+                access: Access::ReadOnly,
+                presence: Presence::IfPresent,
+                tree: Tree::User,
+            },
+        })
+        .collect();
+    // The directory brings its own /etc; only the names a run needs are there if it has none.
+    let _ = (user, hostname);
+    mounts.retain(|mount| !mount.target.as_bytes().is_empty());
+    mounts
+}
+
+fn system(source: &str, target: &str) -> PlannedMount {
+    PlannedMount {
+        target: OsText::from(target),
+        what: MountKind::Bind {
+            source: Source::Path { path: OsText::from(source) },
+            access: Access::ReadOnly,
+            presence: Presence::IfPresent,
+            tree: Tree::System,
+        },
+    }
+}
+
+fn made_for_the_run(user: User, hostname: &str) -> Vec<PlannedMount> {
+    let User { uid, gid } = user;
+    let passwd = format!(
+        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
+         agent:x:{uid}:{gid}:agent:/home/agent:/bin/sh\n\
+         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    );
+    let group = format!("root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n");
+    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost\n");
+    [
+        ("/etc/passwd", passwd),
+        ("/etc/group", group),
+        ("/etc/hosts", hosts),
+        ("/etc/hostname", format!("{hostname}\n")),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
+        ("/etc/resolv.conf", "# No name server answers here.\n".to_owned()),
+    ]
+    .into_iter()
+    .map(|(path, content)| PlannedMount { target: OsText::from(path), what: MountKind::File { content } })
+    .collect()
+}

@@ -1,0 +1,418 @@
+//! Reads the layers of settings from files, variables and flags, and decides the run.
+//!
+//! Every file here may be hostile: it is read up to a bound, and only if it is a plain file.
+
+mod files;
+mod find;
+mod flags;
+mod host;
+pub mod trust;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::layers::{self, Variable};
+use belljar_spec::manifest::{FILE_NAME, ManifestError, Place};
+use belljar_spec::{
+    CeilingFile, Layer, Manifest, Origin, OsText, Request, ResolveError, RunSpec, Settings,
+    Widening, env, env_file, resolve, widenings,
+};
+
+pub use files::ReadError;
+pub use flags::{FlagError, Flags};
+
+use files::{Links, read};
+use trust::{Standing, Store, TrustError};
+
+use crate::home::Home;
+
+/// Where the administrator's files are.
+pub const SYSTEM_DIRECTORY: &str = "/etc/belljar";
+const CONFIG_FILE: &str = "config.toml";
+const CEILING_FILE: &str = "policy.toml";
+
+/// Which manifest counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManifestSource {
+    /// The nearest one, in the current directory or above it.
+    Nearest,
+    /// This one, which is trusted because the operator named it.
+    File(PathBuf),
+    None,
+}
+
+/// Whether the system's and the user's configuration count. The ceiling always does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigFiles {
+    Read,
+    Ignore,
+}
+
+/// Everything that decides a run, as the command line and the process have it.
+#[derive(Clone, Debug)]
+pub struct Invocation {
+    pub cwd: PathBuf,
+    pub env: BTreeMap<OsString, OsString>,
+    pub flags: Flags,
+    pub source: ManifestSource,
+    pub config_files: ConfigFiles,
+    /// [`SYSTEM_DIRECTORY`], but in tests.
+    pub system: PathBuf,
+}
+
+impl Invocation {
+    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, flags: Flags) -> Self {
+        Self {
+            cwd,
+            env,
+            flags,
+            source: ManifestSource::Nearest,
+            config_files: ConfigFiles::Read,
+            system: PathBuf::from(SYSTEM_DIRECTORY),
+        }
+    }
+}
+
+/// A run, decided, and how that came about.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub spec: RunSpec,
+    pub settings: Settings,
+    pub manifest: Option<PathBuf>,
+    pub warnings: Vec<String>,
+}
+
+/// The settings without a command: for `config show`.
+#[derive(Clone, Debug)]
+pub struct LoadedSettings {
+    pub settings: Settings,
+    pub manifest: Option<PathBuf>,
+    pub warnings: Vec<String>,
+    env_files: BTreeMap<OsText, Vec<env_file::EnvLine>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the current directory \"{path}\" is no absolute path", path = .0.display())]
+    RelativeDirectory(PathBuf),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("there is no file {path}, which --manifest names", path = .0.display())]
+    NoManifest(PathBuf),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    #[error("the variable {0} is not UTF-8; set it to a value that is, or use the flag")]
+    VariableNotUtf8(String),
+    #[error("{path}: {error}", path = .path.display())]
+    EnvFile {
+        path: PathBuf,
+        error: env_file::EnvFileError,
+    },
+    #[error("there is no file {path}, which {key} names", path = .path.display())]
+    NoEnvFile { path: PathBuf, key: String },
+    #[error("{}", untrusted(path, *standing, widenings))]
+    Untrusted {
+        path: PathBuf,
+        standing: Standing,
+        widenings: Vec<Widening>,
+    },
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+}
+
+fn untrusted(path: &Path, standing: Standing, widenings: &[Widening]) -> String {
+    let shown = OsText::from(path);
+    let state = match standing {
+        Standing::Changed => "has changed since it was trusted",
+        Standing::Unknown | Standing::Trusted => "is not trusted yet",
+    };
+    let mut text = format!("{shown} asks for more than the built-in policy, and {state}:\n");
+    for widening in widenings {
+        text.push_str(&format!("  {}: {}\n", widening.key, widening.what));
+    }
+    text.push_str(&format!(
+        "if that is what you want, run: belljar trust {shown}"
+    ));
+    text
+}
+
+/// Decides the run.
+pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
+    let LoadedSettings {
+        settings,
+        manifest,
+        mut warnings,
+        env_files,
+    } = load_settings(invocation, home)?;
+    let flags = &invocation.flags;
+    let directory = manifest
+        .as_deref()
+        .and_then(Path::parent)
+        .unwrap_or(&invocation.cwd);
+    let request = Request {
+        command: flags
+            .command
+            .iter()
+            .map(|argument| OsText::from(argument.as_os_str()))
+            .collect(),
+        stdin: flags.stdin,
+        terminal: flags.terminal,
+        screen: flags.screen,
+        default_workspace: directory.to_owned(),
+        manifest: manifest.clone(),
+        env_files,
+    };
+    let facts = host::facts(&invocation.cwd, &invocation.env);
+    let spec = resolve(&settings, &request, &facts)?;
+    for name in flags.passed_but_missing(&invocation.env) {
+        warnings.push(format!(
+            "-e {name}: the host has no such variable, so it is not set inside"
+        ));
+    }
+    Ok(Loaded {
+        spec,
+        settings,
+        manifest,
+        warnings,
+    })
+}
+
+/// Reads and merges every layer.
+pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSettings, ConfigError> {
+    let cwd = &invocation.cwd;
+    if !cwd.is_absolute() {
+        return Err(ConfigError::RelativeDirectory(cwd.clone()));
+    }
+    let user_home = host::user_home(&invocation.env);
+    let built_in = layers::built_in(host::memory_total());
+    let mut layers = vec![Layer {
+        origin: Origin::BuiltIn,
+        directory: cwd.clone(),
+        values: built_in.clone(),
+    }];
+    let ceiling = read_ceiling(&invocation.system)?;
+
+    if invocation.config_files == ConfigFiles::Read {
+        layers.extend(config_layer(
+            &invocation.system.join(CONFIG_FILE),
+            Origin::System,
+        )?);
+        if let Some(directory) = host::user_config(&invocation.env) {
+            layers.extend(config_layer(&directory.join(CONFIG_FILE), Origin::User)?);
+        }
+    }
+
+    let manifest = read_manifest(invocation, user_home.as_deref())?;
+    if let Some(manifest) = &manifest {
+        check_trust(manifest, invocation, &built_in, user_home.as_deref(), home)?;
+        layers.push(Layer {
+            origin: Origin::Manifest(manifest.path.as_path().into()),
+            directory: manifest.directory().to_owned(),
+            values: manifest.values.clone(),
+        });
+    }
+    layers.extend(variable_layers(&invocation.env, cwd)?);
+    layers.extend(invocation.flags.layers(cwd)?);
+
+    let settings = Settings::merge(layers, ceiling, user_home.as_deref());
+    let env_files = read_env_files(&settings)?;
+    let manifest = manifest.map(|manifest| manifest.path);
+    Ok(LoadedSettings {
+        settings,
+        manifest,
+        warnings: Vec::new(),
+        env_files,
+    })
+}
+
+fn read_ceiling(system: &Path) -> Result<Option<CeilingFile>, ConfigError> {
+    let path = system.join(CEILING_FILE);
+    match read(&path, Links::Follow)? {
+        Some(file) => Ok(Some(CeilingFile::parse(&file.content, &path.into())?)),
+        None => Ok(None),
+    }
+}
+
+fn config_layer(path: &Path, origin: fn(OsText) -> Origin) -> Result<Option<Layer>, ConfigError> {
+    let Some(file) = read(path, Links::Follow)? else {
+        return Ok(None);
+    };
+    let values = Manifest::parse(&file.content, &path.into())?;
+    let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Some(Layer {
+        origin: origin(path.into()),
+        directory,
+        values,
+    }))
+}
+
+/// A manifest as it was read.
+pub(crate) struct ReadManifest {
+    pub(crate) path: PathBuf,
+    pub(crate) content: Vec<u8>,
+    pub(crate) values: Manifest,
+    pub(crate) owner: u32,
+}
+
+impl ReadManifest {
+    pub(crate) fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Reads the file by that name; nothing if there is none.
+    pub(crate) fn read(path: PathBuf, links: Links) -> Result<Option<Self>, ConfigError> {
+        let Some(file) = read(&path, links)? else {
+            return Ok(None);
+        };
+        let values = Manifest::parse(&file.content, &path.as_path().into())?;
+        Ok(Some(Self {
+            path,
+            content: file.content,
+            values,
+            owner: file.owner,
+        }))
+    }
+}
+
+fn read_manifest(
+    invocation: &Invocation,
+    user_home: Option<&Path>,
+) -> Result<Option<ReadManifest>, ConfigError> {
+    match &invocation.source {
+        ManifestSource::None => Ok(None),
+        ManifestSource::File(path) => {
+            let path = belljar_spec::paths::clean(&invocation.cwd.join(path));
+            let manifest = ReadManifest::read(path.clone(), Links::Follow)?;
+            manifest.map(Some).ok_or(ConfigError::NoManifest(path))
+        }
+        ManifestSource::Nearest => {
+            for directory in find::upwards(&invocation.cwd, user_home) {
+                // A link could lead to a file that somebody trusts, from a tree that a run wrote.
+                let found = ReadManifest::read(directory.join(FILE_NAME), Links::Refuse)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn check_trust(
+    manifest: &ReadManifest,
+    invocation: &Invocation,
+    built_in: &Manifest,
+    user_home: Option<&Path>,
+    home: &Home,
+) -> Result<(), ConfigError> {
+    match invocation.source {
+        ManifestSource::File(_) | ManifestSource::None => return Ok(()),
+        ManifestSource::Nearest => {}
+    }
+    let mut widenings = widenings(&manifest.values, manifest.directory(), built_in);
+    widenings.extend(strangers_tree(manifest, &invocation.cwd));
+    if widenings.is_empty() {
+        return Ok(());
+    }
+    let hash = trust::content_hash(manifest, user_home)?;
+    match Store::open(home)?.standing(&trust::canonical(&manifest.path)?, &hash) {
+        Standing::Trusted => Ok(()),
+        standing => Err(ConfigError::Untrusted {
+            path: manifest.path.clone(),
+            standing,
+            widenings,
+        }),
+    }
+}
+
+/// A manifest above the current directory makes more than that directory the workspace: fine for
+/// one's own, not for one that somebody else left in a shared place.
+fn strangers_tree(manifest: &ReadManifest, cwd: &Path) -> Option<Widening> {
+    let user = rustix::process::geteuid().as_raw();
+    let own = manifest.owner == user || manifest.owner == 0;
+    if own || manifest.directory() == cwd {
+        return None;
+    }
+    let what = format!(
+        "makes {} the workspace, and belongs to user {}",
+        OsText::from(manifest.directory()),
+        manifest.owner
+    );
+    Some(Widening {
+        key: "sandbox.workspace.path".into(),
+        what,
+    })
+}
+
+fn variable_layers(
+    env: &BTreeMap<OsString, OsString>,
+    cwd: &Path,
+) -> Result<Vec<Layer>, ConfigError> {
+    let mut layers = Vec::new();
+    let ours = env
+        .iter()
+        .filter(|(name, _)| name.as_bytes().starts_with(env::SETTING_PREFIX.as_bytes()));
+    for (name, value) in ours {
+        let shown = || belljar_spec::text::escape(name.as_bytes());
+        let Some(name) = name.to_str() else { continue };
+        if layers::is_no_setting(name) {
+            continue;
+        }
+        let value = value
+            .to_str()
+            .ok_or_else(|| ConfigError::VariableNotUtf8(shown()))?;
+        match layers::from_variable(name, value)? {
+            Variable::NoSetting => {}
+            Variable::Setting(values) => layers.push(Layer {
+                origin: Origin::Variable(name.to_owned()),
+                directory: cwd.to_owned(),
+                values: *values,
+            }),
+        }
+    }
+    Ok(layers)
+}
+
+fn read_env_files(
+    settings: &Settings,
+) -> Result<BTreeMap<OsText, Vec<env_file::EnvLine>>, ConfigError> {
+    let mut files = BTreeMap::new();
+    let paths = settings
+        .values
+        .sandbox
+        .env_file
+        .iter()
+        .flat_map(|files| &files.0);
+    for (index, path) in paths.enumerate() {
+        let key = format!("sandbox.env_file[{index}]");
+        // What a manifest names may lie in a tree that a run wrote: no link is followed there.
+        let links = match settings.origin(&key) {
+            Some(Origin::Manifest(_)) => Links::Refuse,
+            _ => Links::Follow,
+        };
+        let path = path.as_path().to_owned();
+        let Some(file) = read(&path, links)? else {
+            return Err(ConfigError::NoEnvFile { path, key });
+        };
+        let lines = env_file::parse(&file.content).map_err(|error| ConfigError::EnvFile {
+            path: path.clone(),
+            error,
+        })?;
+        files.insert(path.into(), lines);
+    }
+    Ok(files)
+}
+
+/// Where a wrong setting stands, if it stands in a file.
+pub fn file_of(error: &ManifestError) -> Option<&OsStr> {
+    match &error.place {
+        Place::File { path, .. } => Some(path.as_os_str()),
+        Place::Variable(_) | Place::Flag(_) => None,
+    }
+}

@@ -1,0 +1,290 @@
+//! The directory that holds runs, keys and what is trusted.
+//!
+//! Opening it is on the way to every start, so it costs a few system calls and no more.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use belljar_spec::{RunId, env};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The layout of the directory that this build writes.
+const FORMAT: u32 = 1;
+const FORMAT_FILE: &str = "format";
+/// A format file that is being written.
+const FORMAT_DRAFT: &str = ".format.";
+const RUNS: &str = "runs";
+const LIVE: &str = "live";
+const BIN: &str = "bin";
+const PRIVATE: u32 = 0o700;
+
+/// Belljar's home, checked and ready.
+#[derive(Clone, Debug)]
+pub struct Home {
+    path: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    #[error("no place for belljar's home: neither BELLJAR_HOME nor HOME is set; set one of them")]
+    NoPlace,
+    #[error("belljar's home \"{path}\" is a relative path; set {variable} to an absolute one", path = .path.display())]
+    Relative {
+        path: PathBuf,
+        variable: &'static str,
+    },
+    #[error("cannot make or open belljar's home {path}: {error}", path = .path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{path} is no directory; set BELLJAR_HOME to another place", path = .path.display())]
+    NoDirectory { path: PathBuf },
+    #[error(
+        "{path} belongs to user {owner} and belljar runs as user {user}: whoever owns it could \
+         rewrite the records; set BELLJAR_HOME to a directory of your own", path = .path.display()
+    )]
+    OtherOwner {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    #[error(
+        "others can write to {path} (mode {mode:03o}), so its records could not be trusted; run: \
+         chmod go-w {path}", path = .path.display()
+    )]
+    WritableByOthers { path: PathBuf, mode: u32 },
+    #[error(
+        "{path} is on a network file system, whose locks do not tell which runs are alive; set \
+         BELLJAR_HOME to a directory on a local disk", path = .path.display()
+    )]
+    NetworkFileSystem { path: PathBuf },
+    #[error(
+        "{path} holds other files (\"{found}\") and was not made by belljar; set BELLJAR_HOME to \
+         an empty or a new directory", path = .path.display()
+    )]
+    Foreign { path: PathBuf, found: String },
+    #[error(
+        "{path} has format {found} and this belljar knows {FORMAT}: a newer belljar wrote it; use \
+         that one, or set BELLJAR_HOME to another directory", path = .path.display()
+    )]
+    Newer { path: PathBuf, found: u32 },
+    #[error(
+        "{file} does not hold a format number; if this is belljar's home, write 1 into it",
+        file = .path.join(FORMAT_FILE).display()
+    )]
+    BadFormat { path: PathBuf },
+}
+
+impl Home {
+    /// `$BELLJAR_HOME`, else `$XDG_STATE_HOME/belljar`, else `~/.local/state/belljar`. Made if it is
+    /// not there.
+    pub fn open(env: &BTreeMap<OsString, OsString>) -> Result<Self, HomeError> {
+        let path = locate(env)?;
+        Self::open_at(path)
+    }
+
+    pub fn open_at(path: PathBuf) -> Result<Self, HomeError> {
+        let home = Self { path };
+        let directory = match home.open_directory() {
+            Err(Errno::NOENT) => {
+                let made = std::fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(PRIVATE)
+                    .create(&home.path);
+                made.map_err(|error| home.io(error))?;
+                home.open_directory()
+            }
+            opened => opened,
+        };
+        let directory = match directory {
+            Ok(directory) => directory,
+            Err(Errno::NOTDIR) => return Err(HomeError::NoDirectory { path: home.path }),
+            Err(errno) => return Err(home.io(errno.into())),
+        };
+        home.check_owner(directory.as_fd())?;
+        home.check_file_system(directory.as_fd())?;
+        home.check_format(directory.as_fd())?;
+        for name in [RUNS, LIVE, BIN] {
+            match rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(PRIVATE)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(home.io(errno.into())),
+            }
+        }
+        Ok(home)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One directory for each run.
+    pub fn runs(&self) -> PathBuf {
+        self.path.join(RUNS)
+    }
+
+    /// One lock for each run that has not finished.
+    pub fn live(&self) -> PathBuf {
+        self.path.join(LIVE)
+    }
+
+    /// Copies of belljar that live runs were started with.
+    pub fn bin(&self) -> PathBuf {
+        self.path.join(BIN)
+    }
+
+    pub fn run_dir(&self, id: &RunId) -> PathBuf {
+        self.runs().join(id.as_str())
+    }
+
+    fn io(&self, error: io::Error) -> HomeError {
+        HomeError::Io {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
+    fn open_directory(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(&self.path, flags, Mode::empty())
+    }
+
+    fn check_owner(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
+        let stat = rustix::fs::fstat(directory).map_err(|errno| self.io(errno.into()))?;
+        let user = rustix::process::geteuid().as_raw();
+        if stat.st_uid != user {
+            return Err(HomeError::OtherOwner {
+                path: self.path.clone(),
+                owner: stat.st_uid,
+                user,
+            });
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.intersects(Mode::WGRP | Mode::WOTH) {
+            let mode = mode.bits() & 0o777;
+            return Err(HomeError::WritableByOthers {
+                path: self.path.clone(),
+                mode,
+            });
+        }
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn check_file_system(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
+        let found = rustix::fs::fstatfs(directory).map_err(|errno| self.io(errno.into()))?;
+        if found.f_type == rustix::fs::NFS_SUPER_MAGIC {
+            return Err(HomeError::NetworkFileSystem {
+                path: self.path.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn check_file_system(&self, _: BorrowedFd<'_>) -> Result<(), HomeError> {
+        Ok(())
+    }
+
+    fn check_format(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(directory, FORMAT_FILE, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return self.begin(directory),
+            Err(errno) => return Err(self.io(errno.into())),
+        };
+        let mut text = String::new();
+        let bad = || HomeError::BadFormat {
+            path: self.path.clone(),
+        };
+        std::fs::File::from(file)
+            .take(16)
+            .read_to_string(&mut text)
+            .map_err(|_| bad())?;
+        match text.trim().parse::<u32>() {
+            Ok(FORMAT) => Ok(()),
+            Ok(found) if found > FORMAT => Err(HomeError::Newer {
+                path: self.path.clone(),
+                found,
+            }),
+            _ => Err(bad()),
+        }
+    }
+
+    /// Writes the format into a directory that is empty, or that another belljar has just made.
+    fn begin(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
+        for entry in std::fs::read_dir(&self.path).map_err(|error| self.io(error))? {
+            let name = entry.map_err(|error| self.io(error))?.file_name();
+            let ours = [RUNS, LIVE, BIN, FORMAT_FILE]
+                .iter()
+                .any(|own| name == OsStr::new(own))
+                || name.as_bytes().starts_with(FORMAT_DRAFT.as_bytes());
+            if !ours {
+                let found = belljar_spec::text::escape(name.as_bytes());
+                return Err(HomeError::Foreign {
+                    path: self.path.clone(),
+                    found,
+                });
+            }
+        }
+        self.write_format(directory).map_err(|error| self.io(error))
+    }
+
+    /// By rename, so that nobody reads half of it.
+    fn write_format(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        // Threads of one process may come here at the same time.
+        static DRAFTS: AtomicU64 = AtomicU64::new(0);
+        let count = DRAFTS.fetch_add(1, Ordering::Relaxed);
+        let process = rustix::process::getpid().as_raw_nonzero();
+        let draft = format!("{FORMAT_DRAFT}{process}.{count}");
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(directory, &draft, flags, Mode::from_raw_mode(0o600))?;
+        let mut file = std::fs::File::from(file);
+        writeln!(file, "{FORMAT}")?;
+        file.sync_all()?;
+        rustix::fs::renameat(directory, &draft, directory, FORMAT_FILE)?;
+        Ok(())
+    }
+}
+
+fn locate(env: &BTreeMap<OsString, OsString>) -> Result<PathBuf, HomeError> {
+    let set = |name: &str| env.get(OsStr::new(name)).filter(|value| !value.is_empty());
+    if let Some(home) = set(env::HOME) {
+        let path = PathBuf::from(home);
+        return if path.is_absolute() {
+            Ok(path)
+        } else {
+            Err(HomeError::Relative {
+                path,
+                variable: env::HOME,
+            })
+        };
+    }
+    // The XDG rule: a relative path there is as good as none.
+    let state = set("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
+    let state = match state {
+        Some(state) => state,
+        None => {
+            let user = PathBuf::from(set("HOME").ok_or(HomeError::NoPlace)?);
+            if !user.is_absolute() {
+                return Err(HomeError::Relative {
+                    path: user,
+                    variable: "HOME",
+                });
+            }
+            user.join(".local/state")
+        }
+    };
+    Ok(state.join("belljar"))
+}

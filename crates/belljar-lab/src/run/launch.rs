@@ -1,0 +1,257 @@
+//! The launch order.
+
+use std::path::PathBuf;
+
+use belljar_backend::{Backend, Capabilities, Place, Unavailable, by_name};
+use belljar_spec::{BackendChoice, BackendName, Plan, RunId, RunSpec, StopReason};
+
+use super::place::RunPlace;
+use super::record::RunRecord;
+use super::{DryRun, LaunchError, Observer, Outcome, Streams, writable};
+use crate::block_on;
+use crate::home::Home;
+use crate::supervise::{Supervised, supervise};
+
+/// A backend, chosen and asked, and its plan. Nothing exists yet.
+pub struct Prepared {
+    backend: Box<dyn Backend>,
+    pub plan: Plan,
+    pub spec: RunSpec,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// What would be done, and what stands in the way.
+    pub fn dry_run(&self) -> DryRun {
+        DryRun {
+            spec_hash: self.spec.hash(),
+            plan_hash: self.plan.hash(),
+            plan: self.plan.clone(),
+            missing: self
+                .plan
+                .posture
+                .unmet(&self.spec.required, &self.spec.waivers),
+        }
+    }
+}
+
+/// Chooses a backend and makes the plan.
+pub fn prepare(spec: RunSpec) -> Result<Prepared, LaunchError> {
+    if spec.command.is_empty() {
+        return Err(LaunchError::NoCommand);
+    }
+    let (backend, capabilities) = choose(spec.backend)?;
+    let plan = backend.plan(&spec, &capabilities)?;
+    Ok(Prepared {
+        backend,
+        plan,
+        spec,
+    })
+}
+
+/// A backend by name, or the first that can be used. Never the host, unless it was named.
+fn choose(choice: BackendChoice) -> Result<(Box<dyn Backend>, Capabilities), LaunchError> {
+    let name = match choice {
+        BackendChoice::Auto | BackendChoice::Jail => BackendName::Jail,
+        BackendChoice::Docker => BackendName::Docker,
+        BackendChoice::Podman => BackendName::Podman,
+        BackendChoice::Host => BackendName::Host,
+    };
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable {
+        backend: name,
+        reason,
+    };
+    let backend = by_name(name).map_err(unavailable)?;
+    let capabilities = block_on(backend.probe()).map_err(unavailable)?;
+    Ok((backend, capabilities))
+}
+
+/// Runs it. An error means that nothing of the command was started and nothing is left.
+pub fn launch(
+    home: &Home,
+    prepared: Prepared,
+    streams: Streams,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, LaunchError> {
+    refuse_if_unmet(&prepared, &prepared.plan.posture)?; // before anything is made
+    let place = RunPlace::make(home)?;
+    match attempt(home, &place, prepared, streams, observer) {
+        Ok(outcome) => {
+            place.close()?; // after the record has its end
+            Ok(outcome)
+        }
+        Err(error) => {
+            place.discard();
+            Err(error)
+        }
+    }
+}
+
+fn attempt(
+    home: &Home,
+    place: &RunPlace,
+    mut prepared: Prepared,
+    streams: Streams,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, LaunchError> {
+    let read_failed = |error| LaunchError::Record {
+        path: home.path().to_owned(),
+        error,
+    };
+    let known = writable::known(home).map_err(read_failed)?;
+    set_run_id(&mut prepared, &place.id);
+    let where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone());
+    let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
+    if let Err(refused) = refuse_if_unmet(&prepared, &bound.posture) {
+        return Err(match bound.release() {
+            Ok(()) => refused,
+            Err(cleanup) => LaunchError::AndCleanup {
+                start: Box::new(refused),
+                cleanup,
+            },
+        });
+    }
+    // A tree is known as writable before the first byte can be written to it.
+    writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
+    let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
+    let mut record = RunRecord::new(place.id.clone(), &prepared.spec, &prepared.plan, &posture);
+    let mut started = block_on(prepared.backend.start(bound))?;
+    // While the sandbox sets itself up; on disk before the command is let go.
+    let recorded = record.write(&place.directory);
+    let let_go =
+        |observer: &mut dyn Observer| observer.started(&place.id, prepared.plan.backend, &posture);
+    let supervised = recorded.and_then(|()| {
+        Ok(supervise(
+            &mut started,
+            &prepared.plan,
+            &expectation,
+            &place.id,
+            streams,
+            || let_go(observer),
+        )?)
+    });
+    let mut usage = supervised
+        .as_ref()
+        .map(|supervised| supervised.usage)
+        .unwrap_or_default();
+    let oom_kills = started.oom_kills();
+    started.usage(&mut usage);
+    let destroyed = started.destroy();
+    let supervised = match (supervised, &destroyed) {
+        (Ok(Supervised { not_as_planned, .. }), _) if !not_as_planned.is_empty() => {
+            return Err(LaunchError::NotAsPlanned {
+                differences: not_as_planned,
+            });
+        }
+        (Ok(supervised), _) => supervised,
+        (Err(start), Ok(())) => return Err(start),
+        (Err(start), Err(cleanup)) => {
+            let cleanup = belljar_backend::DestroyError(cleanup.to_string().into());
+            return Err(LaunchError::AndCleanup {
+                start: Box::new(start),
+                cleanup,
+            });
+        }
+    };
+    let (reason, exit) = supervised.judged(oom_kills);
+    let outcome = Outcome {
+        id: place.id.clone(),
+        backend: prepared.plan.backend,
+        reason,
+        exit,
+        failure: supervised.failure,
+        posture,
+        usage,
+        stdout: supervised.stdout,
+        stderr: supervised.stderr,
+        attestation: supervised.attestation,
+        leak: destroyed.err().map(|error| error.to_string()),
+    };
+    record.outcome = Some(outcome.clone());
+    record.write(&place.directory)?;
+    debug_assert!(outcome.reason != StopReason::Refused);
+    Ok(outcome)
+}
+
+fn refuse_if_unmet(
+    prepared: &Prepared,
+    posture: &belljar_spec::Posture,
+) -> Result<(), LaunchError> {
+    let missing = posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(LaunchError::NotGuaranteed {
+        backend: prepared.plan.backend,
+        missing,
+    })
+}
+
+/// A program inside can tell which run it is in.
+fn set_run_id(prepared: &mut Prepared, id: &RunId) {
+    prepared.plan.command.env.insert(
+        belljar_spec::env::RUN_ID_INSIDE.to_owned(),
+        id.as_str().into(),
+    );
+}
+
+fn where_it_lives(
+    home: &Home,
+    place: &RunPlace,
+    plan: &Plan,
+    mut run_writable: Vec<PathBuf>,
+) -> Place {
+    // This run's own writable trees count too: an earlier run may have worked on them unrecorded.
+    run_writable.extend(plan.mounts.iter().filter_map(|mount| match &mount.what {
+        belljar_spec::MountKind::Bind {
+            source: belljar_spec::Source::Path { path },
+            access: belljar_spec::Access::Writable,
+            ..
+        } => std::fs::canonicalize(path.as_path()).ok(),
+        _ => None,
+    }));
+    let user_home = std::env::var_os("HOME").map(PathBuf::from);
+    let executable = std::env::current_exe()
+        .ok()
+        .and_then(|exe| exe.parent().map(PathBuf::from));
+    Place {
+        run: place.id.to_string(),
+        home: place.home(),
+        own: own_directories(home, user_home.as_deref()),
+        executable,
+        run_writable,
+        homes: belljar_linux::jail::sensitive::home_directories(user_home.as_deref()),
+    }
+}
+
+/// What no run is ever given: records, settings, sockets and locks of belljar.
+fn own_directories(home: &Home, user_home: Option<&std::path::Path>) -> Vec<PathBuf> {
+    let below = |variable: &str, default: Option<PathBuf>| {
+        std::env::var_os(variable)
+            .map(PathBuf::from)
+            .or(default)
+            .map(|base| base.join("belljar"))
+    };
+    let config = below(
+        "XDG_CONFIG_HOME",
+        user_home.map(|home| home.join(".config")),
+    );
+    let runtime = below("XDG_RUNTIME_DIR", None);
+    [
+        Some(home.path().to_owned()),
+        config,
+        runtime,
+        Some("/etc/belljar".into()),
+        Some("/run/belljar".into()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

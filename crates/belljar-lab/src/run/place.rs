@@ -1,0 +1,88 @@
+//! The run's own directory and its sign of life.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use belljar_spec::RunId;
+use rustix::fs::{FlockOperation, flock};
+
+use super::LaunchError;
+use crate::home::Home;
+
+/// `runs/<id>` and `live/<id>`. The lock on the latter says that a supervisor is alive: no pid files.
+#[derive(Debug)]
+pub(super) struct RunPlace {
+    pub(super) id: RunId,
+    pub(super) directory: PathBuf,
+    pub(super) live: PathBuf,
+    _lock: File,
+}
+
+impl RunPlace {
+    pub(super) fn make(home: &Home) -> Result<Self, LaunchError> {
+        let id = new_id();
+        let directory = home.run_dir(&id);
+        let live = home.live().join(id.as_str());
+        let failed = |path: &PathBuf| {
+            let path = path.clone();
+            move |error| LaunchError::Record { path, error }
+        };
+        // The sign of life first: whatever comes after it is found again.
+        let lock = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&live);
+        let lock = lock.map_err(failed(&live))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+            LaunchError::Record {
+                path: live.clone(),
+                error: error.into(),
+            }
+        })?;
+        for path in [&directory, &directory.join("home")] {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(path)
+                .map_err(failed(path))?;
+        }
+        Ok(Self {
+            id,
+            directory,
+            live,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn home(&self) -> PathBuf {
+        self.directory.join("home")
+    }
+
+    /// The run is over: its directory stays, the sign of life goes.
+    pub(super) fn close(self) -> Result<(), LaunchError> {
+        std::fs::remove_file(&self.live).map_err(|error| LaunchError::Record {
+            path: self.live.clone(),
+            error,
+        })
+    }
+
+    /// Nothing was started, so nothing is left.
+    pub(super) fn discard(self) {
+        // What cannot be removed now is found by the next command through `live/`.
+        if std::fs::remove_dir_all(&self.directory).is_ok() {
+            let _ = std::fs::remove_file(&self.live);
+        }
+    }
+}
+
+fn new_id() -> RunId {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut random = [0; 8];
+    // Without random bytes the clock alone still makes an id; the directory's creation is exclusive.
+    let _ = getrandom::fill(&mut random);
+    RunId::from_parts(now.as_millis() as u64, u64::from_ne_bytes(random))
+}

@@ -1,0 +1,93 @@
+//! `run.json`: what was decided, what holds, how it ended. Written whole or not at all.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{BackendName, Plan, Posture, RECORD_VERSION, RunId, RunSpec, Waiver};
+use serde::{Deserialize, Serialize};
+
+use super::{LaunchError, Outcome};
+
+/// What stands in `run.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunRecord {
+    pub v: u32,
+    pub id: RunId,
+    pub backend: BackendName,
+    pub spec: RunSpec,
+    pub spec_hash: String,
+    pub plan_hash: String,
+    pub posture: Posture,
+    pub waivers: Vec<Waiver>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub outcome: Option<Outcome>,
+}
+
+impl RunRecord {
+    pub(super) fn new(id: RunId, spec: &RunSpec, plan: &Plan, posture: &Posture) -> Self {
+        Self {
+            v: RECORD_VERSION,
+            id,
+            backend: plan.backend,
+            spec: without_secret_values(spec),
+            spec_hash: spec.hash(),
+            plan_hash: plan.hash(),
+            posture: posture.clone(),
+            waivers: spec.waivers.clone(),
+            outcome: None,
+        }
+    }
+
+    /// On disk when this returns.
+    pub(super) fn write(&self, directory: &Path) -> Result<(), LaunchError> {
+        let path = directory.join("run.json");
+        self.write_to(directory, &path)
+            .map_err(|error| LaunchError::Record { path, error })
+    }
+
+    fn write_to(&self, directory: &Path, path: &PathBuf) -> std::io::Result<()> {
+        let new = directory.join("run.json.new");
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&new)?;
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        file.sync_data()?;
+        std::fs::rename(&new, path)?;
+        File::open(directory)?.sync_all()
+    }
+
+    pub(super) fn read(directory: &Path) -> std::io::Result<Self> {
+        let text = std::fs::read(directory.join("run.json"))?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+}
+
+/// A variable whose name looks like a secret's is recorded by name only.
+fn without_secret_values(spec: &RunSpec) -> RunSpec {
+    const SECRET_WORDS: &[&str] = &[
+        "SECRET",
+        "TOKEN",
+        "PASSWORD",
+        "PASSWD",
+        "APIKEY",
+        "API_KEY",
+        "CREDENTIAL",
+        "PRIVATE_KEY",
+        "AUTH",
+    ];
+    let mut spec = spec.clone();
+    for (name, value) in &mut spec.env {
+        let upper = name.to_uppercase();
+        if SECRET_WORDS.iter().any(|word| upper.contains(word)) {
+            *value = "(not recorded)".into();
+        }
+    }
+    spec
+}

@@ -1,0 +1,49 @@
+//! What is looked at from outside the sandbox: signals to the launcher, and the command's uid.
+
+use std::os::fd::OwnedFd;
+
+use belljar_linux::sys::signal;
+use rustix::io::Errno;
+
+use super::libc_signal::{CHLD, HUP, INT, QUIT, TERM, WINCH};
+
+/// Signals to the launcher, as something to read.
+pub(super) struct Signals {
+    pub(super) fd: OwnedFd,
+}
+
+impl Signals {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            fd: signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH])?,
+        })
+    }
+
+    /// For a command that is our own child.
+    pub(super) fn with_children() -> Result<Self, Errno> {
+        Ok(Self {
+            fd: signal::read_instead(&[INT, TERM, HUP, QUIT, CHLD])?,
+        })
+    }
+
+    pub(super) fn take(&self) -> Vec<i32> {
+        std::iter::from_fn(|| signal::next(&self.fd).ok().flatten()).collect()
+    }
+}
+
+/// The uid of PID 1's child, as the host's kernel knows it. `Some` is what is wrong with it.
+///
+/// Where the kernel does not list children, the uid map that the launcher wrote itself and that the
+/// attestation read back has to do.
+pub(super) fn host_uid_of_child(init: i32, expected: u32) -> Option<String> {
+    let children = std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).ok()?;
+    let child = children.split_whitespace().next()?;
+    let status = std::fs::read_to_string(format!("/proc/{child}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let uids: Vec<u32> = line
+        .split_whitespace()
+        .filter_map(|uid| uid.parse().ok())
+        .collect();
+    let right = uids.len() == 4 && uids.iter().all(|uid| *uid == expected && *uid != 0);
+    (!right).then(|| format!("on the host the command has the uids {uids:?}, not {expected}"))
+}

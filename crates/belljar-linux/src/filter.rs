@@ -1,0 +1,33 @@
+//! The system call filters, as they were compiled from `filters/`.
+
+use rustix::io::Errno;
+
+use crate::sys::seccomp::{Program, install};
+
+/// What every command runs under, on every backend.
+pub const COMMAND: &str = "command";
+
+const COMMAND_DENY: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.deny.bpf")));
+const COMMAND_ALLOW: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.allow.bpf")));
+
+/// How many programs the kernel must report for a process under a named filter.
+pub const PROGRAMS: u32 = 2;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    #[error("there is no system call filter called \"{0}\"")]
+    Unknown(String),
+    #[error("the kernel did not take the system call filter")]
+    Install(#[source] Errno),
+}
+
+/// Puts a filter in force. It forbids most of what a set-up does, so it comes last.
+pub fn load(name: &str) -> Result<(), FilterError> {
+    match name {
+        COMMAND => {
+            install(COMMAND_DENY).map_err(FilterError::Install)?;
+            install(COMMAND_ALLOW).map_err(FilterError::Install)
+        }
+        other => Err(FilterError::Unknown(other.to_owned())),
+    }
+}

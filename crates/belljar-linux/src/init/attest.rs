@@ -1,0 +1,162 @@
+//! Reads back what holds for this process, and tries what must not work.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+
+use belljar_spec::wire::{ExecRequest, InitSetup};
+use belljar_spec::{Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenMount};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
+
+use super::confine::{ConfineError, resource};
+use crate::jail::bind::normal_map;
+use crate::mountinfo::MountTable;
+use crate::sys::attempt;
+
+pub(super) fn attest(setup: &InitSetup, request: &ExecRequest) -> Result<Attestation, ConfineError> {
+    let status = read("/proc/self/status")?;
+    let status = Status(&status);
+    Ok(Attestation {
+        pid: std::process::id(),
+        parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
+        uids: status.ids("Uid:"),
+        gids: status.ids("Gid:"),
+        groups: status.numbers("Groups:", 10).map(|gid| gid as u32).collect(),
+        uid_map: normal_map(&read("/proc/self/uid_map")?),
+        gid_map: normal_map(&read("/proc/self/gid_map")?),
+        capabilities: CapabilitySets {
+            inheritable: status.number("CapInh:", 16),
+            permitted: status.number("CapPrm:", 16),
+            effective: status.number("CapEff:", 16),
+            bounding: status.number("CapBnd:", 16),
+            ambient: status.number("CapAmb:", 16),
+        },
+        no_new_privileges: status.number("NoNewPrivs:", 10) == 1,
+        seccomp_mode: status.number("Seccomp:", 10) as u32,
+        seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
+        landlock: super::landlock_version(),
+        mounts: mounts()?,
+        interfaces: interfaces()?,
+        descriptors: descriptors()?,
+        rlimits: rlimits(setup),
+        environment: request.env.keys().map(|name| OsText::from(name.as_str())).collect(),
+        wrote: setup.write_check.iter().filter(|place| can_write(place)).cloned().collect(),
+        attempts: attempts(),
+    })
+}
+
+fn read(path: &'static str) -> Result<String, ConfineError> {
+    std::fs::read_to_string(path).map_err(|error| ConfineError::Read(path, error))
+}
+
+/// `/proc/self/status`. A line that is missing reads as all bits set, which no comparison accepts.
+struct Status<'a>(&'a str);
+
+impl Status<'_> {
+    fn numbers(&self, key: &str, radix: u32) -> impl Iterator<Item = u64> {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        line.split_whitespace().map(move |word| u64::from_str_radix(word, radix).unwrap_or(u64::MAX))
+    }
+
+    fn number(&self, key: &str, radix: u32) -> u64 {
+        self.numbers(key, radix).next().unwrap_or(u64::MAX)
+    }
+
+    fn ids(&self, key: &str) -> Ids {
+        let mut ids = self.numbers(key, 10).map(|id| id as u32);
+        let mut next = || ids.next().unwrap_or(u32::MAX);
+        Ids { real: next(), effective: next(), saved: next() }
+    }
+}
+
+fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
+    let table =
+        MountTable::read().map_err(|error| ConfineError::Read("/proc/self/mountinfo", error))?;
+    let seen = table.0.into_iter().map(|line| {
+        // What cannot be looked at has no identity, and is refused where one is expected.
+        let stat = statat(CWD, &line.mount_point, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let has = |flag: &str| line.options.split(',').any(|option| option == flag);
+        SeenMount {
+            target: OsText::from(line.mount_point.as_path()),
+            device: stat.map_or(0, |stat| stat.st_dev),
+            inode: stat.map_or(0, |stat| stat.st_ino),
+            read_only: has("ro"),
+            nosuid: has("nosuid"),
+            nodev: has("nodev"),
+            fstype: line.fstype,
+        }
+    });
+    Ok(seen.collect())
+}
+
+fn interfaces() -> Result<Vec<String>, ConfineError> {
+    let table = read("/proc/self/net/dev")?;
+    Ok(table.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect())
+}
+
+/// The descriptors that the command will have: what closes at the `exec` is left out.
+fn descriptors() -> Result<BTreeMap<u32, OsText>, ConfineError> {
+    let path = "/proc/self/fd";
+    let entries = std::fs::read_dir(path).map_err(|error| ConfineError::Read(path, error))?;
+    let mut numbers: Vec<u32> = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| ConfineError::Read(path, error))?;
+        numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    let mut kept = BTreeMap::new();
+    for number in numbers {
+        if crate::sys::process::survives_exec(number as i32) {
+            let target = std::fs::read_link(format!("{path}/{number}")).unwrap_or_default();
+            kept.insert(number, OsText::from(target));
+        }
+    }
+    Ok(kept)
+}
+
+fn rlimits(setup: &InitSetup) -> BTreeMap<String, u64> {
+    let names = setup.rlimits.iter().map(|limit| limit.name.clone());
+    names
+        .filter_map(|name| {
+            let limit = rustix::process::getrlimit(resource(&name)?);
+            // Only a hard limit holds.
+            Some((name, limit.maximum.unwrap_or(u64::MAX)))
+        })
+        .collect()
+}
+
+fn can_write(place: &OsText) -> bool {
+    let path = place.as_path().join(format!(".belljar-check-{}", std::process::id()));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let made = openat(CWD, &path, flags, Mode::from_raw_mode(0o600));
+    made.is_ok() && unlinkat(CWD, &path, AtFlags::empty()).is_ok()
+}
+
+fn attempts() -> Vec<Attempt> {
+    const AF_VSOCK: i32 = 40;
+    let tried = [
+        ("open /proc/1/fd", open(c"/proc/1/fd", OFlags::RDONLY | OFlags::DIRECTORY)),
+        ("open /proc/1/mem", open(c"/proc/1/mem", OFlags::RDWR)),
+        ("open /proc/1/environ", open(c"/proc/1/environ", OFlags::RDONLY)),
+        ("trace process 1", attempt::ptrace_seize(1)),
+        ("make a user namespace", attempt::unshare(libc::CLONE_NEWUSER)),
+        ("open an AF_VSOCK socket", attempt::socket(AF_VSOCK, libc::SOCK_STREAM, 0)),
+        ("mount", attempt::mount_tmpfs(c"/tmp")),
+    ];
+    tried
+        .into_iter()
+        .map(|(call, outcome)| Attempt { call: call.to_owned(), answer: answer(outcome) })
+        .collect()
+}
+
+fn answer(outcome: Result<(), Errno>) -> Answer {
+    match outcome {
+        Ok(()) => Answer::Succeeded,
+        Err(error) => Answer::Errno(error.raw_os_error()),
+    }
+}
+
+fn open(path: &CStr, flags: OFlags) -> Result<(), Errno> {
+    let at: BorrowedFd<'_> = CWD;
+    openat(at, path, flags | OFlags::CLOEXEC, Mode::empty()).map(drop)
+}

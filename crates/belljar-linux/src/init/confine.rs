@@ -1,0 +1,123 @@
+//! Taking rights away: from PID 1 by Landlock, from each command everything.
+
+use belljar_spec::OsText;
+use belljar_spec::wire::InitSetup;
+use landlock::{
+    ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set, set_capabilities,
+    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+use crate::filter::{self, FilterError};
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfineError {
+    #[error("{0}")]
+    Step(&'static str, #[source] Errno),
+    #[error("there is no limit called {0}")]
+    UnknownLimit(String),
+    #[error("cannot set the limit {0}")]
+    Limit(String, #[source] Errno),
+    #[error("cannot enter the working directory {0}")]
+    Workdir(OsText, #[source] Errno),
+    #[error("Landlock: {0}")]
+    Landlock(String),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    #[error("cannot read {0}")]
+    Read(&'static str, #[source] std::io::Error),
+}
+
+fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, ConfineError> {
+    result.map_err(|error| ConfineError::Step(name, error))
+}
+
+/// For PID 1, and so for all its descendants: one domain, in which they can debug each other.
+/// Everything is readable as far as the mounts go; writable is what the plan says.
+pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
+    if super::landlock_version() == 0 {
+        return Ok(()); // the attestation says so, and the launcher compares
+    }
+    let failed = |error: &dyn std::fmt::Display| ConfineError::Landlock(error.to_string());
+    let all = AccessFs::from_all(ABI::V6);
+    let read = AccessFs::from_read(ABI::V6);
+    let mut rules = Ruleset::default()
+        .handle_access(all)
+        .and_then(Ruleset::create)
+        .map_err(|error| failed(&error))?;
+    let root = PathFd::new("/").map_err(|error| failed(&error))?;
+    rules = rules.add_rule(PathBeneath::new(root, read)).map_err(|error| failed(&error))?;
+    let always = ["/proc", "/dev"].map(OsText::from);
+    for place in writable.iter().chain(&always) {
+        let Ok(fd) = PathFd::new(place.as_path()) else { continue }; // what is not there needs no right
+        let is_directory = std::fs::metadata(place.as_path()).is_ok_and(|meta| meta.is_dir());
+        let access = if is_directory { all } else { AccessFs::from_file(ABI::V6) };
+        rules = rules.add_rule(PathBeneath::new(fd, access)).map_err(|error| failed(&error))?;
+    }
+    step("set no-new-privileges", set_no_new_privs(true))?;
+    let status = rules.restrict_self().map_err(|error| failed(&error))?;
+    match status.landlock {
+        LandlockStatus::Available { .. } => Ok(()),
+        other => Err(ConfineError::Landlock(format!("the kernel says {other:?}"))),
+    }
+}
+
+/// The whole lock-down of a process that is about to become a command.
+pub(super) fn confine(setup: &InitSetup) -> Result<(), ConfineError> {
+    for limit in &setup.rlimits {
+        let resource =
+            resource(&limit.name).ok_or_else(|| ConfineError::UnknownLimit(limit.name.clone()))?;
+        let value = Rlimit { current: Some(limit.value), maximum: Some(limit.value) };
+        setrlimit(resource, value).map_err(|error| ConfineError::Limit(limit.name.clone(), error))?;
+    }
+    empty_bounding_set()?; // needs a capability, so before they go
+    change_user(setup)?;
+    step("clear ambient capabilities", clear_ambient_capability_set())?;
+    let none = CapabilitySet::empty();
+    let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    step("drop capabilities", set_capabilities(None, nothing))?;
+    step("set no-new-privileges", set_no_new_privs(true))?;
+    filter::load(&setup.filter)?; // last: it forbids what every line above does
+    Ok(())
+}
+
+fn change_user(setup: &InitSetup) -> Result<(), ConfineError> {
+    let (uid, gid) = (Uid::from_raw(setup.user.uid), Gid::from_raw(setup.user.gid));
+    if rustix::process::geteuid() == uid {
+        return Ok(()); // an ordinary user's sandbox has only this one
+    }
+    step("drop groups", set_thread_groups(&[]))?;
+    step("change the gid", set_thread_res_gid(gid, gid, gid))?;
+    step("change the uid", set_thread_res_uid(uid, uid, uid))
+}
+
+fn empty_bounding_set() -> Result<(), ConfineError> {
+    use rustix::thread::{capability_is_in_bounding_set, remove_capability_from_bounding_set};
+    for number in 0..64_u32 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) => {
+                step("empty the bounding set", remove_capability_from_bounding_set(capability))?;
+            }
+            Ok(false) => {}
+            Err(_) => break, // past the last one
+        }
+    }
+    Ok(())
+}
+
+/// The limits a plan can name.
+pub(super) fn resource(name: &str) -> Option<Resource> {
+    Some(match name {
+        "core" => Resource::Core,
+        "nofile" => Resource::Nofile,
+        "nproc" => Resource::Nproc,
+        "memlock" => Resource::Memlock,
+        "data" => Resource::Data,
+        _ => return None,
+    })
+}

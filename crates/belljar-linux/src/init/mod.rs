@@ -1,0 +1,44 @@
+//! `belljar __init`: PID 1 of every sandbox, on every backend.
+//!
+//! Starts what the launcher says over the channel, reaps everything, tells how it ended, and ends it
+//! all when the channel closes or time is up. It decides nothing. It needs no clone3, no pidfd and no
+//! openat2, so that it also works where an engine or gVisor has none.
+
+mod attest;
+mod command;
+mod confine;
+mod pump;
+mod terminal;
+mod watch;
+
+use std::ffi::OsString;
+
+/// The channel's descriptor.
+pub const CHANNEL_FD: i32 = 3;
+/// Three descriptors from here on, where the launcher gave the command pipes.
+pub const STDIO_FD: i32 = 4;
+/// What Landlock is asked for; later versions add nothing that a sandbox needs.
+const LANDLOCK_WANTED: u32 = 6;
+
+/// The version an attestation must report on this kernel.
+pub fn landlock_version() -> u32 {
+    crate::sys::process::landlock_version().min(LANDLOCK_WANTED)
+}
+
+/// The first thing that `main` does: PID 1 parses no arguments and starts no runtime.
+///
+/// `Some` is the code to exit with.
+pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+    let mut args = args.skip(1);
+    if args.next()? != "__init" || args.next().is_some() {
+        return None;
+    }
+    Some(match watch::run() {
+        Ok(()) => 0,
+        Err(error) => {
+            // The only place that could still be read: descriptor 2, for diagnostics.
+            let _ = rustix::io::write(rustix::stdio::stderr(), crate::chain(&error).as_bytes());
+            125
+        }
+    })
+}

@@ -1,0 +1,185 @@
+//! Moves bytes between the commands' descriptors and the channel's streams, within the windows.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use belljar_spec::wire::{Arrival, Mux};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::terminal;
+
+/// What the loop has to look at besides the pumps.
+pub(super) struct Ready {
+    pub(super) channel: bool,
+    pub(super) children: bool,
+}
+
+/// A descriptor that a command reads or writes the other end of.
+struct Pump {
+    exec: u32,
+    stream: u32,
+    fd: OwnedFd,
+    out: Direction,
+    /// From the channel, not yet taken by the command. Never more than a window.
+    pending: Vec<u8>,
+    input: Direction,
+    is_terminal: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Unused,
+    Open,
+    Ended,
+}
+
+#[derive(Default)]
+pub(super) struct Pumps(Vec<Pump>);
+
+impl Pumps {
+    pub(super) fn add_outlet(&mut self, exec: u32, stream: u32, fd: OwnedFd) {
+        self.add(exec, stream, fd, Direction::Open, Direction::Unused);
+    }
+
+    pub(super) fn add_inlet(&mut self, exec: u32, stream: u32, fd: OwnedFd) {
+        self.add(exec, stream, fd, Direction::Unused, Direction::Open);
+    }
+
+    pub(super) fn add_terminal(&mut self, exec: u32, stream: u32, fd: OwnedFd) {
+        self.add(exec, stream, fd, Direction::Open, Direction::Open);
+        if let Some(pump) = self.0.last_mut() {
+            pump.is_terminal = true;
+        }
+    }
+
+    fn add(&mut self, exec: u32, stream: u32, fd: OwnedFd, out: Direction, input: Direction) {
+        let _ = rustix::io::ioctl_fionbio(&fd, true);
+        let is_terminal = false;
+        self.0.push(Pump { exec, stream, fd, out, input, pending: Vec::new(), is_terminal });
+    }
+
+    pub(super) fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) {
+        for pump in &self.0 {
+            let mut events = PollFlags::empty();
+            if pump.out == Direction::Open && mux.room(pump.stream) > 0 {
+                events |= PollFlags::IN;
+            }
+            if !pump.pending.is_empty() {
+                events |= PollFlags::OUT;
+            }
+            if !events.is_empty() {
+                fds.push(PollFd::new(&pump.fd, events));
+            }
+        }
+    }
+
+    /// Something for a stream arrived.
+    pub(super) fn take(&mut self, arrival: Arrival) {
+        let stream = match &arrival {
+            Arrival::Data { stream, .. } | Arrival::End { stream } | Arrival::Reset { stream } => *stream,
+            Arrival::Message(_) => return,
+        };
+        let Some(pump) = self.0.iter_mut().find(|pump| pump.stream == stream) else { return };
+        match arrival {
+            Arrival::Data { bytes, .. } if pump.input == Direction::Open => {
+                pump.pending.extend_from_slice(&bytes);
+            }
+            Arrival::End { .. } => pump.input = Direction::Ended,
+            Arrival::Reset { .. } => pump.out = Direction::Ended,
+            Arrival::Data { .. } | Arrival::Message(_) => {}
+        }
+    }
+
+    pub(super) fn move_bytes(&mut self, mux: &mut Mux) {
+        for pump in &mut self.0 {
+            pump.deliver(mux);
+            pump.collect(mux);
+        }
+        // A pipe whose writer is done closes, so that the command reads an end.
+        self.0.retain(|pump| {
+            pump.is_terminal || pump.out == Direction::Open || pump.input == Direction::Open
+                || !pump.pending.is_empty()
+        });
+    }
+
+    /// Takes what a command that ended left in its streams. `true`: nothing is left to be told.
+    pub(super) fn drained(&mut self, exec: u32, mux: &mut Mux) -> bool {
+        for pump in self.0.iter_mut().filter(|pump| pump.exec == exec) {
+            while pump.out == Direction::Open {
+                if mux.room(pump.stream) == 0 {
+                    return false;
+                }
+                // A process that outlived the command may hold the other end for ever.
+                if pump.collect(mux) == 0 {
+                    pump.finish(mux);
+                }
+            }
+        }
+        self.0.retain(|pump| pump.exec != exec);
+        true
+    }
+
+    pub(super) fn resize(&mut self, exec: u32, rows: u16, columns: u16) {
+        for pump in self.0.iter().filter(|pump| pump.exec == exec && pump.is_terminal) {
+            let _ = terminal::resize(&pump.fd, rows, columns); // a terminal that is gone has no size
+        }
+    }
+}
+
+impl Pump {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn deliver(&mut self, mux: &mut Mux) {
+        while !self.pending.is_empty() {
+            match rustix::io::write(self.fd(), &self.pending) {
+                Ok(length) => {
+                    self.pending.drain(..length);
+                    mux.consumed(self.stream, length);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    // Nobody reads it any more.
+                    self.pending.clear();
+                    self.input = Direction::Ended;
+                    mux.reset(self.stream);
+                }
+            }
+        }
+        if self.input == Direction::Ended && self.is_terminal {
+            // A terminal's input ends by the character that says so.
+            let _ = rustix::io::write(self.fd(), &[4]);
+            self.input = Direction::Unused;
+        }
+    }
+
+    /// How many bytes came out.
+    fn collect(&mut self, mux: &mut Mux) -> usize {
+        let mut buffer = [0; 16 * 1024];
+        let mut total = 0;
+        while self.out == Direction::Open {
+            let room = mux.room(self.stream).min(buffer.len());
+            if room == 0 {
+                break;
+            }
+            match rustix::io::read(self.fd(), &mut buffer[..room]) {
+                // The last one to hold a terminal's other end closed it: EIO.
+                Ok(0) | Err(Errno::IO) => self.finish(mux),
+                Ok(length) => {
+                    mux.send_data(self.stream, &buffer[..length]);
+                    total += length;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        total
+    }
+
+    fn finish(&mut self, mux: &mut Mux) {
+        self.out = Direction::Ended;
+        mux.end(self.stream);
+    }
+}

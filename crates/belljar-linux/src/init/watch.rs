@@ -1,0 +1,352 @@
+//! PID 1's loop: one place owns all state, everything else sends it something.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use belljar_spec::ExitStatus;
+use belljar_spec::wire::mux::parse;
+use belljar_spec::wire::{
+    Arrival, ExecRequest, FrameKey, FromInit, InitHello, InitSetup, LauncherHello, Mux, PROTOCOL_MAX,
+    PROTOCOL_MIN, Side, ToInit, WireError,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Signal, WaitOptions, kill_process, kill_process_group, set_dumpable_behavior,
+    waitpid,
+};
+
+use super::command::{Command, CommandError, Told};
+use super::pump::{Pumps, Ready};
+use super::{CHANNEL_FD, confine};
+use crate::sys::{process::adopt_descriptor, signal};
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InitError {
+    #[error("{0}")]
+    Step(&'static str, #[source] Errno),
+    #[error("the channel")]
+    Wire(#[from] WireError),
+    #[error("this belljar speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the launcher {min} to {max}")]
+    Protocol { min: u32, max: u32 },
+    #[error("the launcher said {0} when that made no sense")]
+    OutOfTurn(&'static str),
+    #[error(transparent)]
+    Confine(#[from] confine::ConfineError),
+}
+
+fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, InitError> {
+    result.map_err(|error| InitError::Step(name, error))
+}
+
+/// Returns when the run is over, for whatever reason. The kernel then ends what is left inside.
+pub(super) fn run() -> Result<(), InitError> {
+    // First of all: from here on no other process can look into this one.
+    step("hide from other processes", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+    let channel = step("find the channel", adopt_descriptor(CHANNEL_FD))?;
+    step("read the channel without waiting", rustix::io::ioctl_fionbio(&channel, true))?;
+    let children = step("watch for children", signal::read_instead(&[libc::SIGCHLD]))?;
+    let mut watch = Watch {
+        channel,
+        children,
+        mux: Mux::new(Side::Init),
+        setup: None,
+        commands: BTreeMap::new(),
+        pumps: Pumps::default(),
+        lease: None,
+        heard: Instant::now(),
+        deadline: None,
+    };
+    let over = watch.serve();
+    watch.flush_for(Duration::from_secs(1)); // what was to be said last
+    end_everything();
+    over
+}
+
+struct Watch {
+    channel: OwnedFd,
+    children: OwnedFd,
+    mux: Mux,
+    setup: Option<InitSetup>,
+    commands: BTreeMap<u32, Command>,
+    pumps: Pumps,
+    lease: Option<Duration>,
+    heard: Instant,
+    deadline: Option<Instant>,
+}
+
+/// Whether the loop goes on.
+#[derive(PartialEq, Eq)]
+enum Life {
+    GoesOn,
+    IsOver,
+}
+
+impl Watch {
+    fn serve(&mut self) -> Result<(), InitError> {
+        loop {
+            self.flush()?;
+            let ready = self.wait()?;
+            if self.time_is_up()? {
+                return Ok(());
+            }
+            if ready.channel && self.read_channel()? == Life::IsOver {
+                return Ok(());
+            }
+            self.read_reports()?;
+            self.pumps.move_bytes(&mut self.mux);
+            if ready.children {
+                self.reap()?;
+            }
+            self.finish_commands()?;
+        }
+    }
+
+    fn wait(&self) -> Result<Ready, InitError> {
+        let channel_events = if self.mux.outgoing().is_empty() {
+            PollFlags::IN
+        } else {
+            PollFlags::IN | PollFlags::OUT
+        };
+        let mut fds = vec![
+            PollFd::new(&self.channel, channel_events),
+            PollFd::new(&self.children, PollFlags::IN),
+        ];
+        let reports: Vec<BorrowedFd<'_>> = self.commands.values().filter_map(Command::report).collect();
+        fds.extend(reports.iter().map(|report| PollFd::new(report, PollFlags::IN)));
+        self.pumps.watch(&self.mux, &mut fds);
+        let timeout = self.next_moment().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(InitError::Step("wait", error)),
+        }
+        let happened = |at: usize| !fds[at].revents().is_empty();
+        Ok(Ready { channel: happened(0), children: happened(1) })
+    }
+
+    fn next_moment(&self) -> Option<Instant> {
+        let lease = self.lease.map(|lease| self.heard + lease);
+        [lease, self.deadline].into_iter().flatten().min()
+    }
+
+    fn time_is_up(&mut self) -> Result<bool, InitError> {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.mux.send(&FromInit::DeadlinePassed)?;
+            return Ok(true);
+        }
+        Ok(self.lease.is_some_and(|lease| now >= self.heard + lease))
+    }
+
+    fn read_channel(&mut self) -> Result<Life, InitError> {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            match rustix::io::read(&self.channel, &mut buffer) {
+                Ok(0) => return Ok(Life::IsOver), // the launcher is gone
+                Ok(length) => self.mux.push(&buffer[..length]),
+                Err(Errno::AGAIN) => return Ok(Life::GoesOn),
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNRESET) => return Ok(Life::IsOver),
+                Err(error) => return Err(InitError::Step("read the channel", error)),
+            }
+            self.heard = Instant::now();
+            while let Some(arrival) = self.mux.next_arrival()? {
+                let life = match arrival {
+                    Arrival::Message(message) => self.obey(parse(&message)?)?,
+                    other => {
+                        self.pumps.take(other);
+                        Life::GoesOn
+                    }
+                };
+                if life == Life::IsOver {
+                    return Ok(life);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToInit) -> Result<Life, InitError> {
+        match message {
+            ToInit::Hello(hello) => self.answer(&hello)?,
+            ToInit::Setup(setup) => {
+                confine::landlock(&setup.writable)?;
+                self.deadline = setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                self.setup = Some(setup);
+            }
+            ToInit::Exec(request) => self.prepare(request)?,
+            ToInit::Go { exec } => {
+                if let Some(command) = self.commands.get_mut(&exec) {
+                    command.let_go();
+                }
+            }
+            ToInit::Signal { exec, signal } => self.signal(exec, signal),
+            ToInit::SignalAll { signal } => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    signal_everything(signal);
+                }
+            }
+            ToInit::Resize { exec, rows, columns } => {
+                self.pumps.resize(exec, rows, columns);
+            }
+            ToInit::Kill => return Ok(Life::IsOver),
+            ToInit::Alive => {}
+        }
+        Ok(Life::GoesOn)
+    }
+
+    fn answer(&mut self, hello: &LauncherHello) -> Result<(), InitError> {
+        let LauncherHello { min, max, .. } = *hello;
+        if max < PROTOCOL_MIN || min > PROTOCOL_MAX {
+            return Err(InitError::Protocol { min, max });
+        }
+        let key = key_from_hex(&hello.key).ok_or(InitError::OutOfTurn("a key that is none"))?;
+        self.mux.rekey(&key);
+        self.lease = hello.lease_ms.map(Duration::from_millis);
+        let version = max.min(PROTOCOL_MAX);
+        let answer = InitHello { version, run: hello.run.clone(), nonce: hello.nonce.clone() };
+        Ok(self.mux.send(&FromInit::Hello(answer))?)
+    }
+
+    fn prepare(&mut self, request: ExecRequest) -> Result<(), InitError> {
+        let setup = self.setup.as_ref().ok_or(InitError::OutOfTurn("what to run"))?;
+        let exec = request.exec;
+        match Command::prepare(request, setup, &mut self.pumps, &mut self.mux) {
+            Ok(command) => {
+                self.commands.insert(exec, command);
+                Ok(())
+            }
+            Err(error) => self.refuse(exec, &error),
+        }
+    }
+
+    fn refuse(&mut self, exec: u32, error: &CommandError) -> Result<(), InitError> {
+        let (step, why) = ("prepare the command".to_owned(), crate::chain(error));
+        Ok(self.mux.send(&FromInit::SetupFailed { exec, step, why })?)
+    }
+
+    /// What the processes that will become commands have told.
+    fn read_reports(&mut self) -> Result<(), InitError> {
+        for (exec, command) in &mut self.commands {
+            let exec = *exec;
+            for told in command.read_report() {
+                let message = match told {
+                    Told::Attested(attestation) => FromInit::Attested { exec, attestation },
+                    Told::Failed { step, why } => FromInit::SetupFailed { exec, step, why },
+                    Told::NotExecuted(failure) => FromInit::ExecFailed { exec, failure },
+                    Told::Executed => FromInit::Started { exec },
+                };
+                self.mux.send(&message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects every child that ended: commands, and orphans that came to PID 1.
+    fn reap(&mut self) -> Result<(), InitError> {
+        while step("read a signal", signal::next(&self.children))?.is_some() {}
+        loop {
+            match waitpid(None, WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let command = self.commands.values_mut().find(|command| command.pid == pid);
+                    if let (Some(command), Some(status)) = (command, exit_status(status)) {
+                        command.ended = Some(status);
+                    }
+                }
+                Ok(None) | Err(Errno::CHILD) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(InitError::Step("reap", error)),
+            }
+        }
+    }
+
+    /// An end is told after everything that came before it: the report, and what the terminal said.
+    fn finish_commands(&mut self) -> Result<(), InitError> {
+        let ended: Vec<u32> = self
+            .commands
+            .iter()
+            .filter(|(_, command)| command.ended.is_some() && command.report().is_none())
+            .map(|(exec, _)| *exec)
+            .collect();
+        for exec in ended {
+            if !self.pumps.drained(exec, &mut self.mux) {
+                continue;
+            }
+            if let Some(Command { ended: Some(status), executed: true, .. }) = self.commands.remove(&exec) {
+                self.mux.send(&FromInit::Exited { exec, status })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn signal(&self, exec: u32, signal: i32) {
+        let (Some(command), Some(signal)) = (self.commands.get(&exec), Signal::from_named_raw(signal)) else {
+            return;
+        };
+        if command.ended.is_some() {
+            return; // its number may be somebody else's by now
+        }
+        // The command leads its own group; without one (it moved) the process itself is meant.
+        if kill_process_group(command.pid, signal).is_err() {
+            let _ = kill_process(command.pid, signal);
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), InitError> {
+        while !self.mux.outgoing().is_empty() {
+            match rustix::io::write(&self.channel, self.mux.outgoing()) {
+                Ok(length) => self.mux.sent(length),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::PIPE | Errno::CONNRESET) => {
+                    let length = self.mux.outgoing().len();
+                    self.mux.sent(length); // nobody reads it; the read side will tell
+                }
+                Err(error) => return Err(InitError::Step("write to the channel", error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_for(&mut self, at_most: Duration) {
+        let until = Instant::now() + at_most;
+        while self.flush().is_ok() && !self.mux.outgoing().is_empty() && Instant::now() < until {
+            let mut fds = [PollFd::new(&self.channel, PollFlags::OUT)];
+            let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            let _ = poll(&mut fds, Some(&moment));
+        }
+    }
+}
+
+/// Signals every process but this one.
+fn signal_everything(signal: Signal) {
+    // An error means that there is no other process, and then all is done.
+    let _ = signal::send_to_all(signal.as_raw());
+}
+
+fn end_everything() {
+    signal_everything(Signal::KILL);
+    while !matches!(waitpid(None, WaitOptions::empty()), Err(Errno::CHILD)) {}
+}
+
+fn exit_status(status: rustix::process::WaitStatus) -> Option<ExitStatus> {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Some(ExitStatus::Code(code as u8)),
+        (None, Some(signal)) => Some(ExitStatus::Signal(signal as u8)),
+        (None, None) => None,
+    }
+}
+
+fn key_from_hex(text: &str) -> Option<FrameKey> {
+    let mut key = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(FrameKey::new(key))
+}

@@ -1,0 +1,578 @@
+//! Opens everything a plan names, once, and pins it: descriptors, devices, inodes, submounts, uids.
+//!
+//! After this no path of the operator's is looked up again, but for the re-opening that an ordinary
+//! user's sandbox has to do in its own mount namespace, which is checked against what is pinned here.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{
+    Access, Clause, Enforcement, Expectation, ExpectedMount, HostUid, MountKind, OsText, Plan,
+    PlannedMount, Posture, Presence, Source, Tree,
+};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::cgroup::{self, Available, CgroupError, Group};
+use super::identity::{HostIdentity, IdentityError, Pair};
+use super::idmap::IdMaps;
+use crate::mountinfo::MountTable;
+use super::resolve::{ResolveError, Resolved, resolve};
+use super::sensitive::{OwnPlaces, SourceRefused, TOOL_CREDENTIALS, check as check_source};
+use crate::sys::mount::{Depth, MountAttr, set_attributes, set_id_map};
+
+/// The uid that PID 1 has inside, where it has one of its own.
+pub(crate) const INIT_UID: u32 = 999;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("{reason}; if that is meant, say --allow-source {}", .path.display())]
+    Sensitive {
+        path: PathBuf,
+        #[source]
+        reason: SourceRefused,
+    },
+    #[error(transparent)]
+    Never(SourceRefused),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error("cannot take hold of {}", .path.display())]
+    Clone {
+        path: PathBuf,
+        #[source]
+        error: Errno,
+    },
+    #[error(
+        "the file system of {} cannot show its files under another owner, and they belong to root; \
+         give the tree to an ordinary user, or start belljar as one",
+        .path.display()
+    )]
+    NotMappable { path: PathBuf },
+    #[error("cannot read {}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("overlay mounts are not part of this version; {target} can be ro or rw")]
+    Overlay { target: OsText },
+}
+
+/// Where a run lives on the host, and what it must never be given.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub run: String,
+    /// `home/` in the run's directory.
+    pub home: PathBuf,
+    /// Belljar's own directories.
+    pub own: Vec<PathBuf>,
+    /// The directory of the running executable: visible in a workspace at most read-only.
+    pub executable: Option<PathBuf>,
+    /// Trees that a run could write, now or earlier.
+    pub run_writable: Vec<PathBuf>,
+    /// Directories that people live in.
+    pub homes: Vec<PathBuf>,
+}
+
+/// Everything the sandbox is made of.
+#[derive(Debug)]
+pub struct Bound {
+    pub(crate) plan: Plan,
+    pub(crate) identity: HostIdentity,
+    pub(crate) mounts: Vec<BoundMount>,
+    pub(crate) group: Option<Group>,
+    pub expectation: Expectation,
+    /// The plan's, with what binding found out.
+    pub posture: Posture,
+    /// Canonical paths of the trees that this run can write.
+    pub writable_trees: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(crate) struct BoundMount {
+    pub(crate) target: PathBuf,
+    pub(crate) kind: BoundKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum BoundKind {
+    Tree(BoundTree),
+    Tmpfs { size: u64, mode: u32 },
+    File { content: Vec<u8> },
+    Symlink { to: PathBuf },
+    Proc { read_only: Vec<String>, masked: Vec<String> },
+    Dev { nodes: Vec<String>, shm_size: u64 },
+}
+
+#[derive(Debug)]
+pub(crate) struct BoundTree {
+    pub(crate) layer: Layer,
+    pub(crate) is_directory: bool,
+    pub(crate) access: Access,
+    pub(crate) via: Via,
+    /// Mounts of the host below the source, each pinned too. Only used apart from the tree itself
+    /// where each needs an overlay of its own.
+    pub(crate) submounts: Vec<(PathBuf, Layer)>,
+    /// Relative paths that stay read-only in a writable tree.
+    pub(crate) shielded: Vec<PathBuf>,
+    /// Relative paths of sockets that are covered.
+    pub(crate) sockets: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Bind,
+    /// Read-only through overlayfs: a socket file does not answer there, and credentials can be left
+    /// out.
+    Overlay,
+}
+
+/// One mounted file system, pinned.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Root clones the tree here; an ordinary user's sandbox re-opens the path and compares.
+    pub(crate) cloned: Option<OwnedFd>,
+    /// Names in the layer's root that are left out.
+    pub(crate) left_out: Vec<PathBuf>,
+}
+
+pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
+    let table = MountTable::read()
+        .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
+    let opened = open_sources(plan, place)?;
+    let identity = match plan.identity.host {
+        HostUid::PerRun => HostIdentity::choose()?,
+        HostUid::Caller => HostIdentity::caller(),
+    };
+    let mut binder = Binder { plan, place, table: &table, posture: plan.posture.clone(), writable: Vec::new() };
+    let (identity, mounts) = match binder.bind_mounts(&opened, &identity) {
+        // One tree that cannot be shown under another owner decides for the whole run.
+        Err(BindError::Clone { path, error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM })
+            if identity.init.is_some() =>
+        {
+            let owner = owner_of(&opened, &path).filter(|owner| owner.uid != 0);
+            let identity = HostIdentity::owner(owner.ok_or(BindError::NotMappable { path: path.clone() })?);
+            binder.posture.set(
+                Clause::IdUnique,
+                Enforcement::weaker(format!(
+                    "the file system of {} cannot show other owners; the run has its owner's uid",
+                    path.display()
+                )),
+            );
+            let mounts = binder.bind_mounts(&opened, &identity)?;
+            (identity, mounts)
+        }
+        bound => (identity, bound?),
+    };
+    let Binder { posture, mut writable, .. } = binder;
+    writable.sort();
+    writable.dedup();
+    let group = Group::make(&cgroup::detect(), &place.run, &plan.limits)?;
+    let expectation = expectation(plan, &identity, &mounts);
+    Ok(Bound { plan: plan.clone(), identity, mounts, group, expectation, posture, writable_trees: writable })
+}
+
+impl Bound {
+    /// Takes back what binding made on the host. For a launch that is refused after all.
+    pub fn release(self) -> Result<(), CgroupError> {
+        self.group.map_or(Ok(()), |group| group.remove())
+    }
+}
+
+/// The groups that a run of this name may have left behind.
+pub fn leftover_groups(available: &Available, run: &str) -> Vec<PathBuf> {
+    cgroup::leftovers(available, run)
+}
+
+/// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
+fn open_sources(plan: &Plan, place: &Place) -> Result<Vec<Option<Resolved>>, BindError> {
+    let own = OwnPlaces::of(&place.own);
+    plan.mounts.iter().map(|mount| open_source(mount, plan, place, &own)).collect()
+}
+
+fn open_source(
+    mount: &PlannedMount,
+    plan: &Plan,
+    place: &Place,
+    own: &OwnPlaces,
+) -> Result<Option<Resolved>, BindError> {
+    let MountKind::Bind { source, access, presence, tree } = &mount.what else { return Ok(None) };
+    let path = match source {
+        Source::Path { path } => path.as_path(),
+        Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),
+    };
+    let opened = match resolve(path, &place.run_writable) {
+        Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
+        opened => opened?,
+    };
+    if *tree == Tree::System {
+        return Ok(Some(opened));
+    }
+    own.check(&opened).map_err(BindError::Never)?;
+    if let Err(reason) = check_source(&opened, &place.homes, *access == Access::Writable) {
+        let allowed = plan.allow_source.iter().any(|allowed| {
+            allowed.as_path() == path || allowed.as_path() == opened.path
+        });
+        if !reason.can_be_allowed() {
+            return Err(BindError::Never(reason));
+        }
+        if !allowed {
+            return Err(BindError::Sensitive { path: path.to_owned(), reason });
+        }
+    }
+    Ok(Some(opened))
+}
+
+fn owner_of(opened: &[Option<Resolved>], path: &Path) -> Option<Pair> {
+    let source = opened.iter().flatten().find(|source| source.path == path)?;
+    Some(Pair { uid: source.stat.st_uid, gid: source.stat.st_gid })
+}
+
+struct Binder<'a> {
+    plan: &'a Plan,
+    place: &'a Place,
+    table: &'a MountTable,
+    posture: Posture,
+    writable: Vec<PathBuf>,
+}
+
+impl Binder<'_> {
+    fn bind_mounts(
+        &mut self,
+        opened: &[Option<Resolved>],
+        identity: &HostIdentity,
+    ) -> Result<Vec<BoundMount>, BindError> {
+        self.writable.clear();
+        let mut maps = IdMaps::new(identity.command);
+        let mut bound = Vec::with_capacity(opened.len());
+        for (planned, source) in self.plan.mounts.iter().zip(opened) {
+            let target = planned.target.as_path().to_owned();
+            let kind = match &planned.what {
+                MountKind::Bind { access, tree, .. } => match source {
+                    Some(source) => match self.bind_tree(source, *access, *tree, &mut maps)? {
+                        Shape::Tree(tree) => BoundKind::Tree(tree),
+                        Shape::Link(to) => BoundKind::Symlink { to },
+                    },
+                    None => continue,
+                },
+                MountKind::Copy { source } => match read_small(source.as_path())? {
+                    Some(content) => BoundKind::File { content },
+                    None => continue,
+                },
+                MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
+                MountKind::File { content } => BoundKind::File { content: content.clone().into_bytes() },
+                MountKind::Symlink { to } => BoundKind::Symlink { to: to.as_path().to_owned() },
+                MountKind::Proc { read_only, masked } => {
+                    // Kernels differ in what they have; the same kernel serves inside.
+                    let there = |paths: &[String]| {
+                        paths.iter().filter(|path| Path::new(path).exists()).cloned().collect()
+                    };
+                    BoundKind::Proc { read_only: there(read_only), masked: there(masked) }
+                }
+                MountKind::Dev { nodes, shm_size } => {
+                    BoundKind::Dev { nodes: nodes.clone(), shm_size: *shm_size }
+                }
+            };
+            bound.push(BoundMount { target, kind });
+        }
+        Ok(bound)
+    }
+
+    fn bind_tree(
+        &mut self,
+        source: &Resolved,
+        access: Access,
+        tree: Tree,
+        maps: &mut IdMaps,
+    ) -> Result<Shape, BindError> {
+        // On most systems /bin and /lib are links into /usr, which is mounted already.
+        if tree == Tree::System
+            && let Some(to) = self.link_into_another(source, tree)
+        {
+            return Ok(Shape::Link(to));
+        }
+        let through_overlay =
+            access == Access::ReadOnly && matches!(tree, Tree::User | Tree::Tool) && source.is_directory();
+        let below = self.table.below(&source.path);
+        let as_root = rustix::process::geteuid().is_root();
+        if through_overlay && !as_root && !below.is_empty() {
+            // Mounts of the host are locked together in an ordinary user's namespace: overlayfs
+            // cannot take the tree without them, and would not show them.
+            self.posture.set(
+                Clause::FsSockets,
+                Enforcement::weaker(format!(
+                    "{} has other file systems mounted in it, which an ordinary user can only bind whole",
+                    source.path.display()
+                ))
+                .with_fix("mount the parts apart, or run as root"),
+            );
+        }
+        let via = if through_overlay && (as_root || below.is_empty()) { Via::Overlay } else { Via::Bind };
+        let depth = if via == Via::Overlay { Depth::ThisMount } else { Depth::WithSubmounts };
+        let mut layer = self.layer(source, access, tree, depth, maps)?;
+        if tree == Tree::Tool {
+            layer.left_out = TOOL_CREDENTIALS.iter().map(PathBuf::from).collect();
+        }
+        let mut submounts = Vec::new();
+        for point in below {
+            let opened = resolve(&point, &[])?;
+            let relative = point.strip_prefix(&source.path).unwrap_or(Path::new("")).to_owned();
+            // In a whole bind the submounts come along; they are pinned for the comparison only.
+            let layer = match via {
+                Via::Overlay => self.layer(&opened, access, tree, depth, maps)?,
+                Via::Bind => pinned(&opened),
+            };
+            submounts.push((relative, layer));
+        }
+        let (mut shielded, mut sockets) = (Vec::new(), Vec::new());
+        if access == Access::Writable && matches!(tree, Tree::User) {
+            self.writable.push(source.path.clone());
+            shielded = self.shielded_in(&source.path);
+            sockets = live_sockets_below(&source.path);
+        }
+        Ok(Shape::Tree(BoundTree {
+            layer,
+            is_directory: source.is_directory(),
+            access,
+            via,
+            submounts,
+            shielded,
+            sockets,
+        }))
+    }
+
+    /// A system directory that is a link to, or into, another one that the plan binds.
+    fn link_into_another(&self, source: &Resolved, tree: Tree) -> Option<PathBuf> {
+        let bound_as_itself = |mount: &PlannedMount| match &mount.what {
+            MountKind::Bind { source: Source::Path { path }, tree: Tree::System, .. } => {
+                path == &mount.target
+            }
+            _ => false,
+        };
+        let planned = self.plan.mounts.iter().filter(|mount| bound_as_itself(mount));
+        let mut others = planned.map(|mount| mount.target.as_path());
+        let own_target = self.plan.mounts.iter().any(|mount| mount.target.as_path() == source.path);
+        (tree == Tree::System && !own_target && others.any(|other| source.path.starts_with(other)))
+            .then(|| source.path.clone())
+    }
+
+    /// Pins a source and, as root, clones it with its final attributes and owner.
+    fn layer(
+        &self,
+        source: &Resolved,
+        access: Access,
+        tree: Tree,
+        depth: Depth,
+        maps: &mut IdMaps,
+    ) -> Result<Layer, BindError> {
+        let mut layer = pinned(source);
+        if !rustix::process::geteuid().is_root() {
+            return Ok(layer);
+        }
+        let failed = |error| BindError::Clone { path: source.path.clone(), error };
+        let mut flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        if depth == Depth::WithSubmounts {
+            flags |= OpenTreeFlags::AT_RECURSIVE;
+        }
+        let cloned = open_tree(&source.fd, "", flags).map_err(failed)?;
+        set_attributes(cloned.as_fd(), attributes(access), depth).map_err(failed)?;
+        let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
+        if tree != Tree::System && owner != maps.run() {
+            let map = maps
+                .showing(owner)
+                .map_err(|error| BindError::Read { path: source.path.clone(), error })?;
+            // A submount may be of a type that cannot be mapped: it then shows its own owners.
+            set_id_map(cloned.as_fd(), map.as_fd(), Depth::ThisMount).map_err(failed)?;
+        }
+        layer.cloned = Some(cloned);
+        Ok(layer)
+    }
+
+    /// Belljar's own program and the manifest: a run that could change them would decide about the
+    /// next run.
+    fn shielded_in(&self, tree: &Path) -> Vec<PathBuf> {
+        let manifest = self.plan.shielded.iter().map(OsText::as_path);
+        let executable = self.place.executable.iter().map(PathBuf::as_path);
+        manifest
+            .chain(executable)
+            .filter_map(|path| path.strip_prefix(tree).ok())
+            .filter(|relative| !relative.as_os_str().is_empty() && tree.join(relative).exists())
+            .map(Path::to_owned)
+            .collect()
+    }
+}
+
+enum Shape {
+    Tree(BoundTree),
+    Link(PathBuf),
+}
+
+pub(crate) fn attributes(access: Access) -> MountAttr {
+    let always = MountAttr::NO_SUID | MountAttr::NO_DEV;
+    match access {
+        Access::ReadOnly => always | MountAttr::READ_ONLY,
+        Access::Writable => always,
+    }
+}
+
+fn pinned(source: &Resolved) -> Layer {
+    Layer {
+        path: source.path.clone(),
+        device: source.stat.st_dev,
+        inode: source.stat.st_ino,
+        cloned: None,
+        left_out: Vec::new(),
+    }
+}
+
+/// Files of `/etc` are small; a large one is not what it should be.
+fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
+    const MOST: u64 = 256 * 1024;
+    let file = match rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
+        Ok(fd) => std::fs::File::from(fd),
+        Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(BindError::Read { path: path.to_owned(), error: error.into() }),
+    };
+    let mut content = Vec::new();
+    let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MOST), &mut content);
+    match read {
+        Ok(_) => Ok(Some(content)),
+        Err(error) => Err(BindError::Read { path: path.to_owned(), error }),
+    }
+}
+
+/// Socket files below a tree that somebody listens on, as far as the kernel names them.
+fn live_sockets_below(tree: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let mut found: Vec<PathBuf> = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]))
+        .map(|path| PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path)))
+        .filter_map(|path| path.strip_prefix(tree).ok().map(Path::to_owned))
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// What the attestation has to find.
+fn expectation(plan: &Plan, identity: &HostIdentity, mounts: &[BoundMount]) -> Expectation {
+    let mut expected = vec![made("/", "tmpfs", true)];
+    for mount in mounts {
+        expect_mount(mount, &mut expected);
+    }
+    let user = plan.identity.inside;
+    let (uid_map, gid_map) = super::start::inner_maps(user, identity);
+    let groups = if rustix::process::geteuid().is_root() { Vec::new() } else { unmapped_groups(identity) };
+    let writable = plan.mounts.iter().filter(|mount| {
+        matches!(&mount.what, MountKind::Bind { access: Access::Writable, tree: Tree::Own, .. })
+            || matches!(&mount.what, MountKind::Tmpfs { .. })
+    });
+    Expectation {
+        user,
+        uid_map: normal_map(&uid_map),
+        gid_map: normal_map(&gid_map),
+        groups,
+        mounts: expected,
+        seccomp_filters: crate::filter::PROGRAMS,
+        landlock: crate::init::landlock_version(),
+        rlimits: plan.rlimits.iter().map(|limit| (limit.name.clone(), limit.value)).collect::<BTreeMap<_, _>>(),
+        environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
+        writable: writable.map(|mount| mount.target.clone()).collect(),
+    }
+}
+
+/// One space between numbers, one line a range: the kernel pads them.
+pub(crate) fn normal_map(map: &str) -> String {
+    let lines = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// An ordinary user cannot drop its supplementary groups; inside they are nobody's.
+fn unmapped_groups(identity: &HostIdentity) -> Vec<u32> {
+    const OVERFLOW: u32 = 65534;
+    let inside = |gid: u32| if gid == identity.command.gid { None } else { Some(OVERFLOW) };
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    groups.into_iter().map(|gid| inside(gid.as_raw()).unwrap_or(u32::MAX)).collect()
+}
+
+fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
+    let target = |path: &Path| OsText::from(path);
+    match &mount.kind {
+        BoundKind::Tree(tree) => {
+            let read_only = tree.access == Access::ReadOnly;
+            let at = |path: &Path, layer: &Layer| ExpectedMount {
+                target: target(path),
+                identity: (tree.via == Via::Bind).then_some((layer.device, layer.inode)),
+                fstype: (tree.via == Via::Overlay).then(|| "overlay".to_owned()),
+                read_only,
+                devices: false,
+            };
+            expected.push(at(&mount.target, &tree.layer));
+            for (relative, layer) in &tree.submounts {
+                expected.push(at(&mount.target.join(relative), layer));
+            }
+            for shielded in super::root::mount_points_for(&tree.shielded) {
+                let read_only = tree.shielded.contains(&shielded);
+                expected.push(ExpectedMount {
+                    target: target(&mount.target.join(shielded)),
+                    identity: None,
+                    fstype: None,
+                    read_only,
+                    devices: false,
+                });
+            }
+            for socket in &tree.sockets {
+                expected.push(ExpectedMount {
+                    target: target(&mount.target.join(socket)),
+                    identity: None,
+                    fstype: None,
+                    read_only: false,
+                    devices: true,
+                });
+            }
+        }
+        BoundKind::Tmpfs { .. } => {
+            expected.push(ExpectedMount { target: target(&mount.target), ..made("", "tmpfs", false) });
+        }
+        BoundKind::File { .. } | BoundKind::Symlink { .. } => {}
+        BoundKind::Proc { read_only, masked } => {
+            expected.push(made("/proc", "proc", false));
+            expected.extend(read_only.iter().map(|path| made(path, "proc", true)));
+            expected.extend(masked.iter().map(|path| ExpectedMount {
+                fstype: None,
+                devices: true,
+                ..made(path, "", false)
+            }));
+        }
+        BoundKind::Dev { nodes, .. } => {
+            expected.push(made("/dev/pts", "devpts", false));
+            expected.push(made("/dev/shm", "tmpfs", false));
+            expected.extend(nodes.iter().map(|node| ExpectedMount {
+                fstype: None,
+                devices: true,
+                ..made(&format!("/dev/{node}"), "", false)
+            }));
+        }
+    }
+}
+
+fn made(path: &str, fstype: &str, read_only: bool) -> ExpectedMount {
+    ExpectedMount {
+        target: OsText::from(path),
+        identity: None,
+        fstype: Some(fstype.to_owned()),
+        read_only,
+        devices: false,
+    }
+}

@@ -1,0 +1,238 @@
+//! Limits on a whole tree of processes, on cgroup v2 and on v1 hierarchies.
+//!
+//! Only what a run needs: memory, processor time, number of processes. Every value is read back
+//! after it was set; a value that does not read back is not held.
+
+mod v1;
+mod v2;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{CgroupUse, Limits, Usage};
+use rustix::process::Pid;
+
+use crate::mountinfo::MountTable;
+
+/// The directory below which root keeps the groups of runs.
+const TOP: &str = "belljar";
+
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    #[error("cannot make the control group {}", .path.display())]
+    Make {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot set {} to {value}", .path.display())]
+    Set {
+        path: PathBuf,
+        value: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{} was set to {value} and reads {found}", .path.display())]
+    NotHeld { path: PathBuf, value: String, found: String },
+    #[error("the control group {} is still busy", .path.display())]
+    Busy { path: PathBuf },
+}
+
+/// Where groups can be made, found out by looking at what is mounted and who may write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Available {
+    V2 { parent: PathBuf },
+    V1(v1::Hierarchies),
+    None { why: String, fix: String },
+}
+
+impl Available {
+    pub fn used(&self) -> CgroupUse {
+        match self {
+            Self::V2 { .. } => CgroupUse::V2,
+            Self::V1(_) => CgroupUse::V1,
+            Self::None { .. } => CgroupUse::None,
+        }
+    }
+
+    /// `None`: this host cannot hold that limit by a group, and why.
+    pub fn holds(&self, controller: Controller) -> Result<String, (String, String)> {
+        match self {
+            Self::V2 { parent } => v2::holds(parent, controller),
+            Self::V1(hierarchies) => hierarchies.holds(controller),
+            Self::None { why, fix } => Err((why.clone(), fix.clone())),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    Memory,
+    Cpu,
+    Pids,
+}
+
+impl Controller {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Pids => "pids",
+        }
+    }
+}
+
+/// Looks for a place to make groups in.
+pub fn detect() -> Available {
+    let Ok(table) = MountTable::read() else {
+        return nothing("the mount table cannot be read");
+    };
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let is_root = rustix::process::geteuid().is_root();
+    if let Some(hierarchies) = v1::detect(&table, &own, is_root) {
+        return Available::V1(hierarchies);
+    }
+    match v2::detect(&table, &own, is_root) {
+        Some(parent) => Available::V2 { parent },
+        None => nothing("no control group is delegated to this user"),
+    }
+}
+
+fn nothing(why: &str) -> Available {
+    Available::None {
+        why: why.to_owned(),
+        fix: "run belljar in a delegated scope: systemd-run --user --scope -p Delegate=yes belljar run …"
+            .to_owned(),
+    }
+}
+
+/// A run's group or groups. Dropping it removes nothing: see [`Group::remove`].
+#[derive(Debug)]
+pub struct Group {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    V1(v1::Group),
+    V2(v2::Group),
+}
+
+impl Group {
+    /// Makes the group and sets the limits. `None` where there is nothing to make it in, or no limit.
+    pub fn make(available: &Available, run: &str, limits: &Limits) -> Result<Option<Self>, CgroupError> {
+        match available {
+            Available::None { .. } => Ok(None),
+            Available::V1(hierarchies) => {
+                Ok(v1::Group::make(hierarchies, run, limits)?.map(|group| Self { kind: Kind::V1(group) }))
+            }
+            Available::V2 { parent } => {
+                let group = v2::Group::make(parent, run, limits)?;
+                Ok(Some(Self { kind: Kind::V2(group) }))
+            }
+        }
+    }
+
+    pub fn add(&self, pid: Pid) -> Result<(), CgroupError> {
+        self.directories().iter().try_for_each(|directory| {
+            write(&directory.join("cgroup.procs"), &pid.as_raw_nonzero().to_string())
+        })
+    }
+
+    /// How often the kernel ended a process of this run because its memory was used up.
+    pub fn oom_kills(&self) -> u64 {
+        match &self.kind {
+            Kind::V1(group) => group.oom_kills(),
+            Kind::V2(group) => group.oom_kills(),
+        }
+    }
+
+    pub fn usage(&self, usage: &mut Usage) {
+        match &self.kind {
+            Kind::V1(group) => group.usage(usage),
+            Kind::V2(group) => group.usage(usage),
+        }
+    }
+
+    pub fn directories(&self) -> Vec<PathBuf> {
+        match &self.kind {
+            Kind::V1(group) => group.directories(),
+            Kind::V2(group) => vec![group.directory().to_owned()],
+        }
+    }
+
+    /// Takes the groups away; the processes must be gone or going.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        self.directories().iter().try_for_each(|directory| remove_directory(directory))
+    }
+}
+
+/// Removes an empty group. The last process leaves a moment after it was reaped, so this waits a
+/// little. A group that is gone is a success.
+pub fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
+    for attempt in 0..200_u32 {
+        match std::fs::remove_dir(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(u64::from(attempt.min(10)))),
+        }
+    }
+    Err(CgroupError::Busy { path: directory.to_owned() })
+}
+
+/// The group of a run that is not ours to hold any more, wherever it could be. For cleaning up.
+pub fn leftovers(available: &Available, run: &str) -> Vec<PathBuf> {
+    let candidates = match available {
+        Available::V1(hierarchies) => hierarchies.groups_of(run),
+        Available::V2 { parent } => vec![v2::directory_of(parent, run)],
+        Available::None { .. } => Vec::new(),
+    };
+    candidates.into_iter().filter(|directory| directory.is_dir()).collect()
+}
+
+fn make_directory(path: &Path) -> Result<(), CgroupError> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(CgroupError::Make { path: path.to_owned(), error })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
+    std::fs::write(path, value).map_err(|error| CgroupError::Set {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        error,
+    })
+}
+
+/// Sets a value and reads it back. Memory is counted in pages, so less by a page is the same.
+fn set_and_verify(path: &Path, value: &str) -> Result<(), CgroupError> {
+    write(path, value)?;
+    let found = std::fs::read_to_string(path).unwrap_or_default();
+    let found = found.trim();
+    let same_pages = match (value.parse::<u64>(), found.parse::<u64>()) {
+        (Ok(wanted), Ok(found)) => wanted.abs_diff(found) < 65536,
+        _ => false,
+    };
+    if found == value || same_pages {
+        return Ok(());
+    }
+    Err(CgroupError::NotHeld {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        found: found.to_owned(),
+    })
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// `key value` lines, as in `memory.events` and `cpu.stat`.
+fn read_keyed(path: &Path, key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned));
+    line?.trim().parse().ok()
+}

@@ -1,0 +1,154 @@
+//! One directory in each hierarchy that holds a limit of the run.
+
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{Limits, Usage};
+
+use crate::mountinfo::MountTable;
+use super::{CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify};
+
+/// Where groups can be made; `None` for a controller that is not there or not ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hierarchies {
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    pids: Option<PathBuf>,
+}
+
+/// `None` where no v1 hierarchy has a controller that limits are held by.
+pub(super) fn detect(table: &MountTable, own: &str, is_root: bool) -> Option<Hierarchies> {
+    let find = |controller: &str| {
+        let has = |options: &str| options.split(',').any(|option| option == controller);
+        let mount = table.of_type("cgroup").find(|line| has(&line.super_options))?;
+        if is_root {
+            return Some(mount.mount_point.join(TOP));
+        }
+        // `5:memory:/some/group`: an ordinary user can only make groups below where it is.
+        let path = own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let controllers = fields.next()?;
+            controllers.split(',').any(|name| name == controller).then(|| fields.next())?
+        })?;
+        let directory = mount.mount_point.join(path.trim_start_matches('/'));
+        may_make_in(&directory).then_some(directory)
+    };
+    let mounted = table.of_type("cgroup").any(|line| {
+        ["memory", "cpu", "pids"].iter().any(|name| line.super_options.split(',').any(|o| o == *name))
+    });
+    let found = Hierarchies { memory: find("memory"), cpu: find("cpu"), pids: find("pids") };
+    mounted.then_some(found)
+}
+
+fn may_make_in(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+        && rustix::fs::access(directory.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+impl Hierarchies {
+    fn of(&self, controller: Controller) -> Option<&PathBuf> {
+        match controller {
+            Controller::Memory => self.memory.as_ref(),
+            Controller::Cpu => self.cpu.as_ref(),
+            Controller::Pids => self.pids.as_ref(),
+        }
+    }
+
+    pub(super) fn holds(&self, controller: Controller) -> Result<String, (String, String)> {
+        match self.of(controller) {
+            Some(_) => Ok(format!("cgroup v1 {} controller, read back", controller.name())),
+            None => Err((
+                format!("no {} control group is delegated to this user", controller.name()),
+                format!("have root delegate one: mkdir and chown a group below the {} hierarchy, and start belljar in it", controller.name()),
+            )),
+        }
+    }
+
+    pub(super) fn groups_of(&self, run: &str) -> Vec<PathBuf> {
+        [&self.memory, &self.cpu, &self.pids].into_iter().flatten().map(|parent| parent.join(run)).collect()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    pids: Option<PathBuf>,
+}
+
+impl Group {
+    /// A hierarchy in which this run has no limit gets no directory: attaching costs time.
+    pub(super) fn make(
+        hierarchies: &Hierarchies,
+        run: &str,
+        limits: &Limits,
+    ) -> Result<Option<Self>, CgroupError> {
+        let directory = |parent: &Option<PathBuf>, wanted: bool| match parent {
+            Some(parent) if wanted => {
+                let directory = parent.join(run);
+                if let Err(first) = make_directory(&directory) {
+                    // The parent is missing the first time.
+                    make_directory(parent).map_err(|_| first)?;
+                    make_directory(&directory)?;
+                }
+                Ok(Some(directory))
+            }
+            _ => Ok(None),
+        };
+        let group = Self {
+            memory: directory(&hierarchies.memory, limits.memory.is_some())?,
+            cpu: directory(&hierarchies.cpu, limits.millicpus.is_some())?,
+            pids: directory(&hierarchies.pids, limits.pids.is_some())?,
+        };
+        if group.directories().is_empty() {
+            return Ok(None);
+        }
+        if let Err(error) = group.set(limits) {
+            for directory in group.directories() {
+                let _ = std::fs::remove_dir(directory); // the error that matters is the first one
+            }
+            return Err(error);
+        }
+        Ok(Some(group))
+    }
+
+    fn set(&self, limits: &Limits) -> Result<(), CgroupError> {
+        if let (Some(directory), Some(bytes)) = (&self.memory, limits.memory) {
+            let bytes = bytes.to_string();
+            set_and_verify(&directory.join("memory.limit_in_bytes"), &bytes)?;
+            let with_swap = directory.join("memory.memsw.limit_in_bytes");
+            if with_swap.exists() {
+                set_and_verify(&with_swap, &bytes)?;
+            } else {
+                // Without swap accounting, at least this group is not the one to be swapped.
+                set_and_verify(&directory.join("memory.swappiness"), "0")?;
+            }
+        }
+        if let (Some(directory), Some(millicpus)) = (&self.cpu, limits.millicpus) {
+            set_and_verify(&directory.join("cpu.cfs_period_us"), "100000")?;
+            let quota = (u64::from(millicpus) * 100).max(1000);
+            set_and_verify(&directory.join("cpu.cfs_quota_us"), &quota.to_string())?;
+        }
+        if let (Some(directory), Some(pids)) = (&self.pids, limits.pids) {
+            set_and_verify(&directory.join("pids.max"), &pids.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        [&self.memory, &self.cpu, &self.pids].into_iter().flatten().cloned().collect()
+    }
+
+    pub(super) fn oom_kills(&self) -> u64 {
+        let Some(directory) = &self.memory else { return 0 };
+        read_keyed(&directory.join("memory.oom_control"), "oom_kill").unwrap_or(0)
+    }
+
+    pub(super) fn usage(&self, usage: &mut Usage) {
+        if let Some(directory) = &self.memory {
+            usage.memory_peak = read_number(&directory.join("memory.max_usage_in_bytes"));
+        }
+        if let Some(directory) = &self.pids {
+            usage.pids_peak = read_number(&directory.join("pids.peak"));
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The built-in sandbox: namespaces, mounts by descriptor, identity, limits.
+//!
+//! Three steps, as data flows: [`bind`] opens and pins everything a plan names, [`start`] makes the
+//! processes, `apply` runs in the new process and uses only what was bound. What the attestation
+//! should find is part of what `bind` returns.
+
+mod apply;
+pub mod bind;
+pub mod cgroup;
+mod idmap;
+pub mod identity;
+mod overlay;
+mod resolve;
+mod root;
+pub mod sensitive;
+pub mod start;
+
+pub use bind::{BindError, Bound, Place, bind};
+pub use start::{Sandbox, StartError, start};

@@ -1,0 +1,293 @@
+//! The launcher's side of a start: makes the processes, writes their uid maps, hands over the ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use belljar_spec::{HostUid, Stdin, Terminal, Usage, User};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal, waitpid,
+};
+
+use super::apply::{self, init_ids};
+use super::bind::Bound;
+use super::cgroup::{CgroupError, Group};
+use super::identity::HostIdentity;
+use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot make {what} for the sandbox")]
+    Make {
+        what: &'static str,
+        #[source]
+        error: Errno,
+    },
+    #[error("cannot make the run's user and network namespace")]
+    Pod(#[source] Errno),
+    #[error("cannot write {path}")]
+    Map {
+        path: String,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error("the sandbox could not be set up: {0}")]
+    SetUp(String),
+    #[error("the sandbox ended before it was set up")]
+    Ended,
+}
+
+/// A sandbox whose PID 1 is up, or is just coming up. Nothing hostile runs in it yet.
+#[derive(Debug)]
+pub struct Sandbox {
+    pub init: Child,
+    pub channel: Option<OwnedFd>,
+    /// Where the command's input goes; `None` with a terminal, or where it has none.
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+    report: OwnedFd,
+    group: Option<Group>,
+    identity: HostIdentity,
+}
+
+/// What the new process takes along.
+pub(crate) struct Ends {
+    pub(crate) channel: OwnedFd,
+    pub(crate) stdio: Option<StdioInside>,
+    pub(crate) executable: OwnedFd,
+    pub(crate) report: OwnedFd,
+}
+
+/// The command's ends of its pipes. Without input it gets `/dev/null`, which is made inside: some
+/// programs read a pipe that nobody writes to.
+pub(crate) struct StdioInside {
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+}
+
+/// What the set-up tells the launcher, one packet each.
+pub(crate) enum Report {
+    Sandbox { pid: i32 },
+    Failed(String),
+}
+
+impl Report {
+    pub(crate) fn send(&self, to: BorrowedFd<'_>) {
+        let text = match self {
+            Self::Sandbox { pid } => format!("pid {pid}"),
+            Self::Failed(why) => format!("failed {}", why.chars().take(4000).collect::<String>()),
+        };
+        // Nobody else could be told that this failed; the launcher sees the end of the process.
+        let _ = rustix::io::write(to, text.as_bytes());
+    }
+
+    fn receive(from: BorrowedFd<'_>) -> Result<Self, StartError> {
+        let mut packet = vec![0; 8192];
+        let length = loop {
+            match rustix::io::read(from, &mut packet) {
+                Err(Errno::INTR) => {}
+                other => break other.unwrap_or(0),
+            }
+        };
+        let text = String::from_utf8_lossy(&packet[..length]).into_owned();
+        match (text.strip_prefix("pid "), text.strip_prefix("failed ")) {
+            (Some(pid), _) => {
+                Ok(Self::Sandbox { pid: pid.parse().map_err(|_| StartError::Ended)? })
+            }
+            (_, Some(why)) => Ok(Self::Failed(why.to_owned())),
+            _ => Err(StartError::Ended),
+        }
+    }
+}
+
+/// Starts PID 1 in new namespaces. Consumes what was bound; on failure nothing is left.
+pub fn start(mut bound: Bound) -> Result<Sandbox, StartError> {
+    let make = |what, error| StartError::Make { what, error };
+    let (channel, channel_inside) = socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
+    let (report, report_inside) = socket_pair(SocketType::SEQPACKET).map_err(|e| make("a report", e))?;
+    let executable = own_executable().map_err(|error| {
+        make("a copy of belljar", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })?;
+    let pipes = Pipes::make(bound.plan.command.terminal, bound.plan.command.stdin)
+        .map_err(|e| make("pipes", e))?;
+    let Pipes { stdin, stdout, stderr, inside } = pipes;
+    let pod = match clone(CloneFlags::NEW_USER | CloneFlags::NEW_NET).map_err(StartError::Pod)? {
+        Forked::Child => {
+            let ends =
+                Ends { channel: channel_inside, stdio: inside, executable, report: report_inside };
+            run_pod(&bound, ends)
+        }
+        Forked::Parent(child) => child,
+    };
+    drop((channel_inside, report_inside, inside, executable));
+    let init = match introduce(&bound, &pod, report.as_fd()) {
+        Ok(init) => init,
+        Err(error) => {
+            end(&pod);
+            // The first error is the one that helps; a group that stays is found again later.
+            let _ = bound.group.take().map(|group| group.remove());
+            return Err(error);
+        }
+    };
+    reap(&pod);
+    let Bound { group, identity, .. } = bound;
+    Ok(Sandbox { init, channel: Some(channel), stdin, stdout, stderr, report, group, identity })
+}
+
+fn run_pod(bound: &Bound, ends: Ends) -> ! {
+    let Ok(report) = ends.report.try_clone() else { exit_now(125) };
+    match apply::pod(bound, ends) {
+        Ok(()) => exit_now(0),
+        Err(error) => {
+            Report::Failed(crate::chain(&error)).send(report.as_fd());
+            exit_now(125)
+        }
+    }
+}
+
+/// Maps, limits, then the word to go on; the answer is the sandbox's first process.
+fn introduce(bound: &Bound, pod: &Child, report: BorrowedFd<'_>) -> Result<Child, StartError> {
+    let pid = pod.pid.as_raw_nonzero();
+    let write = |file: &str, text: &str| {
+        let path = format!("/proc/{pid}/{file}");
+        std::fs::write(&path, text).map_err(|error| StartError::Map { path, error })
+    };
+    // Inherited by everything inside: under pressure the command goes first, not the launcher.
+    write("oom_score_adj", "500")?;
+    if let Some(group) = &bound.group {
+        group.add(pod.pid)?; // before it can have children
+    }
+    let (uids, gids) = pod_maps(bound.plan.identity.inside, &bound.identity);
+    if bound.plan.identity.host == HostUid::Caller {
+        write("setgroups", "deny")?; // else an ordinary user may not write a group map
+    }
+    write("uid_map", &uids)?;
+    write("gid_map", &gids)?;
+    rustix::io::write(report, b".").map_err(|_| StartError::Ended)?;
+    match Report::receive(report)? {
+        Report::Failed(why) => Err(StartError::SetUp(why)),
+        Report::Sandbox { pid } => {
+            let pid = Pid::from_raw(pid).ok_or(StartError::Ended)?;
+            // It is our own child, so the number cannot be anybody else's before we reap it.
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| StartError::Ended)?;
+            Ok(Child { pid, pidfd })
+        }
+    }
+}
+
+/// The pod's ids, in terms of the host's.
+fn pod_maps(user: User, identity: &HostIdentity) -> (String, String) {
+    let init = identity.init.map(|host| (init_ids(user), host));
+    let command = identity.command;
+    let mut uids = format!("{} {} 1\n", user.uid, command.uid);
+    let mut gids = format!("{} {} 1\n", user.gid, command.gid);
+    if let Some((inside, host)) = init {
+        uids = format!("{} {} 1\n{uids}", inside.uid, host.uid);
+        gids = format!("{} {} 1\n{gids}", inside.gid, host.gid);
+    }
+    (uids, gids)
+}
+
+/// The sandbox's ids, in terms of the pod's: the same numbers.
+pub(crate) fn inner_maps(user: User, identity: &HostIdentity) -> (String, String) {
+    let init = identity.init.map(|_| init_ids(user));
+    let mut uids = format!("{0} {0} 1\n", user.uid);
+    let mut gids = format!("{0} {0} 1\n", user.gid);
+    if let Some(inside) = init {
+        uids = format!("{0} {0} 1\n{uids}", inside.uid);
+        gids = format!("{0} {0} 1\n{gids}", inside.gid);
+    }
+    (uids, gids)
+}
+
+impl Sandbox {
+    /// Why the sandbox ended before it said hello, if it told.
+    pub fn set_up_failure(&self) -> StartError {
+        match Report::receive(self.report.as_fd()) {
+            Ok(Report::Failed(why)) => StartError::SetUp(why),
+            _ => StartError::Ended,
+        }
+    }
+
+    pub fn command_uid(&self) -> u32 {
+        self.identity.command.uid
+    }
+
+    pub fn oom_kills(&self) -> u64 {
+        self.group.as_ref().map_or(0, Group::oom_kills)
+    }
+
+    pub fn usage(&self, usage: &mut Usage) {
+        if let Some(group) = &self.group {
+            group.usage(usage);
+        }
+    }
+
+    /// Ends everything inside: when PID 1 goes, the kernel takes the whole pid namespace with it.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.init.pidfd, Signal::KILL); // gone already is as good
+    }
+
+    /// Kills, reaps, and takes the control groups away. May be called again.
+    pub fn destroy(&self) -> Result<(), CgroupError> {
+        self.kill();
+        reap(&self.init);
+        self.group.as_ref().map_or(Ok(()), Group::remove)
+    }
+}
+
+fn end(child: &Child) {
+    let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+    reap(child);
+}
+
+fn reap(child: &Child) -> Option<WaitStatus> {
+    loop {
+        match waitpid(Some(child.pid), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Some(status),
+            Err(Errno::INTR) => {}
+            _ => return None, // reaped before
+        }
+    }
+}
+
+fn socket_pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+}
+
+/// The command's streams. Pipes, because a file could be truncated from inside and a terminal typed
+/// into.
+struct Pipes {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    inside: Option<StdioInside>,
+}
+
+impl Pipes {
+    fn make(terminal: Terminal, stdin: Stdin) -> Result<Self, Errno> {
+        if terminal == Terminal::Pty {
+            return Ok(Self { stdin: None, stdout: None, stderr: None, inside: None });
+        }
+        let (out_read, out_write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (err_read, err_write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stdin_inside, stdin) = match stdin {
+            Stdin::Null => (None, None),
+            Stdin::Passed => {
+                let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+                (Some(read), Some(write))
+            }
+        };
+        Ok(Self {
+            stdin,
+            stdout: Some(out_read),
+            stderr: Some(err_read),
+            inside: Some(StdioInside { stdin: stdin_inside, stdout: out_write, stderr: err_write }),
+        })
+    }
+}

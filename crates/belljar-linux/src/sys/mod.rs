@@ -1,0 +1,22 @@
+//! The only `unsafe` code of the project: system calls that `rustix` does not have, each behind a
+//! function that is safe to call.
+#![allow(unsafe_code)]
+
+pub mod attempt;
+pub mod mount;
+pub mod net;
+pub mod process;
+pub mod seccomp;
+pub mod signal;
+
+use rustix::io::Errno;
+
+/// Turns the C library's `-1` into the error it stands for.
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 { Err(last_error()) } else { Ok(result) }
+}
+
+fn last_error() -> Errno {
+    let raw = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(raw.unwrap_or(libc::EIO))
+}

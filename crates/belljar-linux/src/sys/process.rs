@@ -1,0 +1,206 @@
+//! Making processes and replacing them.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::{check, last_error};
+
+bitflags_like! {
+    /// Which namespaces a new process gets, and whose child it is.
+    CloneFlags: u64 {
+        NEW_USER = libc::CLONE_NEWUSER,
+        NEW_NET = libc::CLONE_NEWNET,
+        NEW_MOUNT = libc::CLONE_NEWNS,
+        NEW_PID = libc::CLONE_NEWPID,
+        NEW_IPC = libc::CLONE_NEWIPC,
+        NEW_UTS = libc::CLONE_NEWUTS,
+        NEW_CGROUP = libc::CLONE_NEWCGROUP,
+        SAME_PARENT = libc::CLONE_PARENT,
+    }
+}
+
+/// A child process. The descriptor refers to it even when its number is used again.
+#[derive(Debug)]
+pub struct Child {
+    pub pid: Pid,
+    pub pidfd: OwnedFd,
+}
+
+#[derive(Debug)]
+pub enum Forked {
+    Parent(Child),
+    Child,
+}
+
+/// `clone3` with a copy of this process's memory.
+///
+/// Refused where other threads exist: the copy would hold their locks for ever. Only a
+/// single-threaded launcher comes here.
+pub fn clone(flags: CloneFlags) -> Result<Forked, Errno> {
+    if !is_single_threaded() {
+        return Err(Errno::BUSY);
+    }
+    let mut pidfd: RawFd = -1;
+    let mut exit_signal = libc::SIGCHLD as u64;
+    if flags.contains(CloneFlags::SAME_PARENT) {
+        // The kernel takes the signal from the caller then, and refuses one here.
+        exit_signal = 0;
+    }
+    // SAFETY: all-zero is a valid `clone_args`; it means "fork, nothing shared".
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags.bits() | libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = exit_signal;
+    // SAFETY: `args` and `pidfd` outlive the call. No memory is shared and no stack is given, so the
+    // child continues on its own copy of this one; there is no other thread whose state it could miss.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of_val(&args)) };
+    match check(result)? {
+        0 => Ok(Forked::Child),
+        raw => {
+            // SAFETY: the kernel made this descriptor for us, in this call.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            let pid = Pid::from_raw(raw as i32).ok_or(Errno::CHILD)?;
+            Ok(Forked::Parent(Child { pid, pidfd }))
+        }
+    }
+}
+
+/// Plain `fork`, for PID 1: works where an engine's filter or gVisor has no `clone3`.
+pub fn fork() -> Result<Option<Pid>, Errno> {
+    if !is_single_threaded() {
+        return Err(Errno::BUSY);
+    }
+    // SAFETY: there is no other thread, so the child may use everything it has a copy of.
+    let raw = check(libc::c_long::from(unsafe { libc::fork() }))?;
+    Ok(Pid::from_raw(raw as i32))
+}
+
+/// Without `/proc` nothing can be told, and a caller that cannot tell does not clone.
+fn is_single_threaded() -> bool {
+    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
+}
+
+/// Replaces this process by the program behind a descriptor. Returns only on failure.
+pub fn exec_descriptor(program: BorrowedFd<'_>, argv: &[CString], env: &[CString]) -> Errno {
+    let argv = null_terminated(argv);
+    let env = null_terminated(env);
+    // SAFETY: both lists end with null and point into vectors that outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr(),
+            env.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    last_error()
+}
+
+/// Replaces this process by the program at a path. Returns only on failure.
+pub fn exec_path(program: &CStr, argv: &[CString], env: &[CString]) -> Errno {
+    let argv = null_terminated(argv);
+    let env = null_terminated(env);
+    // SAFETY: as in `exec_descriptor`.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    last_error()
+}
+
+fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// Ends a forked copy of a process without running anything that was meant for the original.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` takes no pointer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Closes every descriptor from `first` on.
+pub fn close_from(first: RawFd) -> Result<(), Errno> {
+    // SAFETY: only called in a process about to become another one; no owner of a closed descriptor
+    // is used or dropped after this.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    match check(result) {
+        Err(Errno::NOSYS) => close_each_from(first),
+        other => other.map(|_| ()),
+    }
+}
+
+/// gVisor of some ages has no `close_range`.
+fn close_each_from(first: RawFd) -> Result<(), Errno> {
+    let mut open = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").map_err(|_| Errno::NOSYS)?.flatten() {
+        open.extend(entry.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
+    }
+    for fd in open.into_iter().filter(|fd| *fd >= first) {
+        // SAFETY: as in `close_from`; the directory's own descriptor is closed already or fails.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// Gives descriptors fixed numbers, in order, from `first` on, and lets them pass an `exec`.
+/// Everything above is closed.
+pub fn arrange_descriptors(first: RawFd, wanted: Vec<OwnedFd>) -> Result<(), Errno> {
+    let past = first + wanted.len() as RawFd;
+    // Away from the target numbers first, or one could overwrite another that is still needed.
+    let mut parked = Vec::with_capacity(wanted.len());
+    for fd in wanted {
+        parked.push(rustix::io::fcntl_dupfd_cloexec(&fd, past)?);
+    }
+    for (at, fd) in (first..).zip(&parked) {
+        // SAFETY: whatever had this number is not used by this process again: it is about to
+        // become another program.
+        check(libc::c_long::from(unsafe { libc::dup3(fd.as_raw_fd(), at, 0) }))?;
+    }
+    close_from(past)?;
+    std::mem::forget(parked); // closed just now
+    Ok(())
+}
+
+/// Takes over a descriptor that this process was started with.
+pub fn adopt_descriptor(number: RawFd) -> Result<OwnedFd, Errno> {
+    // SAFETY: nothing is read through it before the check below has shown that it is open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and callers adopt each number once, at start, before anything else could
+    // have made a descriptor with that number.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The program this process runs, whatever happened to its path meanwhile.
+pub fn own_executable() -> std::io::Result<OwnedFd> {
+    Ok(File::open("/proc/self/exe")?.as_fd().try_clone_to_owned()?)
+}
+
+/// A session keyring of its own: keys of the caller's session stay behind.
+pub fn new_session_keyring() -> Result<(), Errno> {
+    const JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: a null name asks for an anonymous keyring; no pointer is read.
+    let result =
+        unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) };
+    check(result).map(|_| ())
+}
+
+/// The Landlock version of this kernel; 0 where it has none.
+pub fn landlock_version() -> u32 {
+    const ASK_VERSION: libc::c_int = 1;
+    // SAFETY: with this flag the kernel takes no pointer.
+    let result = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, ASK_VERSION)
+    };
+    check(result).ok().and_then(|version| u32::try_from(version).ok()).unwrap_or(0)
+}
+
+/// Whether a descriptor of this number is open and would still be after an `exec`.
+pub fn survives_exec(number: RawFd) -> bool {
+    // SAFETY: F_GETFD takes no pointer; a number that is not open is an error.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}

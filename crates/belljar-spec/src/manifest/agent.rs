@@ -1,0 +1,240 @@
+//! `[agent]`, `[loop]`, `[setup]`, `[commands]`, `[service.*]`, `[retention]`: what runs, how often,
+//! beside what, and how much of it is kept.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+
+use super::node::{Data, Node, Problem};
+use super::sandbox::Variables;
+use super::table::{section, table};
+use super::value::{HostPath, Value};
+use super::words::{AgentKind, Auth, CommandMode, Permissions, Usd};
+use crate::span::Span;
+use crate::text::OsText;
+
+section! {
+    /// The agent that a run without a command runs.
+    pub struct Agent {
+        /// Which agent.
+        kind: Option<AgentKind>,
+        /// Program and arguments, for the kind `command`.
+        command: Option<Vec<String>>,
+        /// What the agent is told.
+        prompt: Option<String>,
+        /// A file with what the agent is told.
+        prompt_file: Option<HostPath>,
+        /// The model it uses.
+        model: Option<String>,
+        /// Further arguments of the agent's program.
+        args: Option<Vec<String>>,
+        /// What it may do without asking.
+        permissions: Option<Permissions>,
+        /// How it logs in.
+        auth: Option<Auth>,
+        /// Turns of one iteration.
+        max_turns: Option<u32>,
+        /// Cost of one iteration.
+        max_cost_usd: Option<Usd>,
+        /// Tokens of one iteration.
+        max_tokens: Option<u64>,
+    }
+    check check_agent;
+}
+
+fn check_agent(agent: &Agent) -> Result<(), String> {
+    if agent.prompt.is_some() && agent.prompt_file.is_some() {
+        return Err("prompt and prompt_file are both set; one of them is enough".into());
+    }
+    match (agent.kind, &agent.command) {
+        (Some(AgentKind::Command), None) => {
+            Err("the kind \"command\" needs command = [\"program\", …]".into())
+        }
+        (_, Some(command)) if command.is_empty() => {
+            Err("command is empty; write the program and its arguments".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+section! {
+    /// Runs the agent again and again, until one of these holds.
+    pub struct Loop {
+        /// What means that the work is done.
+        until: Option<Until>,
+        /// Iterations; 0 runs none.
+        max_iterations: Option<u32>,
+        /// Time of the whole loop.
+        max_time: Option<Span>,
+        /// Cost of the whole loop.
+        max_cost_usd: Option<Usd>,
+        /// Turns of the whole loop.
+        max_turns: Option<u32>,
+        /// Iterations in a row that change nothing.
+        max_unchanged: Option<u32>,
+        /// Failures in a row.
+        max_failures: Option<u32>,
+        /// Between two iterations.
+        pause: Option<Span>,
+        /// After a failure; doubles with each one in a row.
+        backoff: Option<Span>,
+    }
+}
+
+table! {
+    /// What means that the work is done; one of these.
+    pub struct Until {
+        /// A file in the workspace is there.
+        file: Option<OsText>,
+        /// A command, run inside, succeeds.
+        command: Option<Vec<String>>,
+        /// The agent's final message says this.
+        says: Option<String>,
+    }
+    check check_until;
+}
+
+fn check_until(until: &Until) -> Result<(), String> {
+    let set = [
+        until.file.is_some(),
+        until.command.is_some(),
+        until.says.is_some(),
+    ];
+    if set.iter().filter(|set| **set).count() != 1 {
+        return Err("until needs exactly one of file, command, says".into());
+    }
+    match &until.file {
+        Some(file) if crate::paths::inner(file.as_path()).is_none() => Err(format!(
+            "the file \"{file}\" must be in the workspace: relative, without \"..\""
+        )),
+        _ => Ok(()),
+    }
+}
+
+section! {
+    /// Runs once before the agent in the same sandbox, with an allow-list of its own.
+    pub struct Setup {
+        /// Program and arguments.
+        command: Option<Vec<String>>,
+        /// Hosts that it, and only it, can reach.
+        network: Option<Vec<String>>,
+    }
+}
+
+section! {
+    /// Rules on commands: a second layer, never the boundary.
+    pub struct Commands {
+        /// What happens to a denied command.
+        mode: Option<CommandMode>,
+        /// Rules that deny, beyond the built-in ones.
+        deny: Option<Vec<CommandRule>>,
+        /// Rules that allow what another one denies.
+        allow: Option<Vec<CommandRule>>,
+    }
+}
+
+/// A rule, alone or with examples that are checked when it is loaded.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct CommandRule {
+    pub rule: String,
+    pub matches: Vec<String>,
+    pub no_match: Vec<String>,
+}
+
+table! {
+    /// A rule with examples.
+    struct CommandRuleTable {
+        /// The rule.
+        rule: String,
+        /// Commands that it must match.
+        r#match: Option<Vec<String>>,
+        /// Commands that it must not match.
+        no_match: Option<Vec<String>>,
+    }
+}
+
+impl Value for CommandRule {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        if matches!(node.data, Data::Text(_)) {
+            return Ok(Self {
+                rule: String::read(node)?,
+                ..Self::default()
+            });
+        }
+        let CommandRuleTable {
+            rule,
+            r#match,
+            no_match,
+        } = CommandRuleTable::read(node)?;
+        let (matches, no_match) = (r#match.unwrap_or_default(), no_match.unwrap_or_default());
+        Ok(Self {
+            rule,
+            matches,
+            no_match,
+        })
+    }
+
+    fn write(&self) -> Data {
+        let filled = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
+        match (filled(&self.matches), filled(&self.no_match)) {
+            (None, None) => Data::Text(self.rule.clone()),
+            (r#match, no_match) => CommandRuleTable {
+                rule: self.rule.clone(),
+                r#match,
+                no_match,
+            }
+            .write(),
+        }
+    }
+
+    fn schema() -> Json {
+        json!({ "anyOf": [{ "type": "string" }, CommandRuleTable::schema()] })
+    }
+}
+
+table! {
+    /// A helper process in the sandbox's network, such as a database.
+    pub struct Service {
+        /// Program and arguments.
+        command: Vec<String>,
+        /// When it counts as up.
+        ready: Option<Ready>,
+        /// Variables of the service.
+        env: Option<Variables>,
+        /// Where it starts.
+        workdir: Option<OsText>,
+    }
+    check check_service;
+}
+
+fn check_service(service: &Service) -> Result<(), String> {
+    if service.command.is_empty() {
+        return Err("command is empty; write the program and its arguments".into());
+    }
+    Ok(())
+}
+
+table! {
+    /// When a service counts as up: the port answers, or the command succeeds.
+    pub struct Ready {
+        /// A port on the sandbox's loopback.
+        tcp: Option<u16>,
+        /// A command, run inside.
+        command: Option<Vec<String>>,
+        /// How long that may take.
+        within: Option<Span>,
+    }
+}
+
+section! {
+    /// How much of finished runs is kept, per name.
+    pub struct Retention {
+        /// Stopped sandboxes.
+        sandboxes: Option<u32>,
+        /// Records.
+        runs: Option<u32>,
+    }
+}
+
+/// Services by name.
+pub type Services = BTreeMap<String, Service>;

@@ -1,0 +1,80 @@
+//! `[network]`, `[[secret]]`, `[[route]]`: what gets out, and with which credentials.
+
+use super::table::{section, table};
+use super::value::HostPath;
+
+section! {
+    /// What the run can reach. Absent or empty: nothing.
+    pub struct Network {
+        /// `host`, `host:port`, `*.suffix` or `*`. A higher layer replaces this list.
+        allow: Option<Vec<String>>,
+        /// Hosts with private addresses that may be reached all the same. A higher layer replaces this list.
+        allow_private: Option<Vec<String>>,
+    }
+}
+
+table! {
+    /// A credential that never goes in: requests to that host get it on their way out.
+    pub struct Secret {
+        /// The variable inside, which holds a placeholder, and outside, unless a source is named.
+        env: String,
+        /// The one host that gets the value.
+        host: String,
+        /// The port, if it is not 443.
+        port: Option<u16>,
+        /// Put in as this header.
+        header: Option<String>,
+        /// Put in as this query parameter.
+        query: Option<String>,
+        /// Put in as the password of basic authentication for this user.
+        basic: Option<String>,
+        /// Put in as a bearer token.
+        bearer: Option<bool>,
+        /// Taken from this variable of the host.
+        from_env: Option<String>,
+        /// Taken from this file, which must be readable by its owner alone.
+        file: Option<HostPath>,
+        /// Taken from what this command prints, on the host.
+        command: Option<Vec<String>>,
+        /// Taken from this entry of the host's keyring.
+        keyring: Option<String>,
+    }
+    check check_secret;
+}
+
+fn check_secret(secret: &Secret) -> Result<(), String> {
+    let places = [
+        secret.header.is_some(),
+        secret.query.is_some(),
+        secret.basic.is_some(),
+        secret.bearer.is_some(),
+    ];
+    if places.iter().filter(|set| **set).count() > 1 {
+        return Err("a secret goes to one place: header, query, basic or bearer".into());
+    }
+    let sources = [
+        secret.from_env.is_some(),
+        secret.file.is_some(),
+        secret.command.is_some(),
+        secret.keyring.is_some(),
+    ];
+    if sources.iter().filter(|set| **set).count() > 1 {
+        return Err("a secret has one source: from_env, file, command or keyring".into());
+    }
+    if secret.command.as_ref().is_some_and(Vec::is_empty) {
+        return Err("a secret's command is empty; write the program and its arguments".into());
+    }
+    Ok(())
+}
+
+table! {
+    /// A plain port inside that becomes an authenticated connection outside.
+    pub struct Route {
+        /// The port on the sandbox's loopback.
+        listen: u16,
+        /// Where it leads, such as `https://api.example.com`.
+        to: String,
+        /// The secret to put in, by its variable.
+        secret: Option<String>,
+    }
+}

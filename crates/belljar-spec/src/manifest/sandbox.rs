@@ -1,0 +1,305 @@
+//! `[sandbox]`: the boundary and what is visible inside.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+
+use super::node::{Data, Node, Problem};
+use super::table::{section, table};
+use super::value::{Added, Base, HostPath, Merge, Value};
+use super::words::{Pull, WorkspaceMode};
+use crate::env_file;
+use crate::mount_arg::{DEFAULT_TMPFS_SIZE, TmpfsArg, WorkspaceArg};
+use crate::runspec::{BackendChoice, BackendName, MountMode, User};
+use crate::size::Size;
+use crate::text::{OsText, escape};
+
+section! {
+    /// The boundary, and what is visible inside it.
+    pub struct Sandbox {
+        /// What makes the boundary. `auto`: on Linux the jail, else docker, podman; never `host`.
+        backend: Option<BackendChoice>,
+        /// Backends to try, in this order, when `backend` cannot be had. Nothing is tried that does not stand here.
+        fallback: Option<Vec<BackendName>>,
+        /// The one tree the run works on.
+        workspace: Workspace,
+        /// `host` for the host's own programs, read-only, or a directory with a whole root file system.
+        rootfs: Option<RootfsSetting>,
+        /// Image that container engines start from.
+        image: Option<String>,
+        /// When an engine fetches the image.
+        pull: Option<Pull>,
+        /// The engine's runtime, such as `runsc`.
+        oci_runtime: Option<String>,
+        /// Install prefixes, read-only at their own path, their `bin` on PATH. Every layer adds to these.
+        tools: Option<Added<HostPath>>,
+        /// Other trees and files of the host. Every layer adds to these.
+        mounts: Option<Added<MountEntry>>,
+        /// File systems in memory. Every layer adds to these.
+        tmpfs: Option<Added<TmpfsEntry>>,
+        /// Names in the workspace that are not there inside. Every layer adds to these.
+        hide: Option<Added<HiddenName>>,
+        /// Variables inside. Every layer adds to these.
+        env: Option<Variables>,
+        /// Variables of the host to pass on, by name. Every layer adds to these.
+        pass_env: Option<Added<VariableName>>,
+        /// Files of variables, one NAME=VALUE a line. Every layer adds to these.
+        env_file: Option<Added<HostPath>>,
+        /// The user inside: UID or UID:GID. Never 0.
+        user: Option<User>,
+        /// Sensitive sources that may be mounted all the same. Every layer adds to these.
+        allow_source: Option<Added<HostPath>>,
+        /// Where the command starts. A relative path starts in the workspace.
+        workdir: Option<OsText>,
+        /// What the run is called.
+        name: Option<RunName>,
+        /// Notes on the run, to find it by. Every layer adds to these.
+        labels: Option<BTreeMap<String, String>>,
+    }
+}
+
+section! {
+    /// The one tree the run works on.
+    pub struct Workspace {
+        /// A directory; the manifest's own unless it is said.
+        path: Option<HostPath>,
+        /// `rw`, `ro`, `overlay` (writable inside, unchanged outside) or `none`.
+        mode: Option<WorkspaceMode>,
+        /// Where it appears inside; `same` is the same path as outside.
+        target: Option<OsText>,
+    }
+}
+
+impl Workspace {
+    /// What `--workspace` says. A directory without a mode keeps the mode of the layers below.
+    pub fn set(&mut self, arg: WorkspaceArg) {
+        match arg {
+            WorkspaceArg::None => self.mode = Some(WorkspaceMode::None),
+            WorkspaceArg::Directory { path, mode } => {
+                self.path = Some(HostPath(path));
+                self.mode = mode.map(WorkspaceMode::from);
+            }
+        }
+    }
+}
+
+table! {
+    /// A tree or file of the host that is visible inside.
+    pub struct MountEntry {
+        /// On the host.
+        source: HostPath,
+        /// Inside.
+        target: OsText,
+        /// `ro` unless it is said.
+        mode: Option<MountMode>,
+    }
+}
+
+/// A file system in memory: `{ target, size }`, or `"/target:size=64m"`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TmpfsEntry(pub TmpfsArg);
+
+table! {
+    /// A file system in memory.
+    struct TmpfsTable {
+        /// Inside.
+        target: OsText,
+        /// What it may hold; 64m unless it is said.
+        size: Option<Size>,
+    }
+}
+
+impl Value for TmpfsEntry {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        if let Data::Text(text) = &node.data {
+            let parsed = TmpfsArg::parse(text.as_ref());
+            return parsed
+                .map(Self)
+                .map_err(|error| Problem::at(node, error.to_string()));
+        }
+        let TmpfsTable { target, size } = TmpfsTable::read(node)?;
+        match size.unwrap_or(DEFAULT_TMPFS_SIZE) {
+            Size(0) => Err(Problem::at(node, "a size of 0 holds nothing")),
+            size => Ok(Self(TmpfsArg { target, size })),
+        }
+    }
+
+    fn write(&self) -> Data {
+        TmpfsTable {
+            target: self.0.target.clone(),
+            size: Some(self.0.size),
+        }
+        .write()
+    }
+
+    fn schema() -> Json {
+        json!({ "anyOf": [{ "type": "string" }, TmpfsTable::schema()] })
+    }
+}
+
+/// What the root directory inside is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootfsSetting {
+    Host,
+    Directory(HostPath),
+}
+
+impl From<OsText> for RootfsSetting {
+    fn from(text: OsText) -> Self {
+        if text.as_bytes() == b"host" {
+            Self::Host
+        } else {
+            Self::Directory(HostPath(text))
+        }
+    }
+}
+
+impl Value for RootfsSetting {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        HostPath::read(node).map(|path| path.0.into())
+    }
+
+    fn write(&self) -> Data {
+        match self {
+            Self::Host => Data::Text("host".into()),
+            Self::Directory(path) => path.write(),
+        }
+    }
+
+    fn schema() -> Json {
+        HostPath::schema()
+    }
+
+    fn rebase(&mut self, base: &Base) {
+        match self {
+            Self::Host => {}
+            Self::Directory(path) => path.rebase(base),
+        }
+    }
+}
+
+/// A relative path in the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HiddenName(pub OsText);
+
+impl HiddenName {
+    pub fn parse(name: &OsText) -> Result<Self, String> {
+        match crate::paths::inner(name.as_path()) {
+            Some(inner) => Ok(Self(inner.into())),
+            None => Err(format!(
+                "\"{name}\" must be a name in the workspace: relative, without \"..\""
+            )),
+        }
+    }
+}
+
+impl Value for HiddenName {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        Self::parse(&OsText::read(node)?).map_err(|why| Problem::at(node, why))
+    }
+
+    fn write(&self) -> Data {
+        self.0.write()
+    }
+
+    fn schema() -> Json {
+        OsText::schema()
+    }
+}
+
+/// The name of a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableName(pub String);
+
+impl Value for VariableName {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        let name = String::read(node)?;
+        env_file::check_name(name.as_bytes())
+            .map(Self)
+            .map_err(|why| Problem::at(node, why))
+    }
+
+    fn write(&self) -> Data {
+        Data::Text(self.0.clone())
+    }
+
+    fn schema() -> Json {
+        json!({ "type": "string", "pattern": "^[^=\\s]+$" })
+    }
+}
+
+/// Variables and their values.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Variables(pub BTreeMap<String, OsText>);
+
+impl Value for Variables {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        let map = BTreeMap::<String, OsText>::read(node)?;
+        for name in map.keys() {
+            env_file::check_name(name.as_bytes()).map_err(|why| Problem::at(node, why))?;
+        }
+        Ok(Self(map))
+    }
+
+    fn write(&self) -> Data {
+        self.0.write()
+    }
+
+    fn schema() -> Json {
+        BTreeMap::<String, OsText>::schema()
+    }
+
+    fn merge(slot: &mut Option<Self>, higher: Self, key: &str, merge: &mut Merge<'_>) {
+        let mut map = slot.take().map(|variables| variables.0);
+        Value::merge(&mut map, higher.0, key, merge);
+        *slot = map.map(Self);
+    }
+}
+
+/// Letters, digits, `_`, `.` and `-`, at most 64 of them, the first no sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunName(String);
+
+impl RunName {
+    const MAX: usize = 64;
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for RunName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let sign = |b: u8| matches!(b, b'_' | b'.' | b'-');
+        let good = name.bytes().all(|b| b.is_ascii_alphanumeric() || sign(b))
+            && name.bytes().next().is_some_and(|b| !sign(b))
+            && name.len() <= Self::MAX;
+        if good {
+            return Ok(Self(name.to_owned()));
+        }
+        Err(format!(
+            "\"{}\" is no name; letters, digits, _, . and - are allowed, at most {} of them, the \
+             first a letter or a digit",
+            escape(name.as_bytes()),
+            Self::MAX
+        ))
+    }
+}
+
+impl Value for RunName {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        String::read(node)?
+            .parse()
+            .map_err(|why: String| Problem::at(node, why))
+    }
+
+    fn write(&self) -> Data {
+        Data::Text(self.0.clone())
+    }
+
+    fn schema() -> Json {
+        json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$" })
+    }
+}

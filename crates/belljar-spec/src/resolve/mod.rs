@@ -1,0 +1,334 @@
+//! From settings to a run that is completely decided. Pure: what the host says comes in as
+//! [`HostFacts`].
+
+mod environment;
+mod policy;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::ceiling::BeyondCeiling;
+use crate::env_file::EnvLine;
+use crate::host_rule::HostRule;
+use crate::layers::{Origin, Settings};
+use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
+use crate::runspec::{
+    BackendChoice, Limits, Mount, MountMode, RUN_SPEC_VERSION, Rootfs, RunSpec, Stdin, Terminal,
+    Tmpfs,
+};
+use crate::size::Size;
+use crate::span::Span;
+use crate::text::OsText;
+
+/// The home directory inside.
+pub const HOME_INSIDE: &str = "/home/agent";
+/// Where the workspace appears unless a place is named.
+pub const WORKSPACE_INSIDE: &str = "/workspace";
+/// The word for "at the same path as outside".
+const SAME: &[u8] = b"same";
+
+/// What the host says; nothing else of it is asked.
+#[derive(Clone, Debug, Default)]
+pub struct HostFacts {
+    /// Bytes.
+    pub memory_total: Option<u64>,
+    pub home: Option<PathBuf>,
+    pub cwd: PathBuf,
+    pub env: BTreeMap<OsString, OsString>,
+}
+
+/// Whether what the command prints goes to a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Screen {
+    Terminal,
+    NotTerminal,
+}
+
+/// What is asked of this one run, beside the settings.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub command: Vec<OsText>,
+    pub stdin: Stdin,
+    pub terminal: Terminal,
+    pub screen: Screen,
+    /// The workspace where no layer names one: the manifest's directory, or the current one.
+    pub default_workspace: PathBuf,
+    /// The manifest, by its absolute path.
+    pub manifest: Option<PathBuf>,
+    /// What stands in each file of `sandbox.env_file`, by its absolute path.
+    pub env_files: BTreeMap<OsText, Vec<EnvLine>>,
+}
+
+impl Request {
+    /// A command without input and terminal, working in `directory`.
+    pub fn new(command: Vec<OsText>, directory: PathBuf) -> Self {
+        Self {
+            command,
+            stdin: Stdin::Null,
+            terminal: Terminal::None,
+            screen: Screen::NotTerminal,
+            default_workspace: directory,
+            manifest: None,
+            env_files: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    #[error("{key}: the target \"{target}\" {why}")]
+    Target {
+        key: String,
+        target: OsText,
+        why: String,
+    },
+    #[error("{key} and {other} both appear at \"{target}\"; give one of them another target")]
+    SameTarget {
+        key: String,
+        other: String,
+        target: OsText,
+    },
+    #[error("{key}: \"{path}\" {why}")]
+    Path {
+        key: String,
+        path: OsText,
+        why: String,
+    },
+    #[error("{key}: {why}")]
+    Variable { key: String, why: String },
+    #[error("network.allow: {0}")]
+    HostRule(String),
+    #[error(
+        "policy.waive: \"all\" is for the host backend alone; waive each clause by its name, or say \
+         backend host"
+    )]
+    WaiveAll,
+    #[error("there is no command to run; put it after --, such as: belljar run -- make test")]
+    NoCommand,
+    #[error("the command has a NUL byte in it, which no argument can have")]
+    NulInCommand,
+    #[error(transparent)]
+    BeyondCeiling(#[from] BeyondCeiling),
+}
+
+/// Decides the run.
+pub fn resolve(
+    settings: &Settings,
+    request: &Request,
+    host: &HostFacts,
+) -> Result<RunSpec, ResolveError> {
+    check_command(&request.command)?;
+    if let Some(ceiling) = &settings.ceiling {
+        ceiling.check(settings)?;
+    }
+    let sandbox = &settings.values.sandbox;
+    let rootfs = match &sandbox.rootfs {
+        None | Some(RootfsSetting::Host) => Rootfs::Host,
+        Some(RootfsSetting::Directory(path)) => Rootfs::Directory {
+            path: path.0.clone(),
+        },
+    };
+    let workspace = workspace(settings, request)?;
+    let mounts = mounts(settings)?;
+    let tmpfs = tmpfs(settings)?;
+    let tools: Vec<OsText> = sandbox
+        .tools
+        .iter()
+        .flat_map(|tools| &tools.0)
+        .map(|tool| tool.0.clone())
+        .collect();
+    targets::check(&targets::Placed {
+        rootfs: &rootfs,
+        workspace: workspace.as_ref(),
+        mounts: &mounts,
+        tmpfs: &tmpfs,
+        tools: &tools,
+    })?;
+    let backend = backend(settings);
+    let hide = sandbox
+        .hide
+        .iter()
+        .flat_map(|names| &names.0)
+        .map(|name| name.0.clone())
+        .collect();
+    let allow_source = sandbox.allow_source.iter().flat_map(|paths| &paths.0);
+    Ok(RunSpec {
+        v: RUN_SPEC_VERSION,
+        backend,
+        command: request.command.clone(),
+        name: sandbox.name.as_ref().map(|name| name.as_str().to_owned()),
+        labels: sandbox.labels.clone().unwrap_or_default(),
+        workdir: workdir(settings, workspace.as_ref())?,
+        image: sandbox.image.clone().unwrap_or_default(),
+        hide,
+        allow_source: allow_source.map(|path| path.0.clone()).collect(),
+        manifest: manifest_inside(request, workspace.as_ref()),
+        env: environment::environment(settings, request, host, &tools)?,
+        user: sandbox.user.unwrap_or_default(),
+        network_allow: network_allow(settings)?,
+        limits: limits(settings),
+        stdin: request.stdin,
+        terminal: request.terminal,
+        required: policy::required(settings, workspace.as_ref()),
+        waivers: policy::waivers(settings, backend)?,
+        rootfs,
+        workspace,
+        tools,
+        mounts: targets::outermost_first(mounts),
+        tmpfs,
+    })
+}
+
+fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
+    if command
+        .first()
+        .is_none_or(|program| program.as_bytes().is_empty())
+    {
+        return Err(ResolveError::NoCommand);
+    }
+    if command
+        .iter()
+        .any(|argument| argument.as_bytes().contains(&0))
+    {
+        return Err(ResolveError::NulInCommand);
+    }
+    Ok(())
+}
+
+/// Under a ceiling that names backends, `auto` is the first of its own order that is allowed.
+fn backend(settings: &Settings) -> BackendChoice {
+    let chosen = settings.values.sandbox.backend.unwrap_or_default();
+    let allowed = settings
+        .ceiling
+        .as_ref()
+        .and_then(|ceiling| ceiling.auto_backend());
+    match (chosen, allowed) {
+        (BackendChoice::Auto, Some(backend)) => backend.into(),
+        (chosen, _) => chosen,
+    }
+}
+
+fn workspace(settings: &Settings, request: &Request) -> Result<Option<Mount>, ResolveError> {
+    let wanted = &settings.values.sandbox.workspace;
+    let rank = |key: &str| settings.origin(key).map_or(0, Origin::rank);
+    // A directory named by a higher layer than the one that said "none" is meant.
+    let named_later = rank("sandbox.workspace.path") > rank("sandbox.workspace.mode");
+    let mode = match wanted.mode {
+        Some(WorkspaceMode::None) if !named_later => return Ok(None),
+        Some(WorkspaceMode::None | WorkspaceMode::Rw) | None => MountMode::Rw,
+        Some(WorkspaceMode::Ro) => MountMode::Ro,
+        Some(WorkspaceMode::Overlay) => MountMode::Overlay,
+    };
+    let source: OsText = match &wanted.path {
+        Some(path) => path.0.clone(),
+        None => crate::paths::clean(&request.default_workspace).into(),
+    };
+    if !source.as_path().is_absolute() {
+        let why = "is not absolute; name the workspace with --workspace DIR".to_owned();
+        return Err(ResolveError::Path {
+            key: "sandbox.workspace.path".into(),
+            path: source,
+            why,
+        });
+    }
+    if let Some(ceiling) = &settings.ceiling {
+        ceiling.check_source(settings, "sandbox.workspace.path", source.as_path())?;
+    }
+    let target = match &wanted.target {
+        None => OsText::from(WORKSPACE_INSIDE),
+        Some(target) if target.as_bytes() == SAME => source.clone(),
+        Some(target) => targets::absolute("sandbox.workspace.target", target)?,
+    };
+    Ok(Some(Mount {
+        source,
+        target,
+        mode,
+    }))
+}
+
+fn mounts(settings: &Settings) -> Result<Vec<Mount>, ResolveError> {
+    let entries = settings
+        .values
+        .sandbox
+        .mounts
+        .iter()
+        .flat_map(|mounts| &mounts.0);
+    let mount = |(index, entry): (usize, &crate::manifest::MountEntry)| {
+        let target = targets::absolute(&format!("sandbox.mounts[{index}]"), &entry.target)?;
+        let mode = entry.mode.unwrap_or(MountMode::Ro);
+        Ok(Mount {
+            source: entry.source.0.clone(),
+            target,
+            mode,
+        })
+    };
+    entries.enumerate().map(mount).collect()
+}
+
+fn tmpfs(settings: &Settings) -> Result<Vec<Tmpfs>, ResolveError> {
+    let entries = settings
+        .values
+        .sandbox
+        .tmpfs
+        .iter()
+        .flat_map(|entries| &entries.0);
+    let tmpfs = |(index, entry): (usize, &crate::manifest::TmpfsEntry)| {
+        let target = targets::absolute(&format!("sandbox.tmpfs[{index}]"), &entry.0.target)?;
+        Ok(Tmpfs {
+            target,
+            size: entry.0.size.0,
+        })
+    };
+    entries.enumerate().map(tmpfs).collect()
+}
+
+fn workdir(settings: &Settings, workspace: Option<&Mount>) -> Result<OsText, ResolveError> {
+    let start = workspace.map_or(OsText::from(HOME_INSIDE), |workspace| {
+        workspace.target.clone()
+    });
+    match &settings.values.sandbox.workdir {
+        None => Ok(start),
+        Some(path) => {
+            let inside: OsText = start.as_path().join(path.as_path()).into();
+            targets::absolute("sandbox.workdir", &inside)
+        }
+    }
+}
+
+fn manifest_inside(request: &Request, workspace: Option<&Mount>) -> Option<OsText> {
+    let manifest = request.manifest.as_deref()?;
+    let workspace: &Path = workspace?.source.as_path();
+    manifest
+        .starts_with(workspace)
+        .then(|| OsText::from(manifest))
+}
+
+fn network_allow(settings: &Settings) -> Result<Vec<String>, ResolveError> {
+    let rules = settings.values.network.allow.clone().unwrap_or_default();
+    for rule in &rules {
+        HostRule::parse(rule).map_err(ResolveError::HostRule)?;
+    }
+    Ok(rules)
+}
+
+fn limits(settings: &Settings) -> Limits {
+    let limits = &settings.values.limits;
+    Limits {
+        memory: limits
+            .memory
+            .and_then(Limit::value)
+            .map(|Size(bytes)| bytes),
+        millicpus: limits.cpus.and_then(Limit::value).map(|cpus| cpus.millis()),
+        pids: limits.pids.and_then(Limit::value),
+        time: limits.time.and_then(Limit::value).map(Span::as_duration),
+        idle: limits.idle.and_then(Limit::value).map(Span::as_duration),
+        output: limits.output.map_or(256 << 20, |Size(bytes)| bytes),
+        disk: limits.disk.and_then(Limit::value).map(|Size(bytes)| bytes),
+        stop_timeout: limits
+            .stop_timeout
+            .unwrap_or(Span::from_secs(10))
+            .as_duration(),
+    }
+}

@@ -1,0 +1,119 @@
+//! What can be said on the command line.
+
+mod run;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use run::{RunArgs, Surroundings};
+
+/// Run a command sealed off: explicit mounts, no network, limits, and proof.
+#[derive(Debug, Parser)]
+#[command(
+    name = "belljar",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:\n  \
+        belljar run -- make test            the current directory at /workspace, nothing else\n  \
+        belljar run -v ~/data:/data -- ls /data     a read-only mount\n  \
+        belljar run -m 2g --timeout 10m -- ./build.sh\n  \
+        belljar run --dry-run -- true       the plan and what it promises\n  \
+        belljar doctor                      what this machine can hold"
+)]
+pub(crate) struct Arguments {
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a command in a fresh sandbox, with its own output and exit code
+    Run(Box<RunArgs>),
+    /// Find out, by trying, what this machine can hold
+    Doctor(DoctorArgs),
+    /// List the backends and whether they can be used
+    Backends(BackendsArgs),
+    /// Show the settings, or the manifest's schema
+    Config(ConfigArgs),
+    /// Show what a manifest asks for, and trust it as it is now
+    Trust(TrustArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackendsArgs {
+    /// Print a JSON list
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) what: ConfigVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// The settings that would be in force here
+    Show {
+        /// Say which layer each value came from
+        #[arg(long)]
+        origin: bool,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Use this manifest
+        #[arg(long, value_name = "FILE")]
+        manifest: Option<PathBuf>,
+        /// Use no manifest and no configuration file
+        #[arg(long, conflicts_with = "manifest")]
+        no_config: bool,
+    },
+    /// The JSON schema of belljar.toml
+    Schema,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrustArgs {
+    /// The manifest, or the directory it is in
+    #[arg(default_value = ".")]
+    pub(crate) path: PathBuf,
+    /// Only show what it asks for
+    #[arg(long)]
+    pub(crate) show: bool,
+    /// Trust it no more
+    #[arg(long, conflicts_with = "show")]
+    pub(crate) forget: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    /// `auto` looks at the terminal and at `NO_COLOR`.
+    pub(crate) fn apply(self) {
+        let choice = match self {
+            Self::Auto => return,
+            Self::Always => anstream::ColorChoice::Always,
+            Self::Never => anstream::ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}

@@ -1,0 +1,189 @@
+//! `belljar run`: its flags follow docker's where docker has one.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use belljar::config::Flags;
+use belljar::spec::{Screen, Stdin, Terminal};
+use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
+    not start it; 126 not executable; 127 not found; 128+N signal N.")]
+pub(crate) struct RunArgs {
+    /// What makes the boundary: auto, jail, docker, podman, or host (no isolation)
+    #[arg(long, value_name = "NAME", help_heading = "Boundary")]
+    backend: Option<String>,
+    /// The root directory: "host", or a directory that holds one
+    #[arg(long, value_name = "DIR", help_heading = "Boundary")]
+    rootfs: Option<OsString>,
+    /// The image that engines start from
+    #[arg(long, value_name = "IMAGE", help_heading = "Boundary")]
+    image: Option<String>,
+    /// uid[:gid] inside, never 0
+    #[arg(long, value_name = "UID[:GID]", help_heading = "Boundary")]
+    user: Option<String>,
+    /// Demand that a clause holds, or do not start
+    #[arg(long, value_name = "CLAUSE", help_heading = "Boundary")]
+    require: Vec<String>,
+    /// Start although a clause does not hold, for a reason
+    #[arg(long, value_name = "CLAUSE=REASON", help_heading = "Boundary")]
+    waive: Vec<String>,
+
+    /// The tree to work on [default: the current directory, rw]; "none" for none
+    #[arg(long, value_name = "DIR[:ro|rw]", help_heading = "Files")]
+    workspace: Option<OsString>,
+    /// Mount a file or directory; read-only unless rw is said
+    #[arg(short = 'v', long = "volume", value_name = "SRC:DST[:ro|rw]", help_heading = "Files")]
+    volumes: Vec<OsString>,
+    /// The same, spelled out: type=bind,src=,dst=,rw or type=tmpfs,dst=,size=
+    #[arg(long = "mount", value_name = "SPEC", help_heading = "Files")]
+    mounts: Vec<OsString>,
+    /// A file system in memory
+    #[arg(long, value_name = "DST[:size=N]", help_heading = "Files")]
+    tmpfs: Vec<OsString>,
+    /// An install prefix: read-only at its own path, its bin on PATH
+    #[arg(long = "tool", value_name = "DIR", help_heading = "Files")]
+    tools: Vec<OsString>,
+    /// Allow this sensitive path as a source
+    #[arg(long = "allow-source", value_name = "PATH", help_heading = "Files")]
+    allow_sources: Vec<OsString>,
+    /// Where the command starts
+    #[arg(short = 'w', long, value_name = "DIR", help_heading = "Files")]
+    workdir: Option<OsString>,
+
+    /// The network inside: "none"
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    network: Option<String>,
+    /// Allow one host
+    #[arg(long = "allow-host", value_name = "HOST[:PORT]", help_heading = "Network")]
+    allow_hosts: Vec<String>,
+
+    /// Memory of the whole tree, swap included (512m, 2g)
+    #[arg(short, long, value_name = "SIZE", help_heading = "Limits")]
+    memory: Option<String>,
+    /// Processors (1.5)
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    cpus: Option<String>,
+    /// Processes and threads
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pids_limit: Option<String>,
+    /// What may be written to disk
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    disk: Option<String>,
+    /// Wall clock (90s, 4h; a bare number is seconds)
+    #[arg(long, value_name = "SPAN", help_heading = "Limits")]
+    timeout: Option<String>,
+    /// Between the request to stop and the end
+    #[arg(long, value_name = "SPAN", help_heading = "Limits")]
+    stop_timeout: Option<String>,
+
+    /// Set a variable, or pass the host's
+    #[arg(short, long, value_name = "NAME[=VALUE]", help_heading = "Environment")]
+    env: Vec<OsString>,
+    /// Variables from a file
+    #[arg(long = "env-file", value_name = "FILE", help_heading = "Environment")]
+    env_files: Vec<OsString>,
+    /// Pass the host's variable
+    #[arg(long, value_name = "NAME", help_heading = "Environment")]
+    pass_env: Vec<OsString>,
+
+    /// A name for the run
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// A label for the run
+    #[arg(short, long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// Pass standard input on (the default)
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give the command a terminal (the default where stdin and stdout are terminals)
+    #[arg(short, long, overrides_with = "no_tty")]
+    tty: bool,
+    /// Give it none
+    #[arg(long, overrides_with = "tty")]
+    no_tty: bool,
+
+    /// Use this manifest, and trust it
+    #[arg(long, value_name = "FILE", help_heading = "Settings")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Use no manifest and no configuration file
+    #[arg(long, conflicts_with = "manifest", help_heading = "Settings")]
+    pub(crate) no_config: bool,
+    /// Set any manifest key
+    #[arg(short = 'c', value_name = "KEY=VALUE", help_heading = "Settings")]
+    settings: Vec<String>,
+
+    /// Print the plan and its posture, and start nothing
+    #[arg(long, help_heading = "Output")]
+    pub(crate) dry_run: bool,
+    /// Capture the output and print one JSON object
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Write that object to a file and leave the streams alone
+    #[arg(long, value_name = "FILE", conflicts_with = "json", help_heading = "Output")]
+    pub(crate) result: Option<PathBuf>,
+    /// Say nothing besides the command's own output
+    #[arg(short, long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What standard input and output are.
+pub(crate) struct Surroundings {
+    pub(crate) stdin_is_terminal: bool,
+    pub(crate) stdout_is_terminal: bool,
+}
+
+impl RunArgs {
+    pub(crate) fn terminal(&self, around: &Surroundings) -> Terminal {
+        let both = around.stdin_is_terminal && around.stdout_is_terminal;
+        if self.tty || (both && !self.no_tty && !self.json) { Terminal::Pty } else { Terminal::None }
+    }
+
+    pub(crate) fn flags(&self, around: &Surroundings) -> Flags {
+        let terminal = self.terminal(around);
+        // A captured run does not wait for somebody to type.
+        let stdin = match (self.json, around.stdin_is_terminal, self.interactive) {
+            (true, true, false) => Stdin::Null,
+            _ => Stdin::Passed,
+        };
+        Flags {
+            backend: self.backend.clone(),
+            image: self.image.clone(),
+            rootfs: self.rootfs.clone(),
+            volumes: self.volumes.clone(),
+            mounts: self.mounts.clone(),
+            tmpfs: self.tmpfs.clone(),
+            tools: self.tools.clone(),
+            workspace: self.workspace.clone(),
+            workdir: self.workdir.clone(),
+            allow_sources: self.allow_sources.clone(),
+            user: self.user.clone(),
+            network: self.network.clone(),
+            allow_hosts: self.allow_hosts.clone(),
+            memory: self.memory.clone(),
+            cpus: self.cpus.clone(),
+            pids_limit: self.pids_limit.clone(),
+            disk: self.disk.clone(),
+            timeout: self.timeout.clone(),
+            stop_timeout: self.stop_timeout.clone(),
+            env: self.env.clone(),
+            env_files: self.env_files.clone(),
+            pass_env: self.pass_env.clone(),
+            name: self.name.clone(),
+            labels: self.labels.clone(),
+            require: self.require.clone(),
+            waive: self.waive.clone(),
+            settings: self.settings.clone(),
+            command: self.command.clone(),
+            stdin,
+            terminal,
+            screen: if around.stdout_is_terminal { Screen::Terminal } else { Screen::NotTerminal },
+            ..Flags::default()
+        }
+    }
+}

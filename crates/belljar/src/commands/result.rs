@@ -1,0 +1,107 @@
+//! The one object that `run --json` prints and `--result` writes.
+
+use std::error::Error;
+use std::path::Path;
+
+use belljar::run::{Captured, LaunchError, Outcome};
+use belljar::spec::{
+    EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, OsText, Posture, RunId, StopReason, Usage,
+};
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct RunResult<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a RunId>,
+    outcome: &'static str,
+    reason: StopReason,
+    exit: Exit,
+    stdout: OsText,
+    stderr: OsText,
+    #[serde(skip_serializing_if = "is_zero")]
+    stdout_lost: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    stderr_lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<&'a ExecFailure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    posture: Option<&'a Posture>,
+    usage: Usage,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl<'a> RunResult<'a> {
+    pub(crate) fn of(outcome: &'a Outcome) -> Self {
+        let succeeded = outcome.exit.code == Some(0);
+        Self {
+            id: Some(&outcome.id),
+            outcome: if succeeded { "succeeded" } else { "failed" },
+            reason: outcome.reason,
+            exit: outcome.exit,
+            stdout: joined(&outcome.stdout),
+            stderr: joined(&outcome.stderr),
+            stdout_lost: outcome.stdout.lost,
+            stderr_lost: outcome.stderr.lost,
+            failure: outcome.failure.as_ref(),
+            error: None,
+            posture: Some(&outcome.posture),
+            usage: outcome.usage,
+        }
+    }
+
+    /// Nothing was started.
+    pub(crate) fn refused(error: &'a LaunchError) -> Self {
+        let policy = matches!(error, LaunchError::NotGuaranteed { .. } | LaunchError::NotAsPlanned { .. });
+        let (reason, source) = if policy {
+            (StopReason::Refused, ExitSource::Policy)
+        } else {
+            (StopReason::Error, ExitSource::Sandbox)
+        };
+        let mut chain = vec![error.to_string()];
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            chain.push(inner.to_string());
+            cause = inner.source();
+        }
+        if let LaunchError::NotGuaranteed { missing, .. } = error {
+            chain.extend(missing.iter().map(|unmet| {
+                format!("{}: {}: {}", unmet.clause, unmet.enforcement.word(), unmet.enforcement.reason())
+            }));
+        }
+        if let LaunchError::NotAsPlanned { differences } = error {
+            chain.extend(differences.iter().cloned());
+        }
+        Self {
+            id: None,
+            outcome: "refused",
+            reason,
+            exit: Exit::of_belljar(EXIT_NOT_STARTED, source),
+            stdout: OsText::default(),
+            stderr: OsText::default(),
+            stdout_lost: 0,
+            stderr_lost: 0,
+            failure: None,
+            error: Some(chain),
+            posture: None,
+            usage: Usage::default(),
+        }
+    }
+}
+
+fn joined(captured: &Captured) -> OsText {
+    OsText::from_bytes([captured.head.as_slice(), captured.tail.as_slice()].concat())
+}
+
+/// Whole or not at all.
+pub(crate) fn write_result(path: &Path, result: &RunResult<'_>) -> std::io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(result)?;
+    text.push(b'\n');
+    let new = path.with_added_extension("new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path)
+}

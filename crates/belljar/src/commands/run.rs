@@ -1,0 +1,240 @@
+//! `belljar run`.
+
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
+
+use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
+use belljar::run::{LaunchError, Observer, Outcome, Output, Streams, launch, prepare, remove_leftovers};
+use belljar::spec::{
+    BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, RunId, RunSpec, Stdin, Terminal,
+};
+
+use super::result::{RunResult, write_result};
+use super::{environment, open_home, show_plan};
+use crate::cli::RunArgs;
+use crate::cli::Surroundings;
+use crate::report::{self, BOLD, DIM, WARN};
+
+pub(crate) fn run(args: Box<RunArgs>) -> i32 {
+    let around = Surroundings {
+        stdin_is_terminal: std::io::stdin().is_terminal(),
+        stdout_is_terminal: std::io::stdout().is_terminal(),
+    };
+    let home = match open_home() {
+        Ok(home) => home,
+        Err(error) => {
+            report::error(&error, None);
+            return EXIT_NOT_STARTED;
+        }
+    };
+    let loaded = match load(&args, &around, &home) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            report::error(&error, None);
+            return if is_usage(&error) { EXIT_USAGE } else { EXIT_NOT_STARTED };
+        }
+    };
+    if !args.quiet {
+        for warning in &loaded.warnings {
+            report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
+        }
+    }
+    let Loaded { spec, .. } = loaded;
+    let terminal = spec.terminal;
+    let prepared = match prepare(spec.clone()) {
+        Ok(prepared) => prepared,
+        Err(error) => return refused(&args, &error),
+    };
+    if args.dry_run {
+        return show_plan::show(&prepared.dry_run(), args.json);
+    }
+    let streams = match streams(&args, &spec) {
+        Ok(streams) => streams,
+        Err(error) => {
+            report::error(&error, None);
+            return EXIT_NOT_STARTED;
+        }
+    };
+    let tell = !args.quiet && !args.json && std::io::stderr().is_terminal();
+    let mut announcer = Announcer { tell };
+    let outcome = match launch(&home, prepared, streams, &mut announcer) {
+        Ok(outcome) => outcome,
+        Err(error) => return refused(&args, &error),
+    };
+    // After the run, so that no start waits for it.
+    if let Err(error) = remove_leftovers(&home)
+        && !args.quiet
+    {
+        report::say(&format!("{WARN}warning:{WARN:#} leftovers of an earlier run stay: {error}"));
+    }
+    finish(&args, &spec, &outcome, tell, terminal)
+}
+
+fn load(
+    args: &RunArgs,
+    around: &Surroundings,
+    home: &belljar::home::Home,
+) -> Result<Loaded, ConfigError> {
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let mut invocation = Invocation::new(cwd, environment(), args.flags(around));
+    if args.no_config {
+        invocation.source = ManifestSource::None;
+        invocation.config_files = ConfigFiles::Ignore;
+    } else if let Some(file) = &args.manifest {
+        invocation.source = ManifestSource::File(file.clone());
+    }
+    config::load(&invocation, home)
+}
+
+/// A flag that makes no sense is wrong usage; everything else is a refusal.
+fn is_usage(error: &ConfigError) -> bool {
+    matches!(error, ConfigError::Flag(_))
+}
+
+fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {
+    let copy = |fd: std::os::fd::BorrowedFd<'_>| -> std::io::Result<OwnedFd> { fd.try_clone_to_owned() };
+    let output = if args.json {
+        Output::Captured
+    } else {
+        Output::Passed {
+            stdout: copy(std::io::stdout().as_fd())?,
+            stderr: copy(std::io::stderr().as_fd())?,
+        }
+    };
+    let stdin = match spec.stdin {
+        Stdin::Passed => Some(copy(std::io::stdin().as_fd())?),
+        Stdin::Null => None,
+    };
+    let terminal = match spec.terminal {
+        Terminal::Pty => Some(copy(std::io::stdin().as_fd())?),
+        Terminal::None => None,
+    };
+    Ok(Streams { stdin, output, terminal })
+}
+
+/// One line at the start, for a person.
+struct Announcer {
+    tell: bool,
+}
+
+impl Observer for Announcer {
+    fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture) {
+        if !self.tell {
+            return;
+        }
+        let weaker: Vec<String> = posture
+            .not_enforced()
+            .filter(|(_, enforcement)| enforcement.word() == "weaker")
+            .map(|(clause, _)| clause.to_string())
+            .collect();
+        let weaker =
+            if weaker.is_empty() { String::new() } else { format!("; weaker: {}", weaker.join(", ")) };
+        report::say(&format!("{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested{weaker}\r", run.tail()));
+    }
+}
+
+fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool, terminal: Terminal) -> i32 {
+    let code = outcome.exit.process_code();
+    let result = RunResult::of(outcome);
+    if args.json && report::json(&result).is_err() {
+        return EXIT_NOT_STARTED;
+    }
+    if let Some(path) = &args.result
+        && let Err(error) = write_result(path, &result)
+    {
+        report::say(&format!("error: cannot write {}: {error}", path.display()));
+        return EXIT_NOT_STARTED;
+    }
+    if let Some(failure) = &outcome.failure
+        && !args.json
+    {
+        explain_failure(failure, spec);
+    }
+    if let Some(leak) = &outcome.leak {
+        report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
+    }
+    if tell && outcome.failure.is_none() {
+        let new_line = if terminal == Terminal::Pty { "\r" } else { "" };
+        report::say(&format!(
+            "{DIM}belljar {}{DIM:#} {}, {}{new_line}",
+            outcome.id.tail(),
+            in_words(outcome),
+            duration(outcome.usage.wall_ms),
+        ));
+    }
+    code
+}
+
+fn in_words(outcome: &Outcome) -> String {
+    match (outcome.exit.code, outcome.exit.signal) {
+        (Some(code), _) => format!("{} {code}", outcome.reason.name()),
+        (None, Some(signal)) => format!("{} (signal {signal})", outcome.reason.name()),
+        (None, None) => outcome.reason.name().to_owned(),
+    }
+}
+
+fn duration(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..120_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        _ => format!("{} min", ms / 60_000),
+    }
+}
+
+/// 126 and 127, with the tool that would bring the program in.
+fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
+    let name = spec.command.first().map(ToString::to_string).unwrap_or_default();
+    report::say(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
+    if !matches!(failure, ExecFailure::NotFound) {
+        return;
+    }
+    let Some(found) = on_host_path(&name) else { return };
+    let hint = match found.parent().and_then(|bin| bin.parent()) {
+        Some(prefix) if found.parent().is_some_and(|bin| bin.ends_with("bin")) => {
+            format!("the host has it at {}; bring it in with: --tool {}", found.display(), prefix.display())
+        }
+        _ => format!("the host has it at {0}; bring it in with: -v {0}:{0}", found.display()),
+    };
+    report::say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+}
+
+fn on_host_path(name: &str) -> Option<std::path::PathBuf> {
+    if name.contains('/') {
+        return None;
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|candidate| candidate.is_file())
+}
+
+/// Nothing was started.
+fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
+    if args.json {
+        let _ = report::json(&RunResult::refused(error));
+    }
+    if let Some(path) = &args.result {
+        let _ = write_result(path, &RunResult::refused(error)); // the exit code tells it too
+    }
+    let hint = match error {
+        LaunchError::NotGuaranteed { missing, .. } => missing.first().map(|unmet| {
+            format!("start anyway, with a reason: --waive {}=REASON", unmet.clause)
+        }),
+        LaunchError::Unavailable { reason, .. } => Some(reason.fix.clone()),
+        LaunchError::NoCommand => Some("belljar run -- COMMAND".to_owned()),
+        LaunchError::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),
+        _ => None,
+    };
+    report::error(error, None);
+    match error {
+        LaunchError::NotGuaranteed { missing, .. } => report::unmet(missing),
+        LaunchError::NotAsPlanned { differences } => {
+            for difference in differences {
+                report::say(&format!("  {difference}"));
+            }
+        }
+        _ => {}
+    }
+    if let Some(hint) = hint {
+        report::say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+    }
+    if matches!(error, LaunchError::NoCommand) { EXIT_USAGE } else { EXIT_NOT_STARTED }
+}

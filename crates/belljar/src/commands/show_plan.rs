@@ -1,0 +1,79 @@
+//! `run --dry-run`: the plan in words, or as data.
+
+use belljar::run::DryRun;
+use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, PlannedMount, Presence, Source};
+
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
+
+pub(crate) fn show(dry_run: &DryRun, as_json: bool) -> i32 {
+    if as_json {
+        if report::json(dry_run).is_err() {
+            return EXIT_NOT_STARTED;
+        }
+    } else {
+        report::out(&in_words(dry_run));
+    }
+    if dry_run.missing.is_empty() { 0 } else { EXIT_NOT_STARTED }
+}
+
+fn in_words(dry_run: &DryRun) -> String {
+    let plan = &dry_run.plan;
+    let mut text = String::new();
+    let mut line = |words: String| {
+        text.push_str(&words);
+        text.push('\n');
+    };
+    line(format!("{BOLD}backend{BOLD:#}   {}", plan.backend));
+    line(format!("{BOLD}command{BOLD:#}   {}", belljar::run::shown(&plan.command.argv)));
+    line(format!("{BOLD}workdir{BOLD:#}   {}", plan.command.workdir));
+    let user = plan.identity.inside;
+    line(format!("{BOLD}user{BOLD:#}      {}:{} inside", user.uid, user.gid));
+    line(format!("{BOLD}plan{BOLD:#}      {DIM}{}{DIM:#}", dry_run.plan_hash));
+    line(format!("\n{BOLD}mounts{BOLD:#}"));
+    for mount in &plan.mounts {
+        line(format!("  {}", mount_in_words(mount)));
+    }
+    line(format!("\n{BOLD}posture{BOLD:#}"));
+    for (clause, enforcement) in plan.posture.iter() {
+        let style = match enforcement.word() {
+            "enforced" => GOOD,
+            "weaker" => WARN,
+            _ => DIM,
+        };
+        line(format!(
+            "  {:<18} {style}{:<8}{style:#} {}",
+            clause.name(),
+            enforcement.word(),
+            enforcement.reason()
+        ));
+    }
+    if !dry_run.missing.is_empty() {
+        line(format!("\n{BAD}would not start:{BAD:#} these clauses are required and do not hold"));
+        for unmet in &dry_run.missing {
+            line(format!("  {}", unmet.clause));
+        }
+    }
+    text
+}
+
+fn mount_in_words(mount: &PlannedMount) -> String {
+    let target = mount.target.to_string();
+    match &mount.what {
+        MountKind::Bind { source, access, presence, .. } => {
+            let from = match source {
+                Source::Path { path } => path.to_string(),
+                Source::RunHome => "the run's own home".to_owned(),
+            };
+            let how = if *access == Access::ReadOnly { "ro" } else { "rw" };
+            let optional = if *presence == Presence::IfPresent { ", if present" } else { "" };
+            let from = if from == target { String::new() } else { format!(" from {from}") };
+            format!("{how}   {target}{from}{optional}")
+        }
+        MountKind::Tmpfs { size, .. } => format!("tmp  {target} ({})", belljar::spec::Size(*size)),
+        MountKind::Copy { .. } => format!("copy {target}, if present"),
+        MountKind::File { .. } => format!("made {target}"),
+        MountKind::Symlink { to } => format!("link {target} -> {to}"),
+        MountKind::Proc { .. } => "own  /proc".to_owned(),
+        MountKind::Dev { nodes, .. } => format!("own  /dev ({}, pts, shm)", nodes.join(", ")),
+    }
+}

@@ -1,0 +1,52 @@
+//! Where words go, and how errors look. Data goes to stdout; everything else to stderr.
+
+use std::error::Error;
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use belljar::spec::Unmet;
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default();
+
+/// Writes data. A closed pipe ends the output, not the program.
+pub(crate) fn out(text: &str) {
+    let _ = anstream::stdout().write_all(text.as_bytes());
+    let _ = anstream::stdout().flush();
+}
+
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// What, why, and what to do next.
+pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
+    say(&format!("{BAD}error:{BAD:#} {error}"));
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        say(&format!("{BOLD}cause:{BOLD:#} {inner}"));
+        cause = inner.source();
+    }
+    if let Some(hint) = hint {
+        say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+    }
+}
+
+/// The clauses that stopped a launch, each with its way out.
+pub(crate) fn unmet(missing: &[Unmet]) {
+    for Unmet { clause, enforcement } in missing {
+        say(&format!("  {BOLD}{clause:<18}{BOLD:#} {}: {}", enforcement.word(), enforcement.reason()));
+        if let Some(fix) = enforcement.fix() {
+            say(&format!("  {:<18} fix: {fix}", ""));
+        }
+    }
+}
+
+pub(crate) fn json(value: &impl serde::Serialize) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    out(&format!("{text}\n"));
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! How much memory the sandbox's PID 1 keeps resident while a run is on.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::identity::Identity;
+use crate::command;
+
+const APPEAR_LIMIT: Duration = Duration::from_secs(10);
+const RUN_LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Memory {
+    pub(crate) user: String,
+    pub(crate) resident_kib: u64,
+    /// Pages shared with others counted in parts; not every user may read it.
+    pub(crate) proportional_kib: Option<u64>,
+}
+
+pub(crate) fn of_pid1(identity: &Identity, belljar: &Path) -> Result<Memory> {
+    let mut launcher = identity.command(belljar);
+    launcher.args(["run", "--no-config", "-q", "--", "/bin/sleep", "3"]);
+    launcher.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command::spawn(&mut launcher)?;
+    let found = measure(identity, &mut child);
+    command::wait(&mut child, RUN_LIMIT)?;
+    found
+}
+
+fn measure(identity: &Identity, launcher: &mut Child) -> Result<Memory> {
+    let deadline = Instant::now() + APPEAR_LIMIT;
+    while Instant::now() < deadline {
+        let family = descendants(launcher.id())?;
+        let init = family.iter().find(|pid| is_init(**pid));
+        let command_runs = family
+            .iter()
+            .any(|pid| name(*pid).as_deref() == Some("sleep"));
+        if let (Some(init), true) = (init, command_runs) {
+            // Let it come to rest.
+            sleep(Duration::from_millis(300));
+            return read(identity, *init);
+        }
+        if let Some(status) = launcher
+            .try_wait()
+            .context("cannot wait for the launcher")?
+        {
+            bail!("the launcher ended with {status} before its PID 1 was seen");
+        }
+        sleep(Duration::from_millis(20));
+    }
+    bail!("no `belljar __init` with its command appeared below the launcher")
+}
+
+fn read(identity: &Identity, pid: u32) -> Result<Memory> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .context("cannot read the status of PID 1")?;
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok();
+    Ok(Memory {
+        user: identity.name.clone(),
+        resident_kib: kib(&status, "VmRSS:").context("PID 1's status has no VmRSS")?,
+        proportional_kib: rollup.and_then(|text| kib(&text, "Pss:")),
+    })
+}
+
+fn kib(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+fn is_init(pid: u32) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments
+        .split(|byte| *byte == 0)
+        .any(|word| word == b"__init")
+}
+
+fn name(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .ok()
+        .map(|text| text.trim().to_owned())
+}
+
+/// Only our own family is looked at: another belljar may be running on this machine.
+fn descendants(root: u32) -> Result<Vec<u32>> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc")
+        .context("cannot list the processes")?
+        .flatten()
+    {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        parents.extend(parent_in(&stat).map(|parent| (pid, parent)));
+    }
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(parent) = family.get(next).copied() {
+        next += 1;
+        family.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(pid, _)| *pid),
+        );
+    }
+    Ok(family)
+}
+
+/// The fourth field; the second is a name in brackets that may hold anything.
+fn parent_in(stat: &str) -> Option<u32> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_cannot_confuse_the_reader() {
+        assert_eq!(parent_in("12 (a) S 1) R 7 1 1"), Some(7));
+        assert_eq!(parent_in(""), None);
+    }
+
+    #[test]
+    fn sizes_are_read_in_kib() {
+        assert_eq!(kib("Name:\tx\nVmRSS:\t    1234 kB\n", "VmRSS:"), Some(1234));
+        assert_eq!(kib("Name:\tx\n", "VmRSS:"), None);
+    }
+
+    #[test]
+    fn a_child_of_ours_is_found_and_a_stranger_is_not() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("5")
+            .spawn()
+            .unwrap();
+        let family = descendants(std::process::id()).unwrap();
+        assert!(family.contains(&child.id()));
+        assert!(
+            !descendants(child.id())
+                .unwrap()
+                .contains(&std::process::id())
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,170 @@
+//! `cargo xtask guest`: the jail's tests on the other kind of host that users have: a stock kernel
+//! of a distribution, older than ours may be, with cgroup v2 only. A virtual machine, so that it is
+//! real.
+
+mod boot;
+mod cpio;
+mod download;
+mod image;
+mod job;
+mod modules;
+mod self_test;
+mod verdict;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use self::boot::{Booted, Ending, Files};
+pub(crate) use self::download::busybox;
+use self::job::Job;
+use self::verdict::Verdict;
+use crate::artifacts::{self, Artifacts, Profile};
+use crate::host;
+use crate::test::Outcome;
+
+const DEFAULT_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+enum Work {
+    Tests,
+    /// Shows that the harness itself sees a failure and a hang.
+    SelfTest,
+}
+
+pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
+    let mut profile = Profile::Dev;
+    let mut limit = DEFAULT_LIMIT;
+    let mut work = Work::Tests;
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--release" => profile = Profile::Release,
+            "--self-test" => work = Work::SelfTest,
+            "--timeout" => {
+                let seconds = words
+                    .next()
+                    .context("--timeout needs a number of seconds")?;
+                let seconds = seconds
+                    .parse()
+                    .context("--timeout needs a number of seconds")?;
+                limit = Duration::from_secs(seconds);
+            }
+            unknown => bail!("`cargo xtask guest` has no option `{unknown}`"),
+        }
+    }
+    if let Some(why) = cannot_run_here() {
+        bail!("{why}");
+    }
+    match work {
+        Work::SelfTest => self_test::run()?,
+        Work::Tests => tests(&artifacts::build_tests(profile)?, limit)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As a step of the whole test.
+pub(crate) fn step(artifacts: Option<&Artifacts>) -> Result<Outcome> {
+    if let Some(why) = cannot_run_here() {
+        return Ok(Outcome::NotChecked(why));
+    }
+    match artifacts {
+        Some(artifacts) => tests(artifacts, DEFAULT_LIMIT)?,
+        None => tests(&artifacts::build_tests(Profile::Dev)?, DEFAULT_LIMIT)?,
+    }
+    Ok(Outcome::Passed)
+}
+
+fn cannot_run_here() -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Some("the guest is made for Linux on x86_64".into());
+    }
+    if !host::is_debian() {
+        return Some("the guest's kernel comes from Debian's packages, and apt is not here".into());
+    }
+    // Root could have installed it, so there its absence is an error, which the start will tell.
+    let qemu = host::find_program("qemu-system-x86_64");
+    if qemu.is_none() && !host::is_root() {
+        return Some("install qemu-system-x86 to run the guest".into());
+    }
+    None
+}
+
+fn tests(artifacts: &Artifacts, limit: Duration) -> Result<()> {
+    let jobs = job::all(artifacts);
+    let booted = boot_with(Some(&artifacts.belljar), &jobs, limit)?;
+    conclude(&jobs, &booted)
+}
+
+/// Where the guest's parts are kept.
+pub(crate) fn directory() -> Result<PathBuf> {
+    let directory = host::target_directory()?.join("guest");
+    fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    Ok(directory)
+}
+
+fn boot_with(belljar: Option<&Path>, jobs: &[Job], limit: Duration) -> Result<Booted> {
+    let directory = directory()?;
+    let parts = download::parts(&directory)?;
+    let initramfs = directory.join("initramfs.cpio");
+    let disk = directory.join("disk.img");
+    let log = directory.join("console.log");
+    image::initramfs(&parts, &initramfs)?;
+    image::disk(&parts, belljar, jobs, &disk)?;
+    eprintln!("booting {}", parts.kernel.display());
+    let files = Files {
+        kernel: &parts.kernel,
+        initramfs: &initramfs,
+        disk: &disk,
+        log: &log,
+    };
+    let booted = boot::boot(&files, jobs, limit);
+    fs::remove_file(&disk).with_context(|| format!("cannot remove {}", disk.display()))?;
+    eprintln!("the guest's console is in {}", log.display());
+    booted
+}
+
+/// Every job must have passed, and the guest must have come to its end.
+fn conclude(jobs: &[Job], booted: &Booted) -> Result<()> {
+    let passed = |job: &&Job| {
+        let mut own = booted.results.iter().filter(|(name, _)| *name == job.name);
+        matches!(
+            (own.next(), own.next()),
+            (Some((_, Verdict::Passed(_))), None)
+        )
+    };
+    let bad: Vec<&str> = jobs
+        .iter()
+        .filter(|job| !passed(job))
+        .map(|job| job.name.as_str())
+        .collect();
+    let counts = booted
+        .results
+        .iter()
+        .filter_map(|(_, verdict)| match verdict {
+            Verdict::Passed(counts) => *counts,
+            Verdict::Failed(_) => None,
+        });
+    println!(
+        "guest: {} passed, {} failed, {} single tests, {:.1} s",
+        jobs.len() - bad.len(),
+        bad.len(),
+        counts.map(|counts| counts.passed).sum::<u32>(),
+        booted.took.as_secs_f64()
+    );
+    match booted.ending {
+        Ending::Done if bad.is_empty() => Ok(()),
+        Ending::Done => bail!("failed in the guest: {}", bad.join(", ")),
+        Ending::Early => bail!(
+            "the guest went off too early; not passed: {}",
+            bad.join(", ")
+        ),
+        Ending::Killed => bail!(
+            "the guest hung and was killed; not passed: {}",
+            bad.join(", ")
+        ),
+    }
+}

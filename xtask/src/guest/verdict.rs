@@ -1,0 +1,149 @@
+//! Reads what the guest says on its console, and judges. What is not said to be well is not well:
+//! a job without a result, a test executable without a test, a guest that did not come to its end.
+
+use super::job::{Job, Kind};
+
+pub(crate) enum Said {
+    Began(String),
+    Ended {
+        name: String,
+        passed: bool,
+        detail: String,
+    },
+    Note(String),
+    Done,
+    /// Output of a job, or of the kernel.
+    Output,
+}
+
+pub(crate) fn parse(line: &str) -> Said {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    match word {
+        "GUEST-BEGIN" => Said::Began(rest.to_owned()),
+        "GUEST-NOTE" => Said::Note(rest.to_owned()),
+        "GUEST-DONE" => Said::Done,
+        "GUEST-RESULT" => {
+            let (name, detail) = rest.split_once(' ').unwrap_or((rest, ""));
+            Said::Ended {
+                name: name.to_owned(),
+                passed: detail == "ok",
+                detail: detail.to_owned(),
+            }
+        }
+        _ => Said::Output,
+    }
+}
+
+/// How many tests a test executable says it ran.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    pub(crate) passed: u32,
+    pub(crate) failed: u32,
+    pub(crate) ignored: u32,
+}
+
+/// The last `test result: ok. 3 passed; 0 failed; 1 ignored; …` line.
+pub(crate) fn counts(output: &[String]) -> Option<Counts> {
+    let line = output
+        .iter()
+        .rev()
+        .find_map(|line| line.strip_prefix("test result: "))?;
+    let (_, numbers) = line.split_once(". ")?;
+    let mut counts = Counts::default();
+    for part in numbers.split("; ") {
+        let (number, what) = part.split_once(' ')?;
+        let target = match what {
+            "passed" => &mut counts.passed,
+            "failed" => &mut counts.failed,
+            "ignored" => &mut counts.ignored,
+            _ => continue,
+        };
+        *target = number.parse().ok()?;
+    }
+    Some(counts)
+}
+
+pub(crate) enum Verdict {
+    Passed(Option<Counts>),
+    Failed(String),
+}
+
+pub(crate) fn judge(job: &Job, passed: bool, detail: &str, output: &[String]) -> Verdict {
+    let counts = counts(output);
+    match (job.kind, passed, counts) {
+        (_, false, _) => Verdict::Failed(detail.to_owned()),
+        (Kind::Command, true, _) => Verdict::Passed(None),
+        (Kind::Tests, true, Some(counts)) if counts.failed == 0 && counts.passed > 0 => {
+            Verdict::Passed(Some(counts))
+        }
+        (Kind::Tests, true, Some(counts)) => Verdict::Failed(format!(
+            "{} tests passed, {} failed",
+            counts.passed, counts.failed
+        )),
+        (Kind::Tests, true, None) => Verdict::Failed("printed no test result".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::As;
+    use super::*;
+
+    fn tests_job() -> Job {
+        Job {
+            kind: Kind::Tests,
+            ..Job::command("jail_x", As::Root, &[])
+        }
+    }
+
+    fn output(line: &str) -> Vec<String> {
+        vec!["running".into(), line.into(), String::new()]
+    }
+
+    #[test]
+    fn the_protocol_is_read() {
+        assert!(matches!(parse("GUEST-BEGIN a"), Said::Began(name) if name == "a"));
+        assert!(matches!(parse("GUEST-DONE"), Said::Done));
+        assert!(matches!(
+            parse("GUEST-RESULT a ok"),
+            Said::Ended { passed: true, .. }
+        ));
+        let failed = parse("GUEST-RESULT a fail (exit code 101)");
+        assert!(
+            matches!(failed, Said::Ended { passed: false, detail, .. } if detail.contains("101"))
+        );
+        assert!(matches!(
+            parse("GUEST-RESULT a okay"),
+            Said::Ended { passed: false, .. }
+        ));
+        assert!(matches!(parse("x GUEST-RESULT a ok"), Said::Output));
+    }
+
+    #[test]
+    fn a_test_executable_must_have_run_a_test() {
+        let good = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
+        let expected = Counts {
+            passed: 3,
+            failed: 0,
+            ignored: 1,
+        };
+        assert_eq!(counts(&output(good)), Some(expected));
+        assert!(matches!(
+            judge(&tests_job(), true, "ok", &output(good)),
+            Verdict::Passed(_)
+        ));
+        let none = "test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured";
+        assert!(matches!(
+            judge(&tests_job(), true, "ok", &output(none)),
+            Verdict::Failed(_)
+        ));
+        assert!(matches!(
+            judge(&tests_job(), true, "ok", &[]),
+            Verdict::Failed(_)
+        ));
+        assert!(matches!(
+            judge(&tests_job(), false, "fail", &output(good)),
+            Verdict::Failed(_)
+        ));
+    }
+}

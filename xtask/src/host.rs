@@ -1,0 +1,80 @@
+//! What this machine is: who we are, where programs lie, where the workspace is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::command;
+
+/// The directories that the jail's `rootfs = "host"` shows, so a program found only in someone's
+/// home does not count.
+const SYSTEM_PATH: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Debian or a child of it: apt is there and the package names are Debian's.
+pub(crate) fn is_debian() -> bool {
+    Path::new("/etc/debian_version").exists() && find_program("apt-get").is_some()
+}
+
+/// Looks in the system's directories only.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    SYSTEM_PATH
+        .iter()
+        .map(|directory| Path::new(directory).join(name))
+        .find(|path| fs::metadata(path).is_ok_and(|file| file.is_file()))
+}
+
+/// The same, as an error that says what to install.
+pub(crate) fn require_program(name: &str, package: &str) -> Result<PathBuf> {
+    find_program(name).with_context(|| {
+        format!("`{name}` is not there; install it (Debian: apt-get install {package})")
+    })
+}
+
+/// The root of the checkout.
+pub(crate) fn workspace() -> Result<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let parent = manifest
+        .parent()
+        .context("xtask's manifest has no parent directory")?;
+    Ok(parent.to_path_buf())
+}
+
+/// Cargo, in the workspace, without the variables that `cargo run` set for xtask itself: they are
+/// not true for what it builds next.
+pub(crate) fn cargo() -> Result<Command> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut cargo = Command::new(program);
+    cargo.current_dir(workspace()?);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    Ok(cargo)
+}
+
+/// Cargo's target directory, wherever the user's configuration puts it.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let text = command::read(cargo()?.args(["metadata", "--no-deps", "--format-version=1"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+    let target = metadata["target_directory"].as_str();
+    Ok(PathBuf::from(
+        target.context("cargo metadata has no target_directory")?,
+    ))
+}

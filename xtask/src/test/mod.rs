@@ -1,0 +1,243 @@
+//! `cargo xtask test`: everything that must hold, from a clean checkout, with one command.
+
+mod delegated;
+mod packages;
+mod report;
+mod user;
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use self::delegated::Delegated;
+pub(crate) use self::packages::update_lists;
+pub(crate) use self::report::Outcome;
+use self::report::Report;
+pub(crate) use self::user::TestUser;
+use crate::artifacts::{self, Artifacts, Profile};
+use crate::scratch::Scratch;
+use crate::{command, guest, host};
+
+/// A test that hangs must not hang the whole.
+const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
+const SOAK_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+const CHECK_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    NoGuest,
+    GuestOnly,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    Normal,
+    /// Ignored tests too, and many more property-test cases.
+    Soak,
+}
+
+struct Options {
+    scope: Scope,
+    effort: Effort,
+    runner_arguments: Vec<String>,
+}
+
+fn parse(words: &[String]) -> Result<Options> {
+    let mut options = Options {
+        scope: Scope::All,
+        effort: Effort::Normal,
+        runner_arguments: Vec::new(),
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match (word.as_str(), options.scope) {
+            ("--no-guest", Scope::All) => options.scope = Scope::NoGuest,
+            ("--guest-only", Scope::All) => options.scope = Scope::GuestOnly,
+            ("--no-guest" | "--guest-only", _) => {
+                bail!("--no-guest and --guest-only exclude each other")
+            }
+            ("--soak", _) => options.effort = Effort::Soak,
+            ("--", _) => options.runner_arguments = words.by_ref().cloned().collect(),
+            (unknown, _) => bail!("`cargo xtask test` has no option `{unknown}`"),
+        }
+    }
+    Ok(options)
+}
+
+pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
+    let options = parse(words)?;
+    let mut report = Report::new();
+    report.step("packages", packages::step);
+    if options.scope == Scope::GuestOnly {
+        report.step("guest", || guest::step(None));
+    } else {
+        let artifacts = on_the_host(&options, &mut report);
+        if options.scope == Scope::All {
+            report.step("guest", || guest::step(artifacts.as_ref()));
+        }
+    }
+    print!("{}", report.summary());
+    Ok(if report.failed() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
+    report.step("fmt", || cargo_check(&["fmt", "--all", "--check"]));
+    report.step("clippy", || {
+        cargo_check(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ])
+    });
+    report.step("deny", deny);
+
+    let mut built = None;
+    report.step("build", || {
+        built = Some(artifacts::build_tests(Profile::Dev)?);
+        Ok(Outcome::Passed)
+    });
+    let Some(artifacts) = built else {
+        // Without the executable the tests would only repeat the compiler's error.
+        return None;
+    };
+
+    let mut environment = Vec::new();
+    let mut delegated = None;
+    let mut scratch = None;
+    report.step("surroundings", || {
+        let directory = Scratch::new("test")?;
+        let copy = directory.copy_executable(&artifacts.belljar)?;
+        environment.push(("BELLJAR_EXE".into(), copy.display().to_string()));
+        scratch = Some(directory);
+        rootless_surroundings(&mut environment, &mut delegated)
+    });
+    for (name, value) in &environment {
+        eprintln!("    {name}={value}");
+    }
+    report.step("tests", || tests(options, &environment));
+    report.step("doc tests", || {
+        let mut cargo = host::cargo()?;
+        cargo
+            .args(["test", "--doc", "--workspace"])
+            .envs(environment.iter().cloned());
+        command::check(&mut cargo, CHECK_LIMIT)?;
+        Ok(Outcome::Passed)
+    });
+    if let Some(delegated) = delegated {
+        report.step("leftovers", || delegated.remove().map(|()| Outcome::Passed));
+    }
+    drop(scratch);
+    Some(artifacts)
+}
+
+/// The other user, and its cgroups. Both take root.
+fn rootless_surroundings(
+    environment: &mut Vec<(String, String)>,
+    delegated: &mut Option<Delegated>,
+) -> Result<Outcome> {
+    if !host::is_root() {
+        return Ok(Outcome::NotChecked(
+            "not root: no second user and no delegated cgroups could be made, so the tests run as \
+             this user only"
+                .into(),
+        ));
+    }
+    if cfg!(target_os = "linux") {
+        environment.push(("BELLJAR_MUST_WORK".into(), "jail".into()));
+    }
+    let user = TestUser::ensure()?;
+    environment.extend(user.environment());
+    match Delegated::create(&user) {
+        Ok(made) => {
+            environment.push(made.environment());
+            *delegated = Some(made);
+            Ok(Outcome::Passed)
+        }
+        // A container's cgroups are often read-only; that is no fault of the project.
+        Err(error) => Ok(Outcome::NotChecked(format!(
+            "no delegated cgroups: {error:#}"
+        ))),
+    }
+}
+
+fn tests(options: &Options, environment: &[(String, String)]) -> Result<Outcome> {
+    let has_nextest = command::succeeds(
+        host::cargo()?.args(["nextest", "--version"]),
+        Duration::from_secs(30),
+    );
+    let mut cargo = host::cargo()?;
+    if has_nextest {
+        cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+    } else {
+        eprintln!("cargo-nextest is not installed: using `cargo test`");
+        cargo.args(["test", "--workspace", "--tests", "--no-fail-fast"]);
+    }
+    cargo.envs(environment.iter().cloned());
+    let mut limit = TESTS_LIMIT;
+    if options.effort == Effort::Soak {
+        limit = SOAK_LIMIT;
+        cargo
+            .env("BELLJAR_TEST_SOAK", "1")
+            .env("PROPTEST_CASES", "20000");
+    }
+    cargo.args(&options.runner_arguments);
+    if options.effort == Effort::Soak {
+        if has_nextest {
+            cargo.args(["--run-ignored", "all"]);
+        } else {
+            cargo.args(["--", "--include-ignored"]);
+        }
+    }
+    command::check(&mut cargo, limit)?;
+    Ok(Outcome::Passed)
+}
+
+fn deny() -> Result<Outcome> {
+    let version = Duration::from_secs(30);
+    if !command::succeeds(host::cargo()?.args(["deny", "--version"]), version) {
+        return Ok(Outcome::NotChecked(
+            "cargo-deny is not installed: licences, bans and sources were not looked at \
+             (cargo install --locked cargo-deny)"
+                .into(),
+        ));
+    }
+    cargo_check(&["deny", "check", "licenses", "bans", "sources"])
+}
+
+fn cargo_check(arguments: &[&str]) -> Result<Outcome> {
+    let mut cargo: Command = host::cargo()?;
+    command::check(cargo.args(arguments), CHECK_LIMIT)?;
+    Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests_of_options {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_follows_the_dashes_goes_to_the_runner() {
+        let options = parse(&words("--soak --no-guest -- -E test(jail) --soak")).unwrap();
+        assert!(options.scope == Scope::NoGuest && options.effort == Effort::Soak);
+        assert_eq!(options.runner_arguments, words("-E test(jail) --soak"));
+    }
+
+    #[test]
+    fn contradictions_and_unknown_options_are_refused() {
+        assert!(parse(&words("--no-guest --guest-only")).is_err());
+        assert!(parse(&words("--quick")).is_err());
+        assert!(parse(&words("--guest-only")).is_ok());
+    }
+}
