@@ -49,6 +49,13 @@ pub struct Attempt {
     pub answer: Answer,
 }
 
+/// An open descriptor, and what it refers to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenDescriptor {
+    pub number: u32,
+    pub refers_to: OsText,
+}
+
 /// The three user ids and the three group ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ids {
@@ -74,8 +81,8 @@ pub struct Attestation {
     pub landlock: u32,
     pub mounts: Vec<SeenMount>,
     pub interfaces: Vec<String>,
-    /// Open descriptors and what they refer to.
-    pub descriptors: BTreeMap<u32, OsText>,
+    /// What the command will have open.
+    pub descriptors: Vec<SeenDescriptor>,
     pub rlimits: BTreeMap<String, u64>,
     /// Names only.
     pub environment: Vec<OsText>,

@@ -143,8 +143,11 @@ impl Expectation {
                 seen.interfaces
             ));
         }
-        if let Some((number, what)) = seen.descriptors.iter().find(|(number, _)| **number > 2) {
-            wrong.push(format!("descriptor {number} is open ({what})"));
+        if let Some(open) = seen.descriptors.iter().find(|open| open.number > 2) {
+            wrong.push(format!(
+                "descriptor {} is open ({})",
+                open.number, open.refers_to
+            ));
         }
         if seen.environment != self.environment {
             wrong.push(format!(

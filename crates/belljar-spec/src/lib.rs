@@ -29,7 +29,7 @@ pub mod text;
 pub mod trust;
 pub mod wire;
 
-pub use attest::{Answer, Attempt, Attestation, CapabilitySets, Ids, SeenMount};
+pub use attest::{Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount};
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use clause::{Clause, Required, UnknownClause};
 pub use cpus::{Cpus, CpusError};

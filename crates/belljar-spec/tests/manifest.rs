@@ -48,7 +48,7 @@ command = ["redis-server", "--port", "6379"]
 ready = { tcp = 6379, within = "30s" }
 [setup]
 command = ["npm", "ci"]
-network = ["registry.npmjs.org"]
+network = ["packages.example"]
 [commands]
 mode = "warn"
 deny = ["rm -rf /", { rule = "git push", match = ["git push -f"], no_match = ["git pull"] }]

@@ -6,25 +6,26 @@ mod files;
 mod find;
 mod flags;
 mod host;
+mod manifest;
 pub mod trust;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::layers::{self, Variable};
-use belljar_spec::manifest::{FILE_NAME, ManifestError, Place};
+use belljar_spec::manifest::ManifestError;
 use belljar_spec::{
     CeilingFile, Layer, Manifest, Origin, OsText, Request, ResolveError, RunSpec, Settings,
-    Widening, env, env_file, resolve, widenings,
+    Widening, env, env_file, resolve,
 };
 
 pub use files::ReadError;
 pub use flags::{FlagError, Flags};
 
 use files::{Links, read};
-use trust::{Standing, Store, TrustError};
+use trust::{Standing, TrustError};
 
 use crate::home::Home;
 
@@ -208,9 +209,11 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
         }
     }
 
-    let manifest = read_manifest(invocation, user_home.as_deref())?;
+    let manifest = manifest::find(invocation, user_home.as_deref())?;
+    let mut trusted_files = BTreeMap::new();
     if let Some(manifest) = &manifest {
-        check_trust(manifest, invocation, &built_in, user_home.as_deref(), home)?;
+        trusted_files =
+            manifest::check_trust(manifest, invocation, &built_in, user_home.as_deref(), home)?;
         layers.push(Layer {
             origin: Origin::Manifest(manifest.path.as_path().into()),
             directory: manifest.directory().to_owned(),
@@ -221,7 +224,7 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     layers.extend(invocation.flags.layers(cwd)?);
 
     let settings = Settings::merge(layers, ceiling, user_home.as_deref());
-    let env_files = read_env_files(&settings)?;
+    let env_files = read_env_files(&settings, &trusted_files)?;
     let manifest = manifest.map(|manifest| manifest.path);
     Ok(LoadedSettings {
         settings,
@@ -250,104 +253,6 @@ fn config_layer(path: &Path, origin: fn(OsText) -> Origin) -> Result<Option<Laye
         directory,
         values,
     }))
-}
-
-/// A manifest as it was read.
-pub(crate) struct ReadManifest {
-    pub(crate) path: PathBuf,
-    pub(crate) content: Vec<u8>,
-    pub(crate) values: Manifest,
-    pub(crate) owner: u32,
-}
-
-impl ReadManifest {
-    pub(crate) fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new("/"))
-    }
-
-    /// Reads the file by that name; nothing if there is none.
-    pub(crate) fn read(path: PathBuf, links: Links) -> Result<Option<Self>, ConfigError> {
-        let Some(file) = read(&path, links)? else {
-            return Ok(None);
-        };
-        let values = Manifest::parse(&file.content, &path.as_path().into())?;
-        Ok(Some(Self {
-            path,
-            content: file.content,
-            values,
-            owner: file.owner,
-        }))
-    }
-}
-
-fn read_manifest(
-    invocation: &Invocation,
-    user_home: Option<&Path>,
-) -> Result<Option<ReadManifest>, ConfigError> {
-    match &invocation.source {
-        ManifestSource::None => Ok(None),
-        ManifestSource::File(path) => {
-            let path = belljar_spec::paths::clean(&invocation.cwd.join(path));
-            let manifest = ReadManifest::read(path.clone(), Links::Follow)?;
-            manifest.map(Some).ok_or(ConfigError::NoManifest(path))
-        }
-        ManifestSource::Nearest => {
-            for directory in find::upwards(&invocation.cwd, user_home) {
-                // A link could lead to a file that somebody trusts, from a tree that a run wrote.
-                let found = ReadManifest::read(directory.join(FILE_NAME), Links::Refuse)?;
-                if found.is_some() {
-                    return Ok(found);
-                }
-            }
-            Ok(None)
-        }
-    }
-}
-
-fn check_trust(
-    manifest: &ReadManifest,
-    invocation: &Invocation,
-    built_in: &Manifest,
-    user_home: Option<&Path>,
-    home: &Home,
-) -> Result<(), ConfigError> {
-    match invocation.source {
-        ManifestSource::File(_) | ManifestSource::None => return Ok(()),
-        ManifestSource::Nearest => {}
-    }
-    let mut widenings = widenings(&manifest.values, manifest.directory(), built_in);
-    widenings.extend(strangers_tree(manifest, &invocation.cwd));
-    if widenings.is_empty() {
-        return Ok(());
-    }
-    let hash = trust::content_hash(manifest, user_home)?;
-    match Store::open(home)?.standing(&trust::canonical(&manifest.path)?, &hash) {
-        Standing::Trusted => Ok(()),
-        standing => Err(ConfigError::Untrusted {
-            path: manifest.path.clone(),
-            standing,
-            widenings,
-        }),
-    }
-}
-
-/// A manifest above the current directory makes more than that directory the workspace: fine for
-/// one's own, not for one that somebody else left in a shared place.
-fn strangers_tree(manifest: &ReadManifest, cwd: &Path) -> Option<Widening> {
-    let user = rustix::process::geteuid().as_raw();
-    let own = manifest.owner == user || manifest.owner == 0;
-    if own || manifest.directory() == cwd {
-        return None;
-    }
-    let what = format!(
-        "makes {} the workspace, and belongs to user {}",
-        OsText::from(manifest.directory()),
-        manifest.owner
-    );
-    Some(Widening {
-        key: "sandbox.workspace.path".into(),
-        what,
-    })
 }
 
 fn variable_layers(
@@ -381,6 +286,7 @@ fn variable_layers(
 
 fn read_env_files(
     settings: &Settings,
+    trusted: &BTreeMap<OsText, Vec<u8>>,
 ) -> Result<BTreeMap<OsText, Vec<env_file::EnvLine>>, ConfigError> {
     let mut files = BTreeMap::new();
     let paths = settings
@@ -389,30 +295,24 @@ fn read_env_files(
         .env_file
         .iter()
         .flat_map(|files| &files.0);
-    for (index, path) in paths.enumerate() {
+    for (index, name) in paths.enumerate() {
         let key = format!("sandbox.env_file[{index}]");
-        // What a manifest names may lie in a tree that a run wrote: no link is followed there.
-        let links = match settings.origin(&key) {
-            Some(Origin::Manifest(_)) => Links::Refuse,
-            _ => Links::Follow,
+        let path = name.as_path().to_owned();
+        let from_manifest = matches!(settings.origin(&key), Some(Origin::Manifest(_)));
+        let content = match trusted.get(&name.0) {
+            Some(content) if from_manifest => Some(content.clone()),
+            // What a manifest names may lie in a tree that a run wrote: no link is followed there.
+            _ if from_manifest => read(&path, Links::Refuse)?.map(|file| file.content),
+            _ => read(&path, Links::Follow)?.map(|file| file.content),
         };
-        let path = path.as_path().to_owned();
-        let Some(file) = read(&path, links)? else {
+        let Some(content) = content else {
             return Err(ConfigError::NoEnvFile { path, key });
         };
-        let lines = env_file::parse(&file.content).map_err(|error| ConfigError::EnvFile {
+        let lines = env_file::parse(&content).map_err(|error| ConfigError::EnvFile {
             path: path.clone(),
             error,
         })?;
         files.insert(path.into(), lines);
     }
     Ok(files)
-}
-
-/// Where a wrong setting stands, if it stands in a file.
-pub fn file_of(error: &ManifestError) -> Option<&OsStr> {
-    match &error.place {
-        Place::File { path, .. } => Some(path.as_os_str()),
-        Place::Variable(_) | Place::Flag(_) => None,
-    }
 }

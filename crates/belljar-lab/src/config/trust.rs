@@ -1,17 +1,19 @@
 //! Which manifests the operator has read and accepted: by path and content, so that a new or a
 //! changed one is not.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use belljar_spec::manifest::HostPath;
 use belljar_spec::{OsText, Widening, layers, paths, widenings};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::files::{Links, ReadError, read};
-use super::{ConfigError, ReadManifest, host};
+use super::manifest::ReadManifest;
+use super::{ConfigError, host};
 use crate::home::Home;
 
 const FILE: &str = "trust.json";
@@ -136,11 +138,11 @@ pub struct Examined {
 /// What a manifest asks for, and whether it is trusted. `path` is the file, or the directory it is in.
 pub fn examine(
     path: &Path,
-    env: &std::collections::BTreeMap<std::ffi::OsString, std::ffi::OsString>,
+    env: &BTreeMap<OsString, OsString>,
     home: &Home,
 ) -> Result<Examined, ConfigError> {
     let path = if path.is_dir() {
-        path.join(super::FILE_NAME)
+        path.join(belljar_spec::manifest::FILE_NAME)
     } else {
         path.to_owned()
     };
@@ -150,7 +152,7 @@ pub fn examine(
         ReadManifest::read(path.as_path().to_owned(), Links::Refuse)?.ok_or_else(missing)?;
     let built_in = layers::built_in(host::memory_total());
     let widenings = widenings(&manifest.values, manifest.directory(), &built_in);
-    let hash = content_hash(&manifest, host::user_home(env).as_deref())?;
+    let hash = content(&manifest, host::user_home(env).as_deref())?.hash;
     let standing = Store::open(home)?.standing(&path, &hash);
     Ok(Examined {
         path: path.as_path().to_owned(),
@@ -210,32 +212,44 @@ pub fn canonical(path: &Path) -> Result<OsText, TrustError> {
     }
 }
 
-/// Of the manifest and of the files in it that say what the run is told or given.
-pub(super) fn content_hash(
+/// What trust is about: the manifest, and the files in it that say what the run is told or given.
+pub(super) struct Content {
+    pub(super) hash: String,
+    /// The files as they were hashed, by absolute path: a run that lives now could change them
+    /// before a second reading.
+    pub(super) files: BTreeMap<OsText, Vec<u8>>,
+}
+
+pub(super) fn content(
     manifest: &ReadManifest,
     user_home: Option<&Path>,
-) -> Result<String, TrustError> {
+) -> Result<Content, TrustError> {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     let mut add = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());
         hasher.update(bytes);
     };
     add(&manifest.content);
-    let sandbox = &manifest.values.sandbox;
-    let env_files = sandbox.env_file.iter().flat_map(|files| &files.0);
-    let referenced: Vec<&HostPath> = env_files
-        .chain(&manifest.values.agent.prompt_file)
-        .collect();
-    for file in referenced {
+    let mut files = BTreeMap::new();
+    let env_files = manifest
+        .values
+        .sandbox
+        .env_file
+        .iter()
+        .flat_map(|files| &files.0);
+    for file in env_files.chain(&manifest.values.agent.prompt_file) {
         let path = paths::absolute(file.as_path(), manifest.directory(), user_home);
-        add(OsText::from(path.as_path()).as_bytes());
+        let name = OsText::from(path.as_path());
+        add(name.as_bytes());
         match read(&path, Links::Refuse)? {
             Some(file) => {
                 add(b"there");
                 add(&file.content);
+                files.insert(name, file.content);
             }
             None => add(b"missing"),
         }
     }
-    Ok(hasher.finalize().to_hex().to_string())
+    let hash = hasher.finalize().to_hex().to_string();
+    Ok(Content { hash, files })
 }

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 
 use belljar_spec::wire::{ExecRequest, InitSetup};
-use belljar_spec::{Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenMount};
+use belljar_spec::{Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
@@ -96,7 +96,7 @@ fn interfaces() -> Result<Vec<String>, ConfineError> {
 }
 
 /// The descriptors that the command will have: what closes at the `exec` is left out.
-fn descriptors() -> Result<BTreeMap<u32, OsText>, ConfineError> {
+fn descriptors() -> Result<Vec<SeenDescriptor>, ConfineError> {
     let path = "/proc/self/fd";
     let entries = std::fs::read_dir(path).map_err(|error| ConfineError::Read(path, error))?;
     let mut numbers: Vec<u32> = Vec::new();
@@ -104,11 +104,12 @@ fn descriptors() -> Result<BTreeMap<u32, OsText>, ConfineError> {
         let entry = entry.map_err(|error| ConfineError::Read(path, error))?;
         numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
     }
-    let mut kept = BTreeMap::new();
+    numbers.sort_unstable();
+    let mut kept = Vec::new();
     for number in numbers {
         if crate::sys::process::survives_exec(number as i32) {
-            let target = std::fs::read_link(format!("{path}/{number}")).unwrap_or_default();
-            kept.insert(number, OsText::from(target));
+            let refers_to = std::fs::read_link(format!("{path}/{number}")).unwrap_or_default();
+            kept.push(SeenDescriptor { number, refers_to: OsText::from(refers_to) });
         }
     }
     Ok(kept)

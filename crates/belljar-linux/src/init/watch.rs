@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Signal, WaitOptions, kill_process, kill_process_group, set_dumpable_behavior,
-    waitpid,
+    wait,
 };
 
 use super::command::{Command, CommandError, Told};
@@ -249,7 +249,7 @@ impl Watch {
     fn reap(&mut self) -> Result<(), InitError> {
         while step("read a signal", signal::next(&self.children))?.is_some() {}
         loop {
-            match waitpid(None, WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     let command = self.commands.values_mut().find(|command| command.pid == pid);
                     if let (Some(command), Some(status)) = (command, exit_status(status)) {
@@ -329,7 +329,7 @@ fn signal_everything(signal: Signal) {
 
 fn end_everything() {
     signal_everything(Signal::KILL);
-    while !matches!(waitpid(None, WaitOptions::empty()), Err(Errno::CHILD)) {}
+    while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
 }
 
 fn exit_status(status: rustix::process::WaitStatus) -> Option<ExitStatus> {

@@ -556,7 +556,7 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
             }));
         }
         BoundKind::Dev { nodes, .. } => {
-            expected.push(made("/dev/pts", "devpts", false));
+            expected.push(ExpectedMount { devices: true, ..made("/dev/pts", "devpts", false) });
             expected.push(made("/dev/shm", "tmpfs", false));
             expected.extend(nodes.iter().map(|node| ExpectedMount {
                 fstype: None,

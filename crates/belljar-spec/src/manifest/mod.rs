@@ -266,3 +266,11 @@ pub fn schema() -> Json {
     }
     schema
 }
+
+/// The schema as it is published.
+pub fn schema_text() -> String {
+    let mut schema = schema();
+    // Another crate in the build may ask serde_json to keep the order of insertion.
+    schema.sort_all_objects();
+    format!("{schema:#}\n")
+}
