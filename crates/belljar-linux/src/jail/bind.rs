@@ -473,7 +473,8 @@ fn expectation(plan: &Plan, identity: &HostIdentity, mounts: &[BoundMount]) -> E
     }
     let user = plan.identity.inside;
     let (uid_map, gid_map) = super::start::inner_maps(user, identity);
-    let groups = if rustix::process::geteuid().is_root() { Vec::new() } else { unmapped_groups(identity) };
+    let is_root = rustix::process::geteuid().is_root();
+    let groups = if is_root { Vec::new() } else { groups_inside(identity, user.gid) };
     let writable = plan.mounts.iter().filter(|mount| {
         matches!(&mount.what, MountKind::Bind { access: Access::Writable, tree: Tree::Own, .. })
             || matches!(&mount.what, MountKind::Tmpfs { .. })
@@ -498,12 +499,12 @@ pub(crate) fn normal_map(map: &str) -> String {
     lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// An ordinary user cannot drop its supplementary groups; inside they are nobody's.
-fn unmapped_groups(identity: &HostIdentity) -> Vec<u32> {
-    const OVERFLOW: u32 = 65534;
-    let inside = |gid: u32| if gid == identity.command.gid { None } else { Some(OVERFLOW) };
+/// An ordinary user cannot drop its supplementary groups; inside they are nobody's, but for its own.
+fn groups_inside(identity: &HostIdentity, inside: u32) -> Vec<u32> {
+    const NOBODYS: u32 = 65534;
     let groups = rustix::process::getgroups().unwrap_or_default();
-    groups.into_iter().map(|gid| inside(gid.as_raw()).unwrap_or(u32::MAX)).collect()
+    let shown = |gid: u32| if gid == identity.command.gid { inside } else { NOBODYS };
+    groups.into_iter().map(|gid| shown(gid.as_raw())).collect()
 }
 
 fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
