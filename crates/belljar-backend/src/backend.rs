@@ -83,7 +83,7 @@ pub struct Place {
     pub homes: Vec<PathBuf>,
 }
 
-/// Pinned, ready to start. Dropping it without a start leaves nothing but what `release` takes away.
+/// Pinned, ready to start. Dropping it without a start leaves nothing.
 #[derive(Debug)]
 pub struct Bound {
     pub expectation: Expectation,
@@ -97,17 +97,6 @@ pub(crate) enum BoundInner {
     #[cfg(target_os = "linux")]
     Jail(Box<belljar_linux::jail::Bound>),
     Host(Box<Plan>),
-}
-
-impl Bound {
-    /// For a launch that is refused after binding.
-    pub fn release(self) -> Result<(), DestroyError> {
-        match self.inner {
-            #[cfg(target_os = "linux")]
-            BoundInner::Jail(bound) => bound.release().map_err(|error| DestroyError(Box::new(error))),
-            BoundInner::Host(_) => Ok(()),
-        }
-    }
 }
 
 #[derive(Debug, thiserror::Error)]

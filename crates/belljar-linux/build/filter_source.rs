@@ -1,44 +1,51 @@
-//! Reads a filter file and turns it into two programs for the kernel. Runs at build time only.
-//!
-//! Two, because one program has one answer for what matches and one for what does not, and there are
-//! three: let through, EPERM, ENOSYS. The kernel asks both and takes the stricter answer.
+//! Reads a filter file: which system calls are let through, which are refused, and when.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use seccompiler::{BpfProgram, TargetArch, sock_filter};
-use serde_json::{Value, json};
-
-pub(crate) struct Compiled {
-    /// Lets through what either word names; ENOSYS for the rest; ends x32 callers.
-    pub(crate) allow: Vec<u8>,
-    /// EPERM for what `deny` names; lets the rest through.
-    pub(crate) deny: Vec<u8>,
+/// What a filter says about one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allow,
+    Deny,
+    /// Refused where all conditions of any one rule hold.
+    DenyWhen(Vec<Vec<Condition>>),
 }
 
-pub(crate) fn compile(source: &str, arch: &str) -> Result<Compiled, String> {
-    let target = TargetArch::try_from(arch).map_err(|error| error.to_string())?;
-    let mut known = BTreeSet::new();
-    let mut denied = Vec::new();
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) argument: u8,
+    pub(crate) width: Width,
+    pub(crate) test: Test,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Low32,
+    All64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    Equals(u64),
+    Differs(u64),
+    /// The masked bits are exactly these.
+    Masked { mask: u64, value: u64 },
+}
+
+/// By name, for one processor.
+pub(crate) fn parse(source: &str, arch: &str) -> Result<BTreeMap<String, Verdict>, String> {
+    let mut verdicts = BTreeMap::new();
     for (at, line) in source.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with(['#', '[']) {
             continue;
         }
-        read_line(line, arch, &mut known, &mut denied)
-            .map_err(|problem| format!("line {}: {problem}", at + 1))?;
+        read_line(line, arch, &mut verdicts).map_err(|problem| format!("line {}: {problem}", at + 1))?;
     }
-    let allowed: Vec<Value> = known.iter().map(|name| json!({ "syscall": name })).collect();
-    let allow = program(target, "errno", 38, "allow", allowed)?;
-    let deny = program(target, "allow", 0, "errno", denied)?;
-    Ok(Compiled { allow: bytes(&with_x32_check(allow, arch)), deny: bytes(&deny) })
+    Ok(verdicts)
 }
 
-fn read_line(
-    line: &str,
-    arch: &str,
-    known: &mut BTreeSet<String>,
-    denied: &mut Vec<Value>,
-) -> Result<(), String> {
+fn read_line(line: &str, arch: &str, verdicts: &mut BTreeMap<String, Verdict>) -> Result<(), String> {
     let mut words = line.split_whitespace().peekable();
     if let Some(only) = words.peek().and_then(|word| word.strip_prefix('@')) {
         if only != arch {
@@ -55,38 +62,48 @@ fn read_line(
     if names.is_empty() {
         return Err("names no call".to_owned());
     }
-    known.extend(names.iter().map(|name| (*name).to_owned()));
-    match (verb, conditions) {
-        ("allow", None) => {}
-        ("deny", None) => denied.extend(names.iter().map(|name| json!({ "syscall": name }))),
-        ("deny", Some(text)) => {
-            let args = text.split(" and ").map(condition).collect::<Result<Vec<_>, _>>()?;
-            denied.extend(names.iter().map(|name| json!({ "syscall": name, "args": args })));
-        }
-        (other, _) => return Err(format!("\"{other}\" is neither allow nor deny")),
+    for name in names {
+        let before = verdicts.remove(*name);
+        let verdict = match (verb, &conditions, before) {
+            ("allow", None, None) => Verdict::Allow,
+            ("deny", None, None) => Verdict::Deny,
+            ("deny", Some(text), before @ (Some(Verdict::Allow | Verdict::DenyWhen(_)))) => {
+                let mut rules = match before {
+                    Some(Verdict::DenyWhen(rules)) => rules,
+                    _ => Vec::new(),
+                };
+                rules.push(text.split(" and ").map(condition).collect::<Result<_, _>>()?);
+                Verdict::DenyWhen(rules)
+            }
+            ("deny", Some(_), _) => return Err(format!("{name} is not allowed before")),
+            ("allow" | "deny", ..) => return Err(format!("{name} is named twice")),
+            (other, ..) => return Err(format!("\"{other}\" is neither allow nor deny")),
+        };
+        verdicts.insert((*name).to_owned(), verdict);
     }
     Ok(())
 }
 
 /// `arg0 == 1`, `arg0 != 1`, `arg1 & 0xf == 3`, `arg1 & 0o4000`, each with `:64` after the index.
-fn condition(text: &str) -> Result<Value, String> {
+fn condition(text: &str) -> Result<Condition, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (index, width) = match words.first().and_then(|word| word.strip_prefix("arg")) {
         Some(index) => match index.strip_suffix(":64") {
-            Some(index) => (index, "qword"),
-            None => (index, "dword"),
+            Some(index) => (index, Width::All64),
+            None => (index, Width::Low32),
         },
         None => return Err(format!("\"{text}\" does not start with an argument")),
     };
-    let index: u8 = index.parse().map_err(|_| format!("\"{text}\" has no argument number"))?;
-    let (op, value) = match words[1..] {
-        ["==", value] => (json!("eq"), number(value)?),
-        ["!=", value] => (json!("ne"), number(value)?),
-        ["&", mask, "==", value] => (json!({ "masked_eq": number(mask)? }), number(value)?),
-        ["&", mask] => (json!({ "masked_eq": number(mask)? }), number(mask)?),
+    let argument = index.parse().ok().filter(|index| *index < 6);
+    let argument: u8 = argument.ok_or_else(|| format!("\"{text}\" has no argument number"))?;
+    let test = match words[1..] {
+        ["==", value] => Test::Equals(number(value)?),
+        ["!=", value] => Test::Differs(number(value)?),
+        ["&", mask, "==", value] => Test::Masked { mask: number(mask)?, value: number(value)? },
+        ["&", mask] => Test::Masked { mask: number(mask)?, value: number(mask)? },
         _ => return Err(format!("\"{text}\" is no condition")),
     };
-    Ok(json!({ "index": index, "type": width, "op": op, "val": value }))
+    Ok(Condition { argument, width, test })
 }
 
 fn number(text: &str) -> Result<u64, String> {
@@ -96,59 +113,4 @@ fn number(text: &str) -> Result<u64, String> {
         (None, None) => text.parse(),
     };
     parsed.map_err(|_| format!("\"{text}\" is no number"))
-}
-
-fn program(
-    target: TargetArch,
-    otherwise: &str,
-    errno: u32,
-    matched: &str,
-    filter: Vec<Value>,
-) -> Result<BpfProgram, String> {
-    let action = |name: &str, errno: u32| match name {
-        "errno" => json!({ "errno": errno }),
-        plain => json!(plain),
-    };
-    let source = json!({ "filter": {
-        "mismatch_action": action(otherwise, errno),
-        "match_action": action(matched, 1),
-        "filter": filter,
-    } });
-    let mut programs = seccompiler::compile_from_json(source.to_string().as_bytes(), target)
-        .map_err(|error| error.to_string())?;
-    programs.remove("filter").ok_or_else(|| "no program came out".to_owned())
-}
-
-/// x32 calls have the 64-bit mode's architecture and a high bit in their number: an allow-list of
-/// numbers would answer them, but a program that tries them is up to no good.
-fn with_x32_check(program: BpfProgram, arch: &str) -> BpfProgram {
-    if arch != "x86_64" {
-        return program;
-    }
-    const LOAD_WORD: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const JUMP_IF_AT_LEAST: u16 = 0x35;
-    const RETURN: u16 = 0x06;
-    const KILL_PROCESS: u32 = 0x8000_0000;
-    const X32_BIT: u32 = 0x4000_0000;
-    let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    let mut checked = vec![
-        instruction(LOAD_WORD, 0, 0, 0),
-        // A debugger that cancels a call sets its number to -1.
-        instruction(JUMP_IF_EQUAL, 2, 0, u32::MAX),
-        instruction(JUMP_IF_AT_LEAST, 0, 1, X32_BIT),
-        instruction(RETURN, 0, 0, KILL_PROCESS),
-    ];
-    checked.extend(program);
-    checked
-}
-
-fn bytes(program: &[sock_filter]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(program.len() * 8);
-    for instruction in program {
-        bytes.extend(instruction.code.to_ne_bytes());
-        bytes.extend([instruction.jt, instruction.jf]);
-        bytes.extend(instruction.k.to_ne_bytes());
-    }
-    bytes
 }

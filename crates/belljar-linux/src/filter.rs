@@ -1,4 +1,4 @@
-//! The system call filters, as they were compiled from `filters/`.
+//! The system call filter, as it was compiled from `filters/`.
 
 use rustix::io::Errno;
 
@@ -7,11 +7,10 @@ use crate::sys::seccomp::{Program, install};
 /// What every command runs under, on every backend.
 pub const COMMAND: &str = "command";
 
-const COMMAND_DENY: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.deny.bpf")));
-const COMMAND_ALLOW: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.allow.bpf")));
+const COMMAND_PROGRAM: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.bpf")));
 
 /// How many programs the kernel must report for a process under a named filter.
-pub const PROGRAMS: u32 = 2;
+pub const PROGRAMS: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
@@ -24,10 +23,7 @@ pub enum FilterError {
 /// Puts a filter in force. It forbids most of what a set-up does, so it comes last.
 pub fn load(name: &str) -> Result<(), FilterError> {
     match name {
-        COMMAND => {
-            install(COMMAND_DENY).map_err(FilterError::Install)?;
-            install(COMMAND_ALLOW).map_err(FilterError::Install)
-        }
+        COMMAND => install(COMMAND_PROGRAM).map_err(FilterError::Install),
         other => Err(FilterError::Unknown(other.to_owned())),
     }
 }

@@ -1,1 +1,41 @@
+//! The attack catalogue as code.
+//!
+//! A [`Case`] is one attack: what it tries, the clause that it is about, a probe that runs inside a
+//! sandbox, and a verdict that is taken outside. A refusal counts only with its positive control: the
+//! same probe, on an unprotected arm, must get through, or it proves nothing.
+//!
+//! The probes are this same static executable, started inside as `belljar __probe NAME`, so that
+//! a sandbox needs no other program to be attacked in. They know nothing about verdicts; the cases
+//! know nothing about system calls.
+#![cfg(target_os = "linux")]
 
+mod answer;
+mod case;
+mod cases;
+mod numbers;
+mod probe;
+mod rules;
+mod stage;
+
+pub use case::{Case, Severity, Verdict};
+pub use cases::catalogue;
+pub use probe::run_if_asked;
+pub use stage::{Arm, Identity, Stage, StageError};
+
+/// Runs one case. What goes wrong on the way is a verdict too: never a silent skip.
+pub fn prove(case: &Case, stage: &Stage) -> Verdict {
+    match (case.run)(stage) {
+        Ok(verdict) => verdict,
+        Err(error) => Verdict::Failed { why: chain(&error) },
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -59,7 +59,7 @@ impl Identity {
                 "PATH",
                 "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             )
-            .env("HOME", &self.workspace)
+            .env("HOME", &self.home)
             .env("BELLJAR_HOME", &self.home);
         if let Some((uid, gid)) = self.ids {
             command.uid(uid).gid(gid);

@@ -11,34 +11,23 @@ const ETC_BOUND: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/alternatives",
     "/etc/ssl/certs",
-    "/etc/ca-certificates",
     "/etc/pki/tls",
     "/etc/pki/ca-trust",
     "/etc/fonts",
-    "/etc/terminfo",
     "/etc/java-17-openjdk",
     "/etc/java-21-openjdk",
-    "/etc/python3",
-    "/etc/python3.11",
 ];
 
 /// Small files that programs look for and that tell nothing about the host's people.
 const ETC_COPIED: &[&str] = &[
-    "/etc/ld.so.conf",
     "/etc/localtime",
     "/etc/timezone",
     "/etc/os-release",
-    "/etc/debian_version",
     "/etc/protocols",
     "/etc/services",
-    "/etc/mime.types",
-    "/etc/shells",
-    "/etc/inputrc",
     "/etc/bash.bashrc",
     "/etc/profile",
-    "/etc/gai.conf",
     "/etc/ssl/openssl.cnf",
-    "/etc/magic",
 ];
 
 pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<PlannedMount> {

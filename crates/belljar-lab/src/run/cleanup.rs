@@ -74,7 +74,7 @@ fn finish(home: &Home, id: &RunId) -> Result<(), LaunchError> {
 
 fn close_record(directory: &Path, mut record: RunRecord, id: &RunId) -> Result<(), LaunchError> {
     record.outcome = Some(Outcome {
-        id: id.clone(),
+        id: *id,
         backend: record.backend,
         reason: StopReason::Lost,
         exit: Exit::of_belljar(belljar_spec::EXIT_NOT_STARTED, ExitSource::Sandbox),

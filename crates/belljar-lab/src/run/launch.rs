@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use belljar_backend::{Backend, Capabilities, Place, Unavailable, by_name};
-use belljar_spec::{BackendChoice, BackendName, Plan, RunId, RunSpec, StopReason};
+use belljar_spec::{BackendChoice, BackendName, Plan, RunId, RunSpec};
 
 use super::place::RunPlace;
 use super::record::RunRecord;
 use super::{DryRun, LaunchError, Observer, Outcome, Streams, writable};
 use crate::block_on;
 use crate::home::Home;
-use crate::supervise::{Supervised, supervise};
+use crate::supervise::{Supervised, open, supervise};
 
 /// A backend, chosen and asked, and its plan. Nothing exists yet.
 pub struct Prepared {
@@ -109,60 +109,32 @@ fn attempt(
     set_run_id(&mut prepared, &place.id);
     let where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone());
     let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
-    if let Err(refused) = refuse_if_unmet(&prepared, &bound.posture) {
-        return Err(match bound.release() {
-            Ok(()) => refused,
-            Err(cleanup) => LaunchError::AndCleanup {
-                start: Box::new(refused),
-                cleanup,
-            },
-        });
-    }
+    refuse_if_unmet(&prepared, &bound.posture)?; // binding may have found out more
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
-    let mut record = RunRecord::new(place.id.clone(), &prepared.spec, &prepared.plan, &posture);
+    let mut record = RunRecord::new(place.id, &prepared.spec, &prepared.plan, &posture);
     let mut started = block_on(prepared.backend.start(bound))?;
-    // While the sandbox sets itself up; on disk before the command is let go.
-    let recorded = record.write(&place.directory);
-    let let_go =
-        |observer: &mut dyn Observer| observer.started(&place.id, prepared.plan.backend, &posture);
-    let supervised = recorded.and_then(|()| {
-        Ok(supervise(
-            &mut started,
-            &prepared.plan,
-            &expectation,
-            &place.id,
-            streams,
-            || let_go(observer),
-        )?)
-    });
-    let mut usage = supervised
-        .as_ref()
-        .map(|supervised| supervised.usage)
-        .unwrap_or_default();
-    let oom_kills = started.oom_kills();
-    started.usage(&mut usage);
-    let destroyed = started.destroy();
-    let supervised = match (supervised, &destroyed) {
-        (Ok(Supervised { not_as_planned, .. }), _) if !not_as_planned.is_empty() => {
-            return Err(LaunchError::NotAsPlanned {
-                differences: not_as_planned,
-            });
+    let let_go = |observer: &mut dyn Observer| observer.started(&place.id, prepared.plan.backend, &posture);
+    let supervised = open(&mut started, &prepared.plan, &place.id, streams)
+        .map_err(LaunchError::from)
+        .and_then(|opened| {
+            record.write(&place.directory)?; // while the sandbox locks itself down; before it is let go
+            Ok(supervise(opened, &mut started, &prepared.plan, &expectation, || let_go(observer))?)
+        });
+    started.kill(); // the kernel takes it apart while the record is written
+    let supervised = match supervised {
+        Ok(supervised) if supervised.not_as_planned.is_empty() => supervised,
+        Ok(Supervised { not_as_planned: differences, .. }) => {
+            return Err(and_destroy(&mut started, LaunchError::NotAsPlanned { differences }));
         }
-        (Ok(supervised), _) => supervised,
-        (Err(start), Ok(())) => return Err(start),
-        (Err(start), Err(cleanup)) => {
-            let cleanup = belljar_backend::DestroyError(cleanup.to_string().into());
-            return Err(LaunchError::AndCleanup {
-                start: Box::new(start),
-                cleanup,
-            });
-        }
+        Err(error) => return Err(and_destroy(&mut started, error)),
     };
-    let (reason, exit) = supervised.judged(oom_kills);
-    let outcome = Outcome {
-        id: place.id.clone(),
+    let mut usage = supervised.usage;
+    started.usage(&mut usage);
+    let (reason, exit) = supervised.judged(started.oom_kills());
+    let mut outcome = Outcome {
+        id: place.id,
         backend: prepared.plan.backend,
         reason,
         exit,
@@ -172,12 +144,24 @@ fn attempt(
         stdout: supervised.stdout,
         stderr: supervised.stderr,
         attestation: supervised.attestation,
-        leak: destroyed.err().map(|error| error.to_string()),
+        leak: None,
     };
     record.outcome = Some(outcome.clone());
     record.write(&place.directory)?;
-    debug_assert!(outcome.reason != StopReason::Refused);
+    if let Err(leak) = started.destroy() {
+        outcome.leak = Some(leak.to_string());
+        record.outcome = Some(outcome.clone());
+        record.write(&place.directory)?;
+    }
     Ok(outcome)
+}
+
+/// Nothing was let go: what was made for it is taken away, and both failures are told.
+fn and_destroy(started: &mut belljar_backend::Started, start: LaunchError) -> LaunchError {
+    match started.destroy() {
+        Ok(()) => start,
+        Err(cleanup) => LaunchError::AndCleanup { start: Box::new(start), cleanup },
+    }
 }
 
 fn refuse_if_unmet(

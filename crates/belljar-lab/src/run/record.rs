@@ -1,6 +1,6 @@
 //! `run.json`: what was decided, what holds, how it ended. Written whole or not at all.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{LaunchError, Outcome};
 
 /// What stands in `run.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RunRecord {
+pub(crate) struct RunRecord {
     pub v: u32,
     pub id: RunId,
     pub backend: BackendName,
@@ -40,7 +40,7 @@ impl RunRecord {
         }
     }
 
-    /// On disk when this returns.
+    /// Its content is on disk when this returns.
     pub(super) fn write(&self, directory: &Path) -> Result<(), LaunchError> {
         let path = directory.join("run.json");
         self.write_to(directory, &path)
@@ -59,8 +59,9 @@ impl RunRecord {
         text.push(b'\n');
         file.write_all(&text)?;
         file.sync_data()?;
-        std::fs::rename(&new, path)?;
-        File::open(directory)?.sync_all()
+        // The name may lag behind the content: after a power cut the record then says how the run began
+        // and not how it ended, which is read as `lost`.
+        std::fs::rename(&new, path)
     }
 
     pub(super) fn read(directory: &Path) -> std::io::Result<Self> {

@@ -45,7 +45,7 @@ pub(super) enum News {
     Gone,
 }
 
-pub(super) struct Channel {
+pub(crate) struct Channel {
     fd: OwnedFd,
     mux: Mux,
     nonce: String,

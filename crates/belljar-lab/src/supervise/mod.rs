@@ -110,37 +110,49 @@ fn killed(source: ExitSource) -> Exit {
     }
 }
 
+/// A sandbox that has been told what to become, and has not been let go.
+pub(crate) enum Opened {
+    Sandbox { channel: Box<Channel>, signals: Signals, terminal: Option<RawTerminal>, streams: Streams },
+    /// There is no PID 1 to talk to.
+    Host(Streams),
+}
+
+/// Sends everything that needs no answer. What takes time on the host can be done meanwhile.
+pub(crate) fn open(
+    started: &mut Started,
+    plan: &Plan,
+    run: &RunId,
+    streams: Streams,
+) -> Result<Opened, SuperviseError> {
+    let Some(channel) = started.channel.take() else { return Ok(Opened::Host(streams)) };
+    let signals = Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
+    let terminal = streams.terminal.as_ref().map(RawTerminal::new);
+    let size = terminal.as_ref().map(RawTerminal::size);
+    let channel = Box::new(Channel::open(channel, plan, run, size)?);
+    Ok(Opened::Sandbox { channel, signals, terminal, streams })
+}
+
 /// Attests, lets go, carries the streams, keeps the deadline. Returns when nothing is left to carry.
 pub(crate) fn supervise(
+    opened: Opened,
     started: &mut Started,
     plan: &Plan,
     expectation: &Expectation,
-    run: &RunId,
-    streams: Streams,
     let_go: impl FnOnce(),
 ) -> Result<Supervised, SuperviseError> {
-    let Some(channel) = started.channel.take() else {
-        return host::supervise(started, plan, streams, let_go);
+    let (mut channel, signals, terminal, streams) = match opened {
+        Opened::Sandbox { channel, signals, terminal, streams } => (channel, signals, terminal, streams),
+        Opened::Host(streams) => return host::supervise(started, plan, streams, let_go),
     };
-    let signals =
-        Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
-    let terminal = streams.terminal.as_ref().map(RawTerminal::new);
-    let size = terminal.as_ref().map(RawTerminal::size);
-    let mut channel = Channel::open(channel, plan, run, size)?;
-    let attestation = channel
-        .wait_for_attestation(&signals)
-        .map_err(|error| match error {
-            SuperviseError::NoAnswer(0) => SuperviseError::SetUp(started.set_up_failure()),
-            other => other,
-        })?;
+    let attestation = channel.wait_for_attestation(&signals).map_err(|error| match error {
+        SuperviseError::NoAnswer(0) => SuperviseError::SetUp(started.set_up_failure()),
+        other => other,
+    })?;
     let mut wrong = expectation.compare(&attestation);
     if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
         wrong.extend(host_uid_of_child(init, uid));
     }
-    let mut supervised = Supervised {
-        attestation: Some(attestation),
-        ..Supervised::default()
-    };
+    let mut supervised = Supervised { attestation: Some(attestation), ..Supervised::default() };
     if !wrong.is_empty() {
         supervised.not_as_planned = wrong;
         return Ok(supervised);
@@ -150,22 +162,9 @@ pub(crate) fn supervise(
     let begun = Instant::now();
     let state = State::new(plan, begun);
     let sinks = Sinks::new(started, streams, plan.limits.output);
-    let mut run = Run {
-        started,
-        channel,
-        signals,
-        terminal,
-        sinks,
-        state,
-        supervised,
-    };
+    let mut run = Run { started, channel, signals, terminal, sinks, state, supervised };
     run.follow()?;
-    let Run {
-        mut supervised,
-        sinks,
-        terminal,
-        ..
-    } = run;
+    let Run { mut supervised, sinks, terminal, .. } = run;
     drop(terminal); // the caller's terminal as it was, before anything is said
     (supervised.stdout, supervised.stderr) = sinks.captured();
     supervised.usage.wall_ms = begun.elapsed().as_millis() as u64;
@@ -174,7 +173,7 @@ pub(crate) fn supervise(
 
 struct Run<'a> {
     started: &'a mut Started,
-    channel: Channel,
+    channel: Box<Channel>,
     signals: Signals,
     terminal: Option<RawTerminal>,
     sinks: Sinks,

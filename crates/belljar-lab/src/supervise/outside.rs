@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::libc_signal::{CHLD, HUP, INT, QUIT, TERM, WINCH};
 
 /// Signals to the launcher, as something to read.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     pub(super) fd: OwnedFd,
 }
 

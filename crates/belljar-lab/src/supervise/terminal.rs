@@ -8,7 +8,7 @@ use super::channel::Size;
 use super::duplicate;
 
 /// In raw mode for as long as this lives; then as it was.
-pub(super) struct RawTerminal {
+pub(crate) struct RawTerminal {
     fd: Option<OwnedFd>,
     before: Option<Termios>,
 }

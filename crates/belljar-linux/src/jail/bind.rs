@@ -15,7 +15,6 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::cgroup::{self, Available, CgroupError, Group};
 use super::identity::{HostIdentity, IdentityError, Pair};
 use super::idmap::IdMaps;
 use crate::mountinfo::MountTable;
@@ -31,17 +30,11 @@ pub enum BindError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error("{reason}; if that is meant, say --allow-source {}", .path.display())]
-    Sensitive {
-        path: PathBuf,
-        #[source]
-        reason: SourceRefused,
-    },
+    Sensitive { path: PathBuf, reason: SourceRefused },
     #[error(transparent)]
     Never(SourceRefused),
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
     #[error("cannot take hold of {}", .path.display())]
     Clone {
         path: PathBuf,
@@ -86,7 +79,7 @@ pub struct Bound {
     pub(crate) plan: Plan,
     pub(crate) identity: HostIdentity,
     pub(crate) mounts: Vec<BoundMount>,
-    pub(crate) group: Option<Group>,
+    pub(crate) run: String,
     pub expectation: Expectation,
     /// The plan's, with what binding found out.
     pub posture: Posture,
@@ -176,21 +169,9 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     let Binder { posture, mut writable, .. } = binder;
     writable.sort();
     writable.dedup();
-    let group = Group::make(&cgroup::detect(), &place.run, &plan.limits)?;
     let expectation = expectation(plan, &identity, &mounts);
-    Ok(Bound { plan: plan.clone(), identity, mounts, group, expectation, posture, writable_trees: writable })
-}
-
-impl Bound {
-    /// Takes back what binding made on the host. For a launch that is refused after all.
-    pub fn release(self) -> Result<(), CgroupError> {
-        self.group.map_or(Ok(()), |group| group.remove())
-    }
-}
-
-/// The groups that a run of this name may have left behind.
-pub fn leftover_groups(available: &Available, run: &str) -> Vec<PathBuf> {
-    cgroup::leftovers(available, run)
+    let run = place.run.clone();
+    Ok(Bound { plan: plan.clone(), identity, mounts, run, expectation, posture, writable_trees: writable })
 }
 
 /// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.

@@ -12,7 +12,7 @@ use rustix::process::{
 
 use super::apply::{self, init_ids};
 use super::bind::Bound;
-use super::cgroup::{CgroupError, Group};
+use super::cgroup::{self, CgroupError, Group};
 use super::identity::HostIdentity;
 use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable};
 
@@ -106,7 +106,7 @@ impl Report {
 }
 
 /// Starts PID 1 in new namespaces. Consumes what was bound; on failure nothing is left.
-pub fn start(mut bound: Bound) -> Result<Sandbox, StartError> {
+pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let make = |what, error| StartError::Make { what, error };
     let (channel, channel_inside) = socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
     let (report, report_inside) = socket_pair(SocketType::SEQPACKET).map_err(|e| make("a report", e))?;
@@ -125,18 +125,32 @@ pub fn start(mut bound: Bound) -> Result<Sandbox, StartError> {
         Forked::Parent(child) => child,
     };
     drop((channel_inside, report_inside, inside, executable));
-    let init = match introduce(&bound, &pod, report.as_fd()) {
-        Ok(init) => init,
+    let introduced = introduce(&bound, &pod, report.as_fd());
+    end(&pod);
+    let init = introduced?;
+    // While the sandbox builds its root. PID 1 has no children before the launcher has spoken to it, and
+    // that comes later, so nothing escapes the group.
+    let group = match limit(&bound, &init) {
+        Ok(group) => group,
         Err(error) => {
-            end(&pod);
-            // The first error is the one that helps; a group that stays is found again later.
-            let _ = bound.group.take().map(|group| group.remove());
-            return Err(error);
+            end(&init);
+            return Err(error.into());
         }
     };
-    reap(&pod);
-    let Bound { group, identity, .. } = bound;
+    let Bound { identity, .. } = bound;
     Ok(Sandbox { init, channel: Some(channel), stdin, stdout, stderr, report, group, identity })
+}
+
+/// Makes the run's control group and puts PID 1 into it. On failure nothing is left.
+fn limit(bound: &Bound, init: &Child) -> Result<Option<Group>, CgroupError> {
+    let Some(group) = Group::make(&cgroup::detect(), &bound.run, &bound.plan.limits)? else {
+        return Ok(None);
+    };
+    if let Err(error) = group.add(init.pid) {
+        let _ = group.remove(); // the first error is the one that helps
+        return Err(error);
+    }
+    Ok(Some(group))
 }
 
 fn run_pod(bound: &Bound, ends: Ends) -> ! {
@@ -159,9 +173,6 @@ fn introduce(bound: &Bound, pod: &Child, report: BorrowedFd<'_>) -> Result<Child
     };
     // Inherited by everything inside: under pressure the command goes first, not the launcher.
     write("oom_score_adj", "500")?;
-    if let Some(group) = &bound.group {
-        group.add(pod.pid)?; // before it can have children
-    }
     let (uids, gids) = pod_maps(bound.plan.identity.inside, &bound.identity);
     if bound.plan.identity.host == HostUid::Caller {
         write("setgroups", "deny")?; // else an ordinary user may not write a group map

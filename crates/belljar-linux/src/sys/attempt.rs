@@ -36,6 +36,11 @@ pub fn unshare(flags: i32) -> Outcome {
     raw(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0])
 }
 
+/// The same with all 64 bits of the argument: a filter that looks at 32 of them is fooled by the rest.
+pub fn unshare_wide(flags: u64) -> Outcome {
+    raw(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0])
+}
+
 /// A child in new namespaces, by the old `clone`; the child ends at once.
 pub fn clone_flags(flags: u64) -> Outcome {
     let flags = flags | libc::SIGCHLD as u64;
@@ -100,7 +105,8 @@ pub fn open_tree() -> Outcome {
     descriptor(libc::SYS_open_tree, [cwd, c"/".as_ptr() as usize, OPEN_TREE_CLONE, 0, 0, 0])
 }
 
-pub fn mount_setattr() -> Outcome {
+/// Takes the read-only mark off a mount.
+pub fn mount_setattr(target: &std::ffi::CStr) -> Outcome {
     let attr = libc::mount_attr {
         attr_set: 0,
         attr_clr: libc::MOUNT_ATTR_RDONLY,
@@ -110,7 +116,7 @@ pub fn mount_setattr() -> Outcome {
     let cwd = libc::AT_FDCWD as usize;
     raw(
         libc::SYS_mount_setattr,
-        [cwd, c"/usr".as_ptr() as usize, 0, &raw const attr as usize, size_of_val(&attr), 0],
+        [cwd, target.as_ptr() as usize, 0, &raw const attr as usize, size_of_val(&attr), 0],
     )
 }
 
@@ -203,7 +209,8 @@ pub fn administrative(name: &str) -> Option<Outcome> {
         "init_module" => libc::SYS_init_module,
         "finit_module" => libc::SYS_finit_module,
         "delete_module" => libc::SYS_delete_module,
-        "kexec_load" => libc::SYS_kexec_load,
+        // Flags that do not exist: no segments alone would mean "unload".
+        "kexec_load" => return Some(raw(libc::SYS_kexec_load, [0, 0, 0, 0xffff, 0, 0])),
         "reboot" => libc::SYS_reboot,
         "swapon" => libc::SYS_swapon,
         "swapoff" => libc::SYS_swapoff,
@@ -217,8 +224,7 @@ pub fn administrative(name: &str) -> Option<Outcome> {
         "clock_settime" => libc::SYS_clock_settime,
         "settimeofday" => libc::SYS_settimeofday,
         "quotactl" => libc::SYS_quotactl,
-        "sethostname" => return Some(raw(libc::SYS_sethostname, [c"x".as_ptr() as usize, 1, 0, 0, 0, 0])),
-        "vhangup" => libc::SYS_vhangup,
+        "sethostname" => return Some(raw(libc::SYS_sethostname, [0, 1000, 0, 0, 0, 0])),
         _ => return None,
     };
     // With no arguments each of these fails with another error once it gets past the permission.
@@ -270,13 +276,118 @@ pub fn set_core_limit() -> Outcome {
     raw(libc::SYS_prlimit64, [0, libc::RLIMIT_CORE as usize, limit.as_ptr() as usize, 0, 0, 0])
 }
 
-/// A program that exists only in memory, executed.
-pub fn memory_file_executable() -> Outcome {
-    const MFD_EXEC: usize = 0x10;
-    descriptor(libc::SYS_memfd_create, [c"probe".as_ptr() as usize, MFD_EXEC, 0, 0, 0, 0])
+/// A file that exists only in memory; empty, and executable if the kernel lets it be.
+pub fn memory_file(flags: u32) -> Result<OwnedFd, Errno> {
+    // SAFETY: the name ends with a NUL and outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_memfd_create, c"probe".as_ptr(), flags) };
+    let fd = check(result)?;
+    // SAFETY: the call just made this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A system call by number, without arguments: for numbers that no table knows.
-pub fn bare_number(number: i64) -> Outcome {
-    raw(number as libc::c_long, [0; 6])
+/// Mounts a file system of the given type on a directory.
+pub fn mount_type(kind: &std::ffi::CStr, target: &std::ffi::CStr, options: &std::ffi::CStr) -> Outcome {
+    let [source, target, kind, options] =
+        [c"none", target, kind, options].map(|text| text.as_ptr() as usize);
+    raw(libc::SYS_mount, [source, target, kind, 0, options, 0])
+}
+
+pub fn move_mount() -> Outcome {
+    let cwd = libc::AT_FDCWD as usize;
+    let (from, to) = (c"/proc".as_ptr() as usize, c"/tmp".as_ptr() as usize);
+    raw(libc::SYS_move_mount, [cwd, from, cwd, to, 0, 0])
+}
+
+pub fn fspick() -> Outcome {
+    descriptor(libc::SYS_fspick, [libc::AT_FDCWD as usize, c"/proc".as_ptr() as usize, 0, 0, 0, 0])
+}
+
+/// A system call by number, with numbers for arguments: never a pointer to anything that is there.
+///
+/// Only numbers below the size of the first page and flags with high bits come here, so a call that
+/// takes one of them for an address fails.
+pub fn by_number(number: i64, args: [u64; 6]) -> Outcome {
+    match number as libc::c_long {
+        // The child would come back from the call and go on as a second copy of the caller.
+        libc::SYS_clone => clone_flags(args[0]),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => Err(Errno::INVAL),
+        number => raw(number, args.map(|arg| arg as usize)),
+    }
+}
+
+/// A call in 32-bit mode: `getpid`, which does nothing.
+#[cfg(target_arch = "x86_64")]
+pub fn call_in_32_bit_mode() -> Outcome {
+    const GETPID_OF_I386: u64 = 20;
+    let result: u64;
+    // SAFETY: `getpid` takes no argument and touches no memory. The kernel clears r8 to r11 on this
+    // way in, and keeps all other registers but rax, which holds the result; rbx is not named because
+    // the compiler keeps it for itself.
+    unsafe {
+        std::arch::asm!(
+            "int 0x80",
+            inlateout("rax") GETPID_OF_I386 => result,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+        );
+    }
+    check(i64::from(result as i32)).map(|_| ())
+}
+
+/// From here on this process does not notice that signal.
+pub fn ignore_signal(signal: i32) {
+    // SAFETY: no handler of ours is installed, only the kernel's own "ignore".
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Truncates whatever a descriptor refers to.
+pub fn truncate_descriptor(fd: i32) -> Outcome {
+    raw(libc::SYS_ftruncate, [fd as usize, 0, 0, 0, 0, 0])
+}
+
+/// Writes at the very beginning of whatever a descriptor refers to.
+pub fn write_at_start(fd: i32, bytes: &[u8]) -> Outcome {
+    raw(libc::SYS_pwrite64, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0])
+}
+
+/// Writes to a descriptor that may not be open at all.
+pub fn write_to(fd: i32, bytes: &[u8]) -> Outcome {
+    raw(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0])
+}
+
+/// Gives loopback another address. For networks that a test has made for itself.
+pub fn add_loopback_address(address: std::net::IpAddr) -> Outcome {
+    const LOOPBACK: libc::c_int = 1; // the first interface of every network namespace
+    // SAFETY: each request below is all zero but for what is filled in, and outlives its call; the
+    // socket is closed by its owner.
+    unsafe {
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let socket = check(libc::c_long::from(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)))?;
+        let socket = OwnedFd::from_raw_fd(socket as i32);
+        let socket = std::os::fd::AsRawFd::as_raw_fd(&socket);
+        let result = match address {
+            std::net::IpAddr::V4(address) => {
+                let mut request: libc::ifreq = std::mem::zeroed();
+                for (to, from) in request.ifr_name.iter_mut().zip(b"lo:1") {
+                    *to = *from as libc::c_char;
+                }
+                let mut wanted: libc::sockaddr_in = std::mem::zeroed();
+                wanted.sin_family = libc::AF_INET as libc::sa_family_t;
+                wanted.sin_addr.s_addr = u32::from_ne_bytes(address.octets());
+                // A `sockaddr_in` is as large as the `sockaddr` that it stands for here.
+                request.ifr_ifru.ifru_addr =
+                    std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(wanted);
+                libc::ioctl(socket, libc::SIOCSIFADDR, &raw const request)
+            }
+            std::net::IpAddr::V6(address) => {
+                let wanted = libc::in6_ifreq {
+                    ifr6_addr: libc::in6_addr { s6_addr: address.octets() },
+                    ifr6_prefixlen: 128,
+                    ifr6_ifindex: LOOPBACK,
+                };
+                libc::ioctl(socket, libc::SIOCSIFADDR, &raw const wanted)
+            }
+        };
+        check(libc::c_long::from(result)).map(|_| ())
+    }
 }

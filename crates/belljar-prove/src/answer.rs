@@ -1,0 +1,125 @@
+//! What a probe tells: one line of JSON, each thing it tried with what the kernel answered.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Succeeded,
+    Errno(i32),
+    /// It opened, but what is there is `/dev/null` or an empty directory.
+    Masked,
+    /// The attempt ended the process that made it.
+    Killed(i32),
+}
+
+impl Answer {
+    pub(crate) fn of(outcome: Result<(), Errno>) -> Self {
+        match outcome {
+            Ok(()) => Self::Succeeded,
+            Err(error) => Self::Errno(error.raw_os_error()),
+        }
+    }
+
+    pub(crate) fn is(self, errno: Errno) -> bool {
+        self == Self::Errno(errno.raw_os_error())
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Succeeded => f.write_str("succeeded"),
+            Self::Errno(raw) => f.write_str(&errno_name(*raw)),
+            Self::Masked => f.write_str("masked"),
+            Self::Killed(signal) => write!(f, "killed by signal {signal}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tried {
+    pub(crate) what: String,
+    pub(crate) answer: Answer,
+}
+
+/// Everything that one probe has to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) tries: Vec<Tried>,
+    #[serde(default)]
+    pub(crate) facts: BTreeMap<String, String>,
+}
+
+impl Told {
+    pub(crate) fn tried(&mut self, what: impl Into<String>, outcome: Result<(), Errno>) {
+        self.answered(what, Answer::of(outcome));
+    }
+
+    pub(crate) fn answered(&mut self, what: impl Into<String>, answer: Answer) {
+        self.tries.push(Tried { what: what.into(), answer });
+    }
+
+    pub(crate) fn fact(&mut self, name: &str, value: impl ToString) {
+        self.facts.insert(name.to_owned(), value.to_string());
+    }
+
+    pub(crate) fn get(&self, name: &str) -> &str {
+        self.facts.get(name).map_or("", String::as_str)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.get(name).parse().unwrap_or(0)
+    }
+
+    pub(crate) fn answer(&self, what: &str) -> Option<Answer> {
+        self.tries.iter().find(|tried| tried.what == what).map(|tried| tried.answer)
+    }
+
+    pub(crate) fn successes(&self) -> usize {
+        self.tries.iter().filter(|tried| tried.answer == Answer::Succeeded).count()
+    }
+}
+
+/// As the manual pages call it.
+pub(crate) fn errno_name(raw: i32) -> String {
+    let name = match raw {
+        libc::EPERM => "EPERM",
+        libc::ENOENT => "ENOENT",
+        libc::ESRCH => "ESRCH",
+        libc::EIO => "EIO",
+        libc::ENXIO => "ENXIO",
+        libc::EBADF => "EBADF",
+        libc::EAGAIN => "EAGAIN",
+        libc::ENOMEM => "ENOMEM",
+        libc::EACCES => "EACCES",
+        libc::EFAULT => "EFAULT",
+        libc::EBUSY => "EBUSY",
+        libc::EEXIST => "EEXIST",
+        libc::EXDEV => "EXDEV",
+        libc::ENODEV => "ENODEV",
+        libc::ENOTDIR => "ENOTDIR",
+        libc::EISDIR => "EISDIR",
+        libc::EINVAL => "EINVAL",
+        libc::EMFILE => "EMFILE",
+        libc::ENOTTY => "ENOTTY",
+        libc::ENOSPC => "ENOSPC",
+        libc::ESPIPE => "ESPIPE",
+        libc::EROFS => "EROFS",
+        libc::ENOSYS => "ENOSYS",
+        libc::ELOOP => "ELOOP",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::EAFNOSUPPORT => "EAFNOSUPPORT",
+        libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
+        libc::ENETUNREACH => "ENETUNREACH",
+        libc::ECONNREFUSED => "ECONNREFUSED",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::ENOKEY => "ENOKEY",
+        _ => return format!("errno {raw}"),
+    };
+    name.to_owned()
+}

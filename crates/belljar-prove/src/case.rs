@@ -1,0 +1,97 @@
+//! What one attack of the catalogue is, and what can be said about it afterwards.
+
+use std::fmt;
+
+use belljar_spec::Clause;
+use serde::Serialize;
+
+use crate::stage::{Stage, StageError};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    Medium,
+    High,
+    Critical,
+}
+
+/// One attack. The name is stable: people write it into scripts.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    /// What the attacker does, in a few words.
+    pub attack: &'static str,
+    pub clause: Clause,
+    pub severity: Severity,
+    pub(crate) run: fn(&Stage) -> Result<Verdict, StageError>,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    /// Refused inside, and the control got through.
+    Held { how: String },
+    /// The attack worked.
+    Broke { how: String },
+    /// This host or this backend has nothing to attack here.
+    NotTried { why: String },
+    /// Refused inside, but the control was refused too: that proves nothing.
+    NoControl { why: String },
+    /// The case itself could not be carried out.
+    Failed { why: String },
+}
+
+impl Verdict {
+    pub fn held(how: impl Into<String>) -> Self {
+        Self::Held { how: how.into() }
+    }
+
+    pub fn broke(how: impl Into<String>) -> Self {
+        Self::Broke { how: how.into() }
+    }
+
+    pub fn not_tried(why: impl Into<String>) -> Self {
+        Self::NotTried { why: why.into() }
+    }
+
+    pub fn no_control(why: impl Into<String>) -> Self {
+        Self::NoControl { why: why.into() }
+    }
+
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Held { .. } => "held",
+            Self::Broke { .. } => "broke",
+            Self::NotTried { .. } => "could not be tried",
+            Self::NoControl { .. } => "refused, without a control",
+            Self::Failed { .. } => "the case failed",
+        }
+    }
+
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Held { how } | Self::Broke { how } => how,
+            Self::NotTried { why } | Self::NoControl { why } | Self::Failed { why } => why,
+        }
+    }
+
+    pub fn has_held(&self) -> bool {
+        matches!(self, Self::Held { .. })
+    }
+
+    pub fn has_broken(&self) -> bool {
+        matches!(self, Self::Broke { .. })
+    }
+
+    /// A verdict that a test suite accepts: the attack was refused with proof, or there was nothing
+    /// to attack.
+    pub fn is_sound(&self) -> bool {
+        matches!(self, Self::Held { .. } | Self::NotTried { .. })
+    }
+}

@@ -1,0 +1,92 @@
+//! Who starts belljar: the caller of the tests, an ordinary user, or that user with delegated cgroups.
+
+use std::path::PathBuf;
+
+use super::Lab;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Actor {
+    /// Whoever runs the tests: root, as a rule.
+    Me,
+    /// An ordinary user, without any delegation.
+    User,
+    /// The same user, in a cgroup subtree that belongs to it.
+    Delegated,
+}
+
+impl Actor {
+    pub(crate) fn is_root(self) -> bool {
+        self == Self::Me && as_root()
+    }
+
+    /// Whether limits of memory and processors can be held for the whole tree.
+    pub(crate) fn holds_limits(self) -> bool {
+        self.is_root() || self == Self::Delegated
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TestUser {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+pub(crate) fn as_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+pub(crate) fn in_the_guest() -> bool {
+    std::env::var_os("BELLJAR_TEST_GUEST").is_some()
+}
+
+fn must_work() -> bool {
+    std::env::var("BELLJAR_MUST_WORK")
+        .is_ok_and(|list| list.split(',').any(|name| name == "jail"))
+}
+
+/// The ordinary user of the rootless tests. Root's only: nobody else can become it.
+pub(crate) fn test_user() -> Option<TestUser> {
+    if !as_root() {
+        return None;
+    }
+    let number = |name| std::env::var(name).ok()?.parse().ok();
+    let told = number("BELLJAR_TEST_UID").zip(number("BELLJAR_TEST_GID"));
+    let (uid, gid) = told.or_else(|| {
+        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+        let line = passwd.lines().find(|line| line.starts_with("belljar-test:"))?;
+        let fields: Vec<&str> = line.split(':').collect();
+        fields[2].parse().ok().zip(fields[3].parse().ok())
+    })?;
+    Some(TestUser { uid, gid })
+}
+
+/// The `cgroup.procs` files of the delegated subtree.
+pub(super) fn delegated_procs() -> Vec<PathBuf> {
+    let list = std::env::var("BELLJAR_TEST_DELEGATED").unwrap_or_default();
+    list.split(',').filter(|path| !path.is_empty()).map(PathBuf::from).collect()
+}
+
+/// Everybody who can start belljar here. Whoever is missing is named.
+pub(crate) fn actors() -> Vec<Actor> {
+    let mut all = vec![Actor::Me];
+    if test_user().is_some() {
+        all.push(Actor::User);
+        if delegated_procs().is_empty() {
+            eprintln!("NOT CHECKED: as a user with delegated cgroups (BELLJAR_TEST_DELEGATED is not set)");
+        } else {
+            all.push(Actor::Delegated);
+        }
+    } else {
+        assert!(!(must_work() && as_root()), "there is no ordinary user; run `cargo xtask test`");
+        eprintln!("NOT CHECKED: as an ordinary user (needs root and the user belljar-test)");
+    }
+    all
+}
+
+/// The same test for everybody; the output of a failure says whose it is.
+pub(crate) fn each_actor(test: impl Fn(&Lab)) {
+    for actor in actors() {
+        eprintln!("--- as {actor:?}");
+        test(&Lab::new(actor));
+    }
+}

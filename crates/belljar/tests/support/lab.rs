@@ -1,0 +1,191 @@
+//! One belljar home, one workspace, one person's home directory, one name of the executable.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::actor::{Actor, test_user};
+use super::call::{Call, Done};
+
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) actor: Actor,
+    directory: TempDir,
+    /// A name of the executable that no other test uses, so that its processes can be told apart.
+    pub(crate) exe: PathBuf,
+}
+
+impl Lab {
+    pub(crate) fn new(actor: Actor) -> Self {
+        let directory = TempDir::with_prefix("belljar-lab-").unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let exe = directory.path().join("bin/belljar");
+        let lab = Self { actor, directory, exe };
+        for name in ["bin", "home", "work", "person", "tmp"] {
+            lab.make_directory(name);
+        }
+        fs::set_permissions(lab.home(), fs::Permissions::from_mode(0o700)).unwrap();
+        link_or_copy(&executable(), &lab.exe);
+        lab
+    }
+
+    pub(crate) fn me() -> Self {
+        Self::new(Actor::Me)
+    }
+
+    pub(crate) fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join(relative)
+    }
+
+    /// `BELLJAR_HOME`.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.path("home")
+    }
+
+    /// The current directory of every call, and so the workspace.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.path("work")
+    }
+
+    /// `HOME`.
+    pub(crate) fn person(&self) -> PathBuf {
+        self.path("person")
+    }
+
+    pub(crate) fn make_directory(&self, relative: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(relative);
+        for missing in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
+            if !missing.exists() {
+                fs::create_dir(missing).unwrap();
+                self.give(missing);
+            }
+        }
+        path
+    }
+
+    pub(crate) fn make_file(&self, relative: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(relative.as_ref());
+        self.make_directory(path.parent().unwrap());
+        fs::write(&path, content).unwrap();
+        self.give(&path);
+        path
+    }
+
+    pub(crate) fn make_program(&self, relative: impl AsRef<Path>, content: &str) -> PathBuf {
+        let path = self.make_file(relative, content);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn give(&self, path: &Path) {
+        if self.actor != Actor::Me {
+            let user = test_user().unwrap();
+            chown(path, Some(user.uid), Some(user.gid)).unwrap();
+        }
+    }
+
+    /// `belljar WORDS…`, in the workspace.
+    pub(crate) fn belljar<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Call<'_> {
+        Call::new(self, words.into_iter().map(|word| word.as_ref().to_owned()).collect())
+    }
+
+    /// `belljar run WORDS…`.
+    pub(crate) fn run<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Call<'_> {
+        let words = words.into_iter().map(|word| word.as_ref().to_owned());
+        Call::new(self, [OsString::from("run")].into_iter().chain(words).collect())
+    }
+
+    /// `belljar run OPTIONS -- sh -c SCRIPT`, to its end.
+    pub(crate) fn sh(&self, options: &[&str], script: &str) -> Done {
+        self.run(options.iter().chain(&["--", "sh", "-c", script])).done()
+    }
+
+    /// The same with `--json`; the object that it prints.
+    pub(crate) fn sh_json(&self, options: &[&str], script: &str) -> Value {
+        let all: Vec<&str> = ["--json"].iter().chain(options).copied().collect();
+        self.sh(&all, script).json()
+    }
+
+    /// Ids of the runs that have a directory.
+    pub(crate) fn runs(&self) -> Vec<String> {
+        names_in(&self.home().join("runs"))
+    }
+
+    /// Ids of the runs that have not finished.
+    pub(crate) fn live(&self) -> Vec<String> {
+        names_in(&self.home().join("live"))
+    }
+
+    pub(crate) fn record(&self, id: &str) -> Value {
+        let path = self.home().join("runs").join(id).join("run.json");
+        let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// After a refusal: no trace of a run.
+    pub(crate) fn assert_nothing_was_made(&self) {
+        assert_eq!(self.runs(), Vec::<String>::new(), "a refused run left its directory");
+        assert_eq!(self.live(), Vec::<String>::new(), "a refused run left a sign of life");
+    }
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A number that no other process of this machine has among its arguments. It is also a long time in
+/// seconds that fits into 31 bits, so that `sleep` can carry it.
+pub(crate) fn marker() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("1{:07}{count:02}", std::process::id())
+}
+
+/// The executable to test, in a place that every user can reach.
+pub(crate) fn executable() -> PathBuf {
+    if let Some(given) = std::env::var_os("BELLJAR_EXE") {
+        return PathBuf::from(given);
+    }
+    let built = Path::new(env!("CARGO_BIN_EXE_belljar"));
+    let meta = fs::metadata(built).unwrap();
+    // One copy for each build, shared by all tests of it: it is large, and there are many tests.
+    let uid = rustix::process::geteuid().as_raw();
+    let name = format!("belljar-test-exe-{uid}/{}-{}", meta.mtime(), meta.mtime_nsec());
+    let directory = std::env::temp_dir().join(name);
+    let copy = directory.join("belljar");
+    if !copy.exists() {
+        fs::create_dir_all(&directory).unwrap();
+        remove_older_copies(&directory);
+        let draft = directory.join(format!("draft-{}", std::process::id()));
+        fs::copy(built, &draft).unwrap();
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&draft, &copy).unwrap();
+    }
+    copy
+}
+
+/// Labs have links of their own, so a test that still runs loses nothing.
+fn remove_older_copies(newest: &Path) {
+    for entry in fs::read_dir(newest.parent().unwrap()).unwrap().flatten() {
+        if entry.path() != newest {
+            let _ = fs::remove_dir_all(entry.path()); // another test may be doing the same
+        }
+    }
+}
+
+fn link_or_copy(from: &Path, to: &Path) {
+    if fs::hard_link(from, to).is_err() {
+        fs::copy(from, to).unwrap();
+        fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}

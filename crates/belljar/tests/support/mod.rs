@@ -1,0 +1,30 @@
+//! What the tests of the command share: who runs it, where, and how it is watched.
+//!
+//! Everything is made below one temporary directory per [`Lab`]; nothing of the developer's own
+//! settings is read. No call here waits for ever.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "every test file uses a part of this"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test that cannot be set up must stop, and say why"
+)]
+
+mod actor;
+mod call;
+mod lab;
+mod processes;
+mod pty;
+
+pub(crate) use actor::{Actor, TestUser, actors, as_root, each_actor, in_the_guest, test_user};
+pub(crate) use call::{Call, Done, Input, Live, PATIENCE};
+pub(crate) use lab::{Lab, executable, marker};
+pub(crate) use processes::{
+    alive, cgroups_named, host_uids, processes_of, processes_with, send, until, wait_until_gone,
+};
+pub(crate) use pty::PtyRun;
