@@ -172,6 +172,28 @@ impl Started {
         }
     }
 
+    /// Makes what holds the limits, where the engine has not done so already.
+    pub fn make_limits(&mut self) -> Result<(), StartError> {
+        match &mut self.inner {
+            #[cfg(target_os = "linux")]
+            StartedInner::Jail(sandbox) => {
+                sandbox.make_limits().map_err(|error| StartError(Box::new(error)))
+            }
+            StartedInner::Host(_) => Ok(()),
+        }
+    }
+
+    /// Puts everything inside under the limits; called while the command waits at the gate.
+    pub fn join_limits(&self) -> Result<(), StartError> {
+        match &self.inner {
+            #[cfg(target_os = "linux")]
+            StartedInner::Jail(sandbox) => {
+                sandbox.join_limits().map_err(|error| StartError(Box::new(error)))
+            }
+            StartedInner::Host(_) => Ok(()),
+        }
+    }
+
     /// Why PID 1 never said hello.
     pub fn set_up_failure(&self) -> StartError {
         match &self.inner {

@@ -119,7 +119,9 @@ fn attempt(
     let supervised = open(&mut started, &prepared.plan, &place.id, streams)
         .map_err(LaunchError::from)
         .and_then(|opened| {
-            record.write(&place.directory)?; // while the sandbox locks itself down; before it is let go
+            // Both while the sandbox locks itself down, and both before it is let go.
+            started.make_limits()?;
+            record.write(&place.directory)?;
             Ok(supervise(opened, &mut started, &prepared.plan, &expectation, || let_go(observer))?)
         });
     started.kill(); // the kernel takes it apart while the record is written

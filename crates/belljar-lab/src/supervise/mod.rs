@@ -148,6 +148,7 @@ pub(crate) fn supervise(
         SuperviseError::NoAnswer(0) => SuperviseError::SetUp(started.set_up_failure()),
         other => other,
     })?;
+    started.join_limits().map_err(SuperviseError::SetUp)?;
     let mut wrong = expectation.compare(&attestation);
     if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
         wrong.extend(host_uid_of_child(init, uid));

@@ -61,10 +61,12 @@ pub(crate) fn init_ids(command: User) -> User {
     User { uid: free(INIT_UID, command.uid), gid: free(INIT_UID, command.gid) }
 }
 
-/// The pod: a user and a network namespace. Makes the sandbox in it and ends; the sandbox's first
+/// The pod: a user namespace, and in it a network namespace. Makes the sandbox in it and ends; the sandbox's first
 /// process is the launcher's child.
 pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     step("ask to die with the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
+    // The dearest namespace, made while the launcher writes our maps.
+    step("make the network namespace", crate::sys::process::new_network())?;
     wait_for_word(ends.report.as_fd())?; // our uid map is written now
     become_setup_user(bound)?;
     // Changing the uid made our files in /proc root's; the sandbox's maps are written through them.
@@ -98,8 +100,9 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
             }
             write_file(&format!("/proc/{pid}/uid_map"), &uids)?;
             write_file(&format!("/proc/{pid}/gid_map"), &gids)?;
-            Report::Sandbox { pid: pid.get() }.send(ends.report.as_fd());
             step("let the sandbox go on", rustix::io::write(&go_there, b"."))?;
+            // Last: the launcher needs nothing more of this process.
+            Report::Sandbox { pid: pid.get() }.send(ends.report.as_fd());
             Ok(())
         }
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_spec::{HostUid, Stdin, Terminal, Usage, User};
+use belljar_spec::{HostUid, Limits, Stdin, Terminal, Usage, User};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -24,7 +24,7 @@ pub enum StartError {
         #[source]
         error: Errno,
     },
-    #[error("cannot make the run's user and network namespace")]
+    #[error("cannot make the run's user namespace")]
     Pod(#[source] Errno),
     #[error("cannot write {path}")]
     Map {
@@ -51,6 +51,8 @@ pub struct Sandbox {
     pub stderr: Option<OwnedFd>,
     report: OwnedFd,
     group: Option<Group>,
+    run: String,
+    limits: Limits,
     identity: HostIdentity,
 }
 
@@ -116,7 +118,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let pipes = Pipes::make(bound.plan.command.terminal, bound.plan.command.stdin)
         .map_err(|e| make("pipes", e))?;
     let Pipes { stdin, stdout, stderr, inside } = pipes;
-    let pod = match clone(CloneFlags::NEW_USER | CloneFlags::NEW_NET).map_err(StartError::Pod)? {
+    let pod = match clone(CloneFlags::NEW_USER).map_err(StartError::Pod)? {
         Forked::Child => {
             let ends =
                 Ends { channel: channel_inside, stdio: inside, executable, report: report_inside };
@@ -126,31 +128,22 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     };
     drop((channel_inside, report_inside, inside, executable));
     let introduced = introduce(&bound, &pod, report.as_fd());
-    end(&pod);
+    end(&pod); // it has said its last word, or failed to
     let init = introduced?;
-    // While the sandbox builds its root. PID 1 has no children before the launcher has spoken to it, and
-    // that comes later, so nothing escapes the group.
-    let group = match limit(&bound, &init) {
-        Ok(group) => group,
-        Err(error) => {
-            end(&init);
-            return Err(error.into());
-        }
-    };
-    let Bound { identity, .. } = bound;
-    Ok(Sandbox { init, channel: Some(channel), stdin, stdout, stderr, report, group, identity })
-}
-
-/// Makes the run's control group and puts PID 1 into it. On failure nothing is left.
-fn limit(bound: &Bound, init: &Child) -> Result<Option<Group>, CgroupError> {
-    let Some(group) = Group::make(&cgroup::detect(), &bound.run, &bound.plan.limits)? else {
-        return Ok(None);
-    };
-    if let Err(error) = group.add(init.pid) {
-        let _ = group.remove(); // the first error is the one that helps
-        return Err(error);
-    }
-    Ok(Some(group))
+    let Bound { identity, run, plan, .. } = bound;
+    let limits = plan.limits;
+    Ok(Sandbox {
+        init,
+        channel: Some(channel),
+        stdin,
+        stdout,
+        stderr,
+        report,
+        group: None,
+        run,
+        limits,
+        identity,
+    })
 }
 
 fn run_pod(bound: &Bound, ends: Ends) -> ! {
@@ -225,6 +218,26 @@ impl Sandbox {
         }
     }
 
+    /// Makes the control group, sets the limits and puts PID 1 under them. The first move into a v1 group
+    /// waits some milliseconds for all processors, so this is done while the sandbox locks itself down.
+    pub fn make_limits(&mut self) -> Result<(), CgroupError> {
+        self.group = Group::make(&cgroup::detect(), &self.run, &self.limits)?;
+        self.group.as_ref().map_or(Ok(()), |group| group.add(self.init.pid))
+    }
+
+    /// Puts the process that waits at the gate under the limits too, should it have been made before PID 1
+    /// was, and sees that both are. Before the gate opens there are no others, and none can come into being.
+    pub fn join_limits(&self) -> Result<(), CgroupError> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let init = self.init.pid;
+        let all: Vec<Pid> = [init].into_iter().chain(children_of(init)).collect();
+        if group.holds_exactly(&all).is_ok() {
+            return Ok(());
+        }
+        all.iter().try_for_each(|pid| group.add(*pid))?;
+        group.holds_exactly(&all)
+    }
+
     pub fn command_uid(&self) -> u32 {
         self.identity.command.uid
     }
@@ -250,6 +263,24 @@ impl Sandbox {
         reap(&self.init);
         self.group.as_ref().map_or(Ok(()), Group::remove)
     }
+}
+
+/// The children of a process. Without the kernel's list, by asking every process for its parent.
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let number = parent.as_raw_nonzero();
+    if let Ok(list) = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")) {
+        return list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect();
+    }
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parent_line = format!("PPid:\t{number}");
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/status"))
+                .is_ok_and(|status| status.lines().any(|line| line == parent_line))
+        })
+        .filter_map(Pid::from_raw)
+        .collect()
 }
 
 fn end(child: &Child) {

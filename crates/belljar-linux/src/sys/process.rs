@@ -13,7 +13,6 @@ bitflags_like! {
     /// Which namespaces a new process gets, and whose child it is.
     CloneFlags: u64 {
         NEW_USER = libc::CLONE_NEWUSER,
-        NEW_NET = libc::CLONE_NEWNET,
         NEW_MOUNT = libc::CLONE_NEWNS,
         NEW_PID = libc::CLONE_NEWPID,
         NEW_IPC = libc::CLONE_NEWIPC,
@@ -67,6 +66,12 @@ pub fn clone(flags: CloneFlags) -> Result<Forked, Errno> {
             Ok(Forked::Parent(Child { pid, pidfd }))
         }
     }
+}
+
+/// A network namespace of this process's own.
+pub fn new_network() -> Result<(), Errno> {
+    // SAFETY: no pointer is passed, and no descriptor or memory of this process changes its meaning.
+    check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
 }
 
 /// Plain `fork`, for PID 1: works where an engine's filter or gVisor has no `clone3`.

@@ -139,6 +139,23 @@ impl Group {
         })
     }
 
+    /// Nothing but these is in the group.
+    pub fn holds_exactly(&self, pids: &[Pid]) -> Result<(), CgroupError> {
+        let mut wanted: Vec<i32> = pids.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        wanted.sort_unstable();
+        for directory in self.directories() {
+            let path = directory.join("cgroup.procs");
+            let list = std::fs::read_to_string(&path).unwrap_or_default();
+            let mut found: Vec<i32> = list.lines().filter_map(|pid| pid.parse().ok()).collect();
+            found.sort_unstable();
+            if found != wanted {
+                let (value, found) = (format!("{wanted:?}"), format!("{found:?}"));
+                return Err(CgroupError::NotHeld { path, value, found });
+            }
+        }
+        Ok(())
+    }
+
     /// How often the kernel ended a process of this run because its memory was used up.
     pub fn oom_kills(&self) -> u64 {
         match &self.kind {

@@ -1,0 +1,182 @@
+//! What runs inside: one attempt each, told as one line of JSON. A probe judges nothing.
+
+mod environment;
+mod files;
+mod kernel;
+mod mounts;
+mod network;
+mod processes;
+mod resources;
+mod scratch;
+mod syscalls;
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::answer::{Answer, Told};
+
+/// The word that makes this executable a probe.
+pub(crate) const PROBE: &str = "__probe";
+
+/// A probe that cannot even begin says why.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbeError {
+    #[error("no probe is called \"{0}\"")]
+    Unknown(String),
+    #[error("the probe lacks an argument: {0}")]
+    Argument(&'static str),
+    #[error("{0}")]
+    Step(String, #[source] std::io::Error),
+}
+
+impl ProbeError {
+    fn step(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Self {
+        let what = what.into();
+        move |error| Self::Step(what, error.into())
+    }
+}
+
+type Probed = Result<Told, ProbeError>;
+
+/// For `main`: this process is a probe if its first argument says so. `Some` is the code to exit with.
+pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+    let mut args = args.skip(1);
+    if args.next()? != PROBE {
+        return None;
+    }
+    let words: Vec<OsString> = args.collect();
+    Some(run(&words))
+}
+
+fn run(words: &[OsString]) -> i32 {
+    let Some((name, rest)) = words.split_first() else {
+        return failed(&ProbeError::Argument("the probe's name"));
+    };
+    let name = name.to_string_lossy();
+    let args = Arguments(rest);
+    // These two only arrange where a probe runs.
+    match &*name {
+        "as" => return scratch::as_user(&args),
+        "scratch" => return scratch::run_in_scratch(&args, run),
+        _ => {}
+    }
+    match probe(&name, &args) {
+        Ok(told) => say(&told),
+        Err(error) => failed(&error),
+    }
+}
+
+fn probe(name: &str, args: &Arguments<'_>) -> Probed {
+    match name {
+        "read" => files::read(args),
+        "open-to-write" => files::open_to_write(args),
+        "read-through-proc" => files::read_through_proc(args),
+        "descriptors" => files::descriptors(args),
+        "flip" => files::flip(args),
+        "hard-link" => files::hard_link(args),
+        "nodes" => files::nodes(args),
+        "setuid" => files::setuid(args),
+        "file-capability" => files::file_capability(args),
+        "overlay-attributes" => files::overlay_attributes(args),
+        "find" => files::find(args),
+        "plant-link" => files::plant_link(args),
+        "remount" => mounts::remount(args),
+        "mount-calls" => mounts::mount_calls(args),
+        "nested-namespace" => mounts::nested_namespace(args),
+        "overlay-mount" => mounts::overlay_mount(args),
+        "cgroup-mount" => mounts::cgroup_mount(args),
+        "processes" => processes::processes(args),
+        "trace" => processes::trace(args),
+        "memory-of" => processes::memory_of(args),
+        "steal-descriptor" => processes::steal_descriptor(args),
+        "namespaces" => processes::namespaces(args),
+        "facts" => processes::facts(args),
+        "crash" => processes::crash(args),
+        "sleep" => processes::sleep(args),
+        "stubborn" => processes::stubborn(args),
+        "daemonize" => processes::daemonize(args),
+        "keyring" => kernel::keyring(args),
+        "surface" => kernel::surface(args),
+        "terminal" => kernel::terminal(args),
+        "administration" => kernel::administration(args),
+        "fileless" => kernel::fileless(args),
+        "core-limit" => kernel::core_limit(args),
+        "plain-denials" => syscalls::plain_denials(args),
+        "conditions" => syscalls::conditions(args),
+        "unknown-numbers" => syscalls::unknown_numbers(args),
+        "other-modes" => syscalls::other_modes(args),
+        "connect-unix" => network::connect_unix(args),
+        "connect" => network::connect(args),
+        "sockets" => network::sockets(args),
+        "listen" => network::listen(args),
+        "forks" => resources::forks(args),
+        "fill-memory" => resources::fill_memory(args),
+        "inotify" => resources::inotify(args),
+        "canary" => environment::canary(args),
+        "truncate-output" => environment::truncate_output(args),
+        "write-everywhere" => environment::write_everywhere(args),
+        other => Err(ProbeError::Unknown(other.to_owned())),
+    }
+}
+
+/// Starts on a line of its own: a probe may have written to its output before.
+fn say(told: &Told) -> i32 {
+    let Ok(line) = serde_json::to_string(told) else { return 1 };
+    let mut out = std::io::stdout();
+    match writeln!(out, "\n{line}").and_then(|()| out.flush()) {
+        Ok(()) => told.facts.get("exit").and_then(|code| code.parse().ok()).unwrap_or(0),
+        Err(_) => 1,
+    }
+}
+
+fn failed(error: &ProbeError) -> i32 {
+    let _ = writeln!(std::io::stderr(), "probe: {}", crate::chain(error)); // nobody else to tell
+    1
+}
+
+/// The words after a probe's name.
+struct Arguments<'a>(&'a [OsString]);
+
+impl Arguments<'_> {
+    fn all(&self) -> impl Iterator<Item = &OsStr> {
+        self.0.iter().map(OsString::as_os_str)
+    }
+
+    fn text(&self, at: usize, what: &'static str) -> Result<&str, ProbeError> {
+        self.0.get(at).and_then(|word| word.to_str()).ok_or(ProbeError::Argument(what))
+    }
+
+    fn path(&self, at: usize, what: &'static str) -> Result<&Path, ProbeError> {
+        self.0.get(at).map(Path::new).ok_or(ProbeError::Argument(what))
+    }
+
+    fn number(&self, at: usize, what: &'static str) -> Result<u64, ProbeError> {
+        self.text(at, what)?.parse().map_err(|_| ProbeError::Argument(what))
+    }
+}
+
+fn c_string(text: impl AsRef<OsStr>) -> Result<CString, ProbeError> {
+    CString::new(text.as_ref().as_bytes()).map_err(|_| ProbeError::Argument("a name without NUL"))
+}
+
+/// Makes an attempt in a child, so that what it changes, or that it ends, concerns nobody else.
+fn in_child(attempt: impl FnOnce() -> Result<(), rustix::io::Errno>) -> Answer {
+    use belljar_linux::sys::process::{exit_now, fork};
+    use rustix::process::{WaitOptions, waitpid};
+    match fork() {
+        Ok(None) => exit_now(attempt().map_or_else(|error| error.raw_os_error(), |()| 0)),
+        Ok(Some(child)) => match waitpid(Some(child), WaitOptions::empty()) {
+            Ok(Some((_, status))) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(0), _) => Answer::Succeeded,
+                (Some(errno), _) => Answer::Errno(errno),
+                (None, Some(signal)) => Answer::Killed(signal),
+                (None, None) => Answer::Errno(libc::EIO),
+            },
+            Ok(None) => Answer::Errno(libc::EIO),
+            Err(error) => Answer::Errno(error.raw_os_error()),
+        },
+        Err(error) => Answer::Errno(error.raw_os_error()),
+    }
+}

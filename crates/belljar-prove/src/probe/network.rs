@@ -1,0 +1,125 @@
+//! Reaching anybody.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::time::{Duration, Instant};
+
+use belljar_linux::sys::attempt;
+use rustix::io::Errno;
+
+use super::{Arguments, ProbeError, Probed};
+use crate::answer::Told;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn outcome<T>(result: std::io::Result<T>) -> Result<(), Errno> {
+    result.map(drop).map_err(|error| match error.kind() {
+        std::io::ErrorKind::TimedOut => Errno::TIMEDOUT,
+        _ => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })
+}
+
+/// Sockets that are files; `@name` is an abstract one.
+pub(super) fn connect_unix(args: &Arguments<'_>) -> Probed {
+    let mut told = Told::default();
+    for at in 0..args.0.len() {
+        let name = args.text(at, "a socket")?;
+        let address = match name.strip_prefix('@') {
+            Some(abstract_name) => UnixAddr::from_abstract_name(abstract_name),
+            None => UnixAddr::from_pathname(name),
+        };
+        told.tried(name, outcome(address.and_then(|address| UnixStream::connect_addr(&address))));
+    }
+    Ok(told)
+}
+
+/// `tcp:ADDRESS` and `udp:ADDRESS`. With `own` first, the address is given to this network's loopback
+/// and somebody listens there: only in a network that was made for it.
+pub(super) fn connect(args: &Arguments<'_>) -> Probed {
+    let own = args.text(0, "given or own")? == "own";
+    let mut told = Told::default();
+    let mut listeners = Vec::new();
+    for at in 1..args.0.len() {
+        let text = args.text(at, "an address")?;
+        let (kind, address) = text.split_once(':').ok_or(ProbeError::Argument("tcp: or udp:"))?;
+        let address: SocketAddr = address.parse().map_err(|_| ProbeError::Argument("an address"))?;
+        if own {
+            attempt::add_loopback_address(address.ip()).map_err(ProbeError::step("add an address"))?;
+            if kind == "tcp" {
+                let listener = listen_when_ready(address)
+                    .map_err(|error| ProbeError::Step(format!("listen on {address}"), error))?;
+                listeners.push(listener);
+            }
+        }
+        let began = Instant::now();
+        let result = match kind {
+            "tcp" => outcome(TcpStream::connect_timeout(&address, PATIENCE)),
+            _ => outcome(send(address)),
+        };
+        told.tried(text, result);
+        told.fact(&format!("ms {text}"), began.elapsed().as_millis());
+    }
+    Ok(told)
+}
+
+/// A new IPv6 address is not usable at once.
+fn listen_when_ready(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn send(to: SocketAddr) -> std::io::Result<usize> {
+    let any = match to {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    UdpSocket::bind((any, 0))?.send_to(b"probe", to)
+}
+
+/// `DOMAIN,KIND,PROTOCOL`: makes the socket, and does nothing with it.
+pub(super) fn sockets(args: &Arguments<'_>) -> Probed {
+    let mut told = Told::default();
+    for at in 0..args.0.len() {
+        let text = args.text(at, "a socket")?;
+        let numbers: Vec<i32> = text.split(',').filter_map(|number| number.parse().ok()).collect();
+        let [domain, kind, protocol] = numbers[..] else {
+            return Err(ProbeError::Argument("three numbers"));
+        };
+        told.tried(text, attempt::socket(domain, kind, protocol));
+    }
+    Ok(told)
+}
+
+/// Listens on every address there is, for some time, and counts who came.
+pub(super) fn listen(args: &Arguments<'_>) -> Probed {
+    let port = args.number(0, "a port")? as u16;
+    let until = Instant::now() + Duration::from_millis(args.number(1, "milliseconds")?.min(20_000));
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+        .map_err(|error| ProbeError::Step(format!("listen on {port}"), error))?;
+    let step = |error| ProbeError::Step("accept".to_owned(), error);
+    listener.set_nonblocking(true).map_err(step)?;
+    let mut out = std::io::stdout();
+    writeln!(out, "listening").and_then(|()| out.flush()).map_err(step)?;
+    let mut accepted = 0_u64;
+    while Instant::now() < until {
+        match listener.accept() {
+            Ok(_) => accepted += 1,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(step(error)),
+        }
+    }
+    let mut told = Told::default();
+    told.fact("accepted", accepted);
+    Ok(told)
+}

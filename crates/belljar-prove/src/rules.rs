@@ -1,0 +1,252 @@
+//! The filter's rules, read from the same file that the filter is compiled from, and for each of them
+//! calls that it must refuse and calls just beside it.
+
+use std::collections::BTreeSet;
+
+use crate::numbers::number_of;
+
+const SOURCE: &str = include_str!("../../belljar-linux/filters/command.filter");
+
+/// One way to make a call, and whether some rule forbids it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Call {
+    pub(crate) name: String,
+    pub(crate) number: i64,
+    pub(crate) args: [u64; 6],
+    pub(crate) denied: bool,
+}
+
+impl Call {
+    pub(crate) fn shown(&self) -> String {
+        let args: Vec<String> = self.args.iter().map(|arg| format!("{arg:#x}")).collect();
+        format!("{}({})", self.name, args.join(","))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    name: String,
+    conditions: Vec<Condition>,
+}
+
+impl Rule {
+    fn matches(&self, args: &[u64; 6]) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(args[condition.index]))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Condition {
+    index: usize,
+    wide: bool,
+    test: Test,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Test {
+    Equal(u64),
+    NotEqual(u64),
+    Masked { mask: u64, value: u64 },
+}
+
+impl Condition {
+    fn holds(&self, arg: u64) -> bool {
+        let arg = if self.wide { arg } else { arg & 0xffff_ffff };
+        match self.test {
+            Test::Equal(value) => arg == value,
+            Test::NotEqual(value) => arg != value,
+            Test::Masked { mask, value } => arg & mask == value,
+        }
+    }
+
+    fn values(&self) -> [u64; 2] {
+        match self.test {
+            Test::Equal(value) | Test::NotEqual(value) => [value, value],
+            Test::Masked { mask, value } => [mask, value],
+        }
+    }
+}
+
+/// Names that a rule forbids whatever the arguments are.
+pub(crate) fn plain_denials() -> Vec<Call> {
+    let mut calls: Vec<Call> = Vec::new();
+    for rule in rules().iter().filter(|rule| rule.conditions.is_empty()) {
+        let Some(number) = number_of(&rule.name) else { continue };
+        calls.push(Call {
+            name: rule.name.clone(),
+            number,
+            args: harmless(&rule.name),
+            denied: true,
+        });
+    }
+    calls
+}
+
+/// For each rule with conditions: arguments that it matches, the same with high bits where it looks
+/// at 32 of them, and for each condition arguments that miss it.
+pub(crate) fn conditional_calls() -> Vec<Call> {
+    let rules = rules();
+    let mut calls = BTreeSet::new();
+    for rule in rules.iter().filter(|rule| !rule.conditions.is_empty()) {
+        let Some(number) = number_of(&rule.name) else { continue };
+        let mut add = |args: [u64; 6]| {
+            let denied = rules.iter().any(|other| other.name == rule.name && other.matches(&args));
+            calls.insert(Call { name: rule.name.clone(), number, args, denied });
+        };
+        let Some(matching) = solve(&rule.conditions) else { continue };
+        add(matching);
+        for (at, condition) in rule.conditions.iter().enumerate() {
+            if !condition.wide || matches!(condition.test, Test::Masked { .. }) {
+                let mut high = matching;
+                high[condition.index] |= 1 << 40;
+                add(high);
+            }
+            let mut others = rule.conditions.clone();
+            others.remove(at);
+            if let Some(missing) = solve_but(&others, condition) {
+                add(missing);
+            }
+        }
+    }
+    calls.into_iter().collect()
+}
+
+fn solve(conditions: &[Condition]) -> Option<[u64; 6]> {
+    let mut args = [0; 6];
+    for condition in conditions {
+        let same = |other: &&Condition| other.index == condition.index;
+        let found = candidates(conditions)
+            .into_iter()
+            .find(|value| conditions.iter().filter(same).all(|other| other.holds(*value)))?;
+        args[condition.index] = found;
+    }
+    Some(args)
+}
+
+/// The other conditions hold where that is possible, and this one does not.
+fn solve_but(others: &[Condition], missed: &Condition) -> Option<[u64; 6]> {
+    let mut args = solve(others)?;
+    let mut all = others.to_vec();
+    all.push(*missed);
+    let on_this = |other: &&Condition| other.index == missed.index;
+    let fits = |value: &u64| {
+        !missed.holds(*value) && others.iter().filter(on_this).all(|other| other.holds(*value))
+    };
+    args[missed.index] = candidates(&all).into_iter().find(fits)?;
+    Some(args)
+}
+
+/// Values worth trying: every one that a condition names, its neighbours, and a few small ones.
+fn candidates(conditions: &[Condition]) -> Vec<u64> {
+    let named = conditions.iter().flat_map(Condition::values);
+    let around = named.flat_map(|value| [value, value.wrapping_add(1) & 0xffff_ffff]);
+    around.chain([0, 1, 40, 132, 0x0400_0000]).collect()
+}
+
+fn rules() -> Vec<Rule> {
+    SOURCE.lines().flat_map(read_line).collect()
+}
+
+fn read_line(line: &str) -> Vec<Rule> {
+    let mut words = line.split_whitespace().peekable();
+    if let Some(only) = words.peek().and_then(|word| word.strip_prefix('@')) {
+        if only != std::env::consts::ARCH {
+            return Vec::new();
+        }
+        words.next();
+    }
+    if words.next() != Some("deny") {
+        return Vec::new();
+    }
+    let rest: Vec<&str> = words.collect();
+    let (names, text) = match rest.iter().position(|word| *word == "when") {
+        Some(at) => (&rest[..at], rest[at + 1..].join(" ")),
+        None => (&rest[..], String::new()),
+    };
+    let conditions: Vec<Condition> =
+        text.split(" and ").filter(|text| !text.is_empty()).filter_map(condition).collect();
+    names.iter().map(|name| Rule { name: (*name).to_owned(), conditions: conditions.clone() }).collect()
+}
+
+fn condition(text: &str) -> Option<Condition> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let argument = words.first()?.strip_prefix("arg")?;
+    let (index, wide) = match argument.strip_suffix(":64") {
+        Some(index) => (index, true),
+        None => (argument, false),
+    };
+    let test = match words[1..] {
+        ["==", value] => Test::Equal(value_of(value)?),
+        ["!=", value] => Test::NotEqual(value_of(value)?),
+        ["&", mask, "==", value] => Test::Masked { mask: value_of(mask)?, value: value_of(value)? },
+        ["&", mask] => Test::Masked { mask: value_of(mask)?, value: value_of(mask)? },
+        _ => return None,
+    };
+    Some(Condition { index: index.parse().ok()?, wide, test })
+}
+
+fn value_of(text: &str) -> Option<u64> {
+    match (text.strip_prefix("0x"), text.strip_prefix("0o")) {
+        (Some(hex), _) => u64::from_str_radix(hex, 16).ok(),
+        (None, Some(octal)) => u64::from_str_radix(octal, 8).ok(),
+        (None, None) => text.parse().ok(),
+    }
+}
+
+/// Arguments with which a call does nothing even where it is allowed. All zero does that for most.
+fn harmless(name: &str) -> [u64; 6] {
+    const NO_SUCH_FLAGS: u64 = 0xffff;
+    const NO_ADDRESS: u64 = 1;
+    match name {
+        // A null name would switch accounting off.
+        "acct" => [NO_ADDRESS, 0, 0, 0, 0, 0],
+        // Without segments it would unload what is loaded.
+        "kexec_load" => [0, 0, 0, NO_SUCH_FLAGS, 0, 0],
+        "kexec_file_load" => [0, 0, 0, 0, NO_SUCH_FLAGS, 0],
+        "finit_module" => [0, 0, NO_SUCH_FLAGS, 0, 0, 0],
+        // Longer than any name may be.
+        "sethostname" | "setdomainname" => [0, 1000, 0, 0, 0, 0],
+        "settimeofday" => [NO_ADDRESS, 0, 0, 0, 0, 0],
+        _ => [0; 6],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_of_the_file_gives_calls() {
+        let denied_lines = SOURCE
+            .lines()
+            .filter(|line| {
+                let line = line.strip_prefix("@x86_64 ").filter(|_| cfg!(target_arch = "x86_64")).unwrap_or(line);
+                line.starts_with("deny ")
+            })
+            .count();
+        assert!(denied_lines > 30, "the file was not read");
+        for rule in rules() {
+            assert!(number_of(&rule.name).is_some(), "{} has no number", rule.name);
+            let conditional = !rule.conditions.is_empty();
+            let solved = solve(&rule.conditions);
+            assert!(!conditional || solved.is_some_and(|args| rule.matches(&args)), "{rule:?}");
+        }
+        let named: BTreeSet<String> = rules().into_iter().map(|rule| rule.name).collect();
+        let called: BTreeSet<String> =
+            plain_denials().into_iter().chain(conditional_calls()).map(|call| call.name).collect();
+        assert_eq!(named, called);
+    }
+
+    #[test]
+    fn both_sides_of_a_rule_are_tried() {
+        let calls = conditional_calls();
+        let has = |name: &str, denied: bool| {
+            calls.iter().any(|call| call.name == name && call.denied == denied)
+        };
+        for name in ["unshare", "socket", "openat", "prlimit64", "ioctl", "personality"] {
+            assert!(has(name, true) && has(name, false), "{name}");
+        }
+        let high = calls.iter().find(|call| call.name == "ioctl" && call.args[1] > u64::from(u32::MAX));
+        assert!(high.is_some_and(|call| call.denied), "the high spelling is the same call");
+    }
+}

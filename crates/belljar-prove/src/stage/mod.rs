@@ -1,0 +1,326 @@
+//! Where a case plays: directories of its own, runs of the real command, and the unprotected arm.
+//!
+//! Everything is under one temporary directory, which goes away with the stage.
+
+mod process;
+mod scenery;
+
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use belljar_spec::{BackendName, Clause, env};
+
+pub(crate) use process::{Running, Seen};
+pub(crate) use scenery::{Listener, Sleeper, wait_until_none};
+
+use crate::probe::PROBE;
+
+/// No probe and no run takes longer; the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(40);
+
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error("cannot {what}")]
+    Io {
+        what: String,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("{what} was not done after {} s", LIMIT.as_secs())]
+    TooLong { what: String },
+    #[error("{what} told nothing (it ended with {end}): {said}")]
+    Silent { what: String, end: String, said: String },
+    #[error("{0}")]
+    Unexpected(String),
+}
+
+impl StageError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |error| Self::Io { what, error }
+    }
+}
+
+/// Who starts the runs.
+#[derive(Clone, Debug)]
+pub enum Identity {
+    /// Whoever runs this.
+    Caller,
+    /// Another user, in the cgroups behind these `cgroup.procs` files. Needs root.
+    User { uid: u32, gid: u32, cgroups: Vec<PathBuf> },
+}
+
+/// What is attacked: an executable, a backend, and who starts it.
+#[derive(Clone, Debug)]
+pub struct Arm {
+    pub belljar: PathBuf,
+    pub backend: Option<BackendName>,
+    pub identity: Identity,
+}
+
+#[derive(Debug)]
+pub struct Stage {
+    arm: Arm,
+    root: PathBuf,
+    places: Cell<u32>,
+}
+
+/// Where a control runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unprotected {
+    /// On the host, as whoever runs this.
+    Directly,
+    /// In namespaces of its own: what it does there is gone afterwards. Uid 0, of the host if that is
+    /// who runs this.
+    Scratch,
+    /// The same, always with a user namespace.
+    MappedScratch,
+}
+
+/// One run of the command, as it is going to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    flags: Vec<OsString>,
+    words: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+}
+
+impl Run {
+    /// A probe in a workspace that has one.
+    pub(crate) fn of(workspace: &Path, probe: &str) -> Self {
+        let mut spelled = workspace.as_os_str().to_owned();
+        spelled.push(":rw");
+        Self {
+            flags: vec!["--workspace".into(), spelled],
+            words: vec!["/workspace/probe".into(), PROBE.into(), probe.into()],
+            env: Vec::new(),
+        }
+    }
+
+    /// No workspace; the probe is read-only at `/kit`.
+    pub(crate) fn without_workspace(stage: &Stage, probe: &str) -> Self {
+        let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
+        let run = Self { flags: vec!["--workspace".into(), "none".into()], words, env: Vec::new() };
+        run.mount(&stage.kit(), "/kit")
+    }
+
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.words.push(arg.as_ref().to_owned());
+        self
+    }
+
+    pub(crate) fn args(self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        args.into_iter().fold(self, Self::arg)
+    }
+
+    pub(crate) fn flag(mut self, flag: impl AsRef<OsStr>) -> Self {
+        self.flags.push(flag.as_ref().to_owned());
+        self
+    }
+
+    /// Read-only.
+    pub(crate) fn mount(self, source: &Path, target: &str) -> Self {
+        let mut spelled = source.as_os_str().to_owned();
+        spelled.push(":");
+        spelled.push(target);
+        self.flag("-v").flag(spelled)
+    }
+
+    /// A variable of the launcher, which is not meant to be the command's.
+    pub(crate) fn launcher_env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+}
+
+impl Stage {
+    pub fn new(arm: Arm) -> Result<Self, StageError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("belljar-prove-{}-{count}", std::process::id());
+        // Without links: it is compared with what the sandbox says.
+        let base = fs::canonicalize(std::env::temp_dir()).map_err(StageError::io("find the temporary directory"))?;
+        let root = base.join(name);
+        // Its name can be guessed, so it must not have been there before.
+        fs::DirBuilder::new().mode(0o755).create(&root).map_err(StageError::io(format!("make {}", root.display())))?;
+        let stage = Self { arm, root, places: Cell::new(0) };
+        fs::set_permissions(&stage.root, fs::Permissions::from_mode(0o755))
+            .map_err(StageError::io("let others reach the stage"))?;
+        stage.directory(&stage.belljar_home(), 0o700)?;
+        stage.directory(&stage.user_home(), 0o700)?;
+        stage.directory(&stage.kit(), 0o755)?;
+        let probe = stage.probe();
+        fs::copy(&stage.arm.belljar, &probe).map_err(StageError::io("copy the probe"))?;
+        fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).map_err(StageError::io("copy the probe"))?;
+        stage.give(&probe)?;
+        Ok(stage)
+    }
+
+    pub(crate) fn belljar_home(&self) -> PathBuf {
+        self.root.join("belljar-home")
+    }
+
+    /// What the launcher takes for the user's home.
+    pub(crate) fn user_home(&self) -> PathBuf {
+        self.root.join("user-home")
+    }
+
+    pub(crate) fn kit(&self) -> PathBuf {
+        self.root.join("kit")
+    }
+
+    pub(crate) fn probe(&self) -> PathBuf {
+        self.kit().join("probe")
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    /// Whether the runs are root's: then each has a host uid of its own.
+    pub(crate) fn starts_as_root(&self) -> bool {
+        self.is_root() && matches!(self.arm.identity, Identity::Caller)
+    }
+
+    /// A new empty directory that belongs to who starts the runs.
+    pub(crate) fn place(&self) -> Result<PathBuf, StageError> {
+        let number = self.places.get();
+        self.places.set(number + 1);
+        let path = self.root.join(format!("place-{number}"));
+        self.directory(&path, 0o755)?;
+        Ok(path)
+    }
+
+    /// A place with the probe in it.
+    pub(crate) fn workspace(&self) -> Result<PathBuf, StageError> {
+        let path = self.place()?;
+        let probe = path.join("probe");
+        // The same file, where the file system can do that: it is large.
+        fs::hard_link(self.probe(), &probe)
+            .or_else(|_| fs::copy(self.probe(), &probe).map(drop))
+            .map_err(StageError::io("put the probe into the workspace"))?;
+        Ok(path)
+    }
+
+    pub(crate) fn directory(&self, path: &Path, mode: u32) -> Result<(), StageError> {
+        let made = fs::DirBuilder::new().mode(mode).create(path);
+        made.map_err(StageError::io(format!("make {}", path.display())))?;
+        self.give(path)
+    }
+
+    pub(crate) fn file(&self, path: &Path, content: &str) -> Result<(), StageError> {
+        fs::write(path, content).map_err(StageError::io(format!("write {}", path.display())))?;
+        self.give(path)
+    }
+
+    fn give(&self, path: &Path) -> Result<(), StageError> {
+        match &self.arm.identity {
+            Identity::Caller => Ok(()),
+            Identity::User { uid, gid, .. } => chown(path, Some(*uid), Some(*gid))
+                .map_err(StageError::io(format!("give {} away", path.display()))),
+        }
+    }
+
+    /// The command, as whoever is to start it. Its environment holds nothing that is not needed.
+    fn launcher(&self) -> Command {
+        let mut command = match &self.arm.identity {
+            Identity::Caller => Command::new(&self.arm.belljar),
+            Identity::User { uid, gid, cgroups } => {
+                let mut command = Command::new(self.probe());
+                let cgroups: Vec<OsString> = cgroups.iter().map(|path| path.clone().into()).collect();
+                command.args([PROBE, "as", &uid.to_string(), &gid.to_string()]);
+                command.arg(cgroups.join(OsStr::new(",")));
+                command.arg(&self.arm.belljar);
+                command
+            }
+        };
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
+            .env("HOME", self.user_home())
+            .env(env::HOME, self.belljar_home())
+            .current_dir(&self.root);
+        command
+    }
+
+    pub(crate) fn command(&self, run: &Run) -> Command {
+        let mut command = self.launcher();
+        command.args(["run", "--no-config", "-q"]);
+        if let Some(backend) = self.arm.backend {
+            command.args(["--backend", backend.name()]);
+        }
+        command.args(&run.flags).arg("--").args(&run.words);
+        command.envs(run.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// The run, from start to end.
+    pub(crate) fn inside(&self, run: &Run) -> Result<Seen, StageError> {
+        process::to_the_end(&mut self.command(run), "the run", LIMIT)
+    }
+
+    pub(crate) fn start_inside(&self, run: &Run) -> Result<Running, StageError> {
+        Running::start(&mut self.command(run), "the run")
+    }
+
+    /// The same attempt where nothing forbids it.
+    pub(crate) fn outside<W: AsRef<OsStr>>(
+        &self,
+        where_to: Unprotected,
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Seen, StageError> {
+        process::to_the_end(&mut self.control(where_to, words), "the control", LIMIT)
+    }
+
+    pub(crate) fn control<W: AsRef<OsStr>>(
+        &self,
+        where_to: Unprotected,
+        words: impl IntoIterator<Item = W>,
+    ) -> Command {
+        let mut command = Command::new(self.probe());
+        command.arg(PROBE);
+        match where_to {
+            Unprotected::Directly => {}
+            Unprotected::Scratch if self.is_root() => drop(command.args(["scratch", "root"])),
+            Unprotected::Scratch | Unprotected::MappedScratch => {
+                command.args(["scratch", "mapped"]);
+            }
+        }
+        command.args(words).current_dir(&self.root);
+        command
+    }
+
+    /// What the backend promises for a clause, with these flags. `Err` inside is why it is not enforced.
+    pub(crate) fn promise(&self, clause: Clause, flags: &[&str]) -> Result<Result<(), String>, StageError> {
+        let mut command = self.launcher();
+        command.args(["run", "--no-config", "--dry-run", "--json", "--workspace", "none"]);
+        if let Some(backend) = self.arm.backend {
+            command.args(["--backend", backend.name()]);
+        }
+        command.args(flags).args(["--", "true"]);
+        let seen = process::to_the_end(&mut command, "the plan", LIMIT)?;
+        let plan: serde_json::Value = serde_json::from_slice(&seen.stdout)
+            .map_err(|error| StageError::Unexpected(format!("the plan is no JSON: {error}: {}", seen.stderr)))?;
+        let promised = &plan["plan"]["posture"][clause.name()];
+        match promised["is"].as_str() {
+            Some("enforced") => Ok(Ok(())),
+            Some(word) => {
+                let why = promised["why"].as_str().unwrap_or_default();
+                Ok(Err(format!("{clause} is {word} here: {why}")))
+            }
+            None => Err(StageError::Unexpected(format!("the plan says nothing about {clause}"))),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root); // nobody to tell; it is in the temporary directory
+    }
+}

@@ -1,0 +1,135 @@
+//! What lies around on the host: listeners that count, processes that sleep, processes to look for.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Identity, Stage, StageError};
+use crate::probe::PROBE;
+
+/// Accepts and counts, until it is dropped.
+pub(crate) struct Listener {
+    accepted: Arc<AtomicU32>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    pub(crate) fn on_loopback(address: &str) -> Result<(Self, SocketAddr), StageError> {
+        let failed = || StageError::io(format!("listen on {address}"));
+        let listener = TcpListener::bind(address).map_err(failed())?;
+        let address = listener.local_addr().map_err(failed())?;
+        listener.set_nonblocking(true).map_err(failed())?;
+        Ok((Self::count(move || listener.accept().map(drop)), address))
+    }
+
+    pub(crate) fn on_path(path: &Path) -> Result<Self, StageError> {
+        let listener = UnixListener::bind(path)
+            .map_err(StageError::io(format!("listen on {}", path.display())))?;
+        // Whoever finds it may talk to it.
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(path, everybody).map_err(StageError::io("open the socket to all"))?;
+        Self::unix(listener)
+    }
+
+    pub(crate) fn on_abstract_name(name: &str) -> Result<Self, StageError> {
+        let listener = UnixAddr::from_abstract_name(name)
+            .and_then(|address| UnixListener::bind_addr(&address))
+            .map_err(StageError::io(format!("listen on @{name}")))?;
+        Self::unix(listener)
+    }
+
+    fn unix(listener: UnixListener) -> Result<Self, StageError> {
+        listener.set_nonblocking(true).map_err(StageError::io("listen"))?;
+        Ok(Self::count(move || listener.accept().map(drop)))
+    }
+
+    fn count(accept: impl Fn() -> std::io::Result<()> + Send + 'static) -> Self {
+        let (accepted, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, stopped) = (Arc::clone(&accepted), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                match accept() {
+                    Ok(()) => drop(counted.fetch_add(1, Ordering::Relaxed)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
+        Self { accepted, stop, thread: Some(thread) }
+    }
+
+    /// How many came so far; one that has just connected may still be on its way.
+    pub(crate) fn accepted(&self) -> u32 {
+        std::thread::sleep(Duration::from_millis(20));
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it has nothing to say
+        }
+    }
+}
+
+/// A process of the host that belongs to who starts the runs.
+pub(crate) struct Sleeper(Child);
+
+impl Sleeper {
+    pub(crate) fn start(stage: &Stage) -> Result<Self, StageError> {
+        let mut command = Command::new(stage.probe());
+        command.arg(PROBE);
+        if let Identity::User { uid, gid, .. } = &stage.arm.identity {
+            command.args(["as", &uid.to_string(), &gid.to_string(), ""]).arg(stage.probe()).arg(PROBE);
+        }
+        command.args(["sleep", "60000"]).current_dir(&stage.root);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        child.map(Self).map_err(StageError::io("start a process to look for"))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // ended by itself is as good
+        let _ = self.0.wait();
+    }
+}
+
+/// The host's processes that have a word among their arguments.
+pub(crate) fn with_argument(word: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+    })
+    .collect()
+}
+
+/// Waits until no process has that word among its arguments. The ones that stay.
+pub(crate) fn wait_until_none(word: &str, limit: Duration) -> Vec<u32> {
+    let until = Instant::now() + limit;
+    loop {
+        let left = with_argument(word);
+        if left.is_empty() || Instant::now() >= until {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
