@@ -10,7 +10,7 @@ use super::record::RunRecord;
 use super::{DryRun, LaunchError, Observer, Outcome, Streams, writable};
 use crate::block_on;
 use crate::home::Home;
-use crate::supervise::{Supervised, open, supervise};
+use crate::supervise::{DiskLimit, Supervised, open, supervise};
 
 /// A backend, chosen and asked, and its plan. Nothing exists yet.
 pub struct Prepared {
@@ -112,6 +112,7 @@ fn attempt(
     refuse_if_unmet(&prepared, &bound.posture)?; // binding may have found out more
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
+    let disk = disk_limit(&prepared.plan, place, &bound.writable_trees);
     let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
     let mut record = RunRecord::new(place.id, &prepared.spec, &prepared.plan, &posture);
     let mut started = block_on(prepared.backend.start(bound))?;
@@ -122,7 +123,7 @@ fn attempt(
             // Both while the sandbox locks itself down, and both before it is let go.
             started.make_limits()?;
             record.write(&place.directory)?;
-            Ok(supervise(opened, &mut started, &prepared.plan, &expectation, || let_go(observer))?)
+            Ok(supervise(opened, &mut started, &prepared.plan, &expectation, disk, || let_go(observer))?)
         });
     started.kill(); // the kernel takes it apart while the record is written
     let supervised = match supervised {
@@ -156,6 +157,12 @@ fn attempt(
         record.write(&place.directory)?;
     }
     Ok(outcome)
+}
+
+/// A command without a boundary is not watched: what it writes cannot be told from what others write.
+fn disk_limit(plan: &Plan, place: &RunPlace, trees: &[PathBuf]) -> Option<DiskLimit> {
+    let bytes = plan.limits.disk.filter(|_| plan.backend != BackendName::Host)?;
+    Some(DiskLimit { bytes, home: place.home(), trees: trees.to_vec() })
 }
 
 /// Nothing was let go: what was made for it is taken away, and both failures are told.

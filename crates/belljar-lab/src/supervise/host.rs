@@ -49,7 +49,9 @@ pub(super) fn supervise(
                 Reaction::Kill => started.kill(),
             }
         }
-        sinks.move_bytes(None);
+        if sinks.move_bytes(None) {
+            state.something_happened(Instant::now());
+        }
         match state.due(Instant::now()) {
             Due::Nothing => {}
             Due::AskToStop => {

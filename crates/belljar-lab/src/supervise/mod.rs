@@ -5,6 +5,7 @@
 
 mod capture;
 mod channel;
+mod disk;
 mod host;
 mod outside;
 mod sinks;
@@ -25,6 +26,8 @@ use rustix::io::Errno;
 
 use crate::run::{Captured, Streams};
 use channel::Channel;
+pub(crate) use disk::DiskLimit;
+use disk::DiskWatch;
 use outside::{Signals, host_uid_of_child};
 use sinks::Sinks;
 use state::{State, Stopping};
@@ -86,6 +89,7 @@ impl Supervised {
                 Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline),
             ),
             (Some(Stopping::DiskFull), _) => (StopReason::Limit, killed(ExitSource::Policy)),
+            (Some(Stopping::Idle), _) => (StopReason::Idle, killed(ExitSource::Deadline)),
             (_, Some(ExitStatus::Signal(9)) | None) if oom_kills > 0 => {
                 (StopReason::Oom, killed(ExitSource::Oom))
             }
@@ -138,6 +142,7 @@ pub(crate) fn supervise(
     started: &mut Started,
     plan: &Plan,
     expectation: &Expectation,
+    disk: Option<DiskLimit>,
     let_go: impl FnOnce(),
 ) -> Result<Supervised, SuperviseError> {
     let (mut channel, signals, terminal, streams) = match opened {
@@ -161,9 +166,13 @@ pub(crate) fn supervise(
     let_go();
     channel.let_go()?;
     let begun = Instant::now();
+    let disk = disk
+        .map(DiskWatch::start)
+        .transpose()
+        .map_err(|error| SuperviseError::Step("watch the disk", error))?;
     let state = State::new(plan, begun);
     let sinks = Sinks::new(started, streams, plan.limits.output);
-    let mut run = Run { started, channel, signals, terminal, sinks, state, supervised };
+    let mut run = Run { started, channel, signals, terminal, sinks, state, disk, supervised };
     run.follow()?;
     let Run { mut supervised, sinks, terminal, .. } = run;
     drop(terminal); // the caller's terminal as it was, before anything is said
@@ -179,6 +188,7 @@ struct Run<'a> {
     terminal: Option<RawTerminal>,
     sinks: Sinks,
     state: State,
+    disk: Option<DiskWatch>,
     supervised: Supervised,
 }
 
@@ -188,9 +198,12 @@ impl Run<'_> {
             self.wait()?;
             self.take_signals();
             self.take_messages();
-            self.sinks.move_bytes(Some(&mut self.channel));
+            if self.sinks.move_bytes(Some(&mut self.channel)) {
+                self.state.something_happened(Instant::now());
+            }
             self.channel.flush();
             self.keep_time();
+            self.keep_disk();
         }
         Ok(())
     }
@@ -199,6 +212,9 @@ impl Run<'_> {
         let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
         if !self.state.is_over() {
             fds.push(self.channel.poll_fd());
+        }
+        if let (Some(disk), false) = (&self.disk, self.state.is_over()) {
+            fds.push(PollFd::new(&disk.fd, PollFlags::IN));
         }
         self.sinks.watch(Some(&self.channel), &mut fds);
         let timeout = self.state.next_moment().map(|at| {
@@ -250,7 +266,10 @@ impl Run<'_> {
 
     fn take(&mut self, news: channel::News) {
         match news {
-            channel::News::Terminal(bytes) => self.sinks.terminal_output(&bytes),
+            channel::News::Terminal(bytes) => {
+                self.state.something_happened(Instant::now());
+                self.sinks.terminal_output(&bytes);
+            }
             channel::News::NotExecuted(failure) => {
                 self.supervised.failure = Some(failure);
                 self.end();
@@ -280,6 +299,17 @@ impl Run<'_> {
             state::Due::Nothing => {}
             state::Due::AskToStop => self.channel.signal_all(libc_signal::TERM),
             state::Due::Kill => self.started.kill(),
+        }
+    }
+}
+
+impl Run<'_> {
+    fn keep_disk(&mut self) {
+        let passed = self.disk.as_ref().is_some_and(|disk| sinks::is_readable(&disk.fd));
+        if passed && !self.state.is_over() {
+            self.supervised.stopping = Some(Stopping::DiskFull);
+            self.disk = None;
+            self.started.kill();
         }
     }
 }

@@ -118,14 +118,15 @@ impl Sinks {
     }
 
     /// Only a command behind a boundary has a channel.
-    pub(super) fn move_bytes(&mut self, mut channel: Option<&mut Channel>) {
+    /// `true`: the command said something.
+    pub(super) fn move_bytes(&mut self, mut channel: Option<&mut Channel>) -> bool {
         self.stdout.pass_on(channel.as_deref_mut());
         self.stderr.pass_on(None);
-        self.stdout.take_in();
-        self.stderr.take_in();
+        let said = self.stdout.take_in() + self.stderr.take_in();
         if let Some(input) = &mut self.input {
             input.move_bytes(channel);
         }
+        said > 0
     }
 
     /// The command is over, but something on the host may hold its streams open: what is there now is
@@ -176,21 +177,24 @@ impl Outlet {
     }
 
     /// Reads only when everything before has been passed on.
-    fn take_in(&mut self) {
+    fn take_in(&mut self) -> usize {
         let mut buffer = [0; CHUNK];
+        let mut taken = 0;
         while self.waiting.is_empty() {
-            let Some(from) = &self.from else { return };
+            let Some(from) = &self.from else { break };
             match rustix::io::read(from, &mut buffer) {
                 Ok(0) => self.from = None,
                 Ok(length) => {
+                    taken += length;
                     self.accept(&buffer[..length]);
                     self.pass_on(None);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => break,
                 Err(_) => self.from = None,
             }
         }
+        taken
     }
 
     fn accept(&mut self, bytes: &[u8]) {
@@ -309,7 +313,7 @@ fn is_writable(fd: &OwnedFd) -> bool {
     ready(fd, PollFlags::OUT)
 }
 
-fn is_readable(fd: &OwnedFd) -> bool {
+pub(super) fn is_readable(fd: &OwnedFd) -> bool {
     ready(fd, PollFlags::IN)
 }
 

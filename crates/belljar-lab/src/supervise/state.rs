@@ -10,6 +10,8 @@ use super::libc_signal::{HUP, INT, QUIT, TERM};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopping {
     Deadline,
+    /// It said nothing for too long.
+    Idle,
     DiskFull,
     /// Somebody sent belljar a signal.
     Asked {
@@ -35,6 +37,8 @@ pub(super) enum Due {
 pub(super) struct State {
     deadline: Option<Instant>,
     grace: Duration,
+    idle: Option<Duration>,
+    heard: Instant,
     /// When grace is over.
     kill_at: Option<Instant>,
     interrupted: bool,
@@ -48,6 +52,8 @@ impl State {
         Self {
             deadline: plan.limits.time.map(|limit| begun + limit),
             grace: plan.limits.stop_timeout,
+            idle: plan.limits.idle,
+            heard: begun,
             kill_at: None,
             interrupted: false,
             stopping: None,
@@ -67,11 +73,17 @@ impl State {
     pub(super) fn end(&mut self) {
         self.over = true;
         self.deadline = None;
+        self.idle = None;
         self.kill_at = None;
     }
 
+    pub(super) fn something_happened(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
     pub(super) fn next_moment(&self) -> Option<Instant> {
-        [self.deadline, self.kill_at].into_iter().flatten().min()
+        let idle = self.idle.map(|idle| self.heard + idle);
+        [self.deadline, idle, self.kill_at].into_iter().flatten().min()
     }
 
     /// An interrupt is the command's to answer, once. To terminate or hang up is the end, after grace.
@@ -103,6 +115,12 @@ impl State {
         if self.deadline.is_some_and(|at| now >= at) {
             self.deadline = None;
             self.stopping = Some(Stopping::Deadline);
+            self.kill_at = Some(now + self.grace);
+            return Due::AskToStop;
+        }
+        if self.idle.is_some_and(|idle| now >= self.heard + idle) {
+            self.idle = None;
+            self.stopping = self.stopping.or(Some(Stopping::Idle));
             self.kill_at = Some(now + self.grace);
             return Due::AskToStop;
         }
