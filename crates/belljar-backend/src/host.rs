@@ -73,7 +73,7 @@ impl Backend for Host {
         })
     }
 
-    fn bind<'a>(&'a self, plan: &'a Plan, _: &'a Place) -> BoxFuture<'a, Result<Bound, BindError>> {
+    fn bind<'a>(&'a self, plan: &'a Plan, place: &'a Place) -> BoxFuture<'a, Result<Bound, BindError>> {
         let nothing = Expectation {
             user: User::default(),
             uid_map: String::new(),
@@ -86,11 +86,14 @@ impl Backend for Host {
             environment: Vec::new(),
             writable: Vec::new(),
         };
+        // The home inside does not exist outside; the run's own directory does.
+        let mut plan = plan.clone();
+        plan.command.env.insert("HOME".to_owned(), place.home.as_path().into());
         Box::pin(std::future::ready(Ok(Bound {
             expectation: nothing,
             posture: plan.posture.clone(),
             writable_trees: Vec::new(),
-            inner: BoundInner::Host(Box::new(plan.clone())),
+            inner: BoundInner::Host(Box::new(plan)),
         })))
     }
 

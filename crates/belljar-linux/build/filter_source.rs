@@ -67,7 +67,7 @@ fn read_line(line: &str, arch: &str, verdicts: &mut BTreeMap<String, Verdict>) -
         let verdict = match (verb, &conditions, before) {
             ("allow", None, None) => Verdict::Allow,
             ("deny", None, None) => Verdict::Deny,
-            ("deny", Some(text), before @ (Some(Verdict::Allow | Verdict::DenyWhen(_)))) => {
+            ("deny", Some(text), before @ Some(Verdict::Allow | Verdict::DenyWhen(_))) => {
                 let mut rules = match before {
                     Some(Verdict::DenyWhen(rules)) => rules,
                     _ => Vec::new(),

@@ -165,7 +165,10 @@ fn read_line(line: &str) -> Vec<Rule> {
     };
     let conditions: Vec<Condition> =
         text.split(" and ").filter(|text| !text.is_empty()).filter_map(condition).collect();
-    names.iter().map(|name| Rule { name: (*name).to_owned(), conditions: conditions.clone() }).collect()
+    names
+        .iter()
+        .map(|name| Rule { name: (*name).to_owned(), conditions: conditions.clone() })
+        .collect()
 }
 
 fn condition(text: &str) -> Option<Condition> {
@@ -220,7 +223,10 @@ mod tests {
         let denied_lines = SOURCE
             .lines()
             .filter(|line| {
-                let line = line.strip_prefix("@x86_64 ").filter(|_| cfg!(target_arch = "x86_64")).unwrap_or(line);
+                let line = line
+                    .strip_prefix("@x86_64 ")
+                    .filter(|_| cfg!(target_arch = "x86_64"))
+                    .unwrap_or(line);
                 line.starts_with("deny ")
             })
             .count();
@@ -246,7 +252,8 @@ mod tests {
         for name in ["unshare", "socket", "openat", "prlimit64", "ioctl", "personality"] {
             assert!(has(name, true) && has(name, false), "{name}");
         }
-        let high = calls.iter().find(|call| call.name == "ioctl" && call.args[1] > u64::from(u32::MAX));
+        let high =
+            calls.iter().find(|call| call.name == "ioctl" && call.args[1] > u64::from(u32::MAX));
         assert!(high.is_some_and(|call| call.denied), "the high spelling is the same call");
     }
 }

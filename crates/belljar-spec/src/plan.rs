@@ -67,6 +67,8 @@ pub enum Tree {
     System,
     /// A tree that people write to: sockets in it must not answer, its files keep their owner.
     User,
+    /// A part of a root file system in a directory: like `User`; a link in it stays a link.
+    Root,
     /// An install prefix: like `User`, with its credentials left out.
     Tool,
     /// The run's own directory.

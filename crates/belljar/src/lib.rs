@@ -4,6 +4,7 @@
 //! A run is decided by [`config::load`], planned by [`run::prepare`] and started by [`run::launch`].
 
 pub use belljar_lab::{config, doctor, home, run};
+pub use belljar_prove as prove;
 pub use belljar_spec as spec;
 
 /// What `main` of a program does first if it starts sandboxes: the same executable is PID 1 inside.
@@ -11,6 +12,12 @@ pub use belljar_spec as spec;
 /// `Some` is the code to exit with.
 pub fn run_as_init(args: impl Iterator<Item = std::ffi::OsString>) -> Option<i32> {
     belljar_linux::init::run_if_asked(args)
+}
+
+/// The same for the probes of [`prove`], which are this executable too.
+#[doc(hidden)]
+pub fn run_probe_if_asked(args: impl Iterator<Item = std::ffi::OsString>) -> Option<i32> {
+    belljar_prove::run_if_asked(args)
 }
 
 /// Why a backend can, or cannot, be used here.

@@ -15,6 +15,9 @@ fn main() -> ExitCode {
     if let Some(code) = belljar::run_as_init(std::env::args_os()) {
         return exit(code);
     }
+    if let Some(code) = belljar::run_probe_if_asked(std::env::args_os()) {
+        return exit(code);
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     arguments.color.apply();
     exit(match arguments.verb {
         Verb::Run(run) => commands::run::run(run),
+        Verb::Prove(prove) => commands::prove::run(&prove),
         Verb::Doctor(doctor) => commands::doctor::run(&doctor),
         Verb::Backends(backends) => commands::backends::run(&backends),
         Verb::Config(config) => commands::config::run(config),

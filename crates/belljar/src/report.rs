@@ -38,9 +38,10 @@ pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
 /// The clauses that stopped a launch, each with its way out.
 pub(crate) fn unmet(missing: &[Unmet]) {
     for Unmet { clause, enforcement } in missing {
-        say(&format!("  {BOLD}{clause:<18}{BOLD:#} {}: {}", enforcement.word(), enforcement.reason()));
+        let why = folded(&format!("{}: {}", enforcement.word(), enforcement.reason()), 21);
+        say(&format!("  {BOLD}{clause:<18}{BOLD:#} {why}"));
         if let Some(fix) = enforcement.fix() {
-            say(&format!("  {:<18} fix: {fix}", ""));
+            say(&format!("  {:<18} fix: {}", "", folded(fix, 26)));
         }
     }
 }
@@ -49,4 +50,40 @@ pub(crate) fn json(value: &impl serde::Serialize) -> io::Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     out(&format!("{text}\n"));
     Ok(())
+}
+
+/// Names, as many as fit; then how many more.
+pub(crate) fn listed(names: &[String], width: usize) -> String {
+    let mut shown = String::new();
+    for (at, name) in names.iter().enumerate() {
+        if at > 0 && shown.len() + name.len() + 2 > width {
+            return format!("{shown} and {} more", names.len() - at);
+        }
+        if at > 0 {
+            shown.push_str(", ");
+        }
+        shown.push_str(name);
+    }
+    shown
+}
+
+/// Broken at words, so that it reads at 80 columns.
+pub(crate) fn folded(words: &str, indent: usize) -> String {
+    let width = 79 - indent;
+    let mut text = String::new();
+    let mut column = 0;
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            column = 0;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text
 }

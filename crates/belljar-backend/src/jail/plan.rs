@@ -20,6 +20,7 @@ const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/
 /// What tells of the host and could be read without being root. Files that only root can open need no
 /// cover: nobody inside is root, here or outside.
 const PROC_MASKED: &[&str] = &[
+    "/proc/cmdline",
     "/proc/kcore",
     "/proc/keys",
     "/proc/key-users",

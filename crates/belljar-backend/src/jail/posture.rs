@@ -56,7 +56,7 @@ fn sockets(spec: &RunSpec) -> Enforcement {
     let mut trees = spec.workspace.iter().chain(&spec.mounts);
     if trees.any(|mount| mount.mode == MountMode::Rw) {
         return Enforcement::weaker(
-            "in a writable tree, live sockets found at the start are covered; later ones are not",
+            "in a writable tree, sockets that the kernel lists by path at the start are covered; others answer",
         )
         .with_fix("mount it ro");
     }
@@ -70,7 +70,7 @@ fn limit(clause: Clause, held: &Result<String, Weakness>, spec: &RunSpec) -> Enf
         _ => spec.limits.pids.is_some(),
     };
     if !is_limited {
-        return Enforcement::absent("no limit is set");
+        return Enforcement::absent("no limit is set").with_fix("set one: --memory, --cpus or --pids-limit");
     }
     match (clause, held) {
         (_, Ok(how)) => Enforcement::enforced(how.clone()),
@@ -87,7 +87,7 @@ fn limit(clause: Clause, held: &Result<String, Weakness>, spec: &RunSpec) -> Enf
 
 fn quota(spec: &RunSpec) -> Enforcement {
     match spec.limits.disk {
-        None => Enforcement::absent("no limit is set"),
+        None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
         Some(_) => Enforcement::weaker("what the run writes is measured every few seconds, and the run stopped"),
     }
 }

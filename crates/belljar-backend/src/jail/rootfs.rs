@@ -33,7 +33,7 @@ const ETC_COPIED: &[&str] = &[
 pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<PlannedMount> {
     match rootfs {
         Rootfs::Host => from_host(user, hostname),
-        Rootfs::Directory { path } => from_directory(path, user, hostname),
+        Rootfs::Directory { path } => from_directory(path),
     }
 }
 
@@ -47,25 +47,19 @@ fn from_host(user: User, hostname: &str) -> Vec<PlannedMount> {
 }
 
 /// A whole root in a directory: its top-level parts, so that the sandbox's own `/proc`, `/dev` and
-/// `/tmp` have their place and no link in it can redirect a mount.
-fn from_directory(path: &OsText, user: User, hostname: &str) -> Vec<PlannedMount> {
+/// `/tmp` have their place and no link in it can redirect a mount. It brings its own `/etc`.
+fn from_directory(path: &OsText) -> Vec<PlannedMount> {
     let parts = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "var", "srv"];
-    let mut mounts: Vec<PlannedMount> = parts
-        .iter()
-        .map(|part| PlannedMount {
-            target: OsText::from(format!("/{part}")),
-            what: MountKind::Bind {
-                source: Source::Path { path: OsText::from(path.as_path().join(part)) },
-                access: Access::ReadOnly,
-                presence: Presence::IfPresent,
-                tree: Tree::User,
-            },
-        })
-        .collect();
-    // The directory brings its own /etc; only the names a run needs are there if it has none.
-    let _ = (user, hostname);
-    mounts.retain(|mount| !mount.target.as_bytes().is_empty());
-    mounts
+    let part = |part: &&str| PlannedMount {
+        target: OsText::from(format!("/{part}")),
+        what: MountKind::Bind {
+            source: Source::Path { path: OsText::from(path.as_path().join(part)) },
+            access: Access::ReadOnly,
+            presence: Presence::IfPresent,
+            tree: Tree::Root,
+        },
+    };
+    parts.iter().map(part).collect()
 }
 
 fn system(source: &str, target: &str) -> PlannedMount {

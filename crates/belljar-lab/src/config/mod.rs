@@ -125,6 +125,8 @@ pub enum ConfigError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Resolve(#[from] ResolveError),
+    #[error("{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence")]
+    NotYet { key: String, origin: String },
 }
 
 fn untrusted(path: &Path, standing: Standing, widenings: &[Widening]) -> String {
@@ -169,6 +171,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         manifest: manifest.clone(),
         env_files,
     };
+    refuse_what_is_not_there(&settings)?;
     let facts = host::facts(&invocation.cwd, &invocation.env);
     let spec = resolve(&settings, &request, &facts)?;
     for name in flags.passed_but_missing(&invocation.env) {
@@ -182,6 +185,39 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         manifest,
         warnings,
     })
+}
+
+/// Keys that parse, because their names are settled, and that nothing acts on yet.
+const NOT_YET: &[&str] = &[
+    "secret",
+    "route",
+    "agent",
+    "loop",
+    "service",
+    "setup",
+    "commands",
+    "retention",
+    "network.allow_private",
+    "sandbox.fallback",
+    "sandbox.oci_runtime",
+];
+
+fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
+    let is_below = |key: &str, section: &str| {
+        key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let found = settings.shown().into_iter().find(|shown| {
+        shown.origin != Origin::BuiltIn && NOT_YET.iter().any(|section| is_below(&shown.key, section))
+    });
+    match found {
+        Some(shown) => Err(ConfigError::NotYet { key: shown.key, origin: shown.origin.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// What the flags say, looked at before anything else: wrong usage makes nothing.
+pub fn check_flags(invocation: &Invocation) -> Result<(), ConfigError> {
+    invocation.flags.layers(&invocation.cwd).map(drop).map_err(ConfigError::from)
 }
 
 /// Reads and merges every layer.

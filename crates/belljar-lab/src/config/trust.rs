@@ -171,7 +171,8 @@ pub fn trust(examined: &Examined, home: &Home) -> Result<(), TrustError> {
 
 /// Forgets a manifest; says whether it was there.
 pub fn distrust(path: &Path, home: &Home) -> Result<Standing, TrustError> {
-    let path = canonical(path)?;
+    let path = if path.is_dir() { path.join(belljar_spec::manifest::FILE_NAME) } else { path.to_owned() };
+    let path = canonical(&path)?;
     let mut standing = Standing::Unknown;
     change(home, |store| {
         let before = store.stored.trusted.len();

@@ -107,6 +107,7 @@ fn attempt(
     };
     let known = writable::known(home).map_err(read_failed)?;
     set_run_id(&mut prepared, &place.id);
+    place.make_targets(&prepared.plan)?;
     let where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone());
     let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
     refuse_if_unmet(&prepared, &bound.posture)?; // binding may have found out more
@@ -149,6 +150,7 @@ fn attempt(
         attestation: supervised.attestation,
         leak: None,
     };
+    record.attestation = outcome.attestation.clone();
     record.outcome = Some(outcome.clone());
     record.write(&place.directory)?;
     if let Err(leak) = started.destroy() {
@@ -211,9 +213,7 @@ fn where_it_lives(
         _ => None,
     }));
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
-    let executable = std::env::current_exe()
-        .ok()
-        .and_then(|exe| exe.parent().map(PathBuf::from));
+    let executable = std::env::current_exe().ok();
     Place {
         run: place.id.to_string(),
         home: place.home(),

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar_spec::RunId;
+use belljar_spec::{MountKind, Plan, RunId, Source};
 use rustix::fs::{FlockOperation, flock};
 
 use super::LaunchError;
@@ -58,6 +58,32 @@ impl RunPlace {
 
     pub(super) fn home(&self) -> PathBuf {
         self.directory.join("home")
+    }
+
+    /// Places for mounts that go into the run's own home: it is ours, so they can be made.
+    pub(super) fn make_targets(&self, plan: &Plan) -> Result<(), LaunchError> {
+        let own = plan.mounts.iter().find(|mount| {
+            matches!(mount.what, MountKind::Bind { source: Source::RunHome, .. })
+        });
+        let Some(inside) = own.map(|mount| mount.target.as_path()) else { return Ok(()) };
+        for mount in &plan.mounts {
+            let relative = mount.target.as_path().strip_prefix(inside).ok();
+            let Some(relative) = relative.filter(|path| !path.as_os_str().is_empty()) else { continue };
+            let path = self.home().join(relative);
+            let is_file = match &mount.what {
+                MountKind::Bind { source: Source::Path { path }, .. } => path.as_path().is_file(),
+                _ => false,
+            };
+            let made = match (is_file, path.parent()) {
+                (true, Some(parent)) => DirBuilder::new()
+                    .recursive(true)
+                    .create(parent)
+                    .and_then(|()| OpenOptions::new().create(true).append(true).open(&path).map(drop)),
+                _ => DirBuilder::new().recursive(true).create(&path),
+            };
+            made.map_err(|error| LaunchError::Record { path, error })?;
+        }
+        Ok(())
     }
 
     /// The run is over: its directory stays, the sign of life goes.

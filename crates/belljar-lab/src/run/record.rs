@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{BackendName, Plan, Posture, RECORD_VERSION, RunId, RunSpec, Waiver};
+use belljar_spec::{Attestation, BackendName, Plan, Posture, RECORD_VERSION, RunId, RunSpec, Waiver};
 use serde::{Deserialize, Serialize};
 
 use super::{LaunchError, Outcome};
@@ -21,6 +21,9 @@ pub(crate) struct RunRecord {
     pub plan_hash: String,
     pub posture: Posture,
     pub waivers: Vec<Waiver>,
+    /// What the command's process read back before it was let go.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub attestation: Option<Box<Attestation>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<Outcome>,
 }
@@ -36,6 +39,7 @@ impl RunRecord {
             plan_hash: plan.hash(),
             posture: posture.clone(),
             waivers: spec.waivers.clone(),
+            attestation: None,
             outcome: None,
         }
     }

@@ -39,7 +39,7 @@ pub enum SuperviseError {
     Step(&'static str, #[source] Errno),
     #[error(transparent)]
     SetUp(StartError),
-    #[error("the sandbox was set up wrongly ({step}): {why}")]
+    #[error("the command could not be prepared ({step}): {why}")]
     LockDown { step: String, why: String },
     #[error("PID 1 speaks another protocol: {0}")]
     Hello(String),

@@ -28,7 +28,7 @@ enum Target {
         at_once: usize,
     },
     Kept(HeadAndTail),
-    /// The caller's end is closed: the command's output is read and dropped.
+    /// The caller's end is closed.
     Closed,
 }
 
@@ -224,7 +224,11 @@ impl Outlet {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => self.to = Target::Closed, // as when `| head` has had enough
+                Err(_) => {
+                    // As when `| head` has had enough: the command is told the same way.
+                    self.to = Target::Closed;
+                    self.from = None;
+                }
             }
         }
         self.waiting.drain(..written);

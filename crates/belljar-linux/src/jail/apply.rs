@@ -147,8 +147,6 @@ fn limit_namespaces() {
         ("user/max_user_namespaces", "0"),
         ("user/max_net_namespaces", "0"),
         ("user/max_inotify_instances", "64"),
-        // 2: a file in memory can never be executed.
-        ("vm/memfd_noexec", "2"),
     ] {
         let _ = std::fs::write(format!("/proc/sys/{knob}"), value);
     }

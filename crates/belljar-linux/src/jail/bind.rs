@@ -11,14 +11,14 @@ use belljar_spec::{
     Access, Clause, Enforcement, Expectation, ExpectedMount, HostUid, MountKind, OsText, Plan,
     PlannedMount, Posture, Presence, Source, Tree,
 };
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::identity::{HostIdentity, IdentityError, Pair};
 use super::idmap::IdMaps;
 use crate::mountinfo::MountTable;
-use super::resolve::{ResolveError, Resolved, resolve};
+use super::resolve::{ResolveError, Resolved, file_type, resolve};
 use super::sensitive::{OwnPlaces, SourceRefused, TOOL_CREDENTIALS, check as check_source};
 use crate::sys::mount::{Depth, MountAttr, set_attributes, set_id_map};
 
@@ -65,7 +65,7 @@ pub struct Place {
     pub home: PathBuf,
     /// Belljar's own directories.
     pub own: Vec<PathBuf>,
-    /// The directory of the running executable: visible in a workspace at most read-only.
+    /// The running executable: it and its directory are visible in a workspace at most read-only.
     pub executable: Option<PathBuf>,
     /// Trees that a run could write, now or earlier.
     pub run_writable: Vec<PathBuf>,
@@ -141,6 +141,7 @@ pub(crate) struct Layer {
 pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     let table = MountTable::read()
         .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
+    let plan = &with_link_targets(plan);
     let opened = open_sources(plan, place)?;
     let identity = match plan.identity.host {
         HostUid::PerRun => HostIdentity::choose()?,
@@ -174,6 +175,41 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     Ok(Bound { plan: plan.clone(), identity, mounts, run, expectation, posture, writable_trees: writable })
 }
 
+/// A link in the workspace that names the source of a mount by its absolute path (`data -> /srv/data`)
+/// should work inside: the source then appears read-only at that path too.
+fn with_link_targets(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    let given = |mount: &PlannedMount| match &mount.what {
+        MountKind::Bind { source: Source::Path { path }, tree: Tree::User, access, .. } => {
+            Some((path.as_path().to_owned(), *access))
+        }
+        _ => None,
+    };
+    let trees: Vec<(PathBuf, Access)> = plan.mounts.iter().filter_map(given).collect();
+    let Some((workspace, _)) = trees.iter().find(|(_, access)| *access == Access::Writable) else {
+        return plan;
+    };
+    let entries = std::fs::read_dir(workspace).into_iter().flatten().flatten();
+    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    let named: Vec<PathBuf> = links.filter_map(|link| std::fs::read_link(link.path()).ok()).collect();
+    for (source, _) in &trees {
+        let is_named = source != workspace && named.iter().any(|target| target.starts_with(source));
+        let is_there = plan.mounts.iter().any(|mount| source.starts_with(mount.target.as_path()));
+        if is_named && !is_there {
+            plan.mounts.push(PlannedMount {
+                target: OsText::from(source.as_path()),
+                what: MountKind::Bind {
+                    source: Source::Path { path: OsText::from(source.as_path()) },
+                    access: Access::ReadOnly,
+                    presence: Presence::Required,
+                    tree: Tree::User,
+                },
+            });
+        }
+    }
+    plan
+}
+
 /// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
 fn open_sources(plan: &Plan, place: &Place) -> Result<Vec<Option<Resolved>>, BindError> {
     let own = OwnPlaces::of(&place.own);
@@ -191,6 +227,9 @@ fn open_source(
         Source::Path { path } => path.as_path(),
         Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),
     };
+    if *tree == Tree::Root && path.is_symlink() {
+        return Ok(None); // becomes a link
+    }
     let opened = match resolve(path, &place.run_writable) {
         Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
         opened => opened?,
@@ -238,6 +277,14 @@ impl Binder<'_> {
         for (planned, source) in self.plan.mounts.iter().zip(opened) {
             let target = planned.target.as_path().to_owned();
             let kind = match &planned.what {
+                MountKind::Bind { source: Source::Path { path }, tree: Tree::Root, .. }
+                    if path.as_path().is_symlink() =>
+                {
+                    // Followed inside, where it means a place of this root.
+                    let to = std::fs::read_link(path.as_path());
+                    let path = path.as_path().to_owned();
+                    BoundKind::Symlink { to: to.map_err(|error| BindError::Read { path, error })? }
+                }
                 MountKind::Bind { access, tree, .. } => match source {
                     Some(source) => match self.bind_tree(source, *access, *tree, &mut maps)? {
                         Shape::Tree(tree) => BoundKind::Tree(tree),
@@ -282,7 +329,7 @@ impl Binder<'_> {
             return Ok(Shape::Link(to));
         }
         let through_overlay =
-            access == Access::ReadOnly && matches!(tree, Tree::User | Tree::Tool) && source.is_directory();
+            access == Access::ReadOnly && matches!(tree, Tree::User | Tree::Tool | Tree::Root) && source.is_directory();
         let below = self.table.below(&source.path);
         let as_root = rustix::process::geteuid().is_root();
         if through_overlay && !as_root && !below.is_empty() {
@@ -313,6 +360,12 @@ impl Binder<'_> {
                 Via::Bind => pinned(&opened),
             };
             submounts.push((relative, layer));
+        }
+        if file_type(&source.stat) == FileType::Socket {
+            self.posture.set(
+                Clause::FsSockets,
+                Enforcement::weaker(format!("{} was given by name", source.path.display())),
+            );
         }
         let (mut shielded, mut sockets) = (Vec::new(), Vec::new());
         if access == Access::Writable && matches!(tree, Tree::User) {
@@ -383,7 +436,11 @@ impl Binder<'_> {
     /// next run.
     fn shielded_in(&self, tree: &Path) -> Vec<PathBuf> {
         let manifest = self.plan.shielded.iter().map(OsText::as_path);
-        let executable = self.place.executable.iter().map(PathBuf::as_path);
+        // The whole directory, or where that is the tree's own root the file.
+        let executable = self.place.executable.iter().filter_map(|file| match file.parent() {
+            Some(directory) if directory == tree => Some(file.as_path()),
+            directory => directory,
+        });
         manifest
             .chain(executable)
             .filter_map(|path| path.strip_prefix(tree).ok())

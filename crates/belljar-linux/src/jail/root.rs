@@ -3,6 +3,7 @@
 //! Everything is done relative to the descriptor of the new root, never through a link: a name that
 //! is missing is made only in the root's own tmpfs, so nothing appears in a tree of the host.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -41,7 +42,8 @@ pub(crate) enum RootError {
 /// The new root, while it is being built.
 pub(crate) struct Root {
     pub(crate) fd: OwnedFd,
-    device: u64,
+    /// File systems that were made here: names can be made in them.
+    own_devices: RefCell<Vec<u64>>,
 }
 
 impl Root {
@@ -51,7 +53,7 @@ impl Root {
         let fd = new_tmpfs(&[("mode", "0755"), ("size", "16m"), ("nr_inodes", "8k")]).map_err(failed)?;
         move_mount(&fd, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(failed)?;
         let device = fstat(&fd).map_err(failed)?.st_dev;
-        Ok(Self { fd, device })
+        Ok(Self { fd, own_devices: RefCell::new(vec![device]) })
     }
 
     pub(crate) fn add(&self, mount: &BoundMount) -> Result<(), RootError> {
@@ -159,6 +161,7 @@ impl Root {
         let at = self.target(target, TargetKind::Directory)?;
         let (size, mode) = (size.to_string(), format!("{mode:o}"));
         let mount = new_tmpfs(&[("size", &size), ("mode", &mode)]).map_err(failed)?;
+        self.own_devices.borrow_mut().push(fstat(&mount).map_err(failed)?.st_dev);
         put(&mount, &at).map_err(failed)
     }
 
@@ -257,14 +260,15 @@ impl Root {
         Ok(copy)
     }
 
-    /// Opens a place for a mount. What is missing is made, but only in the root's own tmpfs.
+    /// Opens a place for a mount. What is missing is made, but only in a file system made here.
     fn target(&self, path: &Path, kind: TargetKind) -> Result<OwnedFd, RootError> {
         match self.open_existing(path) {
             Err(RootError::TargetMissing(_)) => {}
             found => return found,
         }
         let (parent, name) = self.parent_of(path)?;
-        let is_ours = fstat(&parent).is_ok_and(|stat| stat.st_dev == self.device);
+        let device = fstat(&parent).map_err(|error| RootError::Make(path.to_owned(), error))?.st_dev;
+        let is_ours = self.own_devices.borrow().contains(&device);
         if !is_ours {
             return Err(RootError::TargetMissing(path.to_owned()));
         }

@@ -27,7 +27,8 @@ pub(super) fn canary(args: &Arguments<'_>) -> Probed {
     }
     let own = std::env::vars_os().any(|(_, value)| holds(value.as_encoded_bytes()));
     told.tried("own environment", if own { Ok(()) } else { Err(Errno::NOENT) });
-    let own: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+    let own: Vec<String> =
+        std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     told.fact("variables", own.join(","));
     Ok(told)
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use belljar_linux::sys::attempt;
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags, fstat, linkat, open, renameat_with, setxattr,
+    CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags, fstat, linkat, open, renameat_with,
+    setxattr,
 };
 use rustix::io::Errno;
 
@@ -122,7 +123,8 @@ pub(super) fn flip(args: &Arguments<'_>) -> Probed {
     let until = Instant::now() + Duration::from_millis(args.number(2, "milliseconds")?.min(60_000));
     let mut flips = 0_u64;
     while Instant::now() < until {
-        renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(ProbeError::step("exchange"))?;
+        renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
+            .map_err(ProbeError::step("exchange"))?;
         flips += 1;
     }
     let mut told = Told::default();
@@ -169,7 +171,8 @@ pub(super) fn nodes(args: &Arguments<'_>) -> Probed {
 /// The setuid and the setgid bit, through every call that can set one.
 pub(super) fn setuid(args: &Arguments<'_>) -> Probed {
     const CHANGES: &[&str] = &["chmod", "fchmodat", "fchmodat2", "fchmod"];
-    const MAKES: &[&str] = &["open", "openat", "openat2", "creat", "mknod", "mknodat", "mkdir", "mkdirat"];
+    const MAKES: &[&str] =
+        &["open", "openat", "openat2", "creat", "mknod", "mknodat", "mkdir", "mkdirat"];
     let directory = args.path(0, "a directory")?;
     rustix::process::umask(Mode::empty());
     let mut told = Told::default();
@@ -243,7 +246,8 @@ pub(super) fn find(args: &Arguments<'_>) -> Probed {
                 told.tried(path.to_string_lossy(), open(&path, flags, Mode::empty()).map(drop));
             }
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let skipped = ["/proc", "/usr", "/sys", "/dev"].iter().any(|tree| path == Path::new(tree));
+            let skipped =
+                ["/proc", "/usr", "/sys", "/dev"].iter().any(|tree| path == Path::new(tree));
             if is_directory && !skipped && seen < MOST_ENTRIES {
                 todo.push(path);
             }

@@ -77,7 +77,10 @@ pub(super) fn administration(_: &Arguments<'_>) -> Probed {
     let mut told = Told::default();
     for name in CALLS {
         if attempt::administrative(name).is_some() {
-            told.answered(*name, in_child(|| attempt::administrative(name).unwrap_or(Err(Errno::NOSYS))));
+            told.answered(
+                *name,
+                in_child(|| attempt::administrative(name).unwrap_or(Err(Errno::NOSYS))),
+            );
         }
     }
     Ok(told)

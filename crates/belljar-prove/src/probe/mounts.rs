@@ -72,7 +72,8 @@ pub(super) fn overlay_mount(args: &Arguments<'_>) -> Probed {
     told.tried("unshare", attempt::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS));
     // In a user namespace just made, nobody may make directories: they have no owner there.
     let options = format!("lowerdir={0}/a:{0}/b,userxattr", directory.display());
-    let outcome = attempt::mount_type(c"overlay", &c_string(directory.join("on"))?, &c_string(options)?);
+    let outcome =
+        attempt::mount_type(c"overlay", &c_string(directory.join("on"))?, &c_string(options)?);
     told.tried("mount overlay", outcome);
     Ok(told)
 }

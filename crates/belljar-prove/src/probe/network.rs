@@ -44,9 +44,11 @@ pub(super) fn connect(args: &Arguments<'_>) -> Probed {
     for at in 1..args.0.len() {
         let text = args.text(at, "an address")?;
         let (kind, address) = text.split_once(':').ok_or(ProbeError::Argument("tcp: or udp:"))?;
-        let address: SocketAddr = address.parse().map_err(|_| ProbeError::Argument("an address"))?;
+        let address: SocketAddr =
+            address.parse().map_err(|_| ProbeError::Argument("an address"))?;
         if own {
-            attempt::add_loopback_address(address.ip()).map_err(ProbeError::step("add an address"))?;
+            attempt::add_loopback_address(address.ip())
+                .map_err(ProbeError::step("add an address"))?;
             if kind == "tcp" {
                 let listener = listen_when_ready(address)
                     .map_err(|error| ProbeError::Step(format!("listen on {address}"), error))?;
@@ -69,7 +71,10 @@ fn listen_when_ready(address: SocketAddr) -> std::io::Result<TcpListener> {
     let until = Instant::now() + PATIENCE;
     loop {
         match TcpListener::bind(address) {
-            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable && Instant::now() < until => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrNotAvailable
+                    && Instant::now() < until =>
+            {
                 std::thread::sleep(Duration::from_millis(20));
             }
             other => return other,

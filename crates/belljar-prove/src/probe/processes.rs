@@ -16,7 +16,8 @@ use crate::answer::Told;
 
 /// The processes that `/proc` shows.
 pub(super) fn visible() -> Result<Vec<u32>, ProbeError> {
-    let entries = std::fs::read_dir("/proc").map_err(|error| ProbeError::Step("list /proc".to_owned(), error))?;
+    let entries = std::fs::read_dir("/proc")
+        .map_err(|error| ProbeError::Step("list /proc".to_owned(), error))?;
     let names = entries.flatten().map(|entry| entry.file_name());
     Ok(names.filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
@@ -94,7 +95,11 @@ pub(super) fn steal_descriptor(args: &Arguments<'_>) -> Probed {
     for number in 0..8 {
         told.tried(format!("descriptor {number}"), attempt::steal_descriptor(target.pid, number));
         let path = format!("/proc/{}/fd/{number}", target.pid);
-        let opened = open(Path::new(&path), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+        let opened = open(
+            Path::new(&path),
+            OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
         told.tried(format!("open fd/{number}"), opened.map(drop));
     }
     told.fact("exit", args.number(1, "an exit code")?);

@@ -60,7 +60,8 @@ pub(super) fn inotify(args: &Arguments<'_>) -> Probed {
     let most = args.number(0, "how many")?.min(4096);
     if let Ok(limit) = args.text(2, "a limit") {
         let knob = "/proc/sys/user/max_inotify_instances";
-        std::fs::write(knob, limit).map_err(|error| ProbeError::Step(format!("write {knob}"), error))?;
+        std::fs::write(knob, limit)
+            .map_err(|error| ProbeError::Step(format!("write {knob}"), error))?;
     }
     let mut told = Told::default();
     let mut held = Vec::new();

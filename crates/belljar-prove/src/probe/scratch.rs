@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use belljar_linux::sys::attempt;
 use belljar_linux::sys::mount::make_private;
 use belljar_linux::sys::net::loopback_up;
 use belljar_linux::sys::process::{Child, CloneFlags, Forked, clone, exit_now};
@@ -53,7 +54,6 @@ fn try_scratch(args: &Arguments<'_>, run: fn(&[OsString]) -> i32) -> Result<i32,
     let mapped = args.text(0, "root or mapped")? == "mapped";
     let mut flags = CloneFlags::NEW_MOUNT
         | CloneFlags::NEW_PID
-        | CloneFlags::NEW_NET
         | CloneFlags::NEW_IPC
         | CloneFlags::NEW_UTS
         | CloneFlags::NEW_CGROUP;
@@ -88,7 +88,9 @@ fn settle(go: &OwnedFd) -> Result<(), ProbeError> {
         .map_err(ProbeError::step("ask to die with the parent"))?;
     rustix::process::setsid().map_err(ProbeError::step("start a session"))?;
     make_private(c"/").map_err(ProbeError::step("make mounts private"))?;
-    mount("proc", "/proc", "proc", MountFlags::empty(), None).map_err(ProbeError::step("mount /proc"))?;
+    mount("proc", "/proc", "proc", MountFlags::empty(), None)
+        .map_err(ProbeError::step("mount /proc"))?;
+    attempt::unshare(libc::CLONE_NEWNET).map_err(ProbeError::step("make a network"))?;
     loopback_up().map_err(ProbeError::step("bring loopback up"))
 }
 
@@ -101,7 +103,8 @@ fn write_maps(child: &Child) -> Result<(), ProbeError> {
         ("gid_map", format!("0 {gid} 1\n")),
     ] {
         let path = format!("/proc/{pid}/{file}");
-        std::fs::write(&path, text).map_err(|error| ProbeError::Step(format!("write {path}"), error))?;
+        std::fs::write(&path, text)
+            .map_err(|error| ProbeError::Step(format!("write {path}"), error))?;
     }
     Ok(())
 }
@@ -110,13 +113,15 @@ fn wait_for(child: &Child) -> Result<i32, ProbeError> {
     loop {
         match waitpid(Some(child.pid), WaitOptions::empty()) {
             Ok(Some((_, status))) => {
-                return Ok(status.exit_status().unwrap_or_else(|| {
-                    128 + status.terminating_signal().unwrap_or_default()
-                }));
+                return Ok(status
+                    .exit_status()
+                    .unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or_default()));
             }
             Err(Errno::INTR) => {}
             Ok(None) => {}
-            Err(error) => return Err(ProbeError::Step("wait for the control".to_owned(), error.into())),
+            Err(error) => {
+                return Err(ProbeError::Step("wait for the control".to_owned(), error.into()));
+            }
         }
     }
 }

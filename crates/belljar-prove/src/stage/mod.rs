@@ -36,6 +36,8 @@ pub enum StageError {
     TooLong { what: String },
     #[error("{what} told nothing (it ended with {end}): {said}")]
     Silent { what: String, end: String, said: String },
+    #[error("the host backend has no boundary, and the attacks would meet this machine")]
+    NoBoundary,
     #[error("{0}")]
     Unexpected(String),
 }
@@ -141,14 +143,21 @@ impl Run {
 
 impl Stage {
     pub fn new(arm: Arm) -> Result<Self, StageError> {
+        if arm.backend == Some(BackendName::Host) {
+            return Err(StageError::NoBoundary);
+        }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("belljar-prove-{}-{count}", std::process::id());
         // Without links: it is compared with what the sandbox says.
-        let base = fs::canonicalize(std::env::temp_dir()).map_err(StageError::io("find the temporary directory"))?;
+        let base = fs::canonicalize(std::env::temp_dir())
+            .map_err(StageError::io("find the temporary directory"))?;
         let root = base.join(name);
         // Its name can be guessed, so it must not have been there before.
-        fs::DirBuilder::new().mode(0o755).create(&root).map_err(StageError::io(format!("make {}", root.display())))?;
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&root)
+            .map_err(StageError::io(format!("make {}", root.display())))?;
         let stage = Self { arm, root, places: Cell::new(0) };
         fs::set_permissions(&stage.root, fs::Permissions::from_mode(0o755))
             .map_err(StageError::io("let others reach the stage"))?;
@@ -157,7 +166,8 @@ impl Stage {
         stage.directory(&stage.kit(), 0o755)?;
         let probe = stage.probe();
         fs::copy(&stage.arm.belljar, &probe).map_err(StageError::io("copy the probe"))?;
-        fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).map_err(StageError::io("copy the probe"))?;
+        fs::set_permissions(&probe, fs::Permissions::from_mode(0o755))
+            .map_err(StageError::io("copy the probe"))?;
         stage.give(&probe)?;
         Ok(stage)
     }
@@ -181,11 +191,6 @@ impl Stage {
 
     pub(crate) fn is_root(&self) -> bool {
         rustix::process::geteuid().is_root()
-    }
-
-    /// Whether the runs are root's: then each has a host uid of its own.
-    pub(crate) fn starts_as_root(&self) -> bool {
-        self.is_root() && matches!(self.arm.identity, Identity::Caller)
     }
 
     /// A new empty directory that belongs to who starts the runs.
@@ -233,7 +238,8 @@ impl Stage {
             Identity::Caller => Command::new(&self.arm.belljar),
             Identity::User { uid, gid, cgroups } => {
                 let mut command = Command::new(self.probe());
-                let cgroups: Vec<OsString> = cgroups.iter().map(|path| path.clone().into()).collect();
+                let cgroups: Vec<OsString> =
+                    cgroups.iter().map(|path| path.clone().into()).collect();
                 command.args([PROBE, "as", &uid.to_string(), &gid.to_string()]);
                 command.arg(cgroups.join(OsStr::new(",")));
                 command.arg(&self.arm.belljar);
@@ -297,7 +303,11 @@ impl Stage {
     }
 
     /// What the backend promises for a clause, with these flags. `Err` inside is why it is not enforced.
-    pub(crate) fn promise(&self, clause: Clause, flags: &[&str]) -> Result<Result<(), String>, StageError> {
+    pub(crate) fn promise(
+        &self,
+        clause: Clause,
+        flags: &[&str],
+    ) -> Result<Result<(), String>, StageError> {
         let mut command = self.launcher();
         command.args(["run", "--no-config", "--dry-run", "--json", "--workspace", "none"]);
         if let Some(backend) = self.arm.backend {
@@ -305,8 +315,9 @@ impl Stage {
         }
         command.args(flags).args(["--", "true"]);
         let seen = process::to_the_end(&mut command, "the plan", LIMIT)?;
-        let plan: serde_json::Value = serde_json::from_slice(&seen.stdout)
-            .map_err(|error| StageError::Unexpected(format!("the plan is no JSON: {error}: {}", seen.stderr)))?;
+        let plan: serde_json::Value = serde_json::from_slice(&seen.stdout).map_err(|error| {
+            StageError::Unexpected(format!("the plan is no JSON: {error}: {}", seen.stderr))
+        })?;
         let promised = &plan["plan"]["posture"][clause.name()];
         match promised["is"].as_str() {
             Some("enforced") => Ok(Ok(())),

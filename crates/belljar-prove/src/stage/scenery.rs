@@ -35,7 +35,8 @@ impl Listener {
             .map_err(StageError::io(format!("listen on {}", path.display())))?;
         // Whoever finds it may talk to it.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-        std::fs::set_permissions(path, everybody).map_err(StageError::io("open the socket to all"))?;
+        std::fs::set_permissions(path, everybody)
+            .map_err(StageError::io("open the socket to all"))?;
         Self::unix(listener)
     }
 
@@ -92,7 +93,10 @@ impl Sleeper {
         let mut command = Command::new(stage.probe());
         command.arg(PROBE);
         if let Identity::User { uid, gid, .. } = &stage.arm.identity {
-            command.args(["as", &uid.to_string(), &gid.to_string(), ""]).arg(stage.probe()).arg(PROBE);
+            command
+                .args(["as", &uid.to_string(), &gid.to_string(), ""])
+                .arg(stage.probe())
+                .arg(PROBE);
         }
         command.args(["sleep", "60000"]).current_dir(&stage.root);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();

@@ -1,11 +1,13 @@
 //! What can be said on the command line.
 
+mod prove;
 mod run;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use prove::ProveArgs;
 pub(crate) use run::{RunArgs, Surroundings};
 
 /// Run a command sealed off: explicit mounts, no network, limits, and proof.
@@ -15,7 +17,7 @@ pub(crate) use run::{RunArgs, Surroundings};
     version,
     max_term_width = 100,
     after_help = "Examples:\n  \
-        belljar run -- make test            the current directory at /workspace, nothing else\n  \
+        belljar run -- make test            this directory, and nothing else\n  \
         belljar run -v ~/data:/data -- ls /data     a read-only mount\n  \
         belljar run -m 2g --timeout 10m -- ./build.sh\n  \
         belljar run --dry-run -- true       the plan and what it promises\n  \
@@ -36,6 +38,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Find out, by trying, what this machine can hold
     Doctor(DoctorArgs),
+    /// Attack the boundary with the whole catalogue, and say what held
+    Prove(ProveArgs),
     /// List the backends and whether they can be used
     Backends(BackendsArgs),
     /// Show the settings, or the manifest's schema
@@ -46,14 +50,14 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Print one JSON object
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct BackendsArgs {
-    /// Print a JSON list
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -71,7 +75,7 @@ pub(crate) enum ConfigVerb {
         /// Say which layer each value came from
         #[arg(long)]
         origin: bool,
-        /// Print one JSON object
+        /// Print JSON
         #[arg(long)]
         json: bool,
         /// Use this manifest

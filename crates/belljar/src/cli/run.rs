@@ -99,7 +99,7 @@ pub(crate) struct RunArgs {
     interactive: bool,
     /// Give the command a terminal (the default where stdin and stdout are terminals)
     #[arg(short, long, overrides_with = "no_tty")]
-    tty: bool,
+    pub(crate) tty: bool,
     /// Give it none
     #[arg(long, overrides_with = "tty")]
     no_tty: bool,

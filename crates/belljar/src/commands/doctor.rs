@@ -4,7 +4,7 @@ use belljar::doctor::{Examined, examine};
 use belljar::spec::{BackendName, Clause, Required};
 
 use crate::cli::DoctorArgs;
-use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 
 pub(crate) fn run(args: &DoctorArgs) -> i32 {
     let belljar = match std::env::current_exe() {
@@ -67,27 +67,6 @@ fn clauses(row: &Examined) -> String {
         if let Some(fix) = enforcement.fix().filter(|_| clause != Clause::KernelSeparate) {
             text.push_str(&format!("  {:<20} {DIM}fix: {}{DIM:#}\n", "", folded(fix, 28)));
         }
-    }
-    text
-}
-
-/// Broken at words, so that it reads at 80 columns.
-fn folded(words: &str, indent: usize) -> String {
-    let width = 79 - indent;
-    let mut text = String::new();
-    let mut column = 0;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > width {
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            column = 0;
-        } else if column > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
     }
     text
 }

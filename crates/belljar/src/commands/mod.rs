@@ -3,6 +3,7 @@
 pub(crate) mod backends;
 pub(crate) mod config;
 pub(crate) mod doctor;
+pub(crate) mod prove;
 pub(crate) mod result;
 pub(crate) mod run;
 pub(crate) mod show_plan;

@@ -55,19 +55,16 @@ impl<'a> RunResult<'a> {
     }
 
     /// Nothing was started.
-    pub(crate) fn refused(error: &'a LaunchError) -> Self {
+    pub(crate) fn refused(error: &LaunchError) -> Self {
         let policy = matches!(error, LaunchError::NotGuaranteed { .. } | LaunchError::NotAsPlanned { .. });
         let (reason, source) = if policy {
             (StopReason::Refused, ExitSource::Policy)
         } else {
             (StopReason::Error, ExitSource::Sandbox)
         };
-        let mut chain = vec![error.to_string()];
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            chain.push(inner.to_string());
-            cause = inner.source();
-        }
+        let mut result = Self::failed(error, EXIT_NOT_STARTED);
+        (result.reason, result.exit.source) = (reason, source);
+        let chain = result.error.get_or_insert_default();
         if let LaunchError::NotGuaranteed { missing, .. } = error {
             chain.extend(missing.iter().map(|unmet| {
                 format!("{}: {}: {}", unmet.clause, unmet.enforcement.word(), unmet.enforcement.reason())
@@ -76,11 +73,22 @@ impl<'a> RunResult<'a> {
         if let LaunchError::NotAsPlanned { differences } = error {
             chain.extend(differences.iter().cloned());
         }
+        result
+    }
+
+    /// It did not even come to a plan.
+    pub(crate) fn failed(error: &dyn Error, code: i32) -> Self {
+        let mut chain = vec![error.to_string()];
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            chain.push(inner.to_string());
+            cause = inner.source();
+        }
         Self {
             id: None,
             outcome: "refused",
-            reason,
-            exit: Exit::of_belljar(EXIT_NOT_STARTED, source),
+            reason: StopReason::Error,
+            exit: Exit::of_belljar(code, ExitSource::Policy),
             stdout: OsText::default(),
             stderr: OsText::default(),
             stdout_lost: 0,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
 use belljar::run::{LaunchError, Observer, Outcome, Output, Streams, launch, prepare, remove_leftovers};
 use belljar::spec::{
-    BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, RunId, RunSpec, Stdin, Terminal,
+    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId, RunSpec, StopReason, Stdin, Terminal,
 };
 
 use super::result::{RunResult, write_result};
@@ -20,18 +20,19 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
+    let invocation = invocation(&args, &around);
+    if let Err(error) = config::check_flags(&invocation) {
+        return failed(&args, &error, EXIT_USAGE); // before the home is made
+    }
     let home = match open_home() {
         Ok(home) => home,
-        Err(error) => {
-            report::error(&error, None);
-            return EXIT_NOT_STARTED;
-        }
+        Err(error) => return failed(&args, &error, EXIT_NOT_STARTED),
     };
-    let loaded = match load(&args, &around, &home) {
+    let loaded = match config::load(&invocation, &home) {
         Ok(loaded) => loaded,
         Err(error) => {
-            report::error(&error, None);
-            return if is_usage(&error) { EXIT_USAGE } else { EXIT_NOT_STARTED };
+            let code = if is_usage(&error) { EXIT_USAGE } else { EXIT_NOT_STARTED };
+            return failed(&args, &error, code);
         }
     };
     if !args.quiet {
@@ -39,8 +40,10 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
             report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
         }
     }
-    let Loaded { spec, .. } = loaded;
-    let terminal = spec.terminal;
+    let Loaded { mut spec, .. } = loaded;
+    if spec.backend == BackendChoice::Host && !args.tty {
+        spec.terminal = Terminal::None; // nothing stands between the command and the caller's own
+    }
     let prepared = match prepare(spec.clone()) {
         Ok(prepared) => prepared,
         Err(error) => return refused(&args, &error),
@@ -67,14 +70,19 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     {
         report::say(&format!("{WARN}warning:{WARN:#} leftovers of an earlier run stay: {error}"));
     }
-    finish(&args, &spec, &outcome, tell, terminal)
+    finish(&args, &spec, &outcome, tell)
 }
 
-fn load(
-    args: &RunArgs,
-    around: &Surroundings,
-    home: &belljar::home::Home,
-) -> Result<Loaded, ConfigError> {
+/// Nothing came to be.
+fn failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) -> i32 {
+    if args.json {
+        let _ = report::json(&RunResult::failed(error, code));
+    }
+    report::error(error, None);
+    code
+}
+
+fn invocation(args: &RunArgs, around: &Surroundings) -> Invocation {
     let cwd = std::env::current_dir().unwrap_or_default();
     let mut invocation = Invocation::new(cwd, environment(), args.flags(around));
     if args.no_config {
@@ -83,12 +91,13 @@ fn load(
     } else if let Some(file) = &args.manifest {
         invocation.source = ManifestSource::File(file.clone());
     }
-    config::load(&invocation, home)
+    invocation
 }
 
 /// A flag that makes no sense is wrong usage; everything else is a refusal.
 fn is_usage(error: &ConfigError) -> bool {
-    matches!(error, ConfigError::Flag(_))
+    use belljar::spec::resolve::ResolveError;
+    matches!(error, ConfigError::Flag(_) | ConfigError::Resolve(ResolveError::NoCommand))
 }
 
 fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {
@@ -127,13 +136,15 @@ impl Observer for Announcer {
             .filter(|(_, enforcement)| enforcement.word() == "weaker")
             .map(|(clause, _)| clause.to_string())
             .collect();
-        let weaker =
-            if weaker.is_empty() { String::new() } else { format!("; weaker: {}", weaker.join(", ")) };
-        report::say(&format!("{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested{weaker}\r", run.tail()));
+        let mut line = format!("{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested", run.tail());
+        if !weaker.is_empty() {
+            line.push_str(&format!("; weaker: {}", report::listed(&weaker, 40)));
+        }
+        report::say(&format!("{line}\r")); // the caller's terminal may be in raw mode already
     }
 }
 
-fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool, terminal: Terminal) -> i32 {
+fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 {
     let code = outcome.exit.process_code();
     let result = RunResult::of(outcome);
     if args.json && report::json(&result).is_err() {
@@ -154,9 +165,8 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool, termina
         report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
     }
     if tell && outcome.failure.is_none() {
-        let new_line = if terminal == Terminal::Pty { "\r" } else { "" };
         report::say(&format!(
-            "{DIM}belljar {}{DIM:#} {}, {}{new_line}",
+            "{DIM}belljar {}{DIM:#} {}, {}",
             outcome.id.tail(),
             in_words(outcome),
             duration(outcome.usage.wall_ms),
@@ -168,7 +178,8 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool, termina
 fn in_words(outcome: &Outcome) -> String {
     match (outcome.exit.code, outcome.exit.signal) {
         (Some(code), _) => format!("{} {code}", outcome.reason.name()),
-        (None, Some(signal)) => format!("{} (signal {signal})", outcome.reason.name()),
+        (None, Some(signal)) if outcome.reason == StopReason::Signal => format!("ended by signal {signal}"),
+        (None, Some(signal)) => format!("{}, by signal {signal}", outcome.reason.name()),
         (None, None) => outcome.reason.name().to_owned(),
     }
 }
@@ -185,7 +196,7 @@ fn duration(ms: u64) -> String {
 fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
     let name = spec.command.first().map(ToString::to_string).unwrap_or_default();
     report::say(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
-    if !matches!(failure, ExecFailure::NotFound) {
+    if !matches!(failure, ExecFailure::NotFound) || spec.rootfs != Rootfs::Host {
         return;
     }
     let Some(found) = on_host_path(&name) else { return };
@@ -215,9 +226,13 @@ fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
         let _ = write_result(path, &RunResult::refused(error)); // the exit code tells it too
     }
     let hint = match error {
-        LaunchError::NotGuaranteed { missing, .. } => missing.first().map(|unmet| {
-            format!("start anyway, with a reason: --waive {}=REASON", unmet.clause)
-        }),
+        LaunchError::NotGuaranteed { backend: BackendName::Host, .. } => {
+            Some("start without isolation, with a reason: --waive all=REASON".to_owned())
+        }
+        LaunchError::NotGuaranteed { missing, .. } => {
+            let waivers = missing.iter().map(|unmet| format!("--waive {}=REASON", unmet.clause));
+            Some(format!("start anyway, with a reason: {}", waivers.collect::<Vec<_>>().join(" ")))
+        }
         LaunchError::Unavailable { reason, .. } => Some(reason.fix.clone()),
         LaunchError::NoCommand => Some("belljar run -- COMMAND".to_owned()),
         LaunchError::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),

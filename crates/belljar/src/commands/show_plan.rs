@@ -44,7 +44,7 @@ fn in_words(dry_run: &DryRun) -> String {
             "  {:<18} {style}{:<8}{style:#} {}",
             clause.name(),
             enforcement.word(),
-            enforcement.reason()
+            report::folded(enforcement.reason(), 30)
         ));
     }
     if !dry_run.missing.is_empty() {

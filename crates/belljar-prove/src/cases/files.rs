@@ -1,0 +1,211 @@
+//! The host's files and knobs.
+
+use std::path::{Path, PathBuf};
+
+use belljar_spec::Clause;
+
+use super::judge::{EACCES, ENOENT, EPERM, EROFS, EXDEV, broken, if_there, judge, summary, usual};
+use crate::answer::Answer;
+use crate::case::{Case, Severity, Verdict};
+use crate::stage::{Run, Stage, StageError, Unprotected};
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fs.credentials",
+        attack: "read keys and tokens in the home directory, and /etc/shadow",
+        clause: Clause::FsMounts,
+        severity: Severity::Critical,
+        run: credentials,
+    },
+    Case {
+        name: "fs.kernel-files",
+        attack: "open memory, disks and other devices of the host",
+        clause: Clause::FsMounts,
+        severity: Severity::Critical,
+        run: kernel_files,
+    },
+    Case {
+        name: "fs.write-sysctl",
+        attack: "write /proc/sys, which is the whole kernel's",
+        clause: Clause::FsReadonly,
+        severity: Severity::Critical,
+        run: write_sysctl,
+    },
+    Case {
+        name: "fs.kernel-knobs",
+        attack: "write sysrq-trigger, binfmt_misc, uevent_helper and the like",
+        clause: Clause::FsReadonly,
+        severity: Severity::Critical,
+        run: kernel_knobs,
+    },
+    Case {
+        name: "fs.hard-link-out",
+        attack: "give a read-only file a second name in a writable tree",
+        clause: Clause::FsReadonly,
+        severity: Severity::High,
+        run: hard_link_out,
+    },
+    Case {
+        name: "limit.leave-cgroup",
+        attack: "write itself into another control group, allow itself devices",
+        clause: Clause::LimitMemory,
+        severity: Severity::High,
+        run: leave_cgroup,
+    },
+];
+
+fn credentials(stage: &Stage) -> Result<Verdict, StageError> {
+    let home = stage.user_home();
+    let planted = [
+        ".ssh/id_ed25519",
+        ".aws/credentials",
+        ".netrc",
+        ".npmrc",
+        ".docker/config.json",
+        ".kube/config",
+    ];
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for name in planted {
+        let path = home.join(name);
+        if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+            stage.directory(parent, 0o755)?;
+        }
+        stage.file(&path, "a secret\n")?;
+        paths.push(path);
+    }
+    let workspace = stage.workspace()?;
+    let real = ["/etc/shadow", "/root/.ssh", "/root/.bashrc", "/home"].map(PathBuf::from);
+    let own = planted.map(|name| Path::new("/home/agent").join(name));
+    let run = Run::of(&workspace, "read").args(&paths).args(&real[..3]).args(&own);
+    let inside = stage.inside(&run)?.told()?;
+    if let Some(verdict) = broken(&inside, &[ENOENT]) {
+        return Ok(verdict);
+    }
+    let words = ["read".as_ref()].into_iter().chain(paths.iter().map(|path| path.as_os_str()));
+    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    if control.successes() != planted.len() {
+        return Ok(Verdict::no_control("outside, they could not be read either"));
+    }
+    Ok(Verdict::held(summary(&inside)))
+}
+
+/// The same absolute paths on both arms.
+fn same_paths(
+    stage: &Stage,
+    probe: &str,
+    paths: &[&str],
+    allowed: &[Answer],
+) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside = stage.inside(&Run::of(&workspace, probe).args(paths))?.told()?;
+    let control = stage.outside(Unprotected::Directly, [probe].iter().chain(paths))?.told()?;
+    Ok(judge(&inside, &control, allowed, if_there))
+}
+
+fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
+    let paths = [
+        "/dev/mem",
+        "/dev/kmsg",
+        "/dev/kvm",
+        "/dev/vda",
+        "/dev/sda",
+        "/dev/nvme0n1",
+        "/dev/fuse",
+        "/dev/vsock",
+        "/dev/vhost-vsock",
+        "/dev/net/tun",
+        "/dev/loop-control",
+        "/dev/loop0",
+        "/dev/mapper/control",
+        "/dev/hpet",
+        "/dev/port",
+        "/dev/input",
+        "/dev/snapshot",
+        "/dev/userfaultfd",
+        "/proc/kcore",
+        "/proc/kallsyms",
+        "/proc/keys",
+        "/proc/timer_list",
+        "/sys/kernel/debug",
+        "/sys/kernel/security",
+        "/sys/kernel",
+        "/sys/firmware",
+        "/sys/fs/cgroup",
+        "/boot",
+    ];
+    // kcore asks for a capability; what is masked is empty.
+    same_paths(stage, "read", &paths, &[ENOENT, EPERM, EACCES, Answer::Masked])
+}
+
+fn write_sysctl(stage: &Stage) -> Result<Verdict, StageError> {
+    let paths = [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/kernel/hostname",
+        "/proc/sys/kernel/modprobe",
+        "/proc/sys/kernel/hotplug",
+        "/proc/sys/kernel/randomize_va_space",
+        "/proc/sys/vm/overcommit_memory",
+        "/proc/sys/vm/drop_caches",
+        "/proc/sys/net/ipv4/ip_forward",
+        "/proc/sys/fs/protected_hardlinks",
+        "/proc/sys/user/max_user_namespaces",
+    ];
+    same_paths(stage, "open-to-write", &paths, &[EROFS, EACCES, ENOENT])
+}
+
+fn kernel_knobs(stage: &Stage) -> Result<Verdict, StageError> {
+    let paths = [
+        "/proc/sysrq-trigger",
+        "/proc/sys/fs/binfmt_misc/register",
+        "/sys/kernel/uevent_helper",
+        "/sys/power/state",
+        "/sys/kernel/mm/ksm/run",
+        "/sys/module/kernel/parameters/panic",
+        "/proc/mtrr",
+        "/proc/irq/default_smp_affinity",
+        "/proc/acpi/wakeup",
+        "/proc/scsi/scsi",
+        "/proc/pressure/memory",
+    ];
+    same_paths(stage, "open-to-write", &paths, &[EROFS, EACCES, ENOENT, EPERM, Answer::Masked])
+}
+
+fn hard_link_out(stage: &Stage) -> Result<Verdict, StageError> {
+    let (workspace, given) = (stage.workspace()?, stage.place()?);
+    stage.file(&given.join("file"), "read-only\n")?;
+    let run = Run::of(&workspace, "hard-link").mount(&given, "/ro").args([
+        "/workspace",
+        "/ro/file",
+        "/ro/file",
+    ]);
+    let inside = stage.inside(&run)?.told()?;
+    let out = stage.place()?;
+    let file = given.join("file");
+    let words = ["hard-link".as_ref(), out.as_os_str(), file.as_os_str(), file.as_os_str()];
+    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    let links = std::fs::metadata(workspace.join("linked-0")).is_ok();
+    if links {
+        return Ok(Verdict::broke("the host has a second name for it"));
+    }
+    Ok(judge(&inside, &control, &[EXDEV, EROFS, EPERM], usual))
+}
+
+fn leave_cgroup(stage: &Stage) -> Result<Verdict, StageError> {
+    let mounts =
+        std::fs::read_to_string("/proc/self/mounts").map_err(StageError::io("read mounts"))?;
+    let mut paths: Vec<String> = Vec::new();
+    for line in mounts.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        if let [_, at, "cgroup" | "cgroup2", ..] = fields[..] {
+            paths.extend(
+                ["cgroup.procs", "tasks", "devices.allow", "release_agent"]
+                    .map(|file| format!("{at}/{file}")),
+            );
+        }
+    }
+    if paths.is_empty() {
+        return Ok(Verdict::not_tried("no control groups are mounted on this host"));
+    }
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    same_paths(stage, "open-to-write", &paths, &[ENOENT, EROFS])
+}

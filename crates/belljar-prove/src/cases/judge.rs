@@ -1,0 +1,115 @@
+//! From what was seen on both arms to a verdict.
+
+use rustix::io::Errno;
+
+use crate::answer::{Answer, Told};
+use crate::case::Verdict;
+
+/// What the same attempt on the unprotected arm shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// It got through, so a refusal inside is the sandbox's.
+    Through,
+    /// This host has nothing of that kind.
+    Absent,
+    /// It was refused there too.
+    Refused,
+}
+
+/// The usual reading: it succeeded, or the kernel has no such thing.
+pub(super) fn usual(_: &str, answer: Answer) -> Control {
+    match answer {
+        Answer::Succeeded => Control::Through,
+        Answer::Errno(libc::ENOSYS | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT | libc::ENODEV) => {
+            Control::Absent
+        }
+        _ => Control::Refused,
+    }
+}
+
+/// For calls that fail even where they are allowed: any answer but EPERM shows that they were let in.
+pub(super) fn let_in(_: &str, answer: Answer) -> Control {
+    if answer.is(Errno::PERM) { Control::Refused } else { Control::Through }
+}
+
+/// For files: one that is not there is nothing to attack.
+pub(super) fn if_there(what: &str, answer: Answer) -> Control {
+    match answer {
+        Answer::Errno(libc::ENOENT | libc::ENXIO | libc::ENOTDIR) | Answer::Masked => {
+            Control::Absent
+        }
+        answer => usual(what, answer),
+    }
+}
+
+/// Every attempt must have had one of the answers inside, and must have got through on the other arm.
+/// The two lists belong together by their order: paths differ between the arms.
+pub(super) fn judge(
+    inside: &Told,
+    control: &Told,
+    allowed: &[Answer],
+    reads: fn(&str, Answer) -> Control,
+) -> Verdict {
+    if let Some(verdict) = broken(inside, allowed) {
+        return verdict;
+    }
+    if inside.tries.len() != control.tries.len() || inside.tries.is_empty() {
+        return Verdict::no_control(format!(
+            "{} attempts inside, {} outside",
+            inside.tries.len(),
+            control.tries.len()
+        ));
+    }
+    let mut through = 0;
+    for tried in &control.tries {
+        match reads(&tried.what, tried.answer) {
+            Control::Through => through += 1,
+            Control::Absent => {}
+            Control::Refused => return refused_too(&tried.what, tried.answer),
+        }
+    }
+    if through == 0 {
+        return Verdict::not_tried("this host has nothing of the kind");
+    }
+    Verdict::held(summary(inside))
+}
+
+/// An attempt whose answer is not one of the allowed ones.
+pub(super) fn broken(inside: &Told, allowed: &[Answer]) -> Option<Verdict> {
+    let wrong = inside.tries.iter().find(|tried| !allowed.contains(&tried.answer))?;
+    let expected: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+    Some(Verdict::broke(format!("{}: {}, not {}", wrong.what, wrong.answer, expected.join(" or "))))
+}
+
+pub(super) fn refused_too(what: &str, answer: Answer) -> Verdict {
+    let hint = if rustix::process::geteuid().is_root() { "" } else { "; the control needs root" };
+    Verdict::no_control(format!("outside, {what}: {answer}{hint}"))
+}
+
+/// The answers inside, each once.
+pub(super) fn summary(inside: &Told) -> String {
+    let mut answers: Vec<String> = Vec::new();
+    for tried in &inside.tries {
+        let answer = tried.answer.to_string();
+        if !answers.contains(&answer) {
+            answers.push(answer);
+        }
+    }
+    let count = inside.tries.len();
+    let attempts = if count == 1 { "1 attempt".to_owned() } else { format!("{count} attempts") };
+    format!("{attempts}: {}", answers.join(", "))
+}
+
+pub(super) const EPERM: Answer = Answer::Errno(libc::EPERM);
+pub(super) const ENOENT: Answer = Answer::Errno(libc::ENOENT);
+pub(super) const ENOTDIR: Answer = Answer::Errno(libc::ENOTDIR);
+pub(super) const EACCES: Answer = Answer::Errno(libc::EACCES);
+pub(super) const EROFS: Answer = Answer::Errno(libc::EROFS);
+pub(super) const EXDEV: Answer = Answer::Errno(libc::EXDEV);
+pub(super) const ESRCH: Answer = Answer::Errno(libc::ESRCH);
+pub(super) const ENOSYS: Answer = Answer::Errno(libc::ENOSYS);
+pub(super) const EINVAL: Answer = Answer::Errno(libc::EINVAL);
+pub(super) const ESPIPE: Answer = Answer::Errno(libc::ESPIPE);
+pub(super) const EBADF: Answer = Answer::Errno(libc::EBADF);
+pub(super) const ECONNREFUSED: Answer = Answer::Errno(libc::ECONNREFUSED);
+pub(super) const ENETUNREACH: Answer = Answer::Errno(libc::ENETUNREACH);

@@ -1,0 +1,56 @@
+//! The catalogue.
+
+mod environment;
+mod files;
+mod judge;
+mod kernel;
+mod life;
+mod mounts;
+mod network;
+mod plants;
+mod processes;
+mod record;
+mod resources;
+mod siblings;
+mod sockets;
+
+use crate::case::Case;
+
+/// Every attack there is, in a stable order.
+pub fn catalogue() -> Vec<Case> {
+    [
+        siblings::CASES,
+        files::CASES,
+        mounts::CASES,
+        plants::CASES,
+        sockets::CASES,
+        processes::CASES,
+        kernel::CASES,
+        network::CASES,
+        resources::CASES,
+        life::CASES,
+        environment::CASES,
+        record::CASES,
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_plain() {
+        let cases = catalogue();
+        let names: BTreeSet<&str> = cases.iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), cases.len());
+        for name in names {
+            let plain =
+                |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+            assert!(name.chars().all(plain) && name.contains('.'), "{name}");
+            assert!(name.len() <= 30, "{name} does not fit its column");
+        }
+    }
+}

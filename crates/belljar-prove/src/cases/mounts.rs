@@ -1,0 +1,263 @@
+//! Changing mounts, and mounts that are not what they were when they were decided.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use belljar_spec::Clause;
+
+use super::judge::{ENOENT, EPERM, EROFS, broken, judge, let_in, refused_too, summary, usual};
+use crate::answer::Answer;
+use crate::case::{Case, Severity, Verdict};
+use crate::stage::{Run, Stage, StageError, Unprotected};
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fs.remount-writable",
+        attack: "make a read-only mount writable, or take it off",
+        clause: Clause::FsReadonly,
+        severity: Severity::Critical,
+        run: remount,
+    },
+    Case {
+        name: "fs.mount-calls",
+        attack: "mount by every call there is, old and new",
+        clause: Clause::FsReadonly,
+        severity: Severity::High,
+        run: mount_calls,
+    },
+    Case {
+        name: "fs.nested-namespace",
+        attack: "a new user and mount namespace, and a write through a kept descriptor",
+        clause: Clause::FsReadonly,
+        severity: Severity::Critical,
+        run: nested_namespace,
+    },
+    Case {
+        name: "fs.overlay-mount",
+        attack: "mount an overlay in a user namespace",
+        clause: Clause::FsReadonly,
+        severity: Severity::High,
+        run: overlay_mount,
+    },
+    Case {
+        name: "fs.release-agent",
+        attack: "mount a control group hierarchy, the way to a release agent",
+        clause: Clause::FsReadonly,
+        severity: Severity::Critical,
+        run: release_agent,
+    },
+    Case {
+        name: "fs.target-link",
+        attack: "a link where a mount is to go, in the workspace or the root directory",
+        clause: Clause::FsMounts,
+        severity: Severity::Critical,
+        run: target_link,
+    },
+    Case {
+        name: "fs.mount-race",
+        attack: "swap a mount's source for a link while runs are started on it",
+        clause: Clause::FsMounts,
+        severity: Severity::Critical,
+        run: mount_race,
+    },
+];
+
+fn remount(stage: &Stage) -> Result<Verdict, StageError> {
+    let (workspace, given) = (stage.workspace()?, stage.place()?);
+    stage.directory(&given.join("below"), 0o755)?;
+    let run = Run::of(&workspace, "remount").mount(&given, "/ro").args([
+        "given",
+        "/ro",
+        "/usr",
+        "/proc/sys",
+    ]);
+    let inside = stage.inside(&run)?.told()?;
+    let control_at = stage.place()?;
+    let words = ["remount".as_ref(), "prepare".as_ref(), control_at.as_os_str()];
+    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
+    if names_in(&given) > 1 {
+        return Ok(Verdict::broke("a file was made in the read-only tree"));
+    }
+    if let Some(verdict) = broken(&inside, &[EPERM, EROFS, Answer::Errno(libc::EACCES), ENOENT]) {
+        return Ok(verdict);
+    }
+    for tried in &inside.tries {
+        let is_call = !tried.what.starts_with("write");
+        if is_call && tried.answer != EPERM {
+            return Ok(Verdict::broke(format!("{}: {}, not EPERM", tried.what, tried.answer)));
+        }
+        if tried.what.ends_with(": /ro") && tried.answer != EROFS {
+            return Ok(Verdict::broke(format!("{}: {}, not EROFS", tried.what, tried.answer)));
+        }
+    }
+    // Read-only before, writable after: that is what the attempts are for.
+    let shown: Vec<Answer> = control.tries.iter().map(|tried| tried.answer).collect();
+    let wanted =
+        [EROFS, Answer::Succeeded, Answer::Succeeded, Answer::Succeeded, Answer::Succeeded];
+    if shown != wanted {
+        return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
+    }
+    Ok(Verdict::held(summary(&inside)))
+}
+
+fn names_in(directory: &Path) -> usize {
+    std::fs::read_dir(directory).map_or(0, Iterator::count)
+}
+
+fn mount_calls(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside = stage.inside(&Run::of(&workspace, "mount-calls"))?.told()?;
+    let control = stage.outside(Unprotected::Scratch, ["mount-calls"])?.told()?;
+    Ok(judge(&inside, &control, &[EPERM], |what, answer| match what {
+        // What can be moved where depends on the host's mounts.
+        "move_mount" => let_in(what, answer),
+        what => usual(what, answer),
+    }))
+}
+
+fn nested_namespace(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside = stage
+        .inside(&Run::of(&workspace, "nested-namespace").arg("/usr/belljar-probe-was-here"))?
+        .told()?;
+    for (what, wanted) in
+        [("unshare", EPERM), ("mount", EPERM), ("write through the kept root", EROFS)]
+    {
+        match inside.answer(what) {
+            Some(answer) if answer == wanted => {}
+            answer => return Ok(Verdict::broke(format!("{what}: {answer:?}, not {wanted}"))),
+        }
+    }
+    let mark = stage.place()?.join("mark");
+    let control = stage
+        .outside(Unprotected::Scratch, ["nested-namespace".as_ref(), mark.as_os_str()])?
+        .told()?;
+    for what in ["unshare", "mount"] {
+        match control.answer(what) {
+            Some(Answer::Succeeded) => {}
+            answer => return Ok(Verdict::no_control(format!("outside, {what}: {answer:?}"))),
+        }
+    }
+    Ok(Verdict::held(summary(&inside)))
+}
+
+fn overlay_mount(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    for name in ["a", "b", "on"] {
+        stage.directory(&workspace.join(name), 0o777)?;
+    }
+    let inside = stage.inside(&Run::of(&workspace, "overlay-mount").arg("/workspace"))?.told()?;
+    let control = stage
+        .outside(Unprotected::Scratch, ["overlay-mount".as_ref(), workspace.as_os_str()])?
+        .told()?;
+    Ok(judge(&inside, &control, &[EPERM], usual))
+}
+
+fn release_agent(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside = stage.inside(&Run::of(&workspace, "cgroup-mount").arg("/tmp"))?.told()?;
+    if let Some(verdict) = broken(&inside, &[EPERM]) {
+        return Ok(verdict);
+    }
+    let at = stage.place()?;
+    let control =
+        stage.outside(Unprotected::Scratch, ["cgroup-mount".as_ref(), at.as_os_str()])?.told()?;
+    let mounted = ["mount cgroup2", "mount cgroup"].map(|what| control.answer(what));
+    match (control.answer("unshare"), mounted.contains(&Some(Answer::Succeeded))) {
+        (Some(Answer::Succeeded), true) => Ok(Verdict::held(summary(&inside))),
+        _ => {
+            let last = control.tries.last().map_or(ENOENT, |tried| tried.answer);
+            Ok(refused_too("mounting control groups", last))
+        }
+    }
+}
+
+fn target_link(stage: &Stage) -> Result<Verdict, StageError> {
+    let secrets = stage.place()?;
+    stage.file(&secrets.join("secret"), "x")?;
+    let io = || StageError::io("make a link");
+    let workspace = stage.workspace()?;
+    symlink(&secrets, workspace.join("data")).map_err(io())?;
+    let control = workspace.join("data/secret");
+    let control =
+        stage.outside(Unprotected::Directly, ["read".as_ref(), control.as_os_str()])?.told()?;
+    if control.successes() != 1 {
+        return Ok(Verdict::no_control("outside, the link does not lead there either"));
+    }
+    let harmless = stage.place()?;
+    for target in ["/workspace/data", "/workspace/data/below"] {
+        let seen = stage.inside(&Run::of(&workspace, "read").mount(&harmless, target).arg("/"))?;
+        if seen.code != Some(125) || seen.heard().is_some() {
+            return Ok(Verdict::broke(format!(
+                "a mount at {target} was put through the link: {}",
+                seen.end()
+            )));
+        }
+    }
+    // A root directory whose own parts are links out of it.
+    let root = stage.place()?;
+    for name in ["proc", "dev", "tmp", "etc", "opt", "usr", "home"] {
+        symlink(&secrets, root.join(name)).map_err(io())?;
+    }
+    let run = Run::without_workspace(stage, "read").flag("--rootfs").flag(&root).args([
+        "/etc/secret",
+        "/opt/secret",
+        "/usr/secret",
+        "/proc/secret",
+        "/dev/secret",
+        "/tmp/secret",
+    ]);
+    let seen = stage.inside(&run)?;
+    match seen.heard() {
+        None if seen.code == Some(125) => Ok(Verdict::held("3 starts refused")),
+        None => Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
+        Some(told) => match broken(&told, &[ENOENT]) {
+            Some(_) => Ok(Verdict::broke(format!(
+                "the root directory's links were followed: {}",
+                summary(&told)
+            ))),
+            None => Ok(Verdict::held("2 starts refused; the root's links lead nowhere")),
+        },
+    }
+}
+
+fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
+    const STARTS: usize = 100;
+    let secrets = stage.place()?;
+    stage.file(&secrets.join("secret"), "x")?;
+    let workspace = stage.workspace()?;
+    stage.directory(&workspace.join("sub"), 0o755)?;
+    stage.file(&workspace.join("sub/plain"), "x")?;
+    symlink(&secrets, workspace.join("link")).map_err(StageError::io("make a link"))?;
+    let flipper = Run::of(&workspace, "flip").args(["/workspace/sub", "/workspace/link", "30000"]);
+    let mut flipper = stage.start_inside(&flipper)?;
+    std::thread::sleep(Duration::from_millis(300));
+    let source = workspace.join("sub");
+    let (mut mounted, mut refused, mut naive) = (0, 0, 0);
+    for _ in 0..STARTS {
+        // What a launcher sees that opens the path twice, or follows links.
+        naive += usize::from(source.join("secret").exists());
+        let run = Run::without_workspace(stage, "read")
+            .mount(&source, "/shared")
+            .args(["/shared/secret", "/shared/plain"]);
+        let seen = stage.inside(&run)?;
+        match seen.heard() {
+            None => refused += 1,
+            Some(told) if told.answer("/shared/secret") == Some(ENOENT) => mounted += 1,
+            Some(told) => return Ok(Verdict::broke(format!("a wrong mount: {}", summary(&told)))),
+        }
+    }
+    if !flipper.is_alive() {
+        let seen = flipper.end()?;
+        return Err(StageError::Unexpected(format!("the race ended early: {}", seen.stderr)));
+    }
+    if naive == 0 || refused == 0 {
+        return Ok(Verdict::no_control(format!(
+            "the link was seen {naive} times, refused {refused} times"
+        )));
+    }
+    Ok(Verdict::held(format!(
+        "{STARTS} starts: {mounted} right mounts, {refused} refused, 0 wrong"
+    )))
+}

@@ -1,0 +1,151 @@
+//! What a run leaves behind in a tree of the host, for somebody else to execute or to trip over.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use belljar_spec::Clause;
+
+use super::judge::{ENOSYS, EPERM, broken, judge, refused_too, summary, usual};
+use crate::answer::Answer;
+use crate::case::{Case, Severity, Verdict};
+use crate::stage::{Run, Stage, StageError, Unprotected};
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fs.setuid-plant",
+        attack: "leave a setuid or setgid file, by every call that can make one",
+        clause: Clause::FsNosuid,
+        severity: Severity::Critical,
+        run: setuid_plant,
+    },
+    Case {
+        name: "fs.capability-plant",
+        attack: "leave a file with a capability",
+        clause: Clause::FsNosuid,
+        severity: Severity::Critical,
+        run: capability_plant,
+    },
+    Case {
+        name: "fs.device-node",
+        attack: "make a device node of the disk, of memory, or overlayfs's \"deleted\"",
+        clause: Clause::FsMounts,
+        severity: Severity::Critical,
+        run: device_node,
+    },
+    Case {
+        name: "fs.overlay-attributes",
+        attack: "mark a directory so that a later overlay looks elsewhere",
+        clause: Clause::FsMounts,
+        severity: Severity::Medium,
+        run: overlay_attributes,
+    },
+];
+
+const SETUID_AND_SETGID: u32 = 0o6000;
+
+fn setuid_plant(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside = stage.inside(&Run::of(&workspace, "setuid").arg("/workspace"))?.told()?;
+    if let Some(planted) = with_bits(&workspace) {
+        return Ok(Verdict::broke(format!("the host has {planted}")));
+    }
+    for tried in &inside.tries {
+        // Its mode is behind a pointer, so the whole call is not there.
+        let wanted = if tried.what.ends_with("openat2") { ENOSYS } else { EPERM };
+        let too_old = tried.what.ends_with("fchmodat2") && tried.answer == ENOSYS;
+        if tried.answer != wanted && !too_old {
+            return Ok(Verdict::broke(format!("{}: {}, not {wanted}", tried.what, tried.answer)));
+        }
+    }
+    let outside = stage.place()?;
+    let control =
+        stage.outside(Unprotected::Directly, ["setuid".as_ref(), outside.as_os_str()])?.told()?;
+    if with_bits(&outside).is_none() {
+        return Ok(Verdict::no_control("outside, no file got such a bit either"));
+    }
+    Ok(judge(&inside, &control, &[EPERM, ENOSYS], usual))
+}
+
+/// The first file in a directory that has one of the bits.
+fn with_bits(directory: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.metadata().is_ok_and(|found| found.mode() & SETUID_AND_SETGID != 0))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .next()
+}
+
+fn capability_plant(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside =
+        stage.inside(&Run::of(&workspace, "file-capability").arg("/workspace/planted"))?.told()?;
+    let planted = workspace.join("planted");
+    let mut value = [0_u8; 64];
+    if rustix::fs::getxattr(&planted, "security.capability", &mut value).is_ok() {
+        return Ok(Verdict::broke("the host has a file with a capability"));
+    }
+    let outside = stage.place()?.join("planted");
+    let words = ["file-capability".as_ref(), outside.as_os_str()];
+    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
+    Ok(judge(&inside, &control, &[EPERM], usual))
+}
+
+fn device_node(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let inside = stage.inside(&Run::of(&workspace, "nodes").arg("/workspace"))?.told()?;
+    let on_tmpfs = stage.inside(&Run::of(&workspace, "nodes").arg("/tmp"))?.told()?;
+    if has_device(&workspace) {
+        return Ok(Verdict::broke("the host has a device node"));
+    }
+    if let Some(verdict) = broken(&on_tmpfs, &[EPERM]) {
+        return Ok(verdict);
+    }
+    let outside = stage.place()?;
+    let control =
+        stage.outside(Unprotected::Scratch, ["nodes".as_ref(), outside.as_os_str()])?.told()?;
+    Ok(judge(&inside, &control, &[EPERM], usual))
+}
+
+fn has_device(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_type().ok())
+        .any(|kind| kind.is_block_device() || kind.is_char_device())
+}
+
+fn overlay_attributes(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    for (directory, file) in [("marked", "own"), ("elsewhere", "other")] {
+        stage.directory(&workspace.join(directory), 0o755)?;
+        stage.file(&workspace.join(directory).join(file), "x")?;
+    }
+    let run = Run::of(&workspace, "overlay-attributes").args(["/workspace/marked", "/elsewhere"]);
+    let inside = stage.inside(&run)?.told()?;
+    for what in ["trusted.overlay.redirect", "trusted.overlay.opaque"] {
+        match inside.answer(what) {
+            Some(answer) if answer == EPERM => {}
+            answer => return Ok(Verdict::broke(format!("{what}: {answer:?}, not EPERM"))),
+        }
+    }
+    // The `user.` ones may be set; a later run that gets the tree through an overlay must not care.
+    let reader = Run::without_workspace(stage, "read")
+        .mount(&workspace, "/shown")
+        .args(["/shown/marked/own", "/shown/marked/other"]);
+    let read = stage.inside(&reader)?.told()?;
+    let seen = ["/shown/marked/own", "/shown/marked/other"].map(|path| read.answer(path));
+    if seen != [Some(Answer::Succeeded), Some(Answer::Errno(libc::ENOENT))] {
+        return Ok(Verdict::broke(format!(
+            "a later run saw the marked directory differently: {}",
+            summary(&read)
+        )));
+    }
+    let control_at = stage.place()?;
+    let words = ["overlay-attributes".as_ref(), control_at.as_os_str(), "/elsewhere".as_ref()];
+    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    for tried in control.tries.iter().filter(|tried| tried.what.starts_with("trusted.")) {
+        if tried.answer != Answer::Succeeded {
+            return Ok(refused_too(&tried.what, tried.answer));
+        }
+    }
+    Ok(Verdict::held(summary(&inside)))
+}

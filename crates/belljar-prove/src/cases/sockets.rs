@@ -1,0 +1,125 @@
+//! Sockets of the host.
+
+use belljar_spec::Clause;
+
+use super::judge::{ECONNREFUSED, ENOENT, broken, judge, summary, usual};
+use crate::case::{Case, Severity, Verdict};
+use crate::stage::{Listener, Run, Stage, StageError, Unprotected};
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fs.host-sockets",
+        attack: "connect to an engine, the session bus, an ssh agent, belljar itself",
+        clause: Clause::FsSockets,
+        severity: Severity::Critical,
+        run: host_sockets,
+    },
+    Case {
+        name: "fs.socket-in-readonly-mount",
+        attack: "connect to a socket of the host that lies in a read-only mount",
+        clause: Clause::FsSockets,
+        severity: Severity::High,
+        run: in_readonly_mount,
+    },
+    Case {
+        name: "fs.socket-in-workspace",
+        attack: "connect to a socket that lay in the writable workspace at the start",
+        clause: Clause::FsSockets,
+        severity: Severity::High,
+        run: in_workspace,
+    },
+    Case {
+        name: "net.abstract-socket",
+        attack: "connect to an abstract socket of the host",
+        clause: Clause::NetSealed,
+        severity: Severity::High,
+        run: abstract_socket,
+    },
+];
+
+fn host_sockets(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let path = stage.place()?.join("agent.sock");
+    let listener = Listener::on_path(&path)?;
+    let path = path.to_string_lossy().into_owned();
+    let run = Run::of(&workspace, "connect-unix").launcher_env("SSH_AUTH_SOCK", &path).args([
+        &path,
+        "/var/run/docker.sock",
+        "/run/docker.sock",
+        "/run/containerd/containerd.sock",
+        "/run/podman/podman.sock",
+        "/run/dbus/system_bus_socket",
+        "/run/user/0/bus",
+        "/run/user/1000/bus",
+        "/run/systemd/private",
+        "/run/belljar/control.sock",
+    ]);
+    let inside = stage.inside(&run)?.told()?;
+    if let Some(verdict) = broken(&inside, &[ENOENT]) {
+        return Ok(verdict);
+    }
+    // The control reaches nobody but our own listener.
+    counted(stage, &listener, &path, &summary(&inside))
+}
+
+/// Nobody came from inside; one comes from outside.
+fn counted(
+    stage: &Stage,
+    listener: &Listener,
+    address: &str,
+    how: &str,
+) -> Result<Verdict, StageError> {
+    let from_inside = listener.accepted();
+    if from_inside != 0 {
+        return Ok(Verdict::broke(format!("the listener accepted {from_inside} times")));
+    }
+    let control = stage.outside(Unprotected::Directly, ["connect-unix", address])?.told()?;
+    if control.successes() != 1 || listener.accepted() != 1 {
+        return Ok(Verdict::no_control("outside, the listener did not answer either"));
+    }
+    Ok(Verdict::held(format!("{how}; accepts: 0")))
+}
+
+fn in_readonly_mount(stage: &Stage) -> Result<Verdict, StageError> {
+    let (workspace, given) = (stage.workspace()?, stage.place()?);
+    stage.directory(&given.join("deep"), 0o755)?;
+    let path = given.join("deep/host.sock");
+    let listener = Listener::on_path(&path)?;
+    let run =
+        Run::of(&workspace, "connect-unix").mount(&given, "/given").arg("/given/deep/host.sock");
+    let inside = stage.inside(&run)?.told()?;
+    match broken(&inside, &[ECONNREFUSED]) {
+        Some(verdict) => Ok(verdict),
+        None => counted(stage, &listener, &path.to_string_lossy(), &summary(&inside)),
+    }
+}
+
+fn in_workspace(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let path = workspace.join("host.sock");
+    let listener = Listener::on_path(&path)?;
+    let inside =
+        stage.inside(&Run::of(&workspace, "connect-unix").arg("/workspace/host.sock"))?.told()?;
+    match broken(&inside, &[ECONNREFUSED, ENOENT]) {
+        Some(verdict) => Ok(verdict),
+        None => counted(stage, &listener, &path.to_string_lossy(), &summary(&inside)),
+    }
+}
+
+fn abstract_socket(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let name = format!(
+        "belljar-prove-{}-{}",
+        std::process::id(),
+        workspace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    );
+    let listener = Listener::on_abstract_name(&name)?;
+    let address = format!("@{name}");
+    let inside = stage.inside(&Run::of(&workspace, "connect-unix").arg(&address))?.told()?;
+    let from_inside = listener.accepted();
+    let control = stage.outside(Unprotected::Directly, ["connect-unix", &address])?.told()?;
+    if from_inside != 0 {
+        return Ok(Verdict::broke(format!("the listener accepted {from_inside} times")));
+    }
+    Ok(judge(&inside, &control, &[ECONNREFUSED], usual))
+}

@@ -1,0 +1,181 @@
+//! `belljar prove`: the attack catalogue against a backend of this host.
+
+use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
+use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE};
+use serde_json::json;
+
+use crate::cli::ProveArgs;
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
+
+/// Where the words of a verdict begin.
+const INDENT: usize = 31;
+
+pub(crate) fn run(args: &ProveArgs) -> i32 {
+    let cases = match chosen(&args.cases) {
+        Ok(cases) => cases,
+        Err(unknown) => {
+            report::say(&format!("{BAD}error:{BAD:#} no case is called \"{unknown}\""));
+            report::say(&format!("{BOLD}hint:{BOLD:#}  belljar prove --list"));
+            return EXIT_USAGE;
+        }
+    };
+    if args.list {
+        return list(&cases, args);
+    }
+    let stage = match backend(args).and_then(stage) {
+        Ok(stage) => stage,
+        Err(refused) => {
+            report::say(&format!("{BAD}error:{BAD:#} {}", refused.why));
+            return refused.code;
+        }
+    };
+    let mut verdicts = Vec::new();
+    for case in cases {
+        let verdict = prove(&case, &stage);
+        if !args.json {
+            report::out(&line(&case, &verdict));
+        }
+        verdicts.push((case, verdict));
+    }
+    let code = i32::from(verdicts.iter().any(|(_, verdict)| failed(verdict)));
+    if args.json {
+        let list: Vec<_> = verdicts.iter().map(|(case, verdict)| object(case, verdict)).collect();
+        return if report::json(&list).is_ok() { code } else { 1 };
+    }
+    report::out(&summary(&verdicts));
+    code
+}
+
+struct Refused {
+    why: String,
+    code: i32,
+}
+
+fn backend(args: &ProveArgs) -> Result<Option<BackendName>, Refused> {
+    let Some(name) = args.backend.as_deref().filter(|name| *name != "auto") else {
+        return Ok(None);
+    };
+    let known = BackendName::ALL.iter().copied().find(|known| known.name() == name);
+    match known {
+        None => Err(Refused { why: format!("no backend is called \"{name}\""), code: EXIT_USAGE }),
+        Some(BackendName::Host) => Err(Refused {
+            why: "the host backend has no boundary: there is nothing to prove, and the attacks \
+                  would meet this machine"
+                .to_owned(),
+            code: EXIT_USAGE,
+        }),
+        Some(known) => Ok(Some(known)),
+    }
+}
+
+fn stage(backend: Option<BackendName>) -> Result<Stage, Refused> {
+    let refused = |why: String| Refused { why, code: EXIT_NOT_STARTED };
+    if let Some(backend) = backend {
+        belljar::backend_facts(backend).map_err(|reason| {
+            refused(format!("the {backend} backend cannot be used here: {}", reason.why))
+        })?;
+    }
+    let belljar = std::env::current_exe().map_err(|error| refused(error.to_string()))?;
+    let arm = Arm { belljar, backend, identity: Identity::Caller };
+    Stage::new(arm).map_err(|error| refused(error.to_string()))
+}
+
+/// In the catalogue's order; none named means all.
+fn chosen(names: &[String]) -> Result<Vec<Case>, &String> {
+    let all = catalogue();
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|case| case.name == **name)) {
+        return Err(unknown);
+    }
+    let wanted = |case: &Case| names.is_empty() || names.iter().any(|name| name == case.name);
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+fn list(cases: &[Case], args: &ProveArgs) -> i32 {
+    if args.json {
+        let list: Vec<_> = cases
+            .iter()
+            .map(|case| {
+                json!({
+                    "case": case.name,
+                    "attack": case.attack,
+                    "clause": case.clause,
+                    "severity": case.severity,
+                })
+            })
+            .collect();
+        return i32::from(report::json(&list).is_err());
+    }
+    let lines = cases
+        .iter()
+        .map(|case| format!("{BOLD}{:<INDENT$}{BOLD:#}{}\n", case.name, folded(case.attack)));
+    report::out(&lines.collect::<String>());
+    0
+}
+
+/// A backend that breaks, and a case that breaks: neither proves anything.
+fn failed(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Broke { .. } | Verdict::Failed { .. })
+}
+
+fn line(case: &Case, verdict: &Verdict) -> String {
+    let (mark, style) = match verdict {
+        Verdict::Held { .. } => ("✓", GOOD),
+        Verdict::Broke { .. } => ("✗", BAD),
+        Verdict::Failed { .. } => ("–", BAD),
+        Verdict::NotTried { .. } | Verdict::NoControl { .. } => ("–", WARN),
+    };
+    let words = match verdict {
+        Verdict::Held { how } => how.clone(),
+        other => format!("{}: {}", other.word(), other.why()),
+    };
+    format!("{style}{mark}{style:#} {:<width$}{}\n", case.name, folded(&words), width = INDENT - 2)
+}
+
+fn summary(verdicts: &[(Case, Verdict)]) -> String {
+    let count =
+        |is: fn(&Verdict) -> bool| verdicts.iter().filter(|(_, verdict)| is(verdict)).count();
+    let held = count(Verdict::has_held);
+    let broke = count(Verdict::has_broken);
+    let others = verdicts.len() - held - broke;
+    let style = if broke == 0 { GOOD } else { BAD };
+    let mut text =
+        format!("{style}{held} held, {broke} broke{style:#}, {others} could not be shown\n");
+    for (case, _) in verdicts.iter().filter(|(_, verdict)| verdict.has_broken()) {
+        text.push_str(&format!(
+            "  {BAD}✗{BAD:#} {}: {} {DIM}({}){DIM:#}\n",
+            case.name, case.attack, case.clause
+        ));
+    }
+    text
+}
+
+fn object(case: &Case, verdict: &Verdict) -> serde_json::Value {
+    json!({
+        "case": case.name,
+        "clause": case.clause,
+        "severity": case.severity,
+        "attack": case.attack,
+        "verdict": verdict.word(),
+        "why": verdict.why(),
+    })
+}
+
+/// Broken at words, so that it reads at 80 columns.
+fn folded(words: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > 79 - INDENT {
+            text.push('\n');
+            text.push_str(&" ".repeat(INDENT));
+            column = 0;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text
+}
