@@ -222,7 +222,7 @@ impl Sandbox {
     /// waits some milliseconds for all processors, so this is done while the sandbox locks itself down.
     pub fn make_limits(&mut self) -> Result<(), CgroupError> {
         self.group = Group::make(&cgroup::detect(), &self.run, &self.limits)?;
-        self.group.as_ref().map_or(Ok(()), |group| group.add(self.init.pid))
+        self.group.as_mut().map_or(Ok(()), |group| group.begin(self.init.pid))
     }
 
     /// Puts the process that waits at the gate under the limits too, should it have been made before PID 1

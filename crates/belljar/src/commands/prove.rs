@@ -5,7 +5,7 @@ use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE};
 use serde_json::json;
 
 use crate::cli::ProveArgs;
-use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 
 /// Where the words of a verdict begin.
 const INDENT: usize = 31;
@@ -107,7 +107,7 @@ fn list(cases: &[Case], args: &ProveArgs) -> i32 {
     }
     let lines = cases
         .iter()
-        .map(|case| format!("{BOLD}{:<INDENT$}{BOLD:#}{}\n", case.name, folded(case.attack)));
+        .map(|case| format!("{BOLD}{:<INDENT$}{BOLD:#}{}\n", case.name, folded(case.attack, INDENT)));
     report::out(&lines.collect::<String>());
     0
 }
@@ -128,7 +128,7 @@ fn line(case: &Case, verdict: &Verdict) -> String {
         Verdict::Held { how } => how.clone(),
         other => format!("{}: {}", other.word(), other.why()),
     };
-    format!("{style}{mark}{style:#} {:<width$}{}\n", case.name, folded(&words), width = INDENT - 2)
+    format!("{style}{mark}{style:#} {:<width$}{}\n", case.name, folded(&words, INDENT), width = INDENT - 2)
 }
 
 fn summary(verdicts: &[(Case, Verdict)]) -> String {
@@ -158,24 +158,4 @@ fn object(case: &Case, verdict: &Verdict) -> serde_json::Value {
         "verdict": verdict.word(),
         "why": verdict.why(),
     })
-}
-
-/// Broken at words, so that it reads at 80 columns.
-fn folded(words: &str) -> String {
-    let mut text = String::new();
-    let mut column = 0;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > 79 - INDENT {
-            text.push('\n');
-            text.push_str(&" ".repeat(INDENT));
-            column = 0;
-        } else if column > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-    }
-    text
 }

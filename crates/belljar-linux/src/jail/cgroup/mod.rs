@@ -3,6 +3,7 @@
 //! Only what a run needs: memory, processor time, number of processes. Every value is read back
 //! after it was set; a value that does not read back is not held.
 
+mod scope;
 mod v1;
 mod v2;
 
@@ -34,6 +35,8 @@ pub enum CgroupError {
     },
     #[error("{} was set to {value} and reads {found}", .path.display())]
     NotHeld { path: PathBuf, value: String, found: String },
+    #[error("the systemd user manager did not make a scope: {why}")]
+    Manager { why: String },
     #[error("the control group {} is still busy", .path.display())]
     Busy { path: PathBuf },
 }
@@ -42,6 +45,8 @@ pub enum CgroupError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Available {
     V2 { parent: PathBuf },
+    /// A scope that the systemd user manager makes on request.
+    Manager { manager: PathBuf },
     V1(v1::Hierarchies),
     None { why: String, fix: String },
 }
@@ -49,7 +54,7 @@ pub enum Available {
 impl Available {
     pub fn used(&self) -> CgroupUse {
         match self {
-            Self::V2 { .. } => CgroupUse::V2,
+            Self::V2 { .. } | Self::Manager { .. } => CgroupUse::V2,
             Self::V1(_) => CgroupUse::V1,
             Self::None { .. } => CgroupUse::None,
         }
@@ -59,6 +64,7 @@ impl Available {
     pub fn holds(&self, controller: Controller) -> Result<String, (String, String)> {
         match self {
             Self::V2 { parent } => v2::holds(parent, controller),
+            Self::Manager { manager } => scope::holds(manager, controller),
             Self::V1(hierarchies) => hierarchies.holds(controller),
             Self::None { why, fix } => Err((why.clone(), fix.clone())),
         }
@@ -92,9 +98,12 @@ pub fn detect() -> Available {
     if let Some(hierarchies) = v1::detect(&table, &own, is_root) {
         return Available::V1(hierarchies);
     }
-    match v2::detect(&table, &own, is_root) {
-        Some(parent) => Available::V2 { parent },
-        None => nothing("no control group is delegated to this user"),
+    if let Some(parent) = v2::detect(&table, &own, is_root) {
+        return Available::V2 { parent };
+    }
+    match scope::detect(&table) {
+        Some(manager) if !is_root => Available::Manager { manager },
+        _ => nothing("no control group is delegated to this user"),
     }
 }
 
@@ -116,6 +125,7 @@ pub struct Group {
 enum Kind {
     V1(v1::Group),
     V2(v2::Group),
+    Scope(scope::Group),
 }
 
 impl Group {
@@ -130,6 +140,17 @@ impl Group {
                 let group = v2::Group::make(parent, run, limits)?;
                 Ok(Some(Self { kind: Kind::V2(group) }))
             }
+            Available::Manager { .. } => {
+                Ok(Some(Self { kind: Kind::Scope(scope::Group::new(run, limits)) }))
+            }
+        }
+    }
+
+    /// The first process. A scope comes into being with it.
+    pub fn begin(&mut self, pid: Pid) -> Result<(), CgroupError> {
+        match &mut self.kind {
+            Kind::Scope(scope) => scope.take(pid),
+            Kind::V1(_) | Kind::V2(_) => self.add(pid),
         }
     }
 
@@ -160,14 +181,16 @@ impl Group {
     pub fn oom_kills(&self) -> u64 {
         match &self.kind {
             Kind::V1(group) => group.oom_kills(),
-            Kind::V2(group) => group.oom_kills(),
+            Kind::V2(group) => v2::oom_kills(group.directory()),
+            Kind::Scope(scope) => scope.oom_kills(),
         }
     }
 
     pub fn usage(&self, usage: &mut Usage) {
         match &self.kind {
             Kind::V1(group) => group.usage(usage),
-            Kind::V2(group) => group.usage(usage),
+            Kind::V2(group) => v2::usage(group.directory(), usage),
+            Kind::Scope(scope) => scope.usage(usage),
         }
     }
 
@@ -175,11 +198,15 @@ impl Group {
         match &self.kind {
             Kind::V1(group) => group.directories(),
             Kind::V2(group) => vec![group.directory().to_owned()],
+            Kind::Scope(scope) => scope.directory().map(Path::to_owned).into_iter().collect(),
         }
     }
 
     /// Takes the groups away; the processes must be gone or going.
     pub fn remove(&self) -> Result<(), CgroupError> {
+        if matches!(self.kind, Kind::Scope(_)) {
+            return Ok(()); // the manager removes a scope that is empty
+        }
         self.directories().iter().try_for_each(|directory| remove_directory(directory))
     }
 }
@@ -202,7 +229,7 @@ pub fn leftovers(available: &Available, run: &str) -> Vec<PathBuf> {
     let candidates = match available {
         Available::V1(hierarchies) => hierarchies.groups_of(run),
         Available::V2 { parent } => vec![v2::directory_of(parent, run)],
-        Available::None { .. } => Vec::new(),
+        Available::Manager { .. } | Available::None { .. } => Vec::new(),
     };
     candidates.into_iter().filter(|directory| directory.is_dir()).collect()
 }
@@ -224,9 +251,14 @@ fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
     })
 }
 
-/// Sets a value and reads it back. Memory is counted in pages, so less by a page is the same.
+/// Sets a value and reads it back.
 fn set_and_verify(path: &Path, value: &str) -> Result<(), CgroupError> {
     write(path, value)?;
+    verify_value(path, value)
+}
+
+/// Memory is counted in pages, so less by a page is the same.
+fn verify_value(path: &Path, value: &str) -> Result<(), CgroupError> {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     let found = found.trim();
     let same_pages = match (value.parse::<u64>(), found.parse::<u64>()) {

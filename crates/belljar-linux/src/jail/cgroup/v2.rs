@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use belljar_spec::{Limits, Usage};
 
 use crate::mountinfo::MountTable;
-use super::{CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify, write};
+use super::{CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify, verify_value, write};
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
 
@@ -100,17 +100,29 @@ impl Group {
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
+}
 
-    pub(super) fn oom_kills(&self) -> u64 {
-        read_keyed(&self.directory.join("memory.events"), "oom_kill").unwrap_or(0)
-    }
+pub(super) fn oom_kills(directory: &Path) -> u64 {
+    read_keyed(&directory.join("memory.events"), "oom_kill").unwrap_or(0)
+}
 
-    pub(super) fn usage(&self, usage: &mut Usage) {
-        let at = |file: &str| self.directory.join(file);
-        usage.memory_peak = read_number(&at("memory.peak"));
-        usage.pids_peak = read_number(&at("pids.peak"));
-        usage.cpu_ms = read_keyed(&at("cpu.stat"), "usage_usec").map(|micros| micros / 1000);
-    }
+pub(super) fn usage(directory: &Path, usage: &mut Usage) {
+    let at = |file: &str| directory.join(file);
+    usage.memory_peak = read_number(&at("memory.peak"));
+    usage.pids_peak = read_number(&at("pids.peak"));
+    usage.cpu_ms = read_keyed(&at("cpu.stat"), "usage_usec").map(|micros| micros / 1000);
+}
+
+/// Somebody else set the limits: they must read as asked.
+pub(super) fn verify(directory: &Path, limits: &Limits) -> Result<(), CgroupError> {
+    let wanted = [
+        ("memory.max", limits.memory.map(|bytes| bytes.to_string())),
+        ("pids.max", limits.pids.map(|pids| pids.to_string())),
+        ("cpu.max", limits.millicpus.map(|millicpus| format!("{} 100000", u64::from(millicpus) * 100))),
+    ];
+    wanted.into_iter().filter_map(|(file, value)| Some((file, value?))).try_for_each(|(file, value)| {
+        verify_value(&directory.join(file), &value)
+    })
 }
 
 /// Hands the controllers down. A group that holds processes itself cannot do that, so where we sit in
