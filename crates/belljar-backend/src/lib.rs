@@ -8,7 +8,7 @@ pub mod jail;
 
 pub use backend::{
     Backend, BindError, BoxFuture, Bound, Capabilities, DestroyError, Found, ListError, PlanError, Place,
-    SandboxId, StartError, Started, Unavailable,
+    SandboxId, StartError, Started, Unavailable, Weakness,
 };
 
 use belljar_spec::BackendName;

@@ -96,7 +96,8 @@ pub(crate) fn check(source: &Resolved, homes: &[PathBuf], writable: bool) -> Res
     if let Some(name) = credential_name(&source.path) {
         return Err(SourceRefused::Credentials { path: path(), name });
     }
-    let links = source.stat.st_nlink as u64;
+    #[allow(clippy::useless_conversion, reason = "narrower on other processors")]
+    let links = u64::from(source.stat.st_nlink);
     if writable && !source.is_directory() && links > 1 {
         return Err(SourceRefused::HardLinked { path: path(), links });
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -181,7 +181,7 @@ pub fn adopt_descriptor(number: RawFd) -> Result<OwnedFd, Errno> {
 
 /// The program this process runs, whatever happened to its path meanwhile.
 pub fn own_executable() -> std::io::Result<OwnedFd> {
-    Ok(File::open("/proc/self/exe")?.as_fd().try_clone_to_owned()?)
+    File::open("/proc/self/exe").map(OwnedFd::from)
 }
 
 /// A session keyring of its own: keys of the caller's session stay behind.

@@ -1,0 +1,133 @@
+//! The jail's plan is pure data: the same input gives the same plan, whoever asks and on whatever host.
+//! A changed snapshot is a changed boundary: look at it as such.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use belljar_backend::jail::Jail;
+use belljar_backend::{Backend, Capabilities, PlanError, Weakness};
+use belljar_spec::{
+    BackendChoice, CgroupUse, Clause, Enforcement, Limits, Mount, MountMode, OsText, Plan, RUN_SPEC_VERSION,
+    Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
+};
+
+fn spec() -> RunSpec {
+    RunSpec {
+        v: RUN_SPEC_VERSION,
+        backend: BackendChoice::Auto,
+        command: vec!["make".into(), "test".into()],
+        name: None,
+        labels: BTreeMap::new(),
+        workspace: Some(Mount {
+            source: "/home/ann/project".into(),
+            target: "/workspace".into(),
+            mode: MountMode::Rw,
+        }),
+        workdir: "/workspace".into(),
+        rootfs: Rootfs::Host,
+        image: "debian:stable-slim".to_owned(),
+        tools: vec!["/home/ann/.cargo".into()],
+        mounts: vec![Mount { source: "/srv/data".into(), target: "/data".into(), mode: MountMode::Ro }],
+        tmpfs: vec![Tmpfs { target: "/scratch".into(), size: 64 << 20 }],
+        hide: Vec::new(),
+        allow_source: Vec::new(),
+        manifest: Some("/home/ann/project/belljar.toml".into()),
+        env: BTreeMap::from([("PATH".to_owned(), OsText::from("/usr/bin:/bin"))]),
+        user: User::default(),
+        network_allow: Vec::new(),
+        limits: Limits {
+            memory: Some(2 << 30),
+            millicpus: None,
+            pids: Some(512),
+            time: Some(Duration::from_secs(90)),
+            idle: None,
+            output: 256 << 20,
+            disk: Some(10 << 30),
+            stop_timeout: Duration::from_secs(10),
+        },
+        stdin: Stdin::Passed,
+        terminal: Terminal::None,
+        required: BTreeSet::new(),
+        waivers: Vec::new(),
+    }
+}
+
+fn root_with_cgroups() -> Capabilities {
+    let held = |clause| (clause, Ok("cgroup v2, read back".to_owned()));
+    Capabilities {
+        version: "6.18".to_owned(),
+        limits: [Clause::LimitMemory, Clause::LimitCpu, Clause::LimitPids].map(held).to_vec(),
+        cgroup: CgroupUse::V2,
+        may_choose_uids: true,
+        landlock: 6,
+        most_files: 1 << 20,
+    }
+}
+
+fn ordinary_user_without() -> Capabilities {
+    let weakness = Weakness { why: "nothing is delegated".to_owned(), fix: "delegate it".to_owned() };
+    let missing = |clause| (clause, Err(weakness.clone()));
+    Capabilities {
+        limits: [Clause::LimitMemory, Clause::LimitCpu, Clause::LimitPids].map(missing).to_vec(),
+        cgroup: CgroupUse::None,
+        may_choose_uids: false,
+        ..root_with_cgroups()
+    }
+}
+
+fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Plan {
+    Jail.plan(spec, capabilities).unwrap()
+}
+
+#[test]
+fn as_root() {
+    insta::assert_json_snapshot!(plan(&spec(), &root_with_cgroups()));
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    insta::assert_json_snapshot!(plan(&spec(), &ordinary_user_without()));
+}
+
+#[test]
+fn from_a_directory_and_without_a_workspace() {
+    let mut spec = spec();
+    spec.rootfs = Rootfs::Directory { path: "/srv/root".into() };
+    spec.workspace = None;
+    insta::assert_json_snapshot!(plan(&spec, &root_with_cgroups()));
+}
+
+#[test]
+fn the_same_input_gives_the_same_hash_and_another_input_another() {
+    let first = plan(&spec(), &root_with_cgroups());
+    assert_eq!(first.hash(), plan(&spec(), &root_with_cgroups()).hash());
+    let mut other = spec();
+    other.mounts[0].mode = MountMode::Rw;
+    assert_ne!(first.hash(), plan(&other, &root_with_cgroups()).hash());
+    assert_eq!(spec().hash(), spec().hash());
+    assert_ne!(spec().hash(), other.hash());
+}
+
+#[test]
+fn what_this_version_cannot_do_is_refused_and_never_done_halfway() {
+    let refused = |change: fn(&mut RunSpec)| {
+        let mut spec = spec();
+        change(&mut spec);
+        matches!(Jail.plan(&spec, &root_with_cgroups()), Err(PlanError::Unsupported { .. }))
+    };
+    assert!(!refused(|_| {}), "control: the unchanged spec is planned");
+    assert!(refused(|spec| spec.network_allow = vec!["example.org".to_owned()]));
+    assert!(refused(|spec| spec.mounts[0].mode = MountMode::Overlay));
+    assert!(refused(|spec| spec.hide = vec![".env".into()]));
+}
+
+#[test]
+fn limits_that_the_host_cannot_hold_are_weaker_and_say_what_would_help() {
+    let posture = plan(&spec(), &ordinary_user_without()).posture;
+    assert!(matches!(posture.get(Clause::LimitMemory), Enforcement::Weaker { fix: Some(_), .. }));
+    // Counted in the run's own user namespace, so it needs no group.
+    assert!(posture.get(Clause::LimitPids).is_enforced());
+    assert!(plan(&spec(), &root_with_cgroups()).posture.get(Clause::LimitMemory).is_enforced());
+}
