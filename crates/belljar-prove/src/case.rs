@@ -39,6 +39,8 @@ pub enum Verdict {
     Held { how: String },
     /// The attack worked.
     Broke { how: String },
+    /// The attack works, the control shows it, and no clause promises otherwise: to be known about.
+    NotPromised { why: String },
     /// This host or this backend has nothing to attack here.
     NotTried { why: String },
     /// Refused inside, but the control was refused too: that proves nothing.
@@ -68,6 +70,7 @@ impl Verdict {
         match self {
             Self::Held { .. } => "held",
             Self::Broke { .. } => "broke",
+            Self::NotPromised { .. } => "works, and is not promised against",
             Self::NotTried { .. } => "could not be tried",
             Self::NoControl { .. } => "refused, without a control",
             Self::Failed { .. } => "the case failed",
@@ -77,7 +80,10 @@ impl Verdict {
     pub fn why(&self) -> &str {
         match self {
             Self::Held { how } | Self::Broke { how } => how,
-            Self::NotTried { why } | Self::NoControl { why } | Self::Failed { why } => why,
+            Self::NotPromised { why }
+            | Self::NotTried { why }
+            | Self::NoControl { why }
+            | Self::Failed { why } => why,
         }
     }
 
@@ -89,9 +95,9 @@ impl Verdict {
         matches!(self, Self::Broke { .. })
     }
 
-    /// A verdict that a test suite accepts: the attack was refused with proof, or there was nothing
-    /// to attack.
+    /// A verdict that a test suite accepts: the attack was refused with proof, there was nothing to
+    /// attack, or nothing was promised.
     pub fn is_sound(&self) -> bool {
-        matches!(self, Self::Held { .. } | Self::NotTried { .. })
+        matches!(self, Self::Held { .. } | Self::NotPromised { .. } | Self::NotTried { .. })
     }
 }

@@ -18,7 +18,10 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn shown(&self) -> String {
-        let args: Vec<String> = self.args.iter().map(|arg| format!("{arg:#x}")).collect();
+        // Without the ones at the end that say nothing.
+        let last = self.args.iter().rposition(|arg| *arg != NOTHING && *arg != 0);
+        let named = &self.args[..last.map_or(0, |last| last + 1)];
+        let args: Vec<String> = named.iter().map(|arg| format!("{arg:#x}")).collect();
         format!("{}({})", self.name, args.join(","))
     }
 }
@@ -72,12 +75,7 @@ pub(crate) fn plain_denials() -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     for rule in rules().iter().filter(|rule| rule.conditions.is_empty()) {
         let Some(number) = number_of(&rule.name) else { continue };
-        calls.push(Call {
-            name: rule.name.clone(),
-            number,
-            args: harmless(&rule.name),
-            denied: true,
-        });
+        calls.push(Call { name: rule.name.clone(), number, args: [NOTHING; 6], denied: true });
     }
     calls
 }
@@ -93,7 +91,8 @@ pub(crate) fn conditional_calls() -> Vec<Call> {
             let denied = rules.iter().any(|other| other.name == rule.name && other.matches(&args));
             calls.insert(Call { name: rule.name.clone(), number, args, denied });
         };
-        let Some(matching) = solve(&rule.conditions) else { continue };
+        let unnamed = unnamed(&rule.name);
+        let Some(matching) = solve(&rule.conditions, unnamed) else { continue };
         add(matching);
         for (at, condition) in rule.conditions.iter().enumerate() {
             if !condition.wide || matches!(condition.test, Test::Masked { .. }) {
@@ -103,7 +102,7 @@ pub(crate) fn conditional_calls() -> Vec<Call> {
             }
             let mut others = rule.conditions.clone();
             others.remove(at);
-            if let Some(missing) = solve_but(&others, condition) {
+            if let Some(missing) = solve_but(&others, condition, unnamed) {
                 add(missing);
             }
         }
@@ -111,8 +110,8 @@ pub(crate) fn conditional_calls() -> Vec<Call> {
     calls.into_iter().collect()
 }
 
-fn solve(conditions: &[Condition]) -> Option<[u64; 6]> {
-    let mut args = [0; 6];
+fn solve(conditions: &[Condition], unnamed: [u64; 6]) -> Option<[u64; 6]> {
+    let mut args = unnamed;
     for condition in conditions {
         let same = |other: &&Condition| other.index == condition.index;
         let found = candidates(conditions)
@@ -124,8 +123,8 @@ fn solve(conditions: &[Condition]) -> Option<[u64; 6]> {
 }
 
 /// The other conditions hold where that is possible, and this one does not.
-fn solve_but(others: &[Condition], missed: &Condition) -> Option<[u64; 6]> {
-    let mut args = solve(others)?;
+fn solve_but(others: &[Condition], missed: &Condition, unnamed: [u64; 6]) -> Option<[u64; 6]> {
+    let mut args = solve(others, unnamed)?;
     let mut all = others.to_vec();
     all.push(*missed);
     let on_this = |other: &&Condition| other.index == missed.index;
@@ -196,21 +195,16 @@ fn value_of(text: &str) -> Option<u64> {
     }
 }
 
-/// Arguments with which a call does nothing even where it is allowed. All zero does that for most.
-fn harmless(name: &str) -> [u64; 6] {
-    const NO_SUCH_FLAGS: u64 = 0xffff;
-    const NO_ADDRESS: u64 = 1;
+/// No address, no descriptor, no process, no valid flags: a call that gets this far does nothing, on
+/// the unprotected arm too. Zero would be standard input, or "switch it off".
+const NOTHING: u64 = u64::MAX;
+
+/// What the arguments are that no condition names.
+fn unnamed(name: &str) -> [u64; 6] {
     match name {
-        // A null name would switch accounting off.
-        "acct" => [NO_ADDRESS, 0, 0, 0, 0, 0],
-        // Without segments it would unload what is loaded.
-        "kexec_load" => [0, 0, 0, NO_SUCH_FLAGS, 0, 0],
-        "kexec_file_load" => [0, 0, 0, 0, NO_SUCH_FLAGS, 0],
-        "finit_module" => [0, 0, NO_SUCH_FLAGS, 0, 0, 0],
-        // Longer than any name may be.
-        "sethostname" | "setdomainname" => [0, 1000, 0, 0, 0, 0],
-        "settimeofday" => [NO_ADDRESS, 0, 0, 0, 0, 0],
-        _ => [0; 6],
+        // Here zero is the plain case, which lets the other arguments decide.
+        "socket" | "socketpair" | "personality" | "clone" | "unshare" => [0; 6],
+        _ => [NOTHING; 6],
     }
 }
 
@@ -234,13 +228,29 @@ mod tests {
         for rule in rules() {
             assert!(number_of(&rule.name).is_some(), "{} has no number", rule.name);
             let conditional = !rule.conditions.is_empty();
-            let solved = solve(&rule.conditions);
+            let solved = solve(&rule.conditions, unnamed(&rule.name));
             assert!(!conditional || solved.is_some_and(|args| rule.matches(&args)), "{rule:?}");
         }
         let named: BTreeSet<String> = rules().into_iter().map(|rule| rule.name).collect();
         let called: BTreeSet<String> =
             plain_denials().into_iter().chain(conditional_calls()).map(|call| call.name).collect();
         assert_eq!(named, called);
+    }
+
+    /// They are made on the unprotected arm too, as root.
+    #[test]
+    fn no_call_can_touch_a_descriptor_or_an_address() {
+        for call in plain_denials() {
+            assert_eq!(call.args, [NOTHING; 6], "{}", call.shown());
+        }
+        let by_descriptor =
+            ["fchmod", "ioctl", "openat", "mkdirat", "mknodat", "fchmodat", "fchmodat2"];
+        let by_path = ["chmod", "creat", "mkdir", "mknod", "open"];
+        for call in conditional_calls() {
+            if by_descriptor.contains(&&*call.name) || by_path.contains(&&*call.name) {
+                assert_eq!(call.args[0], NOTHING, "{}", call.shown());
+            }
+        }
     }
 
     #[test]

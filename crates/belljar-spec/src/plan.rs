@@ -67,8 +67,6 @@ pub enum Tree {
     System,
     /// A tree that people write to: sockets in it must not answer, its files keep their owner.
     User,
-    /// A part of a root file system in a directory: like `User`; a link in it stays a link.
-    Root,
     /// An install prefix: like `User`, with its credentials left out.
     Tool,
     /// The run's own directory.
@@ -90,6 +88,11 @@ pub enum MountKind {
         access: Access,
         presence: Presence,
         tree: Tree,
+    },
+    /// A directory that holds a whole root: each of its entries, read-only, but for the places that the
+    /// sandbox has of its own. A link among them stays a link.
+    RootDirectory {
+        source: OsText,
     },
     Tmpfs {
         size: u64,

@@ -186,7 +186,7 @@ fn a_target_can_be_put_into_the_runs_own_places() {
     each_actor(|lab| {
         lab.make_file("data/file", "from data\n");
         let data = lab.path("data").display().to_string();
-        for target in ["/tmp/data", "/home/agent/data", "/home/agent/.config/tool", "/opt/a/b/c", "/dev/shm/x"] {
+        for target in ["/tmp/data", "/home/agent/data", "/home/agent/.config/tool", "/opt/a/b/c"] {
             let done = lab.sh(&["-v", &format!("{data}:{target}")], &format!("cat {target}/file"));
             assert_eq!(done.expect(0).out(), "from data\n", "{target}");
         }
@@ -290,7 +290,7 @@ fn another_workspace_a_read_only_one_or_none() {
 
 /// A shell and what it needs, without the rest of the system.
 fn small_root(lab: &Lab) -> String {
-    for name in ["bin", "proc", "dev", "tmp", "etc", "home", "workspace", "var"] {
+    for name in ["bin", "dev", "etc", "home", "opt", "proc", "tmp", "var", "workspace"] {
         lab.make_directory(Path::new("rootfs").join(name));
     }
     let shell = fs::canonicalize("/bin/sh").unwrap();
@@ -303,7 +303,7 @@ fn small_root(lab: &Lab) -> String {
         lab.make_directory(copy.parent().unwrap());
         fs::copy(library, copy).unwrap();
     }
-    lab.make_file("rootfs/only-in-this-root", "yes\n");
+    lab.make_file("rootfs/opt/only-in-this-root", "yes\n");
     lab.path("rootfs").display().to_string()
 }
 
@@ -312,7 +312,7 @@ fn a_directory_can_be_the_root() {
     each_actor(|lab| {
         let root = small_root(lab);
         // Only what a shell has built in.
-        let script = "read line < /only-in-this-root; echo $line; echo x > /new || echo read-only; \
+        let script = "read line < /opt/only-in-this-root; echo $line; echo x > /new || echo read-only; \
              echo made > /workspace/made; echo /usr/bin/* /sys/*; echo $HOME; echo kept > $HOME/x && echo home; \
              echo t > /tmp/t && echo tmp";
         let done = lab.run(["--rootfs", &root, "--", "/bin/sh", "-c", script]).done();
@@ -404,5 +404,53 @@ fn a_private_workspace_of_root_is_reachable() {
         assert_eq!(done.expect(0).out(), "inside\n");
         let read_only = format!("{place}:/ro");
         assert_eq!(lab.sh(&["-v", &read_only], "cat /ro/file").expect(0).out(), "inside\n");
+    });
+}
+
+/// Whatever the caller's shell has set.
+#[test]
+fn the_callers_umask_changes_nothing() {
+    each_actor(|lab| {
+        for mask in ["000", "077", "777"] {
+            let script = format!("umask {mask}; exec \"$0\" \"$@\"");
+            let inside = "umask; touch made && ls -l /etc/passwd made | cut -c1-10; touch $HOME/x /tmp/x; rm made";
+            let done = lab.run(["--", "sh", "-c", inside]).through(&["sh", "-c", &script]).done();
+            assert_eq!(done.expect(0).out(), "0022\n-rw-r--r--\n-rw-r--r--\n", "umask {mask}: {done}");
+            assert_eq!(done.err(), "", "umask {mask}");
+        }
+    });
+}
+
+/// A link in a directory that is to be the root leads to places in that directory, as in a `chroot`.
+#[test]
+fn a_link_in_a_root_directory_does_not_lead_to_the_host() {
+    each_actor(|lab| {
+        let root = small_root(lab);
+        let secret = lab.make_file("private/file", "of the host\n");
+        symlink(secret.parent().unwrap(), lab.path("rootfs/srv")).unwrap();
+        let script = "read line < /srv/file && echo $line; exit 0";
+        let done = lab.run(["--rootfs", &root, "--", "/bin/sh", "-c", script]).done();
+        assert!(!done.out().contains("of the host"), "{done}");
+    });
+}
+
+/// Environment: named variables only.
+#[test]
+fn the_environment_is_made_anew() {
+    each_actor(|lab| {
+        let call = lab.run(["-e", "GIVEN=1", "-e", "PASSED", "--pass-env", "ALSO", "--", "env"]);
+        let done = call.env("PASSED", "2").env("ALSO", "3").env("SECRET_THING", "hunter2").done();
+        let out = done.expect(0).out();
+        let mut names: Vec<&str> = out.lines().filter_map(|line| line.split('=').next()).collect();
+        names.sort_unstable();
+        for name in ["GIVEN", "PASSED", "ALSO", "HOME", "PATH", "USER", "LANG", "BELLJAR_RUN"] {
+            assert!(names.contains(&name), "{name} is missing: {out}");
+        }
+        assert!(!out.contains("hunter2") && !names.contains(&"BELLJAR_HOME"), "{out}");
+        assert!(out.contains("HOME=/home/agent\n") && out.contains("USER=agent\n"), "{out}");
+        lab.make_file("vars", "ONE=1\n# a comment\nTWO=two words\n");
+        let file = lab.path("vars").display().to_string();
+        let done = lab.run(["--env-file", &file, "--", "sh", "-c", "echo $ONE,$TWO"]).done();
+        assert_eq!(done.expect(0).out(), "1,two words\n");
     });
 }

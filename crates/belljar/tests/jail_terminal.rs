@@ -100,7 +100,7 @@ fn job_control_works_inside() {
         std::thread::sleep(Duration::from_millis(500));
         run.type_in("\x1a"); // stop
         run.wait_for("Stopped");
-        run.type_in("kill %1; jobs; echo sum $((40 + 2))\r");
+        run.type_in("kill -9 %1; sleep 0.3; jobs; echo sum $((40 + 2))\r");
         run.wait_for("sum 42");
         run.type_in("exit 9\r");
         let (code, screen) = run.end();
@@ -190,7 +190,7 @@ fn a_lost_terminal_ends_the_run() {
         let marker = marker();
         let run = sh(lab, &format!("trap '' HUP; echo ready; sleep {marker}"));
         run.wait_for("ready");
-        assert!(!processes_with(&format!("sleep\0{marker}")).is_empty());
+        assert!(until(Duration::from_secs(20), || !processes_with(&format!("sleep\0{marker}")).is_empty()));
         send(run.pid(), Signal::HUP);
         wait_until_gone(Duration::from_secs(30), &marker, &lab.exe);
     });

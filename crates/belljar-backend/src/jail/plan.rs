@@ -2,7 +2,7 @@
 
 use belljar_spec::{
     Access, BackendName, CgroupUse, CommandPlan, HostUid, Identity, MountKind, MountMode, Namespace, OsText,
-    PLAN_VERSION, Plan, PlannedMount, Presence, Rlimit, RunSpec, Source, Tmpfs, Tree,
+    PLAN_VERSION, Plan, PlannedMount, Presence, Rlimit, Rootfs, RunSpec, Source, Tmpfs, Tree,
 };
 
 use super::{posture, rootfs};
@@ -49,7 +49,7 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         target: OsText::from("/var/tmp"),
         what: MountKind::Symlink { to: OsText::from("/tmp") },
     });
-    if matches!(spec.rootfs, belljar_spec::Rootfs::Directory { .. }) {
+    if matches!(spec.rootfs, Rootfs::Directory { .. }) {
         mounts.pop(); // the directory's own /var is there
     }
     mounts.push(PlannedMount {

@@ -33,7 +33,10 @@ const ETC_COPIED: &[&str] = &[
 pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<PlannedMount> {
     match rootfs {
         Rootfs::Host => from_host(user, hostname),
-        Rootfs::Directory { path } => from_directory(path),
+        Rootfs::Directory { path } => vec![PlannedMount {
+            target: OsText::from("/"),
+            what: MountKind::RootDirectory { source: path.clone() },
+        }],
     }
 }
 
@@ -44,22 +47,6 @@ fn from_host(user: User, hostname: &str) -> Vec<PlannedMount> {
         what: MountKind::Copy { source: OsText::from(*path) },
     });
     bound.chain(copied).chain(made_for_the_run(user, hostname)).collect()
-}
-
-/// A whole root in a directory: its top-level parts, so that the sandbox's own `/proc`, `/dev` and
-/// `/tmp` have their place and no link in it can redirect a mount. It brings its own `/etc`.
-fn from_directory(path: &OsText) -> Vec<PlannedMount> {
-    let parts = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "var", "srv"];
-    let part = |part: &&str| PlannedMount {
-        target: OsText::from(format!("/{part}")),
-        what: MountKind::Bind {
-            source: Source::Path { path: OsText::from(path.as_path().join(part)) },
-            access: Access::ReadOnly,
-            presence: Presence::IfPresent,
-            tree: Tree::Root,
-        },
-    };
-    parts.iter().map(part).collect()
 }
 
 fn system(source: &str, target: &str) -> PlannedMount {

@@ -141,7 +141,7 @@ pub(crate) struct Layer {
 pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     let table = MountTable::read()
         .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
-    let plan = &with_link_targets(plan);
+    let plan = &with_link_targets(&with_root_entries(plan)?);
     let opened = open_sources(plan, place)?;
     let identity = match plan.identity.host {
         HostUid::PerRun => HostIdentity::choose()?,
@@ -173,6 +173,47 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     let expectation = expectation(plan, &identity, &mounts);
     let run = place.run.clone();
     Ok(Bound { plan: plan.clone(), identity, mounts, run, expectation, posture, writable_trees: writable })
+}
+
+/// The entries of a directory that serves as the root. What the sandbox has of its own is left out.
+fn with_root_entries(plan: &Plan) -> Result<Plan, BindError> {
+    const OWN: &[&str] = &["proc", "sys", "dev", "tmp", "home"];
+    let mut expanded = plan.clone();
+    expanded.mounts.clear();
+    for mount in &plan.mounts {
+        let MountKind::RootDirectory { source } = &mount.what else {
+            expanded.mounts.push(mount.clone());
+            continue;
+        };
+        let failed = |error| BindError::Read { path: source.as_path().to_owned(), error };
+        let taken = |target: &Path| plan.mounts.iter().any(|other| other.target.as_path() == target);
+        let mut entries = std::fs::read_dir(source.as_path())
+            .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
+            .map_err(failed)?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            let (name, path) = (entry.file_name(), entry.path());
+            let target = Path::new("/").join(&name);
+            let kind = entry.file_type().map_err(failed)?;
+            let usable = kind.is_dir() || kind.is_file() || kind.is_symlink();
+            if OWN.iter().any(|own| name == *own) || taken(&target) || !usable {
+                continue;
+            }
+            // A link is followed inside, where it means a place of this root.
+            let what = if kind.is_symlink() {
+                MountKind::Symlink { to: OsText::from(std::fs::read_link(&path).map_err(failed)?) }
+            } else {
+                MountKind::Bind {
+                    source: Source::Path { path: OsText::from(path) },
+                    access: Access::ReadOnly,
+                    presence: Presence::Required,
+                    tree: Tree::User,
+                }
+            };
+            expanded.mounts.push(PlannedMount { target: OsText::from(target), what });
+        }
+    }
+    Ok(expanded)
 }
 
 /// A link in the workspace that names the source of a mount by its absolute path (`data -> /srv/data`)
@@ -227,9 +268,6 @@ fn open_source(
         Source::Path { path } => path.as_path(),
         Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),
     };
-    if *tree == Tree::Root && path.is_symlink() {
-        return Ok(None); // becomes a link
-    }
     let opened = match resolve(path, &place.run_writable) {
         Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
         opened => opened?,
@@ -277,14 +315,6 @@ impl Binder<'_> {
         for (planned, source) in self.plan.mounts.iter().zip(opened) {
             let target = planned.target.as_path().to_owned();
             let kind = match &planned.what {
-                MountKind::Bind { source: Source::Path { path }, tree: Tree::Root, .. }
-                    if path.as_path().is_symlink() =>
-                {
-                    // Followed inside, where it means a place of this root.
-                    let to = std::fs::read_link(path.as_path());
-                    let path = path.as_path().to_owned();
-                    BoundKind::Symlink { to: to.map_err(|error| BindError::Read { path, error })? }
-                }
                 MountKind::Bind { access, tree, .. } => match source {
                     Some(source) => match self.bind_tree(source, *access, *tree, &mut maps)? {
                         Shape::Tree(tree) => BoundKind::Tree(tree),
@@ -296,6 +326,7 @@ impl Binder<'_> {
                     Some(content) => BoundKind::File { content },
                     None => continue,
                 },
+                MountKind::RootDirectory { .. } => continue, // its entries took its place
                 MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
                 MountKind::File { content } => BoundKind::File { content: content.clone().into_bytes() },
                 MountKind::Symlink { to } => BoundKind::Symlink { to: to.as_path().to_owned() },
@@ -329,7 +360,7 @@ impl Binder<'_> {
             return Ok(Shape::Link(to));
         }
         let through_overlay =
-            access == Access::ReadOnly && matches!(tree, Tree::User | Tree::Tool | Tree::Root) && source.is_directory();
+            access == Access::ReadOnly && matches!(tree, Tree::User | Tree::Tool) && source.is_directory();
         let below = self.table.below(&source.path);
         let as_root = rustix::process::geteuid().is_root();
         if through_overlay && !as_root && !below.is_empty() {
@@ -356,7 +387,13 @@ impl Binder<'_> {
             let relative = point.strip_prefix(&source.path).unwrap_or(Path::new("")).to_owned();
             // In a whole bind the submounts come along; they are pinned for the comparison only.
             let layer = match via {
-                Via::Overlay => self.layer(&opened, access, tree, depth, maps)?,
+                // One of a type that cannot be mapped shows its own owners.
+                Via::Overlay => match self.layer(&opened, access, tree, depth, maps) {
+                    Err(BindError::Clone { error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM, .. }) => {
+                        self.layer(&opened, access, Tree::System, depth, maps)?
+                    }
+                    layer => layer?,
+                },
                 Via::Bind => pinned(&opened),
             };
             submounts.push((relative, layer));

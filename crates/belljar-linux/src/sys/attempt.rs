@@ -14,17 +14,15 @@ pub type Outcome = Result<(), Errno>;
 fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
     // SAFETY: private to this module; every caller below passes arguments whose pointers are null or
     // refer to live values of the size the call reads.
-    let result = unsafe {
-        libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5])
-    };
+    let result =
+        unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
     check(result).map(|_| ())
 }
 
 fn descriptor(number: libc::c_long, args: [usize; 6]) -> Outcome {
     // SAFETY: as in `raw`.
-    let result = unsafe {
-        libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5])
-    };
+    let result =
+        unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
     let fd = check(result)?;
     // SAFETY: the call just made this descriptor; dropping it closes it.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
@@ -100,7 +98,8 @@ pub fn fsopen() -> Outcome {
 }
 
 pub fn open_tree() -> Outcome {
-    const OPEN_TREE_CLONE: usize = 1;
+    // With submounts: of a mount that has any, an ordinary user may not take less.
+    const OPEN_TREE_CLONE: usize = 1 | libc::AT_RECURSIVE as usize;
     let cwd = libc::AT_FDCWD as usize;
     descriptor(libc::SYS_open_tree, [cwd, c"/".as_ptr() as usize, OPEN_TREE_CLONE, 0, 0, 0])
 }
@@ -120,16 +119,8 @@ pub fn mount_setattr(target: &std::ffi::CStr) -> Outcome {
     )
 }
 
-pub fn pivot_root() -> Outcome {
-    raw(libc::SYS_pivot_root, [c"/".as_ptr() as usize, c"/".as_ptr() as usize, 0, 0, 0, 0])
-}
-
 pub fn chroot() -> Outcome {
     raw(libc::SYS_chroot, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0])
-}
-
-pub fn set_namespace(fd: i32) -> Outcome {
-    raw(libc::SYS_setns, [fd as usize, 0, 0, 0, 0, 0])
 }
 
 pub fn ptrace_seize(pid: i32) -> Outcome {
@@ -190,11 +181,6 @@ pub fn io_uring() -> Outcome {
 
 pub fn userfaultfd() -> Outcome {
     descriptor(libc::SYS_userfaultfd, [0, 0, 0, 0, 0, 0])
-}
-
-pub fn open_by_handle() -> Outcome {
-    let handle = [0_u32; 4];
-    raw(libc::SYS_open_by_handle_at, [0, handle.as_ptr() as usize, 0, 0, 0, 0])
 }
 
 /// Pushes a character into the terminal behind standard input, with the request as given.
@@ -286,7 +272,11 @@ pub fn memory_file(flags: u32) -> Result<OwnedFd, Errno> {
 }
 
 /// Mounts a file system of the given type on a directory.
-pub fn mount_type(kind: &std::ffi::CStr, target: &std::ffi::CStr, options: &std::ffi::CStr) -> Outcome {
+pub fn mount_type(
+    kind: &std::ffi::CStr,
+    target: &std::ffi::CStr,
+    options: &std::ffi::CStr,
+) -> Outcome {
     let [source, target, kind, options] =
         [c"none", target, kind, options].map(|text| text.as_ptr() as usize);
     raw(libc::SYS_mount, [source, target, kind, 0, options, 0])
@@ -362,7 +352,11 @@ pub fn add_loopback_address(address: std::net::IpAddr) -> Outcome {
     // socket is closed by its owner.
     unsafe {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let socket = check(libc::c_long::from(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)))?;
+        let socket = check(libc::c_long::from(libc::socket(
+            family,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            0,
+        )))?;
         let socket = OwnedFd::from_raw_fd(socket as i32);
         let socket = std::os::fd::AsRawFd::as_raw_fd(&socket);
         let result = match address {
@@ -390,4 +384,32 @@ pub fn add_loopback_address(address: std::net::IpAddr) -> Outcome {
         };
         check(libc::c_long::from(result)).map(|_| ())
     }
+}
+
+/// Changes the first byte of a file through memory that is shared with it: the kernel does not see a
+/// write then, and takes no setuid bit away.
+pub fn write_by_mapping(file: &OwnedFd, byte: u8) -> Outcome {
+    const LENGTH: usize = 1;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(file);
+    // SAFETY: a new mapping where the kernel likes it, of one page at most; only its first byte is
+    // touched, callers pass a file that has one, and nothing refers to it after it is unmapped.
+    unsafe {
+        let flags = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), LENGTH, flags, libc::MAP_SHARED, fd, 0);
+        if at == libc::MAP_FAILED {
+            return Err(super::last_error());
+        }
+        at.cast::<u8>().write_volatile(byte);
+        let synced = check(libc::c_long::from(libc::msync(at, LENGTH, libc::MS_SYNC)));
+        libc::munmap(at, LENGTH);
+        synced.map(|_| ())
+    }
+}
+
+/// Sets a limit of another process to what it is now, so that nothing changes if it works.
+pub fn set_limit_of(pid: i32, resource: u32) -> Outcome {
+    let mut now = [0_u64; 2];
+    let (pid, resource) = (pid as usize, resource as usize);
+    raw(libc::SYS_prlimit64, [pid, resource, 0, &raw mut now as usize, 0, 0])?;
+    raw(libc::SYS_prlimit64, [pid, resource, &raw const now as usize, 0, 0, 0])
 }

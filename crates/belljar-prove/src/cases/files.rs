@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::Clause;
 
-use super::judge::{EACCES, ENOENT, EPERM, EROFS, EXDEV, broken, if_there, judge, summary, usual};
+use super::judge::{EACCES, ENOENT, EPERM, EROFS, EXDEV, anywhere, broken, judge, summary, usual};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Run, Stage, StageError, Unprotected};
@@ -99,7 +99,7 @@ fn same_paths(
     let workspace = stage.workspace()?;
     let inside = stage.inside(&Run::of(&workspace, probe).args(paths))?.told()?;
     let control = stage.outside(Unprotected::Directly, [probe].iter().chain(paths))?.told()?;
-    Ok(judge(&inside, &control, allowed, if_there))
+    Ok(judge(&inside, &control, allowed, anywhere))
 }
 
 fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
@@ -120,7 +120,6 @@ fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
         "/dev/hpet",
         "/dev/port",
         "/dev/input",
-        "/dev/snapshot",
         "/dev/userfaultfd",
         "/proc/kcore",
         "/proc/kallsyms",
@@ -165,7 +164,6 @@ fn kernel_knobs(stage: &Stage) -> Result<Verdict, StageError> {
         "/proc/irq/default_smp_affinity",
         "/proc/acpi/wakeup",
         "/proc/scsi/scsi",
-        "/proc/pressure/memory",
     ];
     same_paths(stage, "open-to-write", &paths, &[EROFS, EACCES, ENOENT, EPERM, Answer::Masked])
 }

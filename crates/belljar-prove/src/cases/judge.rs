@@ -32,14 +32,9 @@ pub(super) fn let_in(_: &str, answer: Answer) -> Control {
     if answer.is(Errno::PERM) { Control::Refused } else { Control::Through }
 }
 
-/// For files: one that is not there is nothing to attack.
-pub(super) fn if_there(what: &str, answer: Answer) -> Control {
-    match answer {
-        Answer::Errno(libc::ENOENT | libc::ENXIO | libc::ENOTDIR) | Answer::Masked => {
-            Control::Absent
-        }
-        answer => usual(what, answer),
-    }
+/// For files of the kernel: which of them a host has, and lets anybody open, differs. One is enough.
+pub(super) fn anywhere(_: &str, answer: Answer) -> Control {
+    if answer == Answer::Succeeded { Control::Through } else { Control::Absent }
 }
 
 /// Every attempt must have had one of the answers inside, and must have got through on the other arm.
@@ -69,7 +64,11 @@ pub(super) fn judge(
         }
     }
     if through == 0 {
-        return Verdict::not_tried("this host has nothing of the kind");
+        return if rustix::process::geteuid().is_root() {
+            Verdict::not_tried("this host has nothing of the kind")
+        } else {
+            Verdict::no_control("outside, an ordinary user gets at none of it either")
+        };
     }
     Verdict::held(summary(inside))
 }
@@ -113,3 +112,45 @@ pub(super) const ESPIPE: Answer = Answer::Errno(libc::ESPIPE);
 pub(super) const EBADF: Answer = Answer::Errno(libc::EBADF);
 pub(super) const ECONNREFUSED: Answer = Answer::Errno(libc::ECONNREFUSED);
 pub(super) const ENETUNREACH: Answer = Answer::Errno(libc::ENETUNREACH);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(answers: &[Answer]) -> Told {
+        let mut told = Told::default();
+        for (at, answer) in answers.iter().enumerate() {
+            told.answered(format!("attempt {at}"), *answer);
+        }
+        told
+    }
+
+    #[test]
+    fn an_attempt_that_gets_through_breaks() {
+        let through = told(&[EPERM, Answer::Succeeded]);
+        let verdict = judge(&through, &through, &[EPERM], let_in);
+        assert!(verdict.has_broken() && !verdict.is_sound(), "{verdict:?}");
+        assert!(verdict.why().contains("attempt 1: succeeded"), "{verdict:?}");
+    }
+
+    #[test]
+    fn another_error_than_the_expected_one_breaks() {
+        let control = told(&[Answer::Succeeded]);
+        assert!(judge(&told(&[ENOENT]), &control, &[EPERM], usual).has_broken());
+        assert!(judge(&told(&[EPERM]), &control, &[EPERM], usual).has_held());
+    }
+
+    #[test]
+    fn a_refusal_without_a_control_is_not_sound() {
+        let refused = told(&[EPERM]);
+        for control in [told(&[EPERM]), told(&[]), told(&[Answer::Succeeded, Answer::Succeeded])] {
+            let verdict = judge(&refused, &control, &[EPERM], usual);
+            assert!(
+                matches!(verdict, Verdict::NoControl { .. }) && !verdict.is_sound(),
+                "{verdict:?}"
+            );
+        }
+        let nothing = judge(&told(&[]), &told(&[]), &[EPERM], usual);
+        assert!(matches!(nothing, Verdict::NoControl { .. }), "no attempt, no verdict");
+    }
+}

@@ -140,11 +140,9 @@ fn fileless(stage: &Stage) -> Result<Verdict, StageError> {
     if control.answer("memfd_create, plain") != Some(Answer::Succeeded) {
         return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
     }
-    let has_knob = std::path::Path::new("/proc/sys/vm/memfd_noexec").exists();
-    if !has_knob && inside.successes() > 0 {
-        return Ok(Verdict::not_tried(
-            "this kernel cannot forbid it (vm.memfd_noexec came with 6.3)",
-        ));
+    if inside.successes() > 0 {
+        let why = "vm.memfd_noexec cannot be set for a run; what such a program may do is the same";
+        return Ok(Verdict::NotPromised { why: why.to_owned() });
     }
     match broken(&inside, &[EACCES, EPERM]) {
         Some(verdict) => Ok(verdict),

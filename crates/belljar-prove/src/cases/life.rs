@@ -52,7 +52,7 @@ fn ignore_signals(stage: &Stage) -> Result<Verdict, StageError> {
     }
     let mut control = stage.control(Unprotected::Directly, ["stubborn", "30000", &word]);
     let mut control = Running::start(&mut control, "the control")?;
-    control.hear("ready", Duration::from_secs(15))?;
+    control.hear("ready")?;
     signal(control.pid(), Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
     if !control.is_alive() {

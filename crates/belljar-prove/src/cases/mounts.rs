@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
 use belljar_spec::Clause;
 
@@ -232,7 +231,7 @@ fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
     symlink(&secrets, workspace.join("link")).map_err(StageError::io("make a link"))?;
     let flipper = Run::of(&workspace, "flip").args(["/workspace/sub", "/workspace/link", "30000"]);
     let mut flipper = stage.start_inside(&flipper)?;
-    std::thread::sleep(Duration::from_millis(300));
+    flipper.hear("flipping")?;
     let source = workspace.join("sub");
     let (mut mounted, mut refused, mut naive) = (0, 0, 0);
     for _ in 0..STARTS {
@@ -252,6 +251,7 @@ fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
         let seen = flipper.end()?;
         return Err(StageError::Unexpected(format!("the race ended early: {}", seen.stderr)));
     }
+    flipper.stop()?;
     if naive == 0 || refused == 0 {
         return Ok(Verdict::no_control(format!(
             "the link was seen {naive} times, refused {refused} times"

@@ -1,8 +1,6 @@
 //! Reaching anybody. Controls that name an address of somebody else run in a network of their own, in
 //! which that address is loopback's.
 
-use std::time::Duration;
-
 use belljar_spec::Clause;
 
 use super::judge::{ECONNREFUSED, ENETUNREACH, EPERM, broken, judge, summary, usual};
@@ -149,7 +147,6 @@ fn netlink(stage: &Stage) -> Result<Verdict, StageError> {
 }
 
 fn sibling(stage: &Stage) -> Result<Verdict, StageError> {
-    const SECOND: Duration = Duration::from_secs(15);
     let workspace = stage.workspace()?;
     // A port that is free on the host, so that the control can have it.
     let port = {
@@ -158,26 +155,27 @@ fn sibling(stage: &Stage) -> Result<Verdict, StageError> {
         address.port().to_string()
     };
     let address = format!("tcp:127.0.0.1:{port}");
-    let server = stage.start_inside(&Run::of(&workspace, "listen").args([&port, "1500"]))?;
-    server.hear("listening", SECOND)?;
+    let mut server = stage.start_inside(&Run::of(&workspace, "listen").args([&port, "20000"]))?;
+    server.hear("listening")?;
     let inside = stage.inside(&Run::of(&workspace, "connect").args(["given", &address]))?.told()?;
     let from_host = stage.outside(Unprotected::Directly, ["connect", "given", &address])?.told()?;
-    let served = server.end()?.told()?;
+    let (was_there, was_reached) = (server.is_alive(), server.has_said("accepted"));
+    server.stop()?;
     if let Some(verdict) =
         broken(&inside, &[ECONNREFUSED]).or_else(|| broken(&from_host, &[ECONNREFUSED]))
     {
         return Ok(verdict);
     }
-    if served.number("accepted") != 0 {
+    if was_reached {
         return Ok(Verdict::broke("the other run's server was reached"));
     }
-    let mut server = stage.control(Unprotected::Directly, ["listen", &port, "1500"]);
-    let server = crate::stage::Running::start(&mut server, "the control's server")?;
-    server.hear("listening", SECOND)?;
+    let mut command = stage.control(Unprotected::Directly, ["listen", &port, "20000"]);
+    let mut server = crate::stage::Running::start(&mut command, "the control's server")?;
+    server.hear("listening")?;
     let control = stage.outside(Unprotected::Directly, ["connect", "given", &address])?.told()?;
-    let served = server.end()?.told()?;
-    if control.answer(&address) != Some(Answer::Succeeded) || served.number("accepted") != 1 {
+    if !was_there || control.answer(&address) != Some(Answer::Succeeded) {
         return Ok(Verdict::no_control("outside, the server was not reached either"));
     }
+    server.hear("accepted")?;
     Ok(Verdict::held(summary(&inside)))
 }

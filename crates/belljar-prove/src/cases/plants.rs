@@ -19,6 +19,13 @@ pub(super) const CASES: &[Case] = &[
         run: setuid_plant,
     },
     Case {
+        name: "fs.setuid-rewrite",
+        attack: "change a setuid file of the host's tree by a way that keeps the bit",
+        clause: Clause::FsNosuid,
+        severity: Severity::Critical,
+        run: setuid_rewrite,
+    },
+    Case {
         name: "fs.capability-plant",
         attack: "leave a file with a capability",
         clause: Clause::FsNosuid,
@@ -73,6 +80,41 @@ fn with_bits(directory: &Path) -> Option<String> {
         .filter(|entry| entry.metadata().is_ok_and(|found| found.mode() & SETUID_AND_SETGID != 0))
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .next()
+}
+
+fn setuid_rewrite(stage: &Stage) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    stage.directory(&workspace.join("deep"), 0o755)?;
+    let marked = |path: &Path| -> Result<(), StageError> {
+        stage.file(path, "original")?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+        std::fs::set_permissions(path, mode).map_err(StageError::io("set the bit"))
+    };
+    // Rewritten, and still what it was to whoever executes it.
+    let is_planted = |path: &Path| {
+        let has_bit =
+            std::fs::metadata(path).is_ok_and(|found| found.mode() & SETUID_AND_SETGID != 0);
+        has_bit && std::fs::read(path).is_ok_and(|content| content.starts_with(b"X"))
+    };
+    let files = ["tool", "deep/tool"].map(|name| workspace.join(name));
+    files.iter().try_for_each(|path| marked(path))?;
+    let run = Run::of(&workspace, "rewrite").args(["/workspace/tool", "/workspace/deep/tool"]);
+    let seen = stage.inside(&run)?;
+    if let Some(planted) = files.iter().find(|path| is_planted(path)) {
+        let name = planted.strip_prefix(&workspace).unwrap_or(planted);
+        return Ok(Verdict::broke(format!("{} is rewritten and still setuid", name.display())));
+    }
+    let control_at = stage.place()?.join("tool");
+    marked(&control_at)?;
+    stage.outside(Unprotected::Directly, ["rewrite".as_ref(), control_at.as_os_str()])?.told()?;
+    if !is_planted(&control_at) {
+        return Ok(Verdict::no_control("outside, the bit was lost too"));
+    }
+    match seen.heard() {
+        Some(told) => Ok(Verdict::held(summary(&told))),
+        None if seen.code == Some(125) => Ok(Verdict::held("the start was refused")),
+        None => Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
+    }
 }
 
 fn capability_plant(stage: &Stage) -> Result<Verdict, StageError> {

@@ -1,7 +1,5 @@
 //! Other processes, and more rights than one has.
 
-use std::time::{Duration, Instant};
-
 use belljar_spec::Clause;
 
 use super::judge::{EACCES, ENOENT, ENOSYS, EPERM, ESRCH, broken, judge, let_in, summary, usual};
@@ -30,6 +28,13 @@ pub(super) const CASES: &[Case] = &[
         clause: Clause::ProcHidden,
         severity: Severity::High,
         run: init_memory,
+    },
+    Case {
+        name: "proc.limit-init",
+        attack: "set the limits of PID 1, so that it cannot do its work",
+        clause: Clause::ProcHidden,
+        severity: Severity::Medium,
+        run: limit_init,
     },
     Case {
         name: "proc.steal-descriptor",
@@ -93,6 +98,10 @@ fn init_memory(stage: &Stage) -> Result<Verdict, StageError> {
     on_init(stage, "memory-of", &[EACCES, EPERM])
 }
 
+fn limit_init(stage: &Stage) -> Result<Verdict, StageError> {
+    on_init(stage, "limit-of", &[EPERM])
+}
+
 fn steal_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
     const CODE: i32 = 37;
     let workspace = stage.workspace()?;
@@ -135,10 +144,10 @@ fn new_namespaces(stage: &Stage) -> Result<Verdict, StageError> {
 
 fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
-    let word = format!("2{}", std::process::id() % 900 + 100);
-    let run = stage.start_inside(&Run::of(&workspace, "facts").arg(&word))?;
-    let on_host = host_ids(stage, run.pid());
-    let told = run.end()?.told()?;
+    let mut run = stage.start_inside(&Run::of(&workspace, "facts").arg("20000"))?;
+    let told = run.told()?;
+    let on_host = host_ids(run.pid());
+    run.stop()?;
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         if u64::from_str_radix(told.get(set), 16) != Ok(0) {
             return Ok(Verdict::broke(format!("{set} is {}", told.get(set))));
@@ -178,25 +187,20 @@ fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
 }
 
 /// The ids of the probe as the host's kernel knows them: it is a descendant of the launcher.
-fn host_ids(stage: &Stage, launcher: u32) -> Option<(String, String)> {
-    let _ = stage;
-    let until = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < until {
-        for pid in descendants(launcher) {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if !line.starts_with(b"/workspace/probe\0") {
-                continue;
-            }
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let ids = |key: &str| {
-                let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-                Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
-            };
-            if let (Some(uids), Some(gids)) = (ids("Uid:"), ids("Gid:")) {
-                return Some((uids, gids));
-            }
+fn host_ids(launcher: u32) -> Option<(String, String)> {
+    for pid in descendants(launcher) {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if !line.starts_with(b"/workspace/probe\0") {
+            continue;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let ids = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        if let (Some(uids), Some(gids)) = (ids("Uid:"), ids("Gid:")) {
+            return Some((uids, gids));
+        }
     }
     None
 }

@@ -96,7 +96,12 @@ fn forge_events(stage: &Stage) -> Result<Verdict, StageError> {
     let flags = rustix::fs::OFlags::WRONLY; // and not CLOEXEC
     let kept = rustix::fs::open(&leaked, flags, rustix::fs::Mode::empty())
         .map_err(|error| StageError::io("leak a descriptor")(error.into()))?;
-    let control = stage.outside(Unprotected::Directly, ["write-everywhere", &code])?.told()?;
+    let control = stage
+        .outside(
+            Unprotected::Directly,
+            ["write-everywhere".as_ref(), code.as_ref(), leaked.as_os_str()],
+        )?
+        .told()?;
     drop(kept);
     let written = std::fs::metadata(&leaked).is_ok_and(|found| found.len() > 0);
     if !written || !control.tries.iter().any(|tried| tried.answer == Answer::Succeeded) {

@@ -99,11 +99,15 @@ fn memory_bomb(stage: &Stage) -> Result<Verdict, StageError> {
 
 fn inotify(stage: &Stage) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
-    let greedy = stage.start_inside(&Run::of(&workspace, "inotify").args(["4096", "1500"]))?;
-    greedy.hear("holding", Duration::from_secs(15))?;
+    let mut running =
+        stage.start_inside(&Run::of(&workspace, "inotify").args(["4096", "20000"]))?;
+    let greedy = running.told()?;
     let modest = stage.inside(&Run::of(&workspace, "inotify").args(["1", "0"]))?.told()?;
-    let greedy = greedy.end()?.told()?;
+    running.stop()?;
     if modest.successes() != 2 {
+        if let Err(why) = stage.promise(Clause::IdUnique, &[])? {
+            return Ok(Verdict::NotPromised { why });
+        }
         return Ok(Verdict::broke(format!(
             "a run took {} instances, and another got {}",
             greedy.number("instances"),

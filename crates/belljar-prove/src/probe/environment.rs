@@ -46,11 +46,17 @@ pub(super) fn truncate_output(_: &Arguments<'_>) -> Probed {
 }
 
 /// Writes something that looks like an event, and something that looks like nothing, to every number
-/// that could be a descriptor.
+/// that could be a descriptor. With a path, only to descriptors of that file: on the unprotected arm the
+/// others are somebody's.
 pub(super) fn write_everywhere(args: &Arguments<'_>) -> Probed {
+    let only = args.path(1, "a path").ok();
+    let is_meant = |fd: i32| match only {
+        None => true,
+        Some(only) => std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to == only),
+    };
     let event = b"{\"kind\":\"run.stop\",\"data\":{\"reason\":\"exited\",\"code\":0}}\n";
     let mut told = Told::default();
-    for fd in (0..1024).filter(|fd| *fd != 1 && *fd != 2) {
+    for fd in (0..1024).filter(|fd| *fd != 1 && *fd != 2 && is_meant(*fd)) {
         let answer = Answer::of(attempt::write_to(fd, event));
         let _ = attempt::write_to(fd, &[0xff; 64]); // the answer is the same
         if !answer.is(Errno::BADF) {

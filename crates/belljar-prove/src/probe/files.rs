@@ -1,6 +1,7 @@
 //! Files: reading what is not ours, writing where nothing may be written, planting what outlives us.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -121,6 +122,8 @@ pub(super) fn descriptors(args: &Arguments<'_>) -> Probed {
 pub(super) fn flip(args: &Arguments<'_>) -> Probed {
     let (one, other) = (args.path(0, "a name")?, args.path(1, "another name")?);
     let until = Instant::now() + Duration::from_millis(args.number(2, "milliseconds")?.min(60_000));
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "flipping").and_then(|()| out.flush()); // only who waits for it reads it
     let mut flips = 0_u64;
     while Instant::now() < until {
         renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
@@ -194,6 +197,17 @@ pub(super) fn setuid(args: &Arguments<'_>) -> Probed {
             };
             told.tried(format!("{bit} by {call}"), outcome);
         }
+    }
+    Ok(told)
+}
+
+/// Changes what is in a file that has a bit already, by a way that keeps the bit.
+pub(super) fn rewrite(args: &Arguments<'_>) -> Probed {
+    let mut told = Told::default();
+    for path in args.all() {
+        let opened = open(Path::new(path), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let outcome = opened.and_then(|file| attempt::write_by_mapping(&file, b'X'));
+        told.tried(path.to_string_lossy(), outcome);
     }
     Ok(told)
 }

@@ -48,6 +48,8 @@ pub(super) fn terminal(_: &Arguments<'_>) -> Probed {
     let _ = rustix::process::setsid(); // a leader already is as good
     let _ = rustix::process::ioctl_tiocsctty(&theirs); // one that we have already is as good
     let fd = theirs.as_fd().as_raw_fd();
+    // Closing it hangs up on whoever it is the terminal of: us.
+    attempt::ignore_signal(libc::SIGHUP);
     let mut told = Told::default();
     told.tried("TIOCSTI", attempt::ioctl(fd, TIOCSTI));
     told.tried("TIOCSTI, high bit", attempt::ioctl(fd, TIOCSTI | 1 << 32));

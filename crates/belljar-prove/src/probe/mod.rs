@@ -78,6 +78,7 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "hard-link" => files::hard_link(args),
         "nodes" => files::nodes(args),
         "setuid" => files::setuid(args),
+        "rewrite" => files::rewrite(args),
         "file-capability" => files::file_capability(args),
         "overlay-attributes" => files::overlay_attributes(args),
         "find" => files::find(args),
@@ -91,6 +92,7 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "trace" => processes::trace(args),
         "memory-of" => processes::memory_of(args),
         "steal-descriptor" => processes::steal_descriptor(args),
+        "limit-of" => processes::limit_of(args),
         "namespaces" => processes::namespaces(args),
         "facts" => processes::facts(args),
         "crash" => processes::crash(args),
@@ -128,6 +130,14 @@ fn say(told: &Told) -> i32 {
     match writeln!(out, "\n{line}").and_then(|()| out.flush()) {
         Ok(()) => told.facts.get("exit").and_then(|code| code.parse().ok()).unwrap_or(0),
         Err(_) => 1,
+    }
+}
+
+/// Tells what there is to tell so far, and stays to be looked at.
+fn say_and_stay(told: &Told, milliseconds: u64) {
+    if milliseconds > 0 {
+        say(told);
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds.min(20_000)));
     }
 }
 

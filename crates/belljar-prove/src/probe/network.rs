@@ -104,7 +104,7 @@ pub(super) fn sockets(args: &Arguments<'_>) -> Probed {
     Ok(told)
 }
 
-/// Listens on every address there is, for some time, and counts who came.
+/// Listens on every address there is, for some time, and says it when somebody came.
 pub(super) fn listen(args: &Arguments<'_>) -> Probed {
     let port = args.number(0, "a port")? as u16;
     let until = Instant::now() + Duration::from_millis(args.number(1, "milliseconds")?.min(20_000));
@@ -117,7 +117,10 @@ pub(super) fn listen(args: &Arguments<'_>) -> Probed {
     let mut accepted = 0_u64;
     while Instant::now() < until {
         match listener.accept() {
-            Ok(_) => accepted += 1,
+            Ok(_) => {
+                accepted += 1;
+                writeln!(out, "accepted").and_then(|()| out.flush()).map_err(step)?;
+            }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -1,6 +1,6 @@
 //! Other processes, and becoming more than one is.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -48,13 +48,18 @@ impl Target {
         match args.text(0, "init or child")? {
             "init" => Ok(Self { pid: 1, child: None }),
             _ => {
-                let child = Command::new("/proc/self/exe")
+                let failed = |error| ProbeError::Step("start a child".to_owned(), error);
+                let mut child = Command::new("/proc/self/exe")
                     .args([PROBE, "sleep", "20000"])
                     .stdin(Stdio::piped())
-                    .stdout(Stdio::null())
+                    .stdout(Stdio::piped())
                     .stderr(Stdio::null())
                     .spawn()
-                    .map_err(|error| ProbeError::Step("start a child".to_owned(), error))?;
+                    .map_err(failed)?;
+                if let Some(said) = &mut child.stdout {
+                    // Before its first word it is still a copy of us.
+                    said.read_exact(&mut [0]).map_err(failed)?;
+                }
                 Ok(Self { pid: child.id() as i32, child: Some(child) })
             }
         }
@@ -80,7 +85,7 @@ pub(super) fn trace(args: &Arguments<'_>) -> Probed {
 pub(super) fn memory_of(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
     let mut told = Told::default();
-    for file in ["mem", "environ", "maps", "fd", "cwd/.", "root/.", "fdinfo"] {
+    for file in ["mem", "environ", "maps", "exe", "fd", "cwd/.", "root/.", "fdinfo"] {
         let path = format!("/proc/{}/{file}", target.pid);
         let opened = open(Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         told.tried(file, opened.map(drop));
@@ -103,6 +108,20 @@ pub(super) fn steal_descriptor(args: &Arguments<'_>) -> Probed {
         told.tried(format!("open fd/{number}"), opened.map(drop));
     }
     told.fact("exit", args.number(1, "an exit code")?);
+    Ok(told)
+}
+
+/// Limits its target: a PID 1 without memory or descriptors would end the run.
+pub(super) fn limit_of(args: &Arguments<'_>) -> Probed {
+    let target = Target::from(args)?;
+    let mut told = Told::default();
+    for (name, resource) in [
+        ("memory", libc::RLIMIT_AS),
+        ("descriptors", libc::RLIMIT_NOFILE),
+        ("time", libc::RLIMIT_CPU),
+    ] {
+        told.tried(name, attempt::set_limit_of(target.pid, resource));
+    }
     Ok(told)
 }
 
@@ -149,20 +168,25 @@ pub(super) fn facts(args: &Arguments<'_>) -> Probed {
     }
     let core = rustix::process::getrlimit(rustix::process::Resource::Core);
     told.fact("core limit", core.maximum.map_or("none".to_owned(), |limit| limit.to_string()));
-    std::thread::sleep(Duration::from_millis(args.number(0, "milliseconds")?.min(10_000)));
+    super::say_and_stay(&told, args.number(0, "milliseconds")?);
     Ok(told)
 }
 
 /// Ends as a program with a bug does.
 pub(super) fn crash(_: &Arguments<'_>) -> Probed {
-    kill_process(rustix::process::getpid(), Signal::SEGV).map_err(ProbeError::step("crash"))?;
-    std::thread::sleep(Duration::from_secs(5)); // the signal may take a moment
+    // The first one only takes away the handler that looks for stack overflows.
+    for _ in 0..2 {
+        kill_process(rustix::process::getpid(), Signal::SEGV).map_err(ProbeError::step("crash"))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
     Ok(Told::default())
 }
 
 /// Does nothing, until its time is over or whoever started it is gone.
 pub(super) fn sleep(args: &Arguments<'_>) -> Probed {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // only who waits for it reads it
     std::thread::sleep(Duration::from_millis(args.number(0, "milliseconds")?.min(60_000)));
     Ok(Told::default())
 }

@@ -1,6 +1,5 @@
 //! Taking more than one's share. Each probe has a bound of its own, for the arm without limits.
 
-use std::io::Write;
 use std::time::Duration;
 
 use belljar_linux::sys::process::{exit_now, fork};
@@ -81,11 +80,6 @@ pub(super) fn inotify(args: &Arguments<'_>) -> Probed {
         "another process",
         super::in_child(|| inotify::init(inotify::CreateFlags::CLOEXEC).map(drop)),
     );
-    let hold = args.number(1, "milliseconds")?.min(20_000);
-    if hold > 0 {
-        let mut out = std::io::stdout();
-        let _ = writeln!(out, "holding").and_then(|()| out.flush()); // only who waits for it reads it
-        std::thread::sleep(Duration::from_millis(hold));
-    }
+    super::say_and_stay(&told, args.number(1, "milliseconds")?);
     Ok(told)
 }

@@ -32,7 +32,7 @@ pub enum StageError {
         #[source]
         error: std::io::Error,
     },
-    #[error("{what} was not done after {} s", LIMIT.as_secs())]
+    #[error("{what} took too long")]
     TooLong { what: String },
     #[error("{what} told nothing (it ended with {end}): {said}")]
     Silent { what: String, end: String, said: String },

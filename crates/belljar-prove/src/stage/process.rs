@@ -33,8 +33,7 @@ impl Seen {
     }
 
     pub(crate) fn heard(&self) -> Option<Told> {
-        let text = String::from_utf8_lossy(&self.stdout);
-        text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+        told_in(&self.stdout)
     }
 
     pub(crate) fn end(&self) -> String {
@@ -44,6 +43,11 @@ impl Seen {
             (None, None) => "nothing".to_owned(),
         }
     }
+}
+
+fn told_in(output: &[u8]) -> Option<Told> {
+    let text = String::from_utf8_lossy(output);
+    text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
 pub(super) fn to_the_end(
@@ -79,15 +83,47 @@ impl Running {
     }
 
     /// Waits for a word in its output.
-    pub(crate) fn hear(&self, word: &str, limit: Duration) -> Result<(), StageError> {
-        let until = Instant::now() + limit;
+    pub(crate) fn hear(&mut self, word: &str) -> Result<(), StageError> {
+        self.wait_for(word, |output| contains(output, word).then_some(()))
+    }
+
+    /// Waits for what the probe tells while it stays.
+    pub(crate) fn told(&mut self) -> Result<Told, StageError> {
+        self.wait_for("what it has to tell", told_in)
+    }
+
+    pub(crate) fn has_said(&self, word: &str) -> bool {
+        contains(&self.stdout.so_far(), word)
+    }
+
+    fn wait_for<T>(
+        &mut self,
+        word: &str,
+        find: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, StageError> {
+        let until = Instant::now() + super::LIMIT / 2;
         while Instant::now() < until {
-            if self.stdout.so_far().windows(word.len()).any(|window| window == word.as_bytes()) {
-                return Ok(());
+            let is_alive = self.is_alive();
+            if let Some(found) = find(&self.stdout.so_far()) {
+                return Ok(found);
+            }
+            if !is_alive {
+                let said = String::from_utf8_lossy(&self.stderr.all()).into_owned();
+                let what = self.what.to_owned();
+                return Err(StageError::Silent { what, end: "no word".to_owned(), said });
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Err(StageError::TooLong { what: format!("{} saying \"{word}\"", self.what) })
+        Err(StageError::TooLong { what: format!("{} saying {word}", self.what) })
+    }
+
+    /// Asks it to end, and waits: a launcher then takes everything of its run away.
+    pub(crate) fn stop(self) -> Result<Seen, StageError> {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            // Ended by itself is as good; it is our child, so the number is not anybody else's.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        self.end()
     }
 
     pub(crate) fn is_alive(&mut self) -> bool {
@@ -167,4 +203,8 @@ impl Heard {
         }
         self.so_far()
     }
+}
+
+fn contains(output: &[u8], word: &str) -> bool {
+    output.windows(word.len()).any(|window| window == word.as_bytes())
 }

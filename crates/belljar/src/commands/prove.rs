@@ -5,7 +5,7 @@ use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE};
 use serde_json::json;
 
 use crate::cli::ProveArgs;
-use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
+use crate::report::{self, BAD, BOLD, GOOD, WARN, folded};
 
 /// Where the words of a verdict begin.
 const INDENT: usize = 31;
@@ -105,9 +105,9 @@ fn list(cases: &[Case], args: &ProveArgs) -> i32 {
             .collect();
         return i32::from(report::json(&list).is_err());
     }
-    let lines = cases
-        .iter()
-        .map(|case| format!("{BOLD}{:<INDENT$}{BOLD:#}{}\n", case.name, folded(case.attack, INDENT)));
+    let lines = cases.iter().map(|case| {
+        format!("{BOLD}{:<INDENT$}{BOLD:#}{}\n", case.name, folded(case.attack, INDENT))
+    });
     report::out(&lines.collect::<String>());
     0
 }
@@ -122,13 +122,20 @@ fn line(case: &Case, verdict: &Verdict) -> String {
         Verdict::Held { .. } => ("✓", GOOD),
         Verdict::Broke { .. } => ("✗", BAD),
         Verdict::Failed { .. } => ("–", BAD),
-        Verdict::NotTried { .. } | Verdict::NoControl { .. } => ("–", WARN),
+        Verdict::NotPromised { .. } | Verdict::NotTried { .. } | Verdict::NoControl { .. } => {
+            ("–", WARN)
+        }
     };
     let words = match verdict {
         Verdict::Held { how } => how.clone(),
         other => format!("{}: {}", other.word(), other.why()),
     };
-    format!("{style}{mark}{style:#} {:<width$}{}\n", case.name, folded(&words, INDENT), width = INDENT - 2)
+    format!(
+        "{style}{mark}{style:#} {:<width$}{}\n",
+        case.name,
+        folded(&words, INDENT),
+        width = INDENT - 2
+    )
 }
 
 fn summary(verdicts: &[(Case, Verdict)]) -> String {
@@ -141,10 +148,8 @@ fn summary(verdicts: &[(Case, Verdict)]) -> String {
     let mut text =
         format!("{style}{held} held, {broke} broke{style:#}, {others} could not be shown\n");
     for (case, _) in verdicts.iter().filter(|(_, verdict)| verdict.has_broken()) {
-        text.push_str(&format!(
-            "  {BAD}✗{BAD:#} {}: {} {DIM}({}){DIM:#}\n",
-            case.name, case.attack, case.clause
-        ));
+        let words = format!("{}: {} ({})", case.name, case.attack, case.clause);
+        text.push_str(&format!("  {BAD}✗{BAD:#} {}\n", folded(&words, 4)));
     }
     text
 }

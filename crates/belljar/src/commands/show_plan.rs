@@ -69,6 +69,7 @@ fn mount_in_words(mount: &PlannedMount) -> String {
             let from = if from == target { String::new() } else { format!(" from {from}") };
             format!("{how}   {target}{from}{optional}")
         }
+        MountKind::RootDirectory { source } => format!("ro   / from {source}"),
         MountKind::Tmpfs { size, .. } => format!("tmp  {target} ({})", belljar::spec::Size(*size)),
         MountKind::Copy { .. } => format!("copy {target}, if present"),
         MountKind::File { .. } => format!("made {target}"),

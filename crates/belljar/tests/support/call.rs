@@ -102,6 +102,20 @@ impl<'a> Call<'a> {
         command
     }
 
+    /// Where the user has delegated cgroups: into them, and then on.
+    pub(super) fn enter_cgroups(&self, child: &Child) {
+        if self.lab.actor != Actor::Delegated {
+            return;
+        }
+        let pid = child.id();
+        assert!(until(Duration::from_secs(20), || state(pid) == Some('T')), "the shell did not stop itself");
+        for procs in delegated_procs() {
+            std::fs::write(&procs, pid.to_string())
+                .unwrap_or_else(|error| panic!("{}: {error}", procs.display()));
+        }
+        send(pid, Signal::CONT);
+    }
+
     pub(crate) fn spawn(self) -> Live {
         let mut command = self.command();
         let stdin = match &self.input {
@@ -111,9 +125,7 @@ impl<'a> Call<'a> {
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let begun = Instant::now();
         let mut child = command.spawn().unwrap();
-        if self.lab.actor == Actor::Delegated {
-            enter_delegated(&child);
-        }
+        self.enter_cgroups(&child);
         let stdin = child.stdin.take();
         let kept = match (self.input, stdin) {
             (Input::Bytes(bytes), Some(mut pipe)) => {
@@ -134,16 +146,6 @@ impl<'a> Call<'a> {
     pub(crate) fn done(self) -> Done {
         self.spawn().done()
     }
-}
-
-pub(super) fn enter_delegated(child: &Child) {
-    let pid = child.id();
-    assert!(until(Duration::from_secs(20), || state(pid) == Some('T')), "the shell did not stop itself");
-    for procs in delegated_procs() {
-        std::fs::write(&procs, pid.to_string())
-            .unwrap_or_else(|error| panic!("{}: {error}", procs.display()));
-    }
-    send(pid, Signal::CONT);
 }
 
 /// Bytes of a stream, collected as they come.

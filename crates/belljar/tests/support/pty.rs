@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
-use super::call::{Call, PATIENCE, enter_delegated};
+use super::call::{Call, PATIENCE};
 use super::processes::until;
 
 #[derive(Debug)]
@@ -40,6 +40,7 @@ impl PtyRun {
         let mut command = call.command();
         command.stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().unwrap();
+        call.enter_cgroups(&child);
         let ours = File::from(ours);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (mut from, shared) = (ours.try_clone().unwrap(), Arc::clone(&seen));
