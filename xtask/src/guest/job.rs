@@ -9,7 +9,7 @@ const TEST_SECONDS: u32 = 300;
 const SMOKE_SECONDS: u32 = 120;
 
 /// The output is looked at, so that an executable that does nothing does not pass.
-const SMOKE_RUN: &str = r#"test "$(belljar run --no-config -- echo sealed)" = sealed"#;
+const SMOKE_RUN: &str = r#"test "$(belljar run --no-config --workspace none -- echo sealed)" = sealed"#;
 const SMOKE_DOCTOR: &str = "belljar doctor >/run/doctor; code=$?; cat /run/doctor
 grep -q jail /run/doctor && exit $code";
 

@@ -36,9 +36,13 @@ fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, CommandErr
     result.map_err(|error| CommandError::Step(name, error))
 }
 
+/// Begins the line that holds an attestation.
+const ATTESTED: &[u8] = b"attested ";
+
 /// What the process told before it became the command.
 pub(super) enum Told {
-    Attested(Box<Attestation>),
+    /// As text: PID 1 only passes it on, and the launcher reads it as it reads everything from inside.
+    Attested(Vec<u8>),
     Failed { step: String, why: String },
     NotExecuted(ExecFailure),
     Executed,
@@ -132,12 +136,12 @@ impl Command {
 }
 
 fn read_line(line: &[u8]) -> Told {
+    if let Some(attestation) = line.strip_prefix(ATTESTED) {
+        return Told::Attested(attestation.trim_ascii_end().to_vec());
+    }
     let unreadable = || Told::Failed { step: "attest".to_owned(), why: "an unreadable report".to_owned() };
     let Ok(Value::Object(mut map)) = serde_json::from_slice(line) else { return unreadable() };
     let text = |value: Option<Value>| value.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-    if let Some(attestation) = map.remove("attested") {
-        return serde_json::from_value(attestation).map_or_else(|_| unreadable(), Told::Attested);
-    }
     if let Some(failure) = map.remove("not_executed") {
         return serde_json::from_value(failure).map_or_else(|_| unreadable(), Told::NotExecuted);
     }
@@ -196,8 +200,20 @@ fn open_null() -> Result<OwnedFd, Errno> {
 struct Telling(OwnedFd);
 
 impl Telling {
+    fn attested(&self, attestation: &Attestation) {
+        let mut line = ATTESTED.to_vec();
+        // Strings, numbers and lists: there is nothing that JSON could not hold.
+        if serde_json::to_writer(&mut line, attestation).is_ok() {
+            line.push(b'\n');
+            self.send(line);
+        }
+    }
+
     fn say(&self, what: &Value) {
-        let mut rest = format!("{what}\n").into_bytes();
+        self.send(format!("{what}\n").into_bytes());
+    }
+
+    fn send(&self, mut rest: Vec<u8>) {
         while !rest.is_empty() {
             match rustix::io::write(&self.0, &rest) {
                 Ok(length) => drop(rest.drain(..length)),
@@ -221,7 +237,7 @@ fn become_command(
         Err(_) => exit_now(125), // without a way to tell; PID 1 reports the end
     };
     match lock_down(request, setup) {
-        Ok(attestation) => telling.say(&json!({ "attested": attestation })),
+        Ok(attestation) => telling.attested(&attestation),
         Err(error) => {
             telling.say(&json!({ "step": "lock down", "why": crate::chain(&error) }));
             exit_now(125);

@@ -234,7 +234,11 @@ impl Watch {
             let exec = *exec;
             for told in command.read_report() {
                 let message = match told {
-                    Told::Attested(attestation) => FromInit::Attested { exec, attestation },
+                    Told::Attested(text) => {
+                        let head = format!(r#"{{"say":"attested","exec":{exec},"attestation":"#);
+                        self.mux.send_text(&[head.as_bytes(), &text, b"}"].concat())?;
+                        continue;
+                    }
                     Told::Failed { step, why } => FromInit::SetupFailed { exec, step, why },
                     Told::NotExecuted(failure) => FromInit::ExecFailed { exec, failure },
                     Told::Executed => FromInit::Started { exec },

@@ -102,20 +102,19 @@ impl Mux {
     }
 
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
-        let text = serde_json::to_vec(message)
-            .map_err(|error| WireError::BadMessage(error.to_string()))?;
+        let text = serde_json::to_vec(message).map_err(|error| WireError::BadMessage(error.to_string()))?;
+        self.send_text(&text)
+    }
+
+    /// A message whose text is already there.
+    pub fn send_text(&mut self, text: &[u8]) -> Result<(), WireError> {
         if text.len() > MAX_MESSAGE {
             return Err(WireError::MessageTooLong(MAX_MESSAGE));
         }
         let mut pieces = text.chunks(MAX_PAYLOAD).peekable();
         while let Some(piece) = pieces.next() {
-            let kind = if pieces.peek().is_some() {
-                FrameKind::MessagePart
-            } else {
-                FrameKind::MessageEnd
-            };
-            self.writer
-                .write(CONTROL, kind, 0, piece, &mut self.outgoing);
+            let kind = if pieces.peek().is_some() { FrameKind::MessagePart } else { FrameKind::MessageEnd };
+            self.writer.write(CONTROL, kind, 0, piece, &mut self.outgoing);
         }
         Ok(())
     }
