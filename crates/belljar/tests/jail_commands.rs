@@ -1,6 +1,8 @@
 //! What tells instead of running: `--dry-run`, `doctor`, `backends`, `config`, `trust`, and the host
 //! backend, which isolates nothing and says so.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::fs;
@@ -10,7 +12,17 @@ use support::{Lab, as_root, each_actor};
 #[test]
 fn a_dry_run_shows_the_plan_and_starts_nothing() {
     each_actor(|lab| {
-        let words = ["--dry-run", "-m", "1g", "--waive", "limit.memory=a test", "--", "sh", "-c", "touch was-run"];
+        let words = [
+            "--dry-run",
+            "-m",
+            "1g",
+            "--waive",
+            "limit.memory=a test",
+            "--",
+            "sh",
+            "-c",
+            "touch was-run",
+        ];
         let done = lab.run(words).done();
         done.expect(0);
         for word in ["jail", "/workspace", "fs.mounts", "touch was-run"] {
@@ -21,7 +33,10 @@ fn a_dry_run_shows_the_plan_and_starts_nothing() {
         assert_eq!(plan["plan"]["backend"], "jail");
         assert!(plan["plan"]["mounts"].as_array().is_some_and(|mounts| mounts.len() > 5));
         assert_eq!(plan["missing"], serde_json::json!([]));
-        assert!(done.out().contains(plan["plan_hash"].as_str().unwrap()), "the same plan both times");
+        assert!(
+            done.out().contains(plan["plan_hash"].as_str().unwrap()),
+            "the same plan both times"
+        );
         lab.assert_nothing_was_made();
         assert!(!lab.work().join("was-run").exists());
     });
@@ -32,8 +47,12 @@ fn a_dry_run_tells_what_would_stop_the_launch() {
     each_actor(|lab| {
         let done = lab.run(["--dry-run", "--require", "kernel.separate", "--", "true"]).done();
         done.expect(125);
-        assert!(done.out().contains("would not start") && done.out().contains("kernel.separate"), "{done}");
-        let done = lab.run(["--dry-run", "--json", "--require", "kernel.separate", "--", "true"]).done();
+        assert!(
+            done.out().contains("would not start") && done.out().contains("kernel.separate"),
+            "{done}"
+        );
+        let done =
+            lab.run(["--dry-run", "--json", "--require", "kernel.separate", "--", "true"]).done();
         assert_eq!(done.expect(125).json()["missing"][0]["clause"], "kernel.separate", "{done}");
     });
 }
@@ -92,7 +111,12 @@ fn the_doctor_finds_the_jail_by_trying() {
         assert_eq!(jail["posture"]["fs.mounts"]["is"], "enforced", "{rows:#}");
         let memory = if lab.actor.holds_limits() { "enforced" } else { "weaker" };
         assert_eq!(jail["posture"]["limit.memory"]["is"], memory, "{rows:#}");
-        assert!(rows.as_array().unwrap().iter().all(|row| row["backend"] != "host" || row["usable"] == false));
+        assert!(
+            rows.as_array()
+                .unwrap()
+                .iter()
+                .all(|row| row["backend"] != "host" || row["usable"] == false)
+        );
         assert_eq!(lab.live(), Vec::<String>::new());
     });
 }
@@ -115,7 +139,9 @@ fn backends_are_listed() {
             assert!(done.expect(0).out().contains(name), "{done}");
         }
         let rows = lab.belljar(["backends", "--json"]).done().json();
-        let row = |name: &str| rows.as_array().unwrap().iter().find(|row| row["backend"] == name).unwrap().clone();
+        let row = |name: &str| {
+            rows.as_array().unwrap().iter().find(|row| row["backend"] == name).unwrap().clone()
+        };
         assert_eq!(row("jail")["available"], true, "{rows:#}");
         assert_eq!(row("docker")["available"], false, "{rows:#}");
     });
@@ -128,8 +154,13 @@ fn config_show_tells_where_each_value_came_from() {
         lab.make_file("person/.config/belljar/config.toml", "[limits]\npids = 7\ntime = \"5m\"\n");
         let done = lab.belljar(["config", "show", "--origin"]).done();
         let out = done.expect(0).out();
-        let line = |key: &str| out.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {out}"));
-        assert!(line("limits.pids").contains("123") && line("limits.pids").contains("belljar.toml"), "{out}");
+        let line = |key: &str| {
+            out.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {out}"))
+        };
+        assert!(
+            line("limits.pids").contains("123") && line("limits.pids").contains("belljar.toml"),
+            "{out}"
+        );
         assert!(line("limits.time").contains("config.toml"), "{out}");
         assert!(line("limits.memory").contains("built-in"), "{out}");
         let rows = lab.belljar(["config", "show", "--json"]).done().json();
@@ -148,7 +179,10 @@ fn config_show_tells_where_each_value_came_from() {
 fn config_schema_is_a_schema() {
     let lab = Lab::me();
     let schema = lab.belljar(["config", "schema"]).done().expect(0).json();
-    assert!(schema["$schema"].as_str().is_some_and(|name| name.contains("json-schema")), "{schema:#}");
+    assert!(
+        schema["$schema"].as_str().is_some_and(|name| name.contains("json-schema")),
+        "{schema:#}"
+    );
     for table in ["sandbox", "limits", "policy", "network"] {
         assert!(schema["properties"][table].is_object(), "{table}: {schema:#}");
     }
@@ -212,7 +246,9 @@ fn nothing_is_made_before_it_is_needed() {
     }
     let lab = Lab::me();
     // What only looks does not make a home.
-    for words in [&["--help"][..], &["--version"], &["run", "--help"], &["config", "schema"], &["backends"]] {
+    for words in
+        [&["--help"][..], &["--version"], &["run", "--help"], &["config", "schema"], &["backends"]]
+    {
         let home = lab.path("fresh");
         lab.belljar(words).env("BELLJAR_HOME", &home).done().expect(0);
         assert!(!home.exists(), "{words:?} made {}", home.display());

@@ -1,5 +1,7 @@
 //! The command's own end comes back as it was: every code, every signal, and whose it is.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::fs;
@@ -37,7 +39,11 @@ fn exit_codes_that_belljar_uses_too_are_told_apart() {
     each_actor(|lab| {
         for code in [0, 1, 2, 124, 125, 126, 127, 128, 137, 255] {
             let result = lab.sh_json(&[], &format!("exit {code}"));
-            assert_exit(&result, "exited", &serde_json::json!({ "code": code, "source": "command" }));
+            assert_exit(
+                &result,
+                "exited",
+                &serde_json::json!({ "code": code, "source": "command" }),
+            );
             let outcome = if code == 0 { "succeeded" } else { "failed" };
             assert_eq!(result["outcome"], outcome, "{result:#}");
         }
@@ -50,7 +56,11 @@ fn every_deadly_signal_is_reported_by_its_number() {
     for signal in DEADLY {
         let done = lab.sh(&["--json"], &format!("kill -{signal} $$; sleep 60"));
         done.expect(128 + signal);
-        assert_exit(&done.json(), "signal", &serde_json::json!({ "signal": signal, "source": "command" }));
+        assert_exit(
+            &done.json(),
+            "signal",
+            &serde_json::json!({ "signal": signal, "source": "command" }),
+        );
     }
 }
 
@@ -169,11 +179,14 @@ fn the_result_file_tells_the_same_and_leaves_the_streams_alone() {
         assert_eq!(lab.runs(), [result["id"].as_str().unwrap()]);
 
         // A refusal is told there too.
-        lab.run(["--result", "result.json", "--backend", "docker", "--", "true"]).done().expect(125);
+        lab.run(["--result", "result.json", "--backend", "docker", "--", "true"])
+            .done()
+            .expect(125);
         let result: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(result["outcome"], "refused", "{result:#}");
         assert_eq!(result["exit"]["code"], 125, "{result:#}");
-        let left: Vec<_> = fs::read_dir(lab.work()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            fs::read_dir(lab.work()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["result.json"], "no draft stays");
     });
 }

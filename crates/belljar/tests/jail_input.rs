@@ -1,5 +1,7 @@
 //! Wrong input is told in words, with what to do, and makes nothing.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::fs;
@@ -56,25 +58,46 @@ fn a_wrong_value_names_its_flag() {
         ("--user", &["me", "1000:", ":1000", "4294967295", "-1", "1:2:3"]),
         ("--network", &["host", "bridge"]),
         ("--backend", &["jial"]),
-        ("--volume", &["", "only-a-source", "/a:relative", "/a:/b:rx", "/a:/b:ro:z", "/tmp:/", ":/b", "/tmp:"]),
-        ("--mount", &["", "type=bind", "type=magic,dst=/x", "src=/tmp,dst=/x,colour=blue", "dst=/x"]),
+        (
+            "--volume",
+            &[
+                "",
+                "only-a-source",
+                "/a:relative",
+                "/a:/b:rx",
+                "/a:/b:ro:z",
+                "/tmp:/",
+                ":/b",
+                "/tmp:",
+            ],
+        ),
+        (
+            "--mount",
+            &["", "type=bind", "type=magic,dst=/x", "src=/tmp,dst=/x,colour=blue", "dst=/x"],
+        ),
         ("--tmpfs", &["", "relative", "/x:size=lots"]),
         ("--workdir", &["", "/../.."]),
         ("--env", &["=value", "", "A B=c"]),
         ("--name", &["", "a/b", "-x"]),
         ("--label", &["", "=x"]),
         ("--require", &["fs.mouts", ""]),
-        ("--waive", &["fs.sockets", "fs.sockets=", "fs.sockets=   ", "fs.sokets=x", "all=because", ""]),
+        (
+            "--waive",
+            &["fs.sockets", "fs.sockets=", "fs.sockets=   ", "fs.sokets=x", "all=because", ""],
+        ),
     ] {
         for value in values {
             let word = format!("{flag}={value}");
             let done = lab.run([word.as_str(), "--", "sh", "-c", "touch was-run"]).done();
             assert!([2, 125].contains(&done.code()), "{word}: {done}");
-            let key = match *flag {
+            let key = match flag {
                 "--volume" | "--mount" => "mount",
                 other => other.trim_start_matches('-'),
             };
-            assert!(done.err().contains(key) || done.err().contains(flag), "{word} is not named: {done}");
+            assert!(
+                done.err().contains(key) || done.err().contains(flag),
+                "{word} is not named: {done}"
+            );
             assert!(!lab.work().join("was-run").exists(), "{word} ran: {done}");
             lab.assert_nothing_was_made();
         }
@@ -146,7 +169,12 @@ fn what_this_version_does_not_do_is_refused_and_not_left_out() {
 #[test]
 fn a_manifest_that_is_not_there_is_named() {
     let lab = Lab::me();
-    refused(&lab, &["--manifest", "/no/such/manifest.toml"], 125, &["/no/such/manifest.toml", "--manifest"]);
+    refused(
+        &lab,
+        &["--manifest", "/no/such/manifest.toml"],
+        125,
+        &["/no/such/manifest.toml", "--manifest"],
+    );
     refused(&lab, &["--env-file", "/no/such/vars"], 125, &["/no/such/vars"]);
     refused(&lab, &["--tool", "/no/such/tool"], 125, &["/no/such/tool"]);
     refused(&lab, &["--rootfs", "/no/such/root"], 125, &["/no/such/root"]);
@@ -180,8 +208,10 @@ fn two_things_at_one_place_are_refused() {
     assert!([2, 125].contains(&done.code()), "{done}");
     done.says(&["/x"]);
     lab.assert_nothing_was_made();
-    for target in ["/proc", "/proc/self", "/dev", "/dev/null", "/workspace", "/etc/passwd", "/usr"] {
-        let done = lab.run(["-v", &format!("{}:{target}", lab.path("a").display()), "--", "true"]).done();
+    for target in ["/proc", "/proc/self", "/dev", "/dev/null", "/workspace", "/etc/passwd", "/usr"]
+    {
+        let done =
+            lab.run(["-v", &format!("{}:{target}", lab.path("a").display()), "--", "true"]).done();
         assert_ne!(done.code(), 0, "{target}: {done}");
         assert!(done.err().contains(target), "{target}: {done}");
         lab.assert_nothing_was_made();
@@ -199,7 +229,11 @@ fn an_unusable_home_is_explained() {
     // A directory with somebody's files in it is not taken over.
     lab.make_file("full/precious", "x");
     let full = lab.path("full").display().to_string();
-    lab.run(["--", "true"]).env("BELLJAR_HOME", &full).done().expect(125).says(&[&full, "precious"]);
+    lab.run(["--", "true"])
+        .env("BELLJAR_HOME", &full)
+        .done()
+        .expect(125)
+        .says(&[&full, "precious"]);
     assert_eq!(fs::read_dir(lab.path("full")).unwrap().count(), 1);
 }
 
@@ -210,10 +244,12 @@ fn very_long_input_is_no_accident() {
         let done = lab.run(["--", "printf", "%s", &long]).done();
         assert_eq!(done.expect(0).out(), long);
         let many: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
-        let words = ["--", "sh", "-c", "echo $#", "sh"].iter().map(|word| (*word).to_owned()).chain(many);
+        let words =
+            ["--", "sh", "-c", "echo $#", "sh"].iter().map(|word| (*word).to_owned()).chain(many);
         let done = lab.run(words).done();
         assert_eq!(done.expect(0).out(), "20000\n");
-        let done = lab.run(["-e", &format!("LONG={long}"), "--", "sh", "-c", "echo ${#LONG}"]).done();
+        let done =
+            lab.run(["-e", &format!("LONG={long}"), "--", "sh", "-c", "echo ${#LONG}"]).done();
         assert_eq!(done.expect(0).out(), "100000\n");
         // More than one variable may hold, in all.
         let flags: Vec<String> = (0..12).map(|at| format!("--env=V{at}={long}")).collect();

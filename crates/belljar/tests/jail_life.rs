@@ -1,5 +1,7 @@
 //! A run lives no longer than its launcher, and ends the way it was told to.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::fs;
@@ -9,8 +11,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    Input, Lab, alive, cgroups_named, each_actor, in_the_guest, marker, processes_of, processes_with, send,
-    until, wait_until_gone,
+    Input, Lab, alive, cgroups_named, each_actor, in_the_guest, marker, processes_of,
+    processes_with, send, until, wait_until_gone,
 };
 
 /// What a launcher that was killed may leave: its entry, its directory, empty cgroups.
@@ -41,7 +43,10 @@ fn assert_the_next_one_tidies_up(lab: &Lab) {
             let record = lab.record(&id);
             assert_eq!(record["outcome"]["reason"], "lost", "{record:#}");
         } else {
-            assert!(!lab.home().join("runs").join(&id).exists(), "a directory without a record is left: {id}");
+            assert!(
+                !lab.home().join("runs").join(&id).exists(),
+                "a directory without a record is left: {id}"
+            );
         }
     }
 }
@@ -68,10 +73,14 @@ fn a_launcher_killed_while_the_command_runs_takes_it_along() {
     each_actor(|lab| {
         let marker = marker();
         let script = format!("(setsid sleep {marker} &); echo ready; exec sleep {marker}");
-        let live = lab.run(["-m", "200m", "--waive", "limit.memory=a test", "--", "sh", "-c", &script]).spawn();
+        let live = lab
+            .run(["-m", "200m", "--waive", "limit.memory=a test", "--", "sh", "-c", &script])
+            .spawn();
         live.wait_for_output("ready");
         // The control: all of it is there before.
-        assert!(until(Duration::from_secs(5), || processes_with(&format!("sleep\0{marker}")).len() == 2));
+        assert!(until(Duration::from_secs(5), || processes_with(&format!("sleep\0{marker}"))
+            .len()
+            == 2));
         assert_eq!(lab.live().len(), 1);
         live.signal(Signal::KILL);
         drop(live);
@@ -85,7 +94,10 @@ fn a_launcher_killed_while_the_command_runs_takes_it_along() {
 #[test]
 fn a_run_that_lives_is_not_tidied_up_by_another() {
     each_actor(|lab| {
-        let mut live = lab.run(["--", "sh", "-c", "echo ready; read line; echo $line"]).input(Input::Open).spawn();
+        let mut live = lab
+            .run(["--", "sh", "-c", "echo ready; read line; echo $line"])
+            .input(Input::Open)
+            .spawn();
         live.wait_for_output("ready");
         let ids = lab.live();
         lab.run(["--", "true"]).done().expect(0);
@@ -104,7 +116,8 @@ fn result_of(lab: &Lab) -> Value {
 #[test]
 fn the_first_interrupt_is_the_commands_to_answer() {
     each_actor(|lab| {
-        let script = "trap 'echo interrupted; exit 17' INT; echo ready; while :; do sleep 0.05; done";
+        let script =
+            "trap 'echo interrupted; exit 17' INT; echo ready; while :; do sleep 0.05; done";
         let live = lab.run(["--result", "result.json", "--", "sh", "-c", script]).spawn();
         live.wait_for_output("ready");
         live.signal(Signal::INT);
@@ -117,7 +130,9 @@ fn the_first_interrupt_is_the_commands_to_answer() {
 #[test]
 fn an_interrupt_that_nobody_answers_ends_the_command() {
     each_actor(|lab| {
-        let live = lab.run(["--result", "result.json", "--", "sh", "-c", "echo ready; exec sleep 50"]).spawn();
+        let live = lab
+            .run(["--result", "result.json", "--", "sh", "-c", "echo ready; exec sleep 50"])
+            .spawn();
         live.wait_for_output("ready");
         live.signal(Signal::INT);
         live.done().expect(130);
@@ -129,7 +144,8 @@ fn an_interrupt_that_nobody_answers_ends_the_command() {
 fn the_second_interrupt_kills() {
     each_actor(|lab| {
         let marker = marker();
-        let script = format!("trap 'echo no' INT TERM; echo ready; while :; do sleep 0.05; done # {marker}");
+        let script =
+            format!("trap 'echo no' INT TERM; echo ready; while :; do sleep 0.05; done # {marker}");
         let mut live = lab.run(["--result", "result.json", "--", "sh", "-c", &script]).spawn();
         live.wait_for_output("ready");
         live.signal(Signal::INT);
@@ -163,8 +179,9 @@ fn to_terminate_or_hang_up_stops_the_run() {
 fn a_command_that_will_not_stop_is_killed_after_grace() {
     each_actor(|lab| {
         let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
-        let live =
-            lab.run(["--stop-timeout", "1s", "--result", "result.json", "--", "sh", "-c", script]).spawn();
+        let live = lab
+            .run(["--stop-timeout", "1s", "--result", "result.json", "--", "sh", "-c", script])
+            .spawn();
         live.wait_for_output("ready");
         live.signal(Signal::TERM);
         let done = live.done();
@@ -204,7 +221,8 @@ fn a_killed_pid_1_is_no_success() {
         let live = lab.run(["--result", "result.json", "--", "sh", "-c", &script]).spawn();
         live.wait_for_output("ready");
         let launcher = live.pid();
-        let inits: Vec<u32> = processes_of(&lab.exe).into_iter().filter(|pid| *pid != launcher).collect();
+        let inits: Vec<u32> =
+            processes_of(&lab.exe).into_iter().filter(|pid| *pid != launcher).collect();
         assert_eq!(inits.len(), 1, "PID 1 of the run, and nothing else of belljar: {inits:?}");
         send(inits[0], Signal::KILL);
         let done = live.done();
@@ -232,10 +250,14 @@ fn signals_from_inside_do_not_reach_pid_1() {
 fn background_children_end_with_the_command() {
     each_actor(|lab| {
         let marker = marker();
-        let script = format!("(setsid sleep {marker} &); setsid sleep {marker} & echo over; exit 0");
+        let script =
+            format!("(setsid sleep {marker} &); setsid sleep {marker} & echo over; exit 0");
         let done = lab.sh(&[], &script);
         assert_eq!(done.expect(0).out(), "over\n");
-        assert!(done.took < Duration::from_secs(20), "it waited for a child that holds stdout: {done}");
+        assert!(
+            done.took < Duration::from_secs(20),
+            "it waited for a child that holds stdout: {done}"
+        );
         wait_until_gone(Duration::from_secs(2), &marker, &lab.exe);
     });
 }

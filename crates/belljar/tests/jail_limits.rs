@@ -1,5 +1,7 @@
 //! Limits hold for the whole tree of processes, and what cannot be held is refused by name.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::time::{Duration, Instant};
@@ -47,7 +49,10 @@ fn the_deadline_is_named_in_the_result() {
         assert_eq!(result["stdout"], "before\n");
         // The control: the same with time enough.
         let result = lab.sh_json(&["--timeout", "60s"], "sleep 0.1; exit 5");
-        assert_eq!(reason_and_exit(&result), ("exited", &json!({ "code": 5, "source": "command" })));
+        assert_eq!(
+            reason_and_exit(&result),
+            ("exited", &json!({ "code": 5, "source": "command" }))
+        );
     });
 }
 
@@ -119,8 +124,11 @@ fn a_memory_bomb_ends_by_oom_where_memory_is_held() {
         done.expect(137);
         assert_eq!(result["posture"]["limit.memory"]["is"], "enforced", "{result:#}");
         // The control: with enough of it, a smaller hunger is fine.
-        lab.sh(&["-m", "256m"], "x=0123456789abcdef; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do x=$x$x; done")
-            .expect(0);
+        lab.sh(
+            &["-m", "256m"],
+            "x=0123456789abcdef; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do x=$x$x; done",
+        )
+        .expect(0);
     }
 }
 
@@ -131,7 +139,10 @@ fn a_child_that_dies_of_hunger_does_not_rename_the_commands_end() {
         let lab = Lab::new(actor);
         let script = format!("sh -c '{MEMORY_BOMB}'; echo survived with $?; exit 6");
         let result = lab.sh_json(&["-m", "64m", "--timeout", "50s"], &script);
-        assert_eq!(reason_and_exit(&result), ("exited", &json!({ "code": 6, "source": "command" })));
+        assert_eq!(
+            reason_and_exit(&result),
+            ("exited", &json!({ "code": 6, "source": "command" }))
+        );
         assert_eq!(result["stdout"], "survived with 137\n", "{result:#}");
     }
 }
@@ -181,7 +192,18 @@ fn a_fork_bomb_harms_nobody_outside() {
         let marker = marker();
         let script = format!("b() {{ b | b & }}; b 2>/dev/null; sleep {marker}");
         let live = lab
-            .run(["--pids-limit", "64", "--timeout", "3s", "--stop-timeout", "1s", "--", "sh", "-c", &script])
+            .run([
+                "--pids-limit",
+                "64",
+                "--timeout",
+                "3s",
+                "--stop-timeout",
+                "1s",
+                "--",
+                "sh",
+                "-c",
+                &script,
+            ])
             .spawn();
         std::thread::sleep(Duration::from_millis(1500));
         // The host can still start things.
@@ -202,12 +224,15 @@ fn half_a_processor_is_half_a_processor() {
         let marker = marker();
         // Two that never rest.
         let script = format!("(while :; do :; done) & while :; do :; done # {marker}");
-        let live = lab.run(["--cpus", "0.5", "--timeout", "50s", "--", "sh", "-c", &script]).spawn();
+        let live =
+            lab.run(["--cpus", "0.5", "--timeout", "50s", "--", "sh", "-c", &script]).spawn();
         let ticks = || -> u64 { processes_with(&marker).into_iter().map(user_ticks).sum() };
         assert!(until(Duration::from_secs(20), || ticks() > 0), "as {actor:?} nothing ran");
         let (before, begun) = (ticks(), Instant::now());
         std::thread::sleep(Duration::from_secs(3));
-        let used = Duration::from_millis((ticks() - before) * 1000 / rustix::param::clock_ticks_per_second());
+        let used = Duration::from_millis(
+            (ticks() - before) * 1000 / rustix::param::clock_ticks_per_second(),
+        );
         let wall = begun.elapsed();
         // Up to two processors if nothing held them; half a one is granted.
         assert!(used * 10 < wall * 8, "as {actor:?} used {used:?} in {wall:?}");
@@ -236,7 +261,10 @@ fn an_ordinary_user_is_told_what_cannot_be_held_and_can_waive_it() {
         lab.assert_nothing_was_made();
         // With --json the refusal is data, and its source is the policy.
         let result = lab.run(["--json", flag, value, "--", "true"]).done().json();
-        assert_eq!(reason_and_exit(&result), ("refused", &json!({ "code": 125, "source": "policy" })));
+        assert_eq!(
+            reason_and_exit(&result),
+            ("refused", &json!({ "code": 125, "source": "policy" }))
+        );
     }
     for (flag, value, clause) in [("-m", "64m", "limit.memory"), ("--cpus", "0.5", "limit.cpu")] {
         let waiver = format!("{clause}=nobody else is on this machine");
@@ -244,7 +272,10 @@ fn an_ordinary_user_is_told_what_cannot_be_held_and_can_waive_it() {
         let result = done.expect(0).json();
         assert_ne!(result["posture"][clause]["is"], "enforced", "{result:#}");
         let record = lab.record(result["id"].as_str().unwrap());
-        assert!(record["waivers"].to_string().contains("nobody else is on this machine"), "{record:#}");
+        assert!(
+            record["waivers"].to_string().contains("nobody else is on this machine"),
+            "{record:#}"
+        );
     }
     // A built-in limit that cannot be held is shown and does not stop the run.
     let result = lab.sh_json(&[], "true");
@@ -260,7 +291,8 @@ fn a_clause_can_be_required_and_then_stops_the_launch() {
         // The control: one that holds.
         lab.run(["--require", "proc.syscalls", "--", "true"]).done().expect(0);
         // A waiver for what was required in the same breath is the operator's word too.
-        let waived = ["--require", "kernel.separate", "--waive", "kernel.separate=a test", "--", "true"];
+        let waived =
+            ["--require", "kernel.separate", "--waive", "kernel.separate=a test", "--", "true"];
         lab.run(waived).done().expect(0);
         if lab.actor.holds_limits() {
             lab.run(["--require", "limit.memory", "--", "true"]).done().expect(0);
@@ -294,7 +326,10 @@ fn limits_are_seen_in_the_kernel_while_the_run_lives() {
     assert!(!groups.is_empty(), "a run with limits has no cgroup");
     let read = |names: &[&str]| -> Option<String> {
         let files = groups.iter().flat_map(|group| names.iter().map(|name| group.join(name)));
-        files.filter_map(|file| std::fs::read_to_string(file).ok()).map(|text| text.trim().to_owned()).next()
+        files
+            .filter_map(|file| std::fs::read_to_string(file).ok())
+            .map(|text| text.trim().to_owned())
+            .next()
     };
     let bytes = (100 * 1024 * 1024).to_string();
     assert_eq!(read(&["memory.max", "memory.limit_in_bytes"]), Some(bytes));

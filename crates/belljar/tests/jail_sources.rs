@@ -1,5 +1,7 @@
 //! Sources that a person seldom means to give away are refused, with the reason and the way to mean it.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::fs;
@@ -10,7 +12,8 @@ use support::{Done, Lab, each_actor};
 
 fn mounted(lab: &Lab, source: &Path, options: &[&str], mode: &str) -> Done {
     let mount = format!("{}:/given:{mode}", source.display());
-    let words: Vec<&str> = options.iter().chain(&["-v", &mount, "--", "ls", "/given"]).copied().collect();
+    let words: Vec<&str> =
+        options.iter().chain(&["-v", &mount, "--", "ls", "/given"]).copied().collect();
     lab.run(words).done()
 }
 
@@ -71,7 +74,9 @@ fn a_home_directory_has_to_be_meant() {
 #[test]
 fn places_of_credentials_have_to_be_meant() {
     each_actor(|lab| {
-        for name in [".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gh", ".config/gcloud"] {
+        for name in
+            [".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gh", ".config/gcloud"]
+        {
             lab.make_file(Path::new("person").join(name).join("file"), "x");
             refused_but_can_be_allowed(lab, &lab.person().join(name), "ro", "credentials");
         }
@@ -114,7 +119,11 @@ fn a_socket_has_to_be_meant() {
 #[test]
 fn devices_and_pipes_are_no_sources() {
     each_actor(|lab| {
-        always_refused(lab, Path::new("/dev/null"), &["/dev/null", "neither a file nor a directory"]);
+        always_refused(
+            lab,
+            Path::new("/dev/null"),
+            &["/dev/null", "neither a file nor a directory"],
+        );
         let fifo = lab.path("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());

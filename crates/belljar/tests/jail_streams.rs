@@ -1,5 +1,7 @@
 //! Bytes go through unchanged, nothing blocks for ever, and a closed end is no accident.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::io::Read;
@@ -62,14 +64,21 @@ fn both_outputs_at_once_do_not_block_each_other() {
         let bytes = several_mebibytes();
         lab.make_file("work/noise", &bytes);
         // First all of one, so that whoever reads in turn would hang.
-        for script in ["cat noise & cat noise >&2 & wait", "cat noise; cat noise >&2", "cat noise >&2; cat noise"] {
+        for script in [
+            "cat noise & cat noise >&2 & wait",
+            "cat noise; cat noise >&2",
+            "cat noise >&2; cat noise",
+        ] {
             let done = lab.sh(&[], script);
             assert_same(&done.expect(0).stdout, &bytes);
             assert_same(&done.stderr, &bytes);
             let json = lab.run(["--json", "--", "sh", "-c", &script.replace("noise", "small")]);
             lab.make_file("work/small", "small\n");
             let result = json.done().json();
-            assert_eq!((&result["stdout"], &result["stderr"]), (&"small\n".into(), &"small\n".into()));
+            assert_eq!(
+                (&result["stdout"], &result["stderr"]),
+                (&"small\n".into(), &"small\n".into())
+            );
         }
     });
 }
@@ -82,7 +91,10 @@ fn a_command_that_reads_nothing_is_not_held_up_by_input() {
         assert_eq!(done.err(), "");
         // Nor by an input that never ends.
         lab.run(["--", "true"]).input(Input::Open).done().expect(0);
-        let done = lab.run(["--", "head", "-c", "3"]).input(Input::Bytes(b"abcdef".repeat(100_000))).done();
+        let done = lab
+            .run(["--", "head", "-c", "3"])
+            .input(Input::Bytes(b"abcdef".repeat(100_000)))
+            .done();
         assert_eq!(done.expect(0).out(), "abc");
     });
 }
@@ -90,7 +102,10 @@ fn a_command_that_reads_nothing_is_not_held_up_by_input() {
 #[test]
 fn the_end_of_input_arrives() {
     each_actor(|lab| {
-        let mut live = lab.run(["--", "sh", "-c", "read a; echo got $a; cat; echo end"]).input(Input::Open).spawn();
+        let mut live = lab
+            .run(["--", "sh", "-c", "read a; echo got $a; cat; echo end"])
+            .input(Input::Open)
+            .spawn();
         live.type_in(b"one\n");
         live.wait_for_output("got one");
         live.type_in(b"two\n");
@@ -128,7 +143,9 @@ fn a_reader_that_has_had_enough_is_no_accident() {
             .unwrap();
         assert_eq!(output.stdout, b"y", "{}", String::from_utf8_lossy(&output.stderr));
         // `head` does not wait for belljar.
-        let finished = until(Duration::from_secs(30), || std::fs::remove_file(lab.work().join("after")).is_ok());
+        let finished = until(Duration::from_secs(30), || {
+            std::fs::remove_file(lab.work().join("after")).is_ok()
+        });
         assert!(finished, "the command was ended with its reader");
         assert!(until(Duration::from_secs(10), || lab.live().is_empty()));
     }
@@ -139,8 +156,15 @@ fn a_reader_that_has_had_enough_is_no_accident() {
 #[test]
 fn closed_streams_are_no_panic() {
     let lab = Lab::me();
-    for redirection in [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"] {
-        for words in ["run -- sh -c 'echo out; echo err >&2; exit 3'", "run --json -- true", "doctor", "backends"] {
+    for redirection in
+        [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"]
+    {
+        for words in [
+            "run -- sh -c 'echo out; echo err >&2; exit 3'",
+            "run --json -- true",
+            "doctor",
+            "backends",
+        ] {
             let line = format!("\"$0\" {words} {redirection}");
             let output = std::process::Command::new("sh")
                 .args(["-c", &line])
@@ -153,7 +177,11 @@ fn closed_streams_are_no_panic() {
                 .unwrap();
             let err = String::from_utf8_lossy(&output.stderr);
             assert!(!err.contains("panicked"), "{line}: {err}");
-            assert!(output.status.code().is_some_and(|code| code < 126), "{line}: {} {err}", output.status);
+            assert!(
+                output.status.code().is_some_and(|code| code < 126),
+                "{line}: {} {err}",
+                output.status
+            );
             if words.contains("exit 3") {
                 assert_eq!(output.status.code(), Some(3), "{line}: {err}");
             }
@@ -229,7 +257,9 @@ fn belljar_itself_says_nothing_into_the_commands_streams() {
 #[test]
 fn a_terminal_inside_without_one_outside_still_works() {
     each_actor(|lab| {
-        let done = lab.run(["-t", "--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo terminal"]).done();
+        let done = lab
+            .run(["-t", "--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo terminal"])
+            .done();
         assert_eq!(done.expect(0).out(), "terminal\r\n");
         // The control.
         let done = lab.sh(&[], "test -t 0 || test -t 1 || test -t 2 || echo none");

@@ -1,5 +1,7 @@
 //! With a terminal: what a person sees and types.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+
 mod support;
 
 use std::time::Duration;
@@ -19,7 +21,8 @@ fn sh(lab: &Lab, script: &str) -> PtyRun {
 #[test]
 fn the_command_has_a_terminal_of_the_same_size() {
     each_actor(|lab| {
-        let (code, screen) = sh(lab, "test -t 0 && test -t 1 && test -t 2 && stty size; tty; exit 5").end();
+        let (code, screen) =
+            sh(lab, "test -t 0 && test -t 1 && test -t 2 && stty size; tty; exit 5").end();
         assert_eq!(code, 5, "{screen}");
         assert_eq!(screen, "33 101\r\n/dev/pts/0\r\n");
     });
@@ -52,7 +55,8 @@ fn what_is_typed_arrives_and_is_echoed_once() {
 #[test]
 fn the_interrupt_key_reaches_the_command_and_not_belljar() {
     each_actor(|lab| {
-        let mut run = sh(lab, "trap 'echo interrupted' INT; echo ready; while :; do sleep 0.05; done");
+        let mut run =
+            sh(lab, "trap 'echo interrupted' INT; echo ready; while :; do sleep 0.05; done");
         run.wait_for("ready");
         run.type_in("\x03");
         run.wait_for("interrupted");
@@ -105,7 +109,10 @@ fn job_control_works_inside() {
         run.type_in("exit 9\r");
         let (code, screen) = run.end();
         assert_eq!(code, 9, "{screen:?}");
-        assert!(!screen.contains("no job control") && !screen.contains("can't access tty"), "{screen:?}");
+        assert!(
+            !screen.contains("no job control") && !screen.contains("can't access tty"),
+            "{screen:?}"
+        );
     });
 }
 
@@ -113,7 +120,9 @@ fn job_control_works_inside() {
 #[test]
 fn the_callers_terminal_is_put_back() {
     each_actor(|lab| {
-        let is_cooked = |run: &PtyRun| run.settings().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO);
+        let is_cooked = |run: &PtyRun| {
+            run.settings().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+        };
         for end in ["exit 0", "kill -9 $$", "exec /no/such/program"] {
             let run = sh(lab, &format!("echo ready; sleep 0.5; {end}"));
             run.wait_for("ready");
@@ -147,7 +156,10 @@ fn much_output_through_a_terminal_is_whole() {
 #[test]
 fn much_typing_arrives_whole() {
     each_actor(|lab| {
-        let mut run = sh(lab, "stty -echo; echo ready; n=0; while read l && [ \"$l\" != end ]; do n=$((n+1)); done; echo $n");
+        let mut run = sh(
+            lab,
+            "stty -echo; echo ready; n=0; while read l && [ \"$l\" != end ]; do n=$((n+1)); done; echo $n",
+        );
         run.wait_for("ready");
         for _ in 0..20 {
             run.type_in(&"a line of text\r".repeat(50));
@@ -178,7 +190,8 @@ fn a_person_is_told_the_run_and_what_is_weaker() {
 #[test]
 fn no_tty_gives_none_on_a_terminal() {
     each_actor(|lab| {
-        let (code, screen) = start(lab, &["-q", "--no-tty", "--", "sh", "-c", "test -t 0 || echo none"]).end();
+        let (code, screen) =
+            start(lab, &["-q", "--no-tty", "--", "sh", "-c", "test -t 0 || echo none"]).end();
         assert_eq!((code, screen.as_str()), (0, "none\r\n"));
     });
 }
@@ -190,7 +203,8 @@ fn a_lost_terminal_ends_the_run() {
         let marker = marker();
         let run = sh(lab, &format!("trap '' HUP; echo ready; sleep {marker}"));
         run.wait_for("ready");
-        assert!(until(Duration::from_secs(20), || !processes_with(&format!("sleep\0{marker}")).is_empty()));
+        assert!(until(Duration::from_secs(20), || !processes_with(&format!("sleep\0{marker}"))
+            .is_empty()));
         send(run.pid(), Signal::HUP);
         wait_until_gone(Duration::from_secs(30), &marker, &lab.exe);
     });

@@ -3,6 +3,12 @@
 //! Not for the guest, which has none of them. A program that the host does not have is named and
 //! left out; what `cargo xtask test` installs has to be there where the jail must work.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "what cannot be set up stops the test, and what is left out is said"
+)]
+
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +24,8 @@ fn on_host(program: &str) -> bool {
         .iter()
         .any(|directory| Path::new(directory).join(program).exists());
     if !there {
-        let must = std::env::var_os("BELLJAR_MUST_WORK").is_some() && ALWAYS_THERE.contains(&program);
+        let must =
+            std::env::var_os("BELLJAR_MUST_WORK").is_some() && ALWAYS_THERE.contains(&program);
         assert!(!must, "{program} is not installed; run `cargo xtask test`");
         eprintln!("NOT CHECKED: {program} is not installed");
     }
@@ -81,7 +88,18 @@ if __name__ == "__main__":
     each_actor(|lab| {
         lab.make_file("work/all.py", SCRIPT);
         assert_eq!(clean(lab.run(["--", "/usr/bin/python3", "all.py"]).done()), "fine\n");
-        assert_eq!(clean(lab.run(["--", "/usr/bin/python3", "-c", "import venv, asyncio; asyncio.run(asyncio.sleep(0))"]).done()), "");
+        assert_eq!(
+            clean(
+                lab.run([
+                    "--",
+                    "/usr/bin/python3",
+                    "-c",
+                    "import venv, asyncio; asyncio.run(asyncio.sleep(0))"
+                ])
+                .done()
+            ),
+            ""
+        );
     });
 }
 
@@ -97,7 +115,13 @@ fn git() {
              git clone -q . /tmp/clone && git -C /tmp/clone rev-list --count HEAD";
         assert_eq!(clean(lab.sh(&[], script)), "2\n2\n");
         // The repository that is there now was not made by this run: git still takes it for its own.
-        assert_eq!(clean(lab.sh(&[], "git status --short && git log --oneline | wc -l && touch new && git status --short")), "2\n?? new\n");
+        assert_eq!(
+            clean(lab.sh(
+                &[],
+                "git status --short && git log --oneline | wc -l && touch new && git status --short"
+            )),
+            "2\n?? new\n"
+        );
         // And it belongs to whom it belonged before, so that git outside takes it too.
         let mut outside = Command::new("git");
         outside.args(["-C"]).arg(lab.work()).args(["log", "--oneline"]).env("HOME", lab.person());
@@ -126,7 +150,10 @@ fn gcc() {
         );
         let script = "gcc -O2 -g -Wall -pthread hello.c -o hello -lm && ./hello && gcc -static hello.c -o static -lm -pthread && ./static";
         assert_eq!(clean(lab.sh(&[], script)), "hello 1.5\nhello 1.5\n");
-        assert_eq!(clean(lab.sh(&[], "cp hello /tmp/ && /tmp/hello && cp hello $HOME/ && $HOME/hello")), "hello 1.5\nhello 1.5\n");
+        assert_eq!(
+            clean(lab.sh(&[], "cp hello /tmp/ && /tmp/hello && cp hello $HOME/ && $HOME/hello")),
+            "hello 1.5\nhello 1.5\n"
+        );
     });
 }
 
@@ -147,7 +174,10 @@ fn cargo_as_a_tool() {
     };
     // Root's own directory is closed to others, so only whoever owns it can give it.
     let lab = Lab::me();
-    lab.make_file("work/Cargo.toml", "[package]\nname = \"hello\"\nversion = \"0.1.0\"\nedition = \"2021\"\n");
+    lab.make_file(
+        "work/Cargo.toml",
+        "[package]\nname = \"hello\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
+    );
     lab.make_file("work/src/main.rs", "fn main() { println!(\"hello\"); }\n");
     let (cargo, rustup) = (cargo.display().to_string(), rustup.display().to_string());
     let done = lab
@@ -204,7 +234,8 @@ fn redis() {
 fn debuggers_see_their_own_children() {
     each_actor(|lab| {
         if on_host("strace") {
-            let script = "strace -f -o trace sh -c 'echo traced; /bin/true' && grep -c execve trace";
+            let script =
+                "strace -f -o trace sh -c 'echo traced; /bin/true' && grep -c execve trace";
             let out = clean(lab.sh(&[], script));
             assert!(out.starts_with("traced\n"), "{out}");
         }

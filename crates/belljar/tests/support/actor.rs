@@ -40,8 +40,7 @@ pub(crate) fn in_the_guest() -> bool {
 }
 
 fn must_work() -> bool {
-    std::env::var("BELLJAR_MUST_WORK")
-        .is_ok_and(|list| list.split(',').any(|name| name == "jail"))
+    std::env::var("BELLJAR_MUST_WORK").is_ok_and(|list| list.split(',').any(|name| name == "jail"))
 }
 
 /// The ordinary user of the rootless tests. Root's only: nobody else can become it.
@@ -72,7 +71,9 @@ pub(crate) fn actors() -> Vec<Actor> {
     if test_user().is_some() {
         all.push(Actor::User);
         if delegated_procs().is_empty() {
-            eprintln!("NOT CHECKED: as a user with delegated cgroups (BELLJAR_TEST_DELEGATED is not set)");
+            eprintln!(
+                "NOT CHECKED: as a user with delegated cgroups (BELLJAR_TEST_DELEGATED is not set)"
+            );
         } else {
             all.push(Actor::Delegated);
         }

@@ -108,7 +108,10 @@ impl<'a> Call<'a> {
             return;
         }
         let pid = child.id();
-        assert!(until(Duration::from_secs(20), || state(pid) == Some('T')), "the shell did not stop itself");
+        assert!(
+            until(Duration::from_secs(20), || state(pid) == Some('T')),
+            "the shell did not stop itself"
+        );
         for procs in delegated_procs() {
             std::fs::write(&procs, pid.to_string())
                 .unwrap_or_else(|error| panic!("{}: {error}", procs.display()));
@@ -235,7 +238,8 @@ impl Live {
             std::thread::sleep(Duration::from_millis(1));
         };
         let took = self.begun.elapsed();
-        let ended = self.stdout.ended(Duration::from_secs(10)) && self.stderr.ended(Duration::from_secs(10));
+        let ended = self.stdout.ended(Duration::from_secs(10))
+            && self.stderr.ended(Duration::from_secs(10));
         assert!(ended, "{}: something holds its streams open after its end", self.said);
         let (stdout, stderr) = (self.stdout.now(), self.stderr.now());
         Done { said: std::mem::take(&mut self.said), status, stdout, stderr, took }
@@ -277,7 +281,9 @@ impl Done {
     /// The exit code; a belljar that was killed itself is a failure of the test.
     pub(crate) fn code(&self) -> i32 {
         let code = self.status.code();
-        code.unwrap_or_else(|| panic!("belljar itself ended by signal {:?}: {self}", self.status.signal()))
+        code.unwrap_or_else(|| {
+            panic!("belljar itself ended by signal {:?}: {self}", self.status.signal())
+        })
     }
 
     #[track_caller]
@@ -303,7 +309,9 @@ impl Done {
 
 impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let short = |bytes: &[u8]| -> String { String::from_utf8_lossy(&bytes[..bytes.len().min(3000)]).into() };
+        let short = |bytes: &[u8]| -> String {
+            String::from_utf8_lossy(&bytes[..bytes.len().min(3000)]).into()
+        };
         write!(
             f,
             "{}\n  ended with {} after {:?}\n  stdout: {}\n  stderr: {}",

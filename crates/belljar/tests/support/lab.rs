@@ -69,7 +69,11 @@ impl Lab {
         path
     }
 
-    pub(crate) fn make_file(&self, relative: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn make_file(
+        &self,
+        relative: impl AsRef<Path>,
+        content: impl AsRef<[u8]>,
+    ) -> PathBuf {
         let path = self.path(relative.as_ref());
         self.make_directory(path.parent().unwrap());
         fs::write(&path, content).unwrap();

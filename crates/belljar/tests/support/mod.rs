@@ -3,11 +3,7 @@
 //! Everything is made below one temporary directory per [`Lab`]; nothing of the developer's own
 //! settings is read. No call here waits for ever.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "every test file uses a part of this"
-)]
+#![allow(dead_code, unused_imports, reason = "every test file uses a part of this")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

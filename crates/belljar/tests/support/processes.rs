@@ -57,8 +57,9 @@ pub(crate) fn processes_with(text: &str) -> Vec<u32> {
 /// Processes that run this file: launchers, half-made sandboxes, and PID 1 of each.
 pub(crate) fn processes_of(executable: &Path) -> Vec<u32> {
     let runs = |number: &u32| {
-        fs::read_link(format!("/proc/{number}/exe"))
-            .is_ok_and(|exe| exe.as_os_str().as_bytes().starts_with(executable.as_os_str().as_bytes()))
+        fs::read_link(format!("/proc/{number}/exe")).is_ok_and(|exe| {
+            exe.as_os_str().as_bytes().starts_with(executable.as_os_str().as_bytes())
+        })
     };
     all().into_iter().filter(runs).collect()
 }
@@ -94,7 +95,8 @@ pub(crate) fn cgroups_named(names: &[String]) -> Vec<PathBuf> {
 
 fn look_in(directory: &Path, names: &[String], depth: u32, found: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    {
         if names.iter().any(|name| entry.file_name().to_str() == Some(name)) {
             found.push(entry.path());
         } else if depth > 0 {

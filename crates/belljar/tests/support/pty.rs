@@ -32,9 +32,12 @@ impl PtyRun {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
-        let name = PathBuf::from(std::ffi::OsString::from_vec(ptsname(&ours, Vec::new()).unwrap().into_bytes()));
+        let name = PathBuf::from(std::ffi::OsString::from_vec(
+            ptsname(&ours, Vec::new()).unwrap().into_bytes(),
+        ));
         let no_ctty = rustix::fs::OFlags::NOCTTY.bits() as i32;
-        let theirs = OpenOptions::new().read(true).write(true).custom_flags(no_ctty).open(name).unwrap();
+        let theirs =
+            OpenOptions::new().read(true).write(true).custom_flags(no_ctty).open(name).unwrap();
         set_size(ours.as_fd().try_clone_to_owned().unwrap(), rows, columns);
         let end = || Stdio::from(theirs.try_clone().unwrap());
         let mut command = call.command();
