@@ -1,6 +1,9 @@
 //! The attack catalogue against the jail: as root, as an ordinary user, and as that user in a cgroup
 //! subtree of its own. Every case and its answer is printed.
 
+// Helpers of tests are tests too.
+#![allow(clippy::expect_used, clippy::print_stdout)]
+
 use std::path::PathBuf;
 use std::time::Instant;
 

@@ -9,7 +9,7 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
     for (clause, how) in [
         (Clause::FsMounts, "own mount namespace and root; mounted by descriptor; table compared at the gate"),
         (Clause::FsReadonly, "read-only recursively, mount calls refused, no capabilities"),
-        (Clause::FsNosuid, "the filter refuses the bits in every call that sets them; nosuid mounts"),
+        (Clause::FsNosuid, "the filter refuses the bits in every call that sets them; nosuid mounts; such files that are near the top of a writable tree already are read-only"),
         (Clause::NetSealed, "own network namespace with loopback only; socket families by the filter"),
         (Clause::ProcHidden, "own pid namespace and /proc; PID 1 out of reach"),
         (Clause::ProcSyscalls, "allow-list by seccomp: unknown calls ENOSYS, dangerous ones EPERM"),

@@ -146,7 +146,8 @@ fn limit_namespaces() {
     for (knob, value) in [
         ("user/max_user_namespaces", "0"),
         ("user/max_net_namespaces", "0"),
-        ("user/max_inotify_instances", "64"),
+        // An ordinary user's runs share one allowance, 128 by default.
+        ("user/max_inotify_instances", "32"),
     ] {
         let _ = std::fs::write(format!("/proc/sys/{knob}"), value);
     }

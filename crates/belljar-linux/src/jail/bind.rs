@@ -408,6 +408,7 @@ impl Binder<'_> {
         if access == Access::Writable && matches!(tree, Tree::User) {
             self.writable.push(source.path.clone());
             shielded = self.shielded_in(&source.path);
+            shielded.extend(super::privileged::files_below(&source.path));
             sockets = live_sockets_below(&source.path);
         }
         Ok(Shape::Tree(BoundTree {

@@ -10,6 +10,7 @@ pub mod cgroup;
 mod idmap;
 pub mod identity;
 mod overlay;
+mod privileged;
 mod resolve;
 mod root;
 pub mod sensitive;
