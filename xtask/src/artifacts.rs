@@ -50,16 +50,12 @@ pub(crate) fn build_belljar(profile: Profile) -> Result<PathBuf> {
 
 fn messages(arguments: &[&str], profile: Profile) -> Result<Vec<Value>> {
     let mut cargo = host::cargo()?;
-    cargo
-        .args(arguments)
-        .arg("--message-format=json-render-diagnostics");
+    cargo.args(arguments).arg("--message-format=json-render-diagnostics");
     if profile == Profile::Release {
         cargo.arg("--release");
     }
     cargo.stdin(Stdio::null()).stderr(Stdio::inherit());
-    let output = cargo
-        .output()
-        .with_context(|| format!("cannot start `{}`", line(&cargo)))?;
+    let output = cargo.output().with_context(|| format!("cannot start `{}`", line(&cargo)))?;
     if !output.status.success() {
         bail!("`{}` ended with {}", line(&cargo), output.status);
     }
@@ -77,11 +73,7 @@ fn executable(artifact: &Value) -> Option<PathBuf> {
     let is_it = artifact["target"]["name"] == "belljar"
         && has_kind(artifact, "bin")
         && artifact["profile"]["test"] == false;
-    if is_it {
-        artifact["executable"].as_str().map(PathBuf::from)
-    } else {
-        None
-    }
+    if is_it { artifact["executable"].as_str().map(PathBuf::from) } else { None }
 }
 
 fn integration_test(artifact: &Value) -> Option<TestExecutable> {
@@ -129,19 +121,13 @@ mod tests {
 
     #[test]
     fn the_executable_is_not_its_unit_tests() {
-        let found: Vec<_> = artifacts_in(MESSAGES)
-            .iter()
-            .filter_map(executable)
-            .collect();
+        let found: Vec<_> = artifacts_in(MESSAGES).iter().filter_map(executable).collect();
         assert_eq!(found, [PathBuf::from("/t/belljar")]);
     }
 
     #[test]
     fn only_the_integration_tests_of_the_command_are_taken() {
-        let found: Vec<_> = artifacts_in(MESSAGES)
-            .iter()
-            .filter_map(integration_test)
-            .collect();
+        let found: Vec<_> = artifacts_in(MESSAGES).iter().filter_map(integration_test).collect();
         let names: Vec<_> = found.iter().map(|test| test.name.as_str()).collect();
         assert_eq!(names, ["jail_limits"]);
     }

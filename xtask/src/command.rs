@@ -30,11 +30,7 @@ pub(crate) fn check(command: &mut Command, limit: Duration) -> Result<()> {
         Ended::Exited(status) if status.success() => Ok(()),
         Ended::Exited(status) => bail!("`{}` ended with {status}", line(command)),
         Ended::TimedOut => {
-            bail!(
-                "`{}` was stopped after {} s",
-                line(command),
-                limit.as_secs()
-            )
+            bail!("`{}` was stopped after {} s", line(command), limit.as_secs())
         }
     }
 }
@@ -56,17 +52,12 @@ pub(crate) fn read(command: &mut Command) -> Result<String> {
 
 /// Whether it exits with 0 in time; what it prints is thrown away.
 pub(crate) fn succeeds(command: &mut Command, limit: Duration) -> bool {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     matches!(run(command, limit), Ok(Ended::Exited(status)) if status.success())
 }
 
 pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
-    command
-        .spawn()
-        .with_context(|| format!("cannot start `{}`", line(command)))
+    command.spawn().with_context(|| format!("cannot start `{}`", line(command)))
 }
 
 /// Waits for the child; at the limit it gets SIGTERM, then SIGKILL.
@@ -85,9 +76,7 @@ pub(crate) fn stop(child: &mut Child) -> Result<()> {
         let _ = kill_process(pid, Signal::TERM);
     }
     if wait_until(child, Instant::now() + GRACE)?.is_none() {
-        child
-            .kill()
-            .context("cannot kill a child that outlived its limit")?;
+        child.kill().context("cannot kill a child that outlived its limit")?;
         child.wait().context("cannot wait for a killed child")?;
     }
     Ok(())
@@ -108,18 +97,8 @@ fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>
 /// The command line, for messages; the program without its directory.
 pub(crate) fn line(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    let mut words = vec![
-        program
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
-    ];
-    words.extend(
-        command
-            .get_args()
-            .map(|word| word.to_string_lossy().into_owned()),
-    );
+    let mut words = vec![program.file_name().unwrap_or_default().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")
 }
 

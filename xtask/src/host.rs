@@ -10,14 +10,8 @@ use crate::command;
 
 /// The directories that the jail's `rootfs = "host"` shows, so a program found only in someone's
 /// home does not count.
-const SYSTEM_PATH: [&str; 6] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
+const SYSTEM_PATH: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -47,9 +41,7 @@ pub(crate) fn require_program(name: &str, package: &str) -> Result<PathBuf> {
 pub(crate) fn workspace() -> Result<PathBuf> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    let parent = manifest
-        .parent()
-        .context("xtask's manifest has no parent directory")?;
+    let parent = manifest.parent().context("xtask's manifest has no parent directory")?;
     Ok(parent.to_path_buf())
 }
 
@@ -74,7 +66,5 @@ pub(crate) fn target_directory() -> Result<PathBuf> {
     let metadata: serde_json::Value =
         serde_json::from_str(&text).context("cargo metadata is not JSON")?;
     let target = metadata["target_directory"].as_str();
-    Ok(PathBuf::from(
-        target.context("cargo metadata has no target_directory")?,
-    ))
+    Ok(PathBuf::from(target.context("cargo metadata has no target_directory")?))
 }

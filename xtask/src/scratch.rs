@@ -12,10 +12,7 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(purpose: &str) -> Result<Self> {
-        Self::in_one_of(
-            &[std::env::temp_dir(), "/tmp".into(), "/var/tmp".into()],
-            purpose,
-        )
+        Self::in_one_of(&[std::env::temp_dir(), "/tmp".into(), "/var/tmp".into()], purpose)
     }
 
     /// On a disk, where `/tmp` may be a tmpfs.

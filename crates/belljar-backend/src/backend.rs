@@ -21,7 +21,11 @@ pub trait Backend: Send + Sync {
 
     /// Opens descriptors, takes the uid lock, pins device, inode and every submount. What is attested
     /// is compared with this.
-    fn bind<'a>(&'a self, plan: &'a Plan, place: &'a Place) -> BoxFuture<'a, Result<Bound, BindError>>;
+    fn bind<'a>(
+        &'a self,
+        plan: &'a Plan,
+        place: &'a Place,
+    ) -> BoxFuture<'a, Result<Bound, BindError>>;
 
     /// The boundary is up and the channel open.
     fn start(&self, bound: Bound) -> BoxFuture<'_, Result<Started, StartError>>;

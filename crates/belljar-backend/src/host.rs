@@ -6,14 +6,14 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use belljar_spec::{
-    BackendName, CgroupUse, Clause, CommandPlan, Enforcement, ExecFailure, ExitStatus, Expectation, HostUid,
-    Identity, PLAN_VERSION, Plan, Posture, RunSpec, Stdin, Terminal, User,
+    BackendName, CgroupUse, Clause, CommandPlan, Enforcement, ExecFailure, ExitStatus, Expectation,
+    HostUid, Identity, PLAN_VERSION, Plan, Posture, RunSpec, Stdin, Terminal, User,
 };
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError, Place,
-    PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
+    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError,
+    Place, PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
 };
 
 #[derive(Debug)]
@@ -73,7 +73,11 @@ impl Backend for Host {
         })
     }
 
-    fn bind<'a>(&'a self, plan: &'a Plan, place: &'a Place) -> BoxFuture<'a, Result<Bound, BindError>> {
+    fn bind<'a>(
+        &'a self,
+        plan: &'a Plan,
+        place: &'a Place,
+    ) -> BoxFuture<'a, Result<Bound, BindError>> {
         let nothing = Expectation {
             user: User::default(),
             uid_map: String::new(),
@@ -166,7 +170,8 @@ impl Child {
 }
 
 fn spawn(plan: &CommandPlan) -> Started {
-    let mut command = Command::new(plan.argv.first().map(|name| name.as_os_str()).unwrap_or_default());
+    let mut command =
+        Command::new(plan.argv.first().map(|name| name.as_os_str()).unwrap_or_default());
     command
         .args(plan.argv.iter().skip(1).map(|arg| arg.as_os_str()))
         .env_clear()
@@ -181,7 +186,8 @@ fn spawn(plan: &CommandPlan) -> Started {
         Err(error) => (None, Some(failure_of(&error))),
     };
     let mut child = child;
-    let taken = child.as_mut().map(|child| (child.stdin.take(), child.stdout.take(), child.stderr.take()));
+    let taken =
+        child.as_mut().map(|child| (child.stdin.take(), child.stdout.take(), child.stderr.take()));
     let (stdin, stdout, stderr) = taken.unwrap_or((None, None, None));
     Started {
         channel: None,

@@ -7,8 +7,8 @@ pub mod host;
 pub mod jail;
 
 pub use backend::{
-    Backend, BindError, BoxFuture, Bound, Capabilities, DestroyError, Found, ListError, PlanError, Place,
-    SandboxId, StartError, Started, Unavailable, Weakness,
+    Backend, BindError, Bound, BoxFuture, Capabilities, DestroyError, Found, ListError, Place,
+    PlanError, SandboxId, StartError, Started, Unavailable, Weakness,
 };
 
 use belljar_spec::BackendName;
@@ -19,9 +19,10 @@ pub fn by_name(name: BackendName) -> Result<Box<dyn Backend>, Unavailable> {
         #[cfg(target_os = "linux")]
         BackendName::Jail => Ok(Box::new(jail::Jail)),
         #[cfg(not(target_os = "linux"))]
-        BackendName::Jail => {
-            Err(Unavailable::new("the jail is made of Linux namespaces", "use an engine: --backend docker"))
-        }
+        BackendName::Jail => Err(Unavailable::new(
+            "the jail is made of Linux namespaces",
+            "use an engine: --backend docker",
+        )),
         BackendName::Host => Ok(Box::new(host::Host)),
         BackendName::Docker | BackendName::Podman => Err(Unavailable::new(
             format!("this version of belljar has no {name} backend yet"),

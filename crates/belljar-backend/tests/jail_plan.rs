@@ -9,8 +9,8 @@ use std::time::Duration;
 use belljar_backend::jail::Jail;
 use belljar_backend::{Backend, Capabilities, PlanError, Weakness};
 use belljar_spec::{
-    BackendChoice, CgroupUse, Clause, Enforcement, Limits, Mount, MountMode, OsText, Plan, RUN_SPEC_VERSION,
-    Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
+    BackendChoice, CgroupUse, Clause, Enforcement, Limits, Mount, MountMode, OsText, Plan,
+    RUN_SPEC_VERSION, Rootfs, RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 
 fn spec() -> RunSpec {
@@ -29,7 +29,11 @@ fn spec() -> RunSpec {
         rootfs: Rootfs::Host,
         image: "debian:stable-slim".to_owned(),
         tools: vec!["/home/ann/.cargo".into()],
-        mounts: vec![Mount { source: "/srv/data".into(), target: "/data".into(), mode: MountMode::Ro }],
+        mounts: vec![Mount {
+            source: "/srv/data".into(),
+            target: "/data".into(),
+            mode: MountMode::Ro,
+        }],
         tmpfs: vec![Tmpfs { target: "/scratch".into(), size: 64 << 20 }],
         hide: Vec::new(),
         allow_source: Vec::new(),
@@ -67,7 +71,8 @@ fn root_with_cgroups() -> Capabilities {
 }
 
 fn ordinary_user_without() -> Capabilities {
-    let weakness = Weakness { why: "nothing is delegated".to_owned(), fix: "delegate it".to_owned() };
+    let weakness =
+        Weakness { why: "nothing is delegated".to_owned(), fix: "delegate it".to_owned() };
     let missing = |clause| (clause, Err(weakness.clone()));
     Capabilities {
         limits: [Clause::LimitMemory, Clause::LimitCpu, Clause::LimitPids].map(missing).to_vec(),

@@ -57,14 +57,7 @@ pub fn examine(belljar: &Path, backend: BackendName) -> Examined {
         },
         Err(Failure { why, fix }) => {
             let why = Some(why);
-            Examined {
-                backend,
-                usable: false,
-                posture: None,
-                why,
-                fix,
-                took_ms,
-            }
+            Examined { backend, usable: false, posture: None, why, fix, took_ms }
         }
     }
 }
@@ -76,25 +69,14 @@ struct Failure {
 
 impl Failure {
     fn new(why: &str, fix: Option<String>) -> Self {
-        Self {
-            why: why.to_owned(),
-            fix,
-        }
+        Self { why: why.to_owned(), fix }
     }
 }
 
 fn canary(belljar: &Path, backend: BackendName) -> Result<Posture, Failure> {
     let failed = |why: String| Failure { why, fix: None };
     let mut child = Command::new(belljar)
-        .args([
-            "run",
-            "--no-config",
-            "--workspace",
-            "none",
-            "--json",
-            "--backend",
-            backend.name(),
-        ])
+        .args(["run", "--no-config", "--workspace", "none", "--json", "--backend", backend.name()])
         .args(["--", "/bin/true"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -124,14 +106,10 @@ fn canary(belljar: &Path, backend: BackendName) -> Result<Posture, Failure> {
         let _ = pipe.read_to_string(&mut stderr);
     }
     match serde_json::from_str::<Canary>(&stdout) {
-        Ok(Canary {
-            reason: belljar_spec::StopReason::Exited,
-            posture,
-        }) if status.success() => Ok(posture),
-        Ok(canary) => Err(failed(format!(
-            "the canary ended by {}",
-            canary.reason.name()
-        ))),
+        Ok(Canary { reason: belljar_spec::StopReason::Exited, posture }) if status.success() => {
+            Ok(posture)
+        }
+        Ok(canary) => Err(failed(format!("the canary ended by {}", canary.reason.name()))),
         Err(_) => Err(explain(&stderr)),
     }
 }
@@ -150,11 +128,7 @@ fn explain(stderr: &str) -> Failure {
     let restricted =
         std::fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
             .is_ok_and(|text| text.trim() == "1");
-    let fix = if restricted {
-        Some(APPARMOR_FIX.to_owned())
-    } else {
-        part("hint:")
-    };
+    let fix = if restricted { Some(APPARMOR_FIX.to_owned()) } else { part("hint:") };
     Failure { why, fix }
 }
 

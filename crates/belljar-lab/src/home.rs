@@ -36,10 +36,7 @@ pub enum HomeError {
     #[error("no place for belljar's home: neither BELLJAR_HOME nor HOME is set; set one of them")]
     NoPlace,
     #[error("belljar's home \"{path}\" is a relative path; set {variable} to an absolute one", path = .path.display())]
-    Relative {
-        path: PathBuf,
-        variable: &'static str,
-    },
+    Relative { path: PathBuf, variable: &'static str },
     #[error("cannot make or open belljar's home {path}: {error}", path = .path.display())]
     Io {
         path: PathBuf,
@@ -52,11 +49,7 @@ pub enum HomeError {
         "{path} belongs to user {owner} and belljar runs as user {user}: whoever owns it could \
          rewrite the records; set BELLJAR_HOME to a directory of your own", path = .path.display()
     )]
-    OtherOwner {
-        path: PathBuf,
-        owner: u32,
-        user: u32,
-    },
+    OtherOwner { path: PathBuf, owner: u32, user: u32 },
     #[error(
         "others can write to {path} (mode {mode:03o}), so its records could not be trusted; run: \
          chmod go-w {path}", path = .path.display()
@@ -96,10 +89,8 @@ impl Home {
         let home = Self { path };
         let directory = match home.open_directory() {
             Err(Errno::NOENT) => {
-                let made = std::fs::DirBuilder::new()
-                    .recursive(true)
-                    .mode(PRIVATE)
-                    .create(&home.path);
+                let made =
+                    std::fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(&home.path);
                 made.map_err(|error| home.io(error))?;
                 home.open_directory()
             }
@@ -146,10 +137,7 @@ impl Home {
     }
 
     fn io(&self, error: io::Error) -> HomeError {
-        HomeError::Io {
-            path: self.path.clone(),
-            error,
-        }
+        HomeError::Io { path: self.path.clone(), error }
     }
 
     fn open_directory(&self) -> Result<OwnedFd, Errno> {
@@ -170,10 +158,7 @@ impl Home {
         let mode = Mode::from_raw_mode(stat.st_mode);
         if mode.intersects(Mode::WGRP | Mode::WOTH) {
             let mode = mode.bits() & 0o777;
-            return Err(HomeError::WritableByOthers {
-                path: self.path.clone(),
-                mode,
-            });
+            return Err(HomeError::WritableByOthers { path: self.path.clone(), mode });
         }
         Ok(())
     }
@@ -182,9 +167,7 @@ impl Home {
     fn check_file_system(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
         let found = rustix::fs::fstatfs(directory).map_err(|errno| self.io(errno.into()))?;
         if found.f_type == rustix::fs::NFS_SUPER_MAGIC {
-            return Err(HomeError::NetworkFileSystem {
-                path: self.path.clone(),
-            });
+            return Err(HomeError::NetworkFileSystem { path: self.path.clone() });
         }
         Ok(())
     }
@@ -202,19 +185,11 @@ impl Home {
             Err(errno) => return Err(self.io(errno.into())),
         };
         let mut text = String::new();
-        let bad = || HomeError::BadFormat {
-            path: self.path.clone(),
-        };
-        std::fs::File::from(file)
-            .take(16)
-            .read_to_string(&mut text)
-            .map_err(|_| bad())?;
+        let bad = || HomeError::BadFormat { path: self.path.clone() };
+        std::fs::File::from(file).take(16).read_to_string(&mut text).map_err(|_| bad())?;
         match text.trim().parse::<u32>() {
             Ok(FORMAT) => Ok(()),
-            Ok(found) if found > FORMAT => Err(HomeError::Newer {
-                path: self.path.clone(),
-                found,
-            }),
+            Ok(found) if found > FORMAT => Err(HomeError::Newer { path: self.path.clone(), found }),
             _ => Err(bad()),
         }
     }
@@ -223,16 +198,11 @@ impl Home {
     fn begin(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
         for entry in std::fs::read_dir(&self.path).map_err(|error| self.io(error))? {
             let name = entry.map_err(|error| self.io(error))?.file_name();
-            let ours = [RUNS, LIVE, BIN, FORMAT_FILE]
-                .iter()
-                .any(|own| name == OsStr::new(own))
+            let ours = [RUNS, LIVE, BIN, FORMAT_FILE].iter().any(|own| name == OsStr::new(own))
                 || name.as_bytes().starts_with(FORMAT_DRAFT.as_bytes());
             if !ours {
                 let found = belljar_spec::text::escape(name.as_bytes());
-                return Err(HomeError::Foreign {
-                    path: self.path.clone(),
-                    found,
-                });
+                return Err(HomeError::Foreign { path: self.path.clone(), found });
             }
         }
         self.write_format(directory).map_err(|error| self.io(error))
@@ -263,25 +233,17 @@ fn locate(env: &BTreeMap<OsString, OsString>) -> Result<PathBuf, HomeError> {
         return if path.is_absolute() {
             Ok(path)
         } else {
-            Err(HomeError::Relative {
-                path,
-                variable: env::HOME,
-            })
+            Err(HomeError::Relative { path, variable: env::HOME })
         };
     }
     // The XDG rule: a relative path there is as good as none.
-    let state = set("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute());
+    let state = set("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let state = match state {
         Some(state) => state,
         None => {
             let user = PathBuf::from(set("HOME").ok_or(HomeError::NoPlace)?);
             if !user.is_absolute() {
-                return Err(HomeError::Relative {
-                    path: user,
-                    variable: "HOME",
-                });
+                return Err(HomeError::Relative { path: user, variable: "HOME" });
             }
             user.join(".local/state")
         }

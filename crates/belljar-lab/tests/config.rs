@@ -17,18 +17,9 @@ fn without_any_file_the_current_directory_is_the_workspace() {
     let loaded = world.load(Flags::default()).unwrap();
     let workspace = loaded.spec.workspace.unwrap();
     assert_eq!(workspace.source, world.project().into());
-    assert_eq!(
-        (workspace.target, workspace.mode),
-        ("/workspace".into(), MountMode::Rw)
-    );
+    assert_eq!((workspace.target, workspace.mode), ("/workspace".into(), MountMode::Rw));
     assert_eq!(loaded.manifest, None);
-    assert!(
-        loaded
-            .spec
-            .limits
-            .memory
-            .is_some_and(|bytes| bytes > 1 << 20)
-    );
+    assert!(loaded.spec.limits.memory.is_some_and(|bytes| bytes > 1 << 20));
     assert_eq!(loaded.warnings, Vec::<String>::new());
 }
 
@@ -41,19 +32,12 @@ fn the_nearest_manifest_counts_and_its_directory_is_the_workspace() {
         let invocation = world.invocation_in(&sub, Flags::default());
         config::load(&invocation, &world.home).unwrap()
     };
-    assert_eq!(
-        load().spec.name.as_deref(),
-        Some("far"),
-        "the home directory is the last"
-    );
+    assert_eq!(load().spec.name.as_deref(), Some("far"), "the home directory is the last");
     let near = world.manifest("[sandbox]\nname = 'near'\n");
     let loaded = load();
     assert_eq!(loaded.spec.name.as_deref(), Some("near"));
     assert_eq!(loaded.manifest.as_deref(), Some(near.as_path()));
-    assert_eq!(
-        loaded.spec.workspace.unwrap().source,
-        world.project().into()
-    );
+    assert_eq!(loaded.spec.workspace.unwrap().source, world.project().into());
     assert_eq!(loaded.spec.manifest, Some(near.into()));
 }
 
@@ -66,11 +50,7 @@ fn nothing_above_the_home_directory_counts() {
     fs::create_dir(&outside).unwrap();
     let invocation = world.invocation_in(&outside, Flags::default());
     let loaded = config::load(&invocation, &world.home).unwrap();
-    assert_eq!(
-        loaded.spec.name.as_deref(),
-        Some("above"),
-        "elsewhere the search goes on"
-    );
+    assert_eq!(loaded.spec.name.as_deref(), Some("above"), "elsewhere the search goes on");
 }
 
 #[test]
@@ -83,39 +63,18 @@ fn every_layer_has_its_origin() {
     };
     assert_eq!(origin(&world, Flags::default()), (2048, Origin::BuiltIn));
     let system = world.write("etc/config.toml", "[limits]\npids = 1\n");
-    assert_eq!(
-        origin(&world, Flags::default()),
-        (1, Origin::System(system.into()))
-    );
+    assert_eq!(origin(&world, Flags::default()), (1, Origin::System(system.into())));
     let user = world.write("user/.config/belljar/config.toml", "[limits]\npids = 2\n");
-    assert_eq!(
-        origin(&world, Flags::default()),
-        (2, Origin::User(user.into()))
-    );
+    assert_eq!(origin(&world, Flags::default()), (2, Origin::User(user.into())));
     let manifest = world.manifest("[limits]\npids = 3\n");
-    assert_eq!(
-        origin(&world, Flags::default()),
-        (3, Origin::Manifest(manifest.into()))
-    );
+    assert_eq!(origin(&world, Flags::default()), (3, Origin::Manifest(manifest.into())));
     world.env.insert("BELLJAR_LIMITS_PIDS".into(), "4".into());
     let variable = Origin::Variable("BELLJAR_LIMITS_PIDS".into());
     assert_eq!(origin(&world, Flags::default()), (4, variable));
-    let assigned = Flags {
-        settings: vec!["limits.pids=5".into()],
-        ..Flags::default()
-    };
-    assert_eq!(
-        origin(&world, assigned.clone()),
-        (5, Origin::Flag("-c".into()))
-    );
-    let flag = Flags {
-        pids_limit: Some("6".into()),
-        ..assigned
-    };
-    assert_eq!(
-        origin(&world, flag),
-        (6, Origin::Flag("--pids-limit".into()))
-    );
+    let assigned = Flags { settings: vec!["limits.pids=5".into()], ..Flags::default() };
+    assert_eq!(origin(&world, assigned.clone()), (5, Origin::Flag("-c".into())));
+    let flag = Flags { pids_limit: Some("6".into()), ..assigned };
+    assert_eq!(origin(&world, flag), (6, Origin::Flag("--pids-limit".into())));
 }
 
 #[test]
@@ -128,33 +87,13 @@ fn config_files_can_be_left_out_and_the_ceiling_cannot() {
     let mut invocation = world.invocation(Flags::default());
     invocation.source = ManifestSource::None;
     invocation.config_files = ConfigFiles::Ignore;
-    let pids = config::load(&invocation, &world.home)
-        .unwrap()
-        .spec
-        .limits
-        .pids;
-    assert_eq!(
-        pids,
-        Some(100),
-        "the built-in value, lowered to the ceiling"
-    );
-    let beyond = Flags {
-        pids_limit: Some("101".into()),
-        ..Flags::default()
-    };
+    let pids = config::load(&invocation, &world.home).unwrap().spec.limits.pids;
+    assert_eq!(pids, Some(100), "the built-in value, lowered to the ceiling");
+    let beyond = Flags { pids_limit: Some("101".into()), ..Flags::default() };
     let refused = world.refused(beyond);
-    assert!(
-        refused.contains("limits.pids = 101 (set by --pids-limit)"),
-        "{refused}"
-    );
-    assert!(
-        refused.contains("policy.toml") && refused.contains("100 at most"),
-        "{refused}"
-    );
-    let within = Flags {
-        pids_limit: Some("100".into()),
-        ..Flags::default()
-    };
+    assert!(refused.contains("limits.pids = 101 (set by --pids-limit)"), "{refused}");
+    assert!(refused.contains("policy.toml") && refused.contains("100 at most"), "{refused}");
+    let within = Flags { pids_limit: Some("100".into()), ..Flags::default() };
     assert!(world.load(within).is_ok());
 }
 
@@ -162,11 +101,7 @@ fn config_files_can_be_left_out_and_the_ceiling_cannot() {
 fn a_broken_ceiling_stops_every_run() {
     let world = World::new();
     world.write("etc/policy.toml", "backend = ['jail']\n");
-    assert!(
-        world
-            .refused(Flags::default())
-            .contains("did you mean \"backends\"?")
-    );
+    assert!(world.refused(Flags::default()).contains("did you mean \"backends\"?"));
 }
 
 #[test]
@@ -192,19 +127,12 @@ fn only_a_plain_small_file_is_a_manifest() {
     let mut named = world.invocation(Flags::default());
     named.source = ManifestSource::File("belljar.toml".into());
     let loaded = config::load(&named, &world.home).unwrap();
-    assert_eq!(
-        loaded.spec.name.as_deref(),
-        Some("real"),
-        "the operator may name a link"
-    );
+    assert_eq!(loaded.spec.name.as_deref(), Some("real"), "the operator may name a link");
 
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let directory = world.load(Flags::default());
-    assert!(matches!(
-        directory,
-        Err(ConfigError::Read(ReadError::NotRegular(_)))
-    ));
+    assert!(matches!(directory, Err(ConfigError::Read(ReadError::NotRegular(_)))));
     fs::remove_dir(&path).unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -215,20 +143,14 @@ fn only_a_plain_small_file_is_a_manifest() {
     )
     .unwrap();
     let fifo = world.load(Flags::default());
-    assert!(matches!(
-        fifo,
-        Err(ConfigError::Read(ReadError::NotRegular(_)))
-    ));
+    assert!(matches!(fifo, Err(ConfigError::Read(ReadError::NotRegular(_)))));
     fs::remove_file(&path).unwrap();
 
     world.manifest(&"#".repeat(1 << 20));
     assert!(world.load(Flags::default()).is_ok());
     world.manifest(&"#".repeat((1 << 20) + 1));
     let large = world.load(Flags::default());
-    assert!(matches!(
-        large,
-        Err(ConfigError::Read(ReadError::TooLarge(_)))
-    ));
+    assert!(matches!(large, Err(ConfigError::Read(ReadError::TooLarge(_)))));
 }
 
 #[test]
@@ -275,20 +197,10 @@ fn flags_become_the_run() {
     let loaded = world.load(flags).unwrap();
     let spec = &loaded.spec;
     assert_eq!(spec.backend.name(), "docker");
-    let mounts: Vec<_> = spec
-        .mounts
-        .iter()
-        .map(|m| (m.source.clone(), m.mode))
-        .collect();
+    let mounts: Vec<_> = spec.mounts.iter().map(|m| (m.source.clone(), m.mode)).collect();
     let data = OsText::from(world.project().join("data"));
-    assert_eq!(
-        mounts,
-        [(data, MountMode::Ro), ("/srv/x".into(), MountMode::Rw)]
-    );
-    assert_eq!(
-        spec.tmpfs.iter().map(|t| t.size).collect::<Vec<_>>(),
-        [1 << 20, 2 << 20]
-    );
+    assert_eq!(mounts, [(data, MountMode::Ro), ("/srv/x".into(), MountMode::Rw)]);
+    assert_eq!(spec.tmpfs.iter().map(|t| t.size).collect::<Vec<_>>(), [1 << 20, 2 << 20]);
     assert_eq!(spec.tools, [world.user().join(".cargo").into()]);
     assert_eq!(spec.workspace.as_ref().unwrap().mode, MountMode::Overlay);
     assert_eq!(spec.workdir, "/workspace/deep".into());
@@ -303,18 +215,11 @@ fn flags_become_the_run() {
     assert!(spec.limits.stop_timeout.is_zero());
     assert_eq!(spec.env["A"].to_str(), Some("b=c"));
     assert_eq!(spec.env["FROM_FILE"].to_str(), Some("f"));
-    assert_eq!(
-        spec.env["HOME"],
-        world.user().into(),
-        "the file passes the host's on"
-    );
+    assert_eq!(spec.env["HOME"], world.user().into(), "the file passes the host's on");
     assert_eq!(spec.labels["team"], "a");
     assert_eq!(spec.labels["bare"], "");
     assert!(spec.required.contains(&Clause::IdUnique));
-    assert!(
-        spec.required.contains(&Clause::LimitMemory),
-        "a waiver does not unset it"
-    );
+    assert!(spec.required.contains(&Clause::LimitMemory), "a waiver does not unset it");
     assert_eq!(spec.waivers.len(), 1);
     assert_eq!(loaded.warnings.len(), 1, "{:?}", loaded.warnings);
     assert!(loaded.warnings[0].contains("BELLJAR_NOT_HERE"));
@@ -325,108 +230,42 @@ fn wrong_flags_are_named() {
     let world = World::new();
     let cases: Vec<(Flags, &str)> = vec![
         (
-            Flags {
-                memory: Some("lots".into()),
-                ..Flags::default()
-            },
+            Flags { memory: Some("lots".into()), ..Flags::default() },
             "--memory lots: limits.memory: \"lots\" is no size",
         ),
         (
-            Flags {
-                pids_limit: Some("x".into()),
-                ..Flags::default()
-            },
+            Flags { pids_limit: Some("x".into()), ..Flags::default() },
             "--pids-limit x: limits.pids: ",
         ),
+        (Flags { user: Some("0".into()), ..Flags::default() }, "is root"),
         (
-            Flags {
-                user: Some("0".into()),
-                ..Flags::default()
-            },
-            "is root",
-        ),
-        (
-            Flags {
-                backend: Some("x".into()),
-                ..Flags::default()
-            },
+            Flags { backend: Some("x".into()), ..Flags::default() },
             "--backend x: sandbox.backend: no backend",
         ),
         (
-            Flags {
-                volumes: vec!["x".into()],
-                ..Flags::default()
-            },
+            Flags { volumes: vec!["x".into()], ..Flags::default() },
             "--volume: \"x\" names no target",
         ),
         (
-            Flags {
-                volumes: vec!["x:/etc".into()],
-                ..Flags::default()
-            },
+            Flags { volumes: vec!["x:/etc".into()], ..Flags::default() },
             "sandbox.mounts[0]: the target \"/etc\"",
         ),
+        (Flags { mounts: vec!["x".into()], ..Flags::default() }, "--mount: "),
+        (Flags { tmpfs: vec!["/t:x".into()], ..Flags::default() }, "--tmpfs: "),
+        (Flags { env: vec!["=x".into()], ..Flags::default() }, "--env: a variable's name is empty"),
+        (Flags { pass_env: vec!["A=b".into()], ..Flags::default() }, "--pass-env: "),
         (
-            Flags {
-                mounts: vec!["x".into()],
-                ..Flags::default()
-            },
-            "--mount: ",
-        ),
-        (
-            Flags {
-                tmpfs: vec!["/t:x".into()],
-                ..Flags::default()
-            },
-            "--tmpfs: ",
-        ),
-        (
-            Flags {
-                env: vec!["=x".into()],
-                ..Flags::default()
-            },
-            "--env: a variable's name is empty",
-        ),
-        (
-            Flags {
-                pass_env: vec!["A=b".into()],
-                ..Flags::default()
-            },
-            "--pass-env: ",
-        ),
-        (
-            Flags {
-                waive: vec!["fs.quota".into()],
-                ..Flags::default()
-            },
+            Flags { waive: vec!["fs.quota".into()], ..Flags::default() },
             "--waive: the waiver of fs.quota has no reason",
         ),
         (
-            Flags {
-                waive: vec!["fs.quotas=x".into()],
-                ..Flags::default()
-            },
+            Flags { waive: vec!["fs.quotas=x".into()], ..Flags::default() },
             "the nearest is \"fs.quota\"",
         ),
+        (Flags { waive: vec!["all=x".into()], ..Flags::default() }, "host backend alone"),
+        (Flags { require: vec!["nothing".into()], ..Flags::default() }, "--require: no clause"),
         (
-            Flags {
-                waive: vec!["all=x".into()],
-                ..Flags::default()
-            },
-            "host backend alone",
-        ),
-        (
-            Flags {
-                require: vec!["nothing".into()],
-                ..Flags::default()
-            },
-            "--require: no clause",
-        ),
-        (
-            Flags {
-                network: Some("host".into()),
-                ..Flags::default()
-            },
+            Flags { network: Some("host".into()), ..Flags::default() },
             "--network: \"host\" is not to be had",
         ),
         (
@@ -437,41 +276,11 @@ fn wrong_flags_are_named() {
             },
             "contradict",
         ),
-        (
-            Flags {
-                labels: vec!["=x".into()],
-                ..Flags::default()
-            },
-            "--label: ",
-        ),
-        (
-            Flags {
-                env_files: vec!["none-here".into()],
-                ..Flags::default()
-            },
-            "there is no file",
-        ),
-        (
-            Flags {
-                settings: vec!["limits.x=1".into()],
-                ..Flags::default()
-            },
-            "-c limits.x=1: ",
-        ),
-        (
-            Flags {
-                hide: vec!["../x".into()],
-                ..Flags::default()
-            },
-            "--hide: ",
-        ),
-        (
-            Flags {
-                workdir: Some("".into()),
-                ..Flags::default()
-            },
-            "--workdir: the path is empty",
-        ),
+        (Flags { labels: vec!["=x".into()], ..Flags::default() }, "--label: "),
+        (Flags { env_files: vec!["none-here".into()], ..Flags::default() }, "there is no file"),
+        (Flags { settings: vec!["limits.x=1".into()], ..Flags::default() }, "-c limits.x=1: "),
+        (Flags { hide: vec!["../x".into()], ..Flags::default() }, "--hide: "),
+        (Flags { workdir: Some("".into()), ..Flags::default() }, "--workdir: the path is empty"),
     ];
     for (flags, want) in cases {
         let refused = world.refused(flags);
@@ -487,10 +296,7 @@ fn paths_that_are_not_utf8_work_from_the_flag_to_the_run() {
     fs::create_dir(&odd).unwrap();
     let mut volume = OsString::from("d");
     volume.push(OsStr::from_bytes(b"\xfe:/x\xfd:rw"));
-    let flags = Flags {
-        volumes: vec![volume],
-        ..Flags::default()
-    };
+    let flags = Flags { volumes: vec![volume], ..Flags::default() };
     let loaded = config::load(&world.invocation_in(&odd, flags), &world.home).unwrap();
     assert_eq!(loaded.spec.workspace.unwrap().source, odd.as_path().into());
     assert_eq!(
@@ -503,18 +309,9 @@ fn paths_that_are_not_utf8_work_from_the_flag_to_the_run() {
 #[test]
 fn a_flag_takes_the_network_away_again() {
     let world = World::new();
-    world.write(
-        "user/.config/belljar/config.toml",
-        "[network]\nallow = ['a.example']\n",
-    );
-    assert_eq!(
-        world.load(Flags::default()).unwrap().spec.network_allow,
-        ["a.example"]
-    );
-    let none = Flags {
-        network: Some("none".into()),
-        ..Flags::default()
-    };
+    world.write("user/.config/belljar/config.toml", "[network]\nallow = ['a.example']\n");
+    assert_eq!(world.load(Flags::default()).unwrap().spec.network_allow, ["a.example"]);
+    let none = Flags { network: Some("none".into()), ..Flags::default() };
     assert!(world.load(none).unwrap().spec.network_allow.is_empty());
 }
 
@@ -522,24 +319,11 @@ fn a_flag_takes_the_network_away_again() {
 fn a_variable_that_is_wrong_stops_the_run() {
     let mut world = World::new();
     world.env.insert("BELLJAR_LIMIT_PIDS".into(), "4".into());
-    assert!(
-        world
-            .refused(Flags::default())
-            .contains("did you mean BELLJAR_LIMITS_PIDS?")
-    );
+    assert!(world.refused(Flags::default()).contains("did you mean BELLJAR_LIMITS_PIDS?"));
     world.env.remove(OsStr::new("BELLJAR_LIMIT_PIDS"));
-    world.env.insert(
-        "BELLJAR_SANDBOX_NAME".into(),
-        OsStr::from_bytes(b"\xff").to_owned(),
-    );
-    assert!(
-        world
-            .refused(Flags::default())
-            .contains("BELLJAR_SANDBOX_NAME is not UTF-8")
-    );
+    world.env.insert("BELLJAR_SANDBOX_NAME".into(), OsStr::from_bytes(b"\xff").to_owned());
+    assert!(world.refused(Flags::default()).contains("BELLJAR_SANDBOX_NAME is not UTF-8"));
     world.env.remove(OsStr::new("BELLJAR_SANDBOX_NAME"));
-    world
-        .env
-        .insert("BELLJAR_EXE".into(), OsStr::from_bytes(b"\xff").to_owned());
+    world.env.insert("BELLJAR_EXE".into(), OsStr::from_bytes(b"\xff").to_owned());
     assert!(world.load(Flags::default()).is_ok());
 }

@@ -23,10 +23,7 @@ fn standing(world: &World) -> Option<Standing> {
 fn a_harmless_manifest_needs_no_trust() {
     let world = World::new();
     world.manifest("[sandbox]\nname = 'x'\nhide = ['.env']\n[limits]\npids = 10\n");
-    assert_eq!(
-        world.load(Flags::default()).unwrap().spec.limits.pids,
-        Some(10)
-    );
+    assert_eq!(world.load(Flags::default()).unwrap().spec.limits.pids, Some(10));
     assert!(!world.home.path().join("trust.json").exists());
 }
 
@@ -36,28 +33,15 @@ fn refused_then_trusted_then_changed_then_refused_again() {
     let path = world.manifest(OPENS_A_HOST);
     let refused = world.refused(Flags::default());
     assert!(refused.contains("is not trusted yet"), "{refused}");
-    assert!(
-        refused.contains("network.allow: lets the run reach api.example:443"),
-        "{refused}"
-    );
-    assert!(
-        refused.contains(&format!("belljar trust {}", path.display())),
-        "{refused}"
-    );
+    assert!(refused.contains("network.allow: lets the run reach api.example:443"), "{refused}");
+    assert!(refused.contains(&format!("belljar trust {}", path.display())), "{refused}");
 
     world.trust(&path);
-    assert_eq!(
-        world.load(Flags::default()).unwrap().spec.network_allow,
-        ["api.example:443"]
-    );
+    assert_eq!(world.load(Flags::default()).unwrap().spec.network_allow, ["api.example:443"]);
 
     world.manifest(&format!("{OPENS_A_HOST}# changed\n"));
     assert_eq!(standing(&world), Some(Standing::Changed));
-    assert!(
-        world
-            .refused(Flags::default())
-            .contains("has changed since it was trusted")
-    );
+    assert!(world.refused(Flags::default()).contains("has changed since it was trusted"));
 
     world.manifest(OPENS_A_HOST);
     assert_eq!(standing(&world), None, "what was trusted is trusted");
@@ -81,13 +65,7 @@ fn trust_is_of_one_path() {
     world.write("user/project/sub/belljar.toml", OPENS_A_HOST);
     let sub = world.invocation_in(&world.project().join("sub"), Flags::default());
     let refused = config::load(&sub, &world.home);
-    assert!(matches!(
-        refused,
-        Err(ConfigError::Untrusted {
-            standing: Standing::Unknown,
-            ..
-        })
-    ));
+    assert!(matches!(refused, Err(ConfigError::Untrusted { standing: Standing::Unknown, .. })));
 }
 
 #[test]
@@ -97,10 +75,7 @@ fn trust_covers_the_files_that_the_manifest_names() {
     let vars = world.write("user/project/vars", "A=1\n");
     let prompt = world.write("user/project/P.md", "do it");
     world.trust(&path);
-    assert_eq!(
-        world.load(Flags::default()).unwrap().spec.env["A"].to_str(),
-        Some("1")
-    );
+    assert_eq!(world.load(Flags::default()).unwrap().spec.env["A"].to_str(), Some("1"));
     fs::write(&vars, "A=2\n").unwrap();
     assert_eq!(standing(&world), Some(Standing::Changed));
     fs::write(&vars, "A=1\n").unwrap();
@@ -121,11 +96,7 @@ fn a_planted_link_is_not_followed_for_a_variable_file() {
     let secret = world.write("user/secret", "A=1\n");
     fs::remove_file(&vars).unwrap();
     symlink(secret, &vars).unwrap();
-    assert!(
-        world
-            .refused(Flags::default())
-            .contains("is a symbolic link")
-    );
+    assert!(world.refused(Flags::default()).contains("is a symbolic link"));
 }
 
 #[test]
@@ -142,11 +113,7 @@ fn a_strangers_manifest_above_is_shown_first() {
     let refused = config::load(&sub, &world.home).unwrap_err();
     let told = format!("belongs to user {other}");
     assert!(refused.to_string().contains(&told), "{refused}");
-    assert_eq!(
-        standing(&world),
-        None,
-        "in its own directory it widens nothing"
-    );
+    assert_eq!(standing(&world), None, "in its own directory it widens nothing");
     world.trust(&path);
     assert!(config::load(&sub, &world.home).is_ok());
 }
@@ -171,15 +138,9 @@ fn trust_can_be_taken_back() {
     world.trust(&path);
     world.trust(&path);
     assert_eq!(standing(&world), None);
-    assert_eq!(
-        trust::distrust(&path, &world.home).unwrap(),
-        Standing::Trusted
-    );
+    assert_eq!(trust::distrust(&path, &world.home).unwrap(), Standing::Trusted);
     assert_eq!(standing(&world), Some(Standing::Unknown));
-    assert_eq!(
-        trust::distrust(&path, &world.home).unwrap(),
-        Standing::Unknown
-    );
+    assert_eq!(trust::distrust(&path, &world.home).unwrap(), Standing::Unknown);
 }
 
 #[test]
@@ -189,10 +150,7 @@ fn a_directory_stands_for_its_manifest() {
     let examined = trust::examine(&world.project(), &world.env, &world.home).unwrap();
     assert_eq!(examined.path, path);
     let missing = trust::examine(&world.user(), &world.env, &world.home);
-    assert!(matches!(
-        missing,
-        Err(ConfigError::Trust(TrustError::NoManifest(_)))
-    ));
+    assert!(matches!(missing, Err(ConfigError::Trust(TrustError::NoManifest(_)))));
 }
 
 #[test]
@@ -214,9 +172,8 @@ fn a_broken_store_trusts_nothing() {
 #[test]
 fn two_at_once_lose_nothing() {
     let world = World::new();
-    let paths: Vec<_> = (0..8)
-        .map(|n| world.write(&format!("user/p{n}/belljar.toml"), OPENS_A_HOST))
-        .collect();
+    let paths: Vec<_> =
+        (0..8).map(|n| world.write(&format!("user/p{n}/belljar.toml"), OPENS_A_HOST)).collect();
     std::thread::scope(|scope| {
         for path in &paths {
             scope.spawn(|| world.trust(path));

@@ -11,10 +11,7 @@ use belljar_spec::RunId;
 use tempfile::TempDir;
 
 fn env(pairs: &[(&str, &Path)]) -> BTreeMap<OsString, OsString> {
-    pairs
-        .iter()
-        .map(|(name, path)| (OsString::from(name), path.as_os_str().to_owned()))
-        .collect()
+    pairs.iter().map(|(name, path)| (OsString::from(name), path.as_os_str().to_owned())).collect()
 }
 
 fn open(path: &Path) -> Result<Home, HomeError> {
@@ -36,10 +33,7 @@ fn a_home_is_made_private_and_opens_again() {
         assert_eq!(mode(&directory), 0o700, "{}", directory.display());
     }
     assert_eq!(fs::read_to_string(path.join("format")).unwrap().trim(), "1");
-    let left: Vec<_> = fs::read_dir(&path)
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
+    let left: Vec<_> = fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "no draft is left: {left:?}");
     assert!(open(&path).is_ok());
 
@@ -50,31 +44,18 @@ fn a_home_is_made_private_and_opens_again() {
 #[test]
 fn the_place_is_the_variable_then_xdg_then_the_users_home() {
     let temp = TempDir::new().unwrap();
-    let (own, state, user) = (
-        temp.path().join("own"),
-        temp.path().join("state"),
-        temp.path().join("user"),
-    );
+    let (own, state, user) =
+        (temp.path().join("own"), temp.path().join("state"), temp.path().join("user"));
     let at = |pairs: &[(&str, &Path)]| Home::open(&env(pairs)).unwrap().path().to_owned();
-    let all: [(&str, &Path); 3] = [
-        ("BELLJAR_HOME", &own),
-        ("XDG_STATE_HOME", &state),
-        ("HOME", &user),
-    ];
+    let all: [(&str, &Path); 3] =
+        [("BELLJAR_HOME", &own), ("XDG_STATE_HOME", &state), ("HOME", &user)];
     assert_eq!(at(&all), own);
     assert_eq!(at(&all[1..]), state.join("belljar"));
     assert_eq!(at(&all[2..]), user.join(".local/state/belljar"));
     let relative: [(&str, &Path); 2] = [("XDG_STATE_HOME", "x".as_ref()), ("HOME", &user)];
-    assert_eq!(
-        at(&relative),
-        user.join(".local/state/belljar"),
-        "a relative one is none"
-    );
+    assert_eq!(at(&relative), user.join(".local/state/belljar"), "a relative one is none");
     assert!(matches!(Home::open(&env(&[])), Err(HomeError::NoPlace)));
-    assert!(matches!(
-        open("x".as_ref()),
-        Err(HomeError::Relative { .. })
-    ));
+    assert!(matches!(open("x".as_ref()), Err(HomeError::Relative { .. })));
 }
 
 #[test]
@@ -117,16 +98,10 @@ fn a_newer_format_and_nonsense_are_refused() {
     open(&path).unwrap();
     let format = path.join("format");
     fs::write(&format, "2\n").unwrap();
-    assert!(matches!(
-        open(&path),
-        Err(HomeError::Newer { found: 2, .. })
-    ));
+    assert!(matches!(open(&path), Err(HomeError::Newer { found: 2, .. })));
     for bad in ["", "one", "-1", "0", "99999999999999999999"] {
         fs::write(&format, bad).unwrap();
-        assert!(
-            matches!(open(&path), Err(HomeError::BadFormat { .. })),
-            "{bad}"
-        );
+        assert!(matches!(open(&path), Err(HomeError::BadFormat { .. })), "{bad}");
     }
     fs::write(&format, "1").unwrap();
     assert!(open(&path).is_ok());
@@ -143,11 +118,7 @@ fn a_directory_with_other_things_in_it_is_not_taken() {
     fs::write(foreign.join("thesis.tex"), "").unwrap();
     let refused = open(&foreign).unwrap_err();
     assert!(matches!(&refused, HomeError::Foreign { found, .. } if found == "thesis.tex"));
-    assert_eq!(
-        fs::read_dir(&foreign).unwrap().count(),
-        1,
-        "nothing was made in it"
-    );
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1, "nothing was made in it");
 }
 
 #[test]
@@ -180,9 +151,7 @@ fn many_at_once_make_one_home() {
     let temp = TempDir::new().unwrap();
     let path = temp.path().join("home");
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..16)
-            .map(|_| scope.spawn(|| open(&path).map(|_| ())))
-            .collect();
+        let all: Vec<_> = (0..16).map(|_| scope.spawn(|| open(&path).map(|_| ()))).collect();
         for one in all {
             one.join().unwrap().unwrap();
         }

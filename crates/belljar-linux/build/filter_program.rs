@@ -31,9 +31,16 @@ const X32_BIT: u32 = 0x4000_0000;
 type Label = usize;
 
 enum Step {
-    Plain { code: u16, k: u32 },
+    Plain {
+        code: u16,
+        k: u32,
+    },
     /// On a match go there, else go on.
-    When { code: u16, k: u32, there: Label },
+    When {
+        code: u16,
+        k: u32,
+        there: Label,
+    },
     Jump(Label),
     Here(Label),
 }
@@ -211,7 +218,9 @@ impl Assembler {
             }
         }
         if length > 4096 {
-            return Err(format!("the program has {length} instructions, more than the kernel takes"));
+            return Err(format!(
+                "the program has {length} instructions, more than the kernel takes"
+            ));
         }
         let mut program = Vec::new();
         let mut emit = |code: u16, jump: [u8; 2], k: u32| {

@@ -29,7 +29,10 @@ pub(crate) enum Test {
     Equals(u64),
     Differs(u64),
     /// The masked bits are exactly these.
-    Masked { mask: u64, value: u64 },
+    Masked {
+        mask: u64,
+        value: u64,
+    },
 }
 
 /// By name, for one processor.
@@ -40,12 +43,17 @@ pub(crate) fn parse(source: &str, arch: &str) -> Result<BTreeMap<String, Verdict
         if line.is_empty() || line.starts_with(['#', '[']) {
             continue;
         }
-        read_line(line, arch, &mut verdicts).map_err(|problem| format!("line {}: {problem}", at + 1))?;
+        read_line(line, arch, &mut verdicts)
+            .map_err(|problem| format!("line {}: {problem}", at + 1))?;
     }
     Ok(verdicts)
 }
 
-fn read_line(line: &str, arch: &str, verdicts: &mut BTreeMap<String, Verdict>) -> Result<(), String> {
+fn read_line(
+    line: &str,
+    arch: &str,
+    verdicts: &mut BTreeMap<String, Verdict>,
+) -> Result<(), String> {
     let mut words = line.split_whitespace().peekable();
     if let Some(only) = words.peek().and_then(|word| word.strip_prefix('@')) {
         if only != arch {

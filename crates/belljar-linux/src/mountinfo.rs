@@ -60,10 +60,12 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {
-        let digits = tail.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..=b'7').contains(d)));
+        let digits =
+            tail.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..=b'7').contains(d)));
         match (first, digits) {
             (b'\\', Some(digits)) => {
-                let value = digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'));
+                let value =
+                    digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'));
                 plain.push(value as u8);
                 rest = &tail[3..];
             }

@@ -111,11 +111,15 @@ fn another_processor_mode_ends_the_process() {
 fn arguments_decide_where_they_must() {
     for filter in [x86_64(), aarch64()] {
         let socket = |domain, kind, protocol| filter.answer("socket", &[domain, kind, protocol]);
-        for allowed in [(1, 1, 0), (2, 1, 0), (2, 2, 17), (10, 1, 6), (16, 3, 0), (2, 1 | 0o2000000, 6)] {
+        for allowed in
+            [(1, 1, 0), (2, 1, 0), (2, 2, 17), (10, 1, 6), (16, 3, 0), (2, 1 | 0o2000000, 6)]
+        {
             assert_eq!(socket(allowed.0, allowed.1, allowed.2), ALLOW, "{allowed:?}");
         }
         // vsock, packet, raw, netlink audit, SCTP; and the high half, which the kernel does not look at.
-        for denied in [(40, 1, 0), (17, 3, 0), (2, 3, 1), (16, 3, 9), (2, 1, 132), (1 << 32 | 40, 1, 0)] {
+        for denied in
+            [(40, 1, 0), (17, 3, 0), (2, 3, 1), (16, 3, 9), (2, 1, 132), (1 << 32 | 40, 1, 0)]
+        {
             assert_eq!(socket(denied.0, denied.1, denied.2), EPERM, "{denied:?}");
         }
         assert_eq!(filter.answer("fchmodat", &[0, 0, 0o755]), ALLOW);
@@ -131,11 +135,17 @@ fn arguments_decide_where_they_must() {
         }
         assert_eq!(filter.answer("ioctl", &[0, 0x5401]), ALLOW);
         assert_eq!(filter.answer("clone", &[0x0100_0000 | 17]), ALLOW);
-        for flag in [0x1000_0000_u64, 0x0002_0000, 0x2000_0000, 0x4000_0000, 0x0800_0000, 0x0200_0000] {
+        for flag in
+            [0x1000_0000_u64, 0x0002_0000, 0x2000_0000, 0x4000_0000, 0x0800_0000, 0x0200_0000]
+        {
             assert_eq!(filter.answer("clone", &[flag | 17]), EPERM, "{flag:#x}");
             assert_eq!(filter.answer("unshare", &[flag | 1 << 40]), EPERM, "{flag:#x}");
         }
-        assert_eq!(filter.answer("prlimit64", &[0, 4, 0, 0x1000]), ALLOW, "asking for the core limit");
+        assert_eq!(
+            filter.answer("prlimit64", &[0, 4, 0, 0x1000]),
+            ALLOW,
+            "asking for the core limit"
+        );
         assert_eq!(filter.answer("prlimit64", &[0, 4, 0x1000, 0]), EPERM, "changing it");
         assert_eq!(filter.answer("prlimit64", &[0, 4, 1 << 40, 0]), EPERM, "a pointer above 4 GiB");
         assert_eq!(filter.answer("prlimit64", &[0, 7, 0x1000, 0]), ALLOW, "another limit");
@@ -157,5 +167,8 @@ fn a_filter_file_that_makes_no_sense_says_where() {
         let error = filter_source::parse(source, "x86_64").unwrap_err();
         assert!(error.contains(problem), "{source}: {error}");
     }
-    assert!(filter_source::parse("allow socket\ndeny socket when arg0 == 1", "x86_64").is_ok(), "control");
+    assert!(
+        filter_source::parse("allow socket\ndeny socket when arg0 == 1", "x86_64").is_ok(),
+        "control"
+    );
 }

@@ -114,7 +114,8 @@ pub(crate) fn conditional_calls() -> Vec<Call> {
 
 /// What the filter lets through about process 1 the kernel may refuse by itself, with the same answer.
 fn is_about_init(name: &str, args: &[u64; 6]) -> bool {
-    let by_pid = ["prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"];
+    let by_pid =
+        ["prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"];
     by_pid.contains(&name) && args[0] == 1
 }
 

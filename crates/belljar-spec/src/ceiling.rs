@@ -56,14 +56,8 @@ impl CeilingFile {
     pub fn parse(content: &[u8], path: &OsText) -> Result<Self, ManifestError> {
         let mut ceiling: Ceiling = parse_file(content, path)?;
         let directory = path.as_path().parent().unwrap_or(Path::new("/")).to_owned();
-        ceiling.rebase(&Base {
-            directory,
-            home: None,
-        });
-        Ok(Self {
-            path: path.clone(),
-            ceiling,
-        })
+        ceiling.rebase(&Base { directory, home: None });
+        Ok(Self { path: path.clone(), ceiling })
     }
 
     pub fn check(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
@@ -82,13 +76,7 @@ impl CeilingFile {
         allowed: String,
     ) -> BeyondCeiling {
         let origin = settings.origin(key).unwrap_or(&Origin::BuiltIn).to_string();
-        BeyondCeiling {
-            key: key.to_owned(),
-            value,
-            allowed,
-            origin,
-            file: self.path.clone(),
-        }
+        BeyondCeiling { key: key.to_owned(), value, allowed, origin, file: self.path.clone() }
     }
 
     fn check_limits(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
@@ -108,17 +96,11 @@ impl CeilingFile {
         let names: Vec<&str> = allowed.iter().map(|backend| backend.name()).collect();
         let fallback = settings.values.sandbox.fallback.iter().flatten();
         let fallback = fallback.map(|name| ("sandbox.fallback", BackendChoice::from(*name)));
-        let chosen = settings
-            .values
-            .sandbox
-            .backend
-            .map(|choice| ("sandbox.backend", choice));
+        let chosen = settings.values.sandbox.backend.map(|choice| ("sandbox.backend", choice));
         for (key, choice) in chosen.into_iter().chain(fallback) {
             let permitted = match choice {
                 BackendChoice::Auto => first_of_auto(allowed).is_some(),
-                named => allowed
-                    .iter()
-                    .any(|backend| BackendChoice::from(*backend) == named),
+                named => allowed.iter().any(|backend| BackendChoice::from(*backend) == named),
             };
             if !permitted {
                 let list = format!("[{}]", names.join(", "));
@@ -130,11 +112,7 @@ impl CeilingFile {
 
     fn check_network(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
         let lists = [
-            (
-                "network.allow",
-                &self.ceiling.network.allow,
-                &settings.values.network.allow,
-            ),
+            ("network.allow", &self.ceiling.network.allow, &settings.values.network.allow),
             (
                 "network.allow_private",
                 &self.ceiling.network.allow_private,
@@ -175,20 +153,12 @@ impl CeilingFile {
         let Some(prefixes) = &self.ceiling.mounts else {
             return Ok(());
         };
-        if prefixes
-            .iter()
-            .any(|prefix| source.starts_with(prefix.as_path()))
-        {
+        if prefixes.iter().any(|prefix| source.starts_with(prefix.as_path())) {
             return Ok(());
         }
         let list: Vec<String> = prefixes.iter().map(|prefix| prefix.0.to_string()).collect();
         let shown = OsText::from(source).to_string();
-        Err(self.beyond(
-            settings,
-            key,
-            shown,
-            format!("what lies in [{}]", list.join(", ")),
-        ))
+        Err(self.beyond(settings, key, shown, format!("what lies in [{}]", list.join(", "))))
     }
 
     fn check_waivers(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
@@ -196,13 +166,7 @@ impl CeilingFile {
             return Ok(());
         };
         let names: Vec<&str> = allowed.iter().map(|clause| clause.name()).collect();
-        for name in settings
-            .values
-            .policy
-            .waive
-            .iter()
-            .flat_map(|waive| waive.0.keys())
-        {
+        for name in settings.values.policy.waive.iter().flat_map(|waive| waive.0.keys()) {
             let permitted = match name.parse::<Clause>() {
                 Ok(clause) => allowed.contains(&clause),
                 // "all" stands for every clause.
@@ -233,20 +197,13 @@ fn first_of_auto(allowed: &[BackendName]) -> Option<BackendName> {
 fn sources(settings: &Settings) -> Vec<(String, &Path)> {
     let sandbox = &settings.values.sandbox;
     let mut sources = Vec::new();
-    if let (Some(path), false) = (
-        &sandbox.workspace.path,
-        no_workspace(sandbox.workspace.mode),
-    ) {
+    if let (Some(path), false) = (&sandbox.workspace.path, no_workspace(sandbox.workspace.mode)) {
         sources.push(("sandbox.workspace.path".to_owned(), path.as_path()));
     }
     if let Some(RootfsSetting::Directory(path)) = &sandbox.rootfs {
         sources.push(("sandbox.rootfs".to_owned(), path.as_path()));
     }
-    let mounts = sandbox
-        .mounts
-        .iter()
-        .flat_map(|mounts| &mounts.0)
-        .enumerate();
+    let mounts = sandbox.mounts.iter().flat_map(|mounts| &mounts.0).enumerate();
     sources.extend(mounts.map(|(i, m)| (format!("sandbox.mounts[{i}]"), m.source.as_path())));
     let tools = sandbox.tools.iter().flat_map(|tools| &tools.0).enumerate();
     sources.extend(tools.map(|(i, tool)| (format!("sandbox.tools[{i}]"), tool.as_path())));
@@ -273,11 +230,7 @@ fn comparisons(ceiling: &LimitSettings, limits: &LimitSettings) -> Vec<Compariso
         compare("limits.time", ceiling.time, limits.time),
         compare("limits.idle", ceiling.idle, limits.idle),
         compare("limits.disk", ceiling.disk, limits.disk),
-        compare(
-            "limits.output",
-            ceiling.output.map(Limit::At),
-            limits.output.map(Limit::At),
-        ),
+        compare("limits.output", ceiling.output.map(Limit::At), limits.output.map(Limit::At)),
         compare(
             "limits.stop_timeout",
             ceiling.stop_timeout.map(Limit::At),
@@ -300,11 +253,7 @@ fn compare<T: Copy + PartialOrd + ToString>(
         (Some(Limit::At(most)), _) => Some(most.to_string()),
         (Some(Limit::None) | None, _) => None,
     };
-    Comparison {
-        key,
-        value,
-        exceeded,
-    }
+    Comparison { key, value, exceeded }
 }
 
 impl Settings {

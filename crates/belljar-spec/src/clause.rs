@@ -108,14 +108,7 @@ impl FromStr for Clause {
             return Ok(*clause);
         }
         let distance = |clause: &Clause| strsim::damerau_levenshtein(clause.name(), text);
-        let nearest = Clause::ALL
-            .iter()
-            .copied()
-            .min_by_key(distance)
-            .unwrap_or(Clause::FsMounts);
-        Err(UnknownClause {
-            given: crate::text::escape(text.as_bytes()),
-            nearest,
-        })
+        let nearest = Clause::ALL.iter().copied().min_by_key(distance).unwrap_or(Clause::FsMounts);
+        Err(UnknownClause { given: crate::text::escape(text.as_bytes()), nearest })
     }
 }

@@ -23,11 +23,7 @@ pub enum CpusError {
 
 impl Cpus {
     pub fn from_millis(thousandths: u32) -> Result<Self, CpusError> {
-        if thousandths == 0 {
-            Err(CpusError::Zero)
-        } else {
-            Ok(Self(thousandths))
-        }
+        if thousandths == 0 { Err(CpusError::Zero) } else { Ok(Self(thousandths)) }
     }
 
     pub fn millis(self) -> u32 {
@@ -67,11 +63,7 @@ mod tests {
     #[test]
     fn fractions_become_thousandths() {
         for (text, thousandths) in [("2", 2_000), ("1.5", 1_500), ("0.001", 1), ("0.250", 250)] {
-            assert_eq!(
-                text.parse::<Cpus>().map(Cpus::millis),
-                Ok(thousandths),
-                "{text}"
-            );
+            assert_eq!(text.parse::<Cpus>().map(Cpus::millis), Ok(thousandths), "{text}");
         }
         assert_eq!("10".parse::<Cpus>().unwrap().to_string(), "10");
         assert_eq!("0.25".parse::<Cpus>().unwrap().to_string(), "0.25");
@@ -80,14 +72,8 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert_eq!("0".parse::<Cpus>(), Err(CpusError::Zero));
-        assert_eq!(
-            "0.0001".parse::<Cpus>(),
-            Err(CpusError::TooFine("0.0001".into()))
-        );
-        assert_eq!(
-            "9999999".parse::<Cpus>(),
-            Err(CpusError::TooMany("9999999".into()))
-        );
+        assert_eq!("0.0001".parse::<Cpus>(), Err(CpusError::TooFine("0.0001".into())));
+        assert_eq!("9999999".parse::<Cpus>(), Err(CpusError::TooMany("9999999".into())));
         for text in ["", "two", "1 2", "-1", "1m"] {
             assert!(text.parse::<Cpus>().is_err(), "{text}");
         }

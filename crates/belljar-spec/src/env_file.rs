@@ -24,10 +24,7 @@ pub fn parse(content: &[u8]) -> Result<Vec<EnvLine>, EnvFileError> {
             continue;
         }
         let parsed = parse_assignment(line);
-        lines.push(parsed.map_err(|why| EnvFileError {
-            line: index + 1,
-            why,
-        })?);
+        lines.push(parsed.map_err(|why| EnvFileError { line: index + 1, why })?);
     }
     Ok(lines)
 }
@@ -41,14 +38,9 @@ pub fn parse_assignment(text: &[u8]) -> Result<EnvLine, String> {
             if value.contains(&0) {
                 return Err(format!("the value of {name} has a NUL byte in it"));
             }
-            Ok(EnvLine::Set {
-                name,
-                value: OsText::from_bytes(value.to_vec()),
-            })
+            Ok(EnvLine::Set { name, value: OsText::from_bytes(value.to_vec()) })
         }
-        None => Ok(EnvLine::Pass {
-            name: check_name(text)?,
-        }),
+        None => Ok(EnvLine::Pass { name: check_name(text)? }),
     }
 }
 

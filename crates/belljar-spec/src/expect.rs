@@ -62,19 +62,15 @@ impl Expectation {
         if ids != [gid; 3] {
             wrong.push(format!("the gids are {ids:?}, not {gid}"));
         }
-        for (what, expected, found) in [
-            ("uid", &self.uid_map, &seen.uid_map),
-            ("gid", &self.gid_map, &seen.gid_map),
-        ] {
+        for (what, expected, found) in
+            [("uid", &self.uid_map, &seen.uid_map), ("gid", &self.gid_map, &seen.gid_map)]
+        {
             if expected != found {
                 wrong.push(format!("the {what} map is \"{found}\", not \"{expected}\""));
             }
         }
         if self.groups != seen.groups {
-            wrong.push(format!(
-                "the groups are {:?}, not {:?}",
-                seen.groups, self.groups
-            ));
+            wrong.push(format!("the groups are {:?}, not {:?}", seen.groups, self.groups));
         }
         if seen.parent != 1 {
             wrong.push(format!("the parent is process {}, not 1", seen.parent));
@@ -95,59 +91,38 @@ impl Expectation {
             ));
         }
         if seen.landlock < self.landlock {
-            wrong.push(format!(
-                "Landlock version {}, not {}",
-                seen.landlock, self.landlock
-            ));
+            wrong.push(format!("Landlock version {}, not {}", seen.landlock, self.landlock));
         }
         for (name, value) in &self.rlimits {
             if seen.rlimits.get(name) != Some(value) {
-                wrong.push(format!(
-                    "rlimit {name} is {:?}, not {value}",
-                    seen.rlimits.get(name)
-                ));
+                wrong.push(format!("rlimit {name} is {:?}, not {value}", seen.rlimits.get(name)));
             }
         }
     }
 
     fn compare_mounts(&self, seen: &Attestation, wrong: &mut Vec<String>) {
         // The last mount at a place is the one that is visible there.
-        let found: BTreeMap<&OsText, &SeenMount> = seen
-            .mounts
-            .iter()
-            .map(|mount| (&mount.target, mount))
-            .collect();
-        let expected: BTreeMap<&OsText, &ExpectedMount> = self
-            .mounts
-            .iter()
-            .map(|mount| (&mount.target, mount))
-            .collect();
+        let found: BTreeMap<&OsText, &SeenMount> =
+            seen.mounts.iter().map(|mount| (&mount.target, mount)).collect();
+        let expected: BTreeMap<&OsText, &ExpectedMount> =
+            self.mounts.iter().map(|mount| (&mount.target, mount)).collect();
         for (target, want) in &expected {
             match found.get(target) {
                 None => wrong.push(format!("nothing is mounted at {target}")),
                 Some(mount) => compare_mount(want, mount, wrong),
             }
         }
-        for target in found
-            .keys()
-            .filter(|target| !expected.contains_key(**target))
-        {
+        for target in found.keys().filter(|target| !expected.contains_key(**target)) {
             wrong.push(format!("{target} is mounted and is not in the plan"));
         }
     }
 
     fn compare_surroundings(&self, seen: &Attestation, wrong: &mut Vec<String>) {
         if seen.interfaces.iter().any(|name| name != "lo") {
-            wrong.push(format!(
-                "network interfaces: {:?}, not only lo",
-                seen.interfaces
-            ));
+            wrong.push(format!("network interfaces: {:?}, not only lo", seen.interfaces));
         }
         if let Some(open) = seen.descriptors.iter().find(|open| open.number > 2) {
-            wrong.push(format!(
-                "descriptor {} is open ({})",
-                open.number, open.refers_to
-            ));
+            wrong.push(format!("descriptor {} is open ({})", open.number, open.refers_to));
         }
         if seen.environment != self.environment {
             wrong.push(format!(
@@ -155,11 +130,7 @@ impl Expectation {
                 seen.environment, self.environment
             ));
         }
-        for place in self
-            .writable
-            .iter()
-            .filter(|place| !seen.wrote.contains(place))
-        {
+        for place in self.writable.iter().filter(|place| !seen.wrote.contains(place)) {
             wrong.push(format!("{place} should be writable and is not"));
         }
     }
@@ -178,10 +149,7 @@ fn compare_mount(want: &ExpectedMount, found: &SeenMount, wrong: &mut Vec<String
     if let Some(fstype) = &want.fstype
         && *fstype != found.fstype
     {
-        wrong.push(format!(
-            "{target} is of type {}, not {fstype}",
-            found.fstype
-        ));
+        wrong.push(format!("{target} is of type {}, not {fstype}", found.fstype));
     }
     if want.read_only && !found.read_only {
         wrong.push(format!("{target} is writable"));

@@ -19,16 +19,9 @@ impl HostRule {
             // Colons inside brackets belong to an address.
             Some((host, port)) if !port.contains(']') => {
                 let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-                let port = if digits {
-                    port.parse::<u16>().ok()
-                } else {
-                    None
-                };
+                let port = if digits { port.parse::<u16>().ok() } else { None };
                 let port = port.filter(|port| *port != 0);
-                (
-                    host,
-                    Some(port.ok_or_else(|| wrong("after the colon stands no port"))?),
-                )
+                (host, Some(port.ok_or_else(|| wrong("after the colon stands no port"))?))
             }
             _ => (text, None),
         };
@@ -39,9 +32,7 @@ impl HostRule {
             None => &host,
         };
         if !plain_name(name) {
-            return Err(wrong(
-                "write a name, *.suffix or *, with :port if it is not 80 or 443",
-            ));
+            return Err(wrong("write a name, *.suffix or *, with :port if it is not 80 or 443"));
         }
         Ok(Self { host, port })
     }
@@ -65,18 +56,14 @@ impl HostRule {
 
 /// A DNS name or an address, as far as its characters go.
 fn plain_name(name: &str) -> bool {
-    let address = name
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'));
+    let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Some(address) = address {
         return address.parse::<std::net::Ipv6Addr>().is_ok();
     }
     let label = |label: &str| {
         !label.is_empty()
             && label.len() <= 63
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     name.len() <= 253 && name.split('.').all(label)
 }
@@ -86,9 +73,7 @@ mod tests {
     use super::*;
 
     fn covers(ceiling: &str, rule: &str) -> bool {
-        HostRule::parse(ceiling)
-            .unwrap()
-            .covers(&HostRule::parse(rule).unwrap())
+        HostRule::parse(ceiling).unwrap().covers(&HostRule::parse(rule).unwrap())
     }
 
     #[test]

@@ -45,9 +45,7 @@ impl RunId {
 
     /// When the run was made.
     pub fn unix_millis(&self) -> u64 {
-        self.0[..TIME_CHARS]
-            .iter()
-            .fold(0, |value, c| (value << BITS) | digit(*c).unwrap_or(0))
+        self.0[..TIME_CHARS].iter().fold(0, |value, c| (value << BITS) | digit(*c).unwrap_or(0))
     }
 
     /// Whether `query` is a head or a tail of this id, of at least [`MIN_QUERY`] characters.
@@ -67,10 +65,7 @@ fn encode(value: u64, out: &mut [u8]) {
 }
 
 fn digit(c: u8) -> Option<u64> {
-    ALPHABET
-        .iter()
-        .position(|known| *known == c)
-        .map(|at| at as u64)
+    ALPHABET.iter().position(|known| *known == c).map(|at| at as u64)
 }
 
 impl FromStr for RunId {
@@ -79,11 +74,7 @@ impl FromStr for RunId {
     fn from_str(text: &str) -> Result<Self, BadRunId> {
         let bad = || BadRunId(crate::text::escape(text.as_bytes()));
         let id: [u8; LENGTH] = text.as_bytes().try_into().map_err(|_| bad())?;
-        if id.iter().all(|c| digit(*c).is_some()) {
-            Ok(Self(id))
-        } else {
-            Err(bad())
-        }
+        if id.iter().all(|c| digit(*c).is_some()) { Ok(Self(id)) } else { Err(bad()) }
     }
 }
 
@@ -107,9 +98,7 @@ impl Serialize for RunId {
 
 impl<'de> Deserialize<'de> for RunId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -156,15 +145,8 @@ mod tests {
         assert_eq!(look_up(ids, a.tail()), Lookup::One(a));
         assert_eq!(look_up(ids, &a.tail()[3..]), Lookup::One(a));
         assert_eq!(look_up(ids, b.as_str()), Lookup::One(b));
-        assert_eq!(
-            look_up(ids, &a.as_str()[..4]),
-            Lookup::Ambiguous(vec![a, b])
-        );
-        assert_eq!(
-            look_up(ids, &a.tail()[4..]),
-            Lookup::None,
-            "three are too few"
-        );
+        assert_eq!(look_up(ids, &a.as_str()[..4]), Lookup::Ambiguous(vec![a, b]));
+        assert_eq!(look_up(ids, &a.tail()[4..]), Lookup::None, "three are too few");
         assert_eq!(look_up(ids, "zzzz"), Lookup::None);
     }
 
@@ -178,12 +160,7 @@ mod tests {
     #[test]
     fn only_the_alphabet_is_an_id() {
         assert!("0123456789abcdef".parse::<RunId>().is_ok());
-        for bad in [
-            "0123456789abcdeF",
-            "0123456789abcde",
-            "0123456789abcdel",
-            "../../etc/passwd",
-        ] {
+        for bad in ["0123456789abcdeF", "0123456789abcde", "0123456789abcdel", "../../etc/passwd"] {
             assert!(bad.parse::<RunId>().is_err(), "{bad}");
         }
     }

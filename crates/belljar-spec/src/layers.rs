@@ -91,22 +91,12 @@ impl Settings {
         let mut values = Manifest::default();
         let mut origins = BTreeMap::new();
         for mut layer in layers {
-            let base = Base {
-                directory: layer.directory,
-                home: home.map(Path::to_owned),
-            };
+            let base = Base { directory: layer.directory, home: home.map(Path::to_owned) };
             layer.values.rebase(&base);
-            let mut merge = Merge {
-                origin: &layer.origin,
-                origins: &mut origins,
-            };
+            let mut merge = Merge { origin: &layer.origin, origins: &mut origins };
             values.merge_field(layer.values, String::new(), &mut merge);
         }
-        let mut settings = Self {
-            values,
-            ceiling,
-            origins,
-        };
+        let mut settings = Self { values, ceiling, origins };
         settings.lower_defaults_to_ceiling();
         settings
     }
@@ -118,8 +108,7 @@ impl Settings {
 
     /// Whether any layer above the built-in one set the key.
     pub fn is_set(&self, key: &str) -> bool {
-        self.origin(key)
-            .is_some_and(|origin| *origin != Origin::BuiltIn)
+        self.origin(key).is_some_and(|origin| *origin != Origin::BuiltIn)
     }
 
     pub(crate) fn set_origin(&mut self, key: &str, origin: Origin) {
@@ -138,11 +127,7 @@ impl Settings {
     fn show_below(&self, node: &Node, key: &str, shown: &mut Vec<Shown>) {
         if let Some(origin) = self.origins.get(key) {
             let value = print::inline(&node.data).to_string().trim().to_owned();
-            shown.push(Shown {
-                key: key.to_owned(),
-                value,
-                origin: origin.clone(),
-            });
+            shown.push(Shown { key: key.to_owned(), value, origin: origin.clone() });
             return;
         }
         match &node.data {
@@ -221,11 +206,7 @@ pub fn from_variable(name: &str, value: &str) -> Result<Variable, ManifestError>
                 env::SETTING_PREFIX,
                 nearest.unwrap_or_default()
             );
-            Err(ManifestError {
-                place,
-                key: String::new(),
-                what,
-            })
+            Err(ManifestError { place, key: String::new(), what })
         }
     }
 }
@@ -233,11 +214,8 @@ pub fn from_variable(name: &str, value: &str) -> Result<Variable, ManifestError>
 /// `-c limits.memory=2g`: a dotted key, and a TOML value or a bare string.
 pub fn from_assignment(text: &str) -> Result<Manifest, ManifestError> {
     let place = || Place::Flag(format!("-c {}", escape(text.as_bytes())));
-    let wrong = |what: &str| ManifestError {
-        place: place(),
-        key: String::new(),
-        what: what.into(),
-    };
+    let wrong =
+        |what: &str| ManifestError { place: place(), key: String::new(), what: what.into() };
     let split = split_assignment(text);
     let (key, value) = split.ok_or_else(|| wrong("write key=value, such as limits.memory=2g"))?;
     let keys = toml_edit::Key::parse(key)

@@ -39,10 +39,7 @@ pub enum MountArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceArg {
     None,
-    Directory {
-        path: OsText,
-        mode: Option<MountMode>,
-    },
+    Directory { path: OsText, mode: Option<MountMode> },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,11 +53,7 @@ pub enum MountArgError {
     #[error("\"{given}\": {why}")]
     Size { given: String, why: String },
     #[error("\"{given}\" has the unknown option \"{option}\"; there are {known}")]
-    UnknownOption {
-        given: String,
-        option: String,
-        known: &'static str,
-    },
+    UnknownOption { given: String, option: String, known: &'static str },
     #[error("\"{given}\" says \"{option}\" twice")]
     Twice { given: String, option: &'static str },
     #[error("\"{given}\" does not say {option}=…")]
@@ -84,20 +77,13 @@ impl BindArg {
             [_] => return Err(MountArgError::NoTarget(given())),
             _ => {
                 let why = "more than two colons; use --mount type=bind,src=…,dst=…".to_owned();
-                return Err(MountArgError::Mode {
-                    given: given(),
-                    why,
-                });
+                return Err(MountArgError::Mode { given: given(), why });
             }
         };
         if source.is_empty() || target.is_empty() {
             return Err(MountArgError::EmptyPath(given()));
         }
-        Ok(Self {
-            source: owned(source),
-            target: owned(target),
-            mode,
-        })
+        Ok(Self { source: owned(source), target: owned(target), mode })
     }
 }
 
@@ -113,19 +99,13 @@ impl TmpfsArg {
             return Err(MountArgError::EmptyPath(given()));
         }
         let mut size = None;
-        for option in options
-            .split(|b| *b == b',')
-            .filter(|option| !option.is_empty())
-        {
+        for option in options.split(|b| *b == b',').filter(|option| !option.is_empty()) {
             match split_option(option) {
                 (b"size", Some(value)) => set("size", &mut size, size_of(value, bytes)?, bytes)?,
                 _ => return Err(unknown(option, bytes, "size=")),
             }
         }
-        Ok(Self {
-            target: owned(target),
-            size: size.unwrap_or(DEFAULT_TMPFS_SIZE),
-        })
+        Ok(Self { target: owned(target), size: size.unwrap_or(DEFAULT_TMPFS_SIZE) })
     }
 }
 
@@ -177,10 +157,7 @@ impl<'a> Options<'a> {
     }
 
     fn finish(self, all: &[u8]) -> Result<MountArg, MountArgError> {
-        let missing = |option| MountArgError::Missing {
-            given: escape(all),
-            option,
-        };
+        let missing = |option| MountArgError::Missing { given: escape(all), option };
         let filled = |path: Option<&[u8]>, option| match path {
             Some(path) if !path.is_empty() => Ok(owned(path)),
             _ => Err(missing(option)),
@@ -192,27 +169,16 @@ impl<'a> Options<'a> {
                     return Err(unknown(b"size", all, "type, src, dst, ro, rw, mode"));
                 }
                 let mode = self.mode.unwrap_or(MountMode::Ro);
-                Ok(MountArg::Bind(BindArg {
-                    source: filled(self.source, "src")?,
-                    target,
-                    mode,
-                }))
+                Ok(MountArg::Bind(BindArg { source: filled(self.source, "src")?, target, mode }))
             }
             b"tmpfs" => {
                 if self.source.is_some() || self.mode.is_some() {
-                    return Err(unknown(
-                        b"src, ro, rw or mode",
-                        all,
-                        "type, dst, tmpfs-size",
-                    ));
+                    return Err(unknown(b"src, ro, rw or mode", all, "type, dst, tmpfs-size"));
                 }
                 let size = self.size.unwrap_or(DEFAULT_TMPFS_SIZE);
                 Ok(MountArg::Tmpfs(TmpfsArg { target, size }))
             }
-            kind => Err(MountArgError::UnknownType {
-                given: escape(all),
-                kind: escape(kind),
-            }),
+            kind => Err(MountArgError::UnknownType { given: escape(all), kind: escape(kind) }),
         }
     }
 }
@@ -232,20 +198,13 @@ impl WorkspaceArg {
         if path.is_empty() {
             return Err(MountArgError::EmptyPath(escape(bytes)));
         }
-        Ok(Self::Directory {
-            path: owned(path),
-            mode,
-        })
+        Ok(Self::Directory { path: owned(path), mode })
     }
 }
 
 fn whole(text: &OsStr) -> Result<&[u8], MountArgError> {
     let bytes = text.as_bytes();
-    if bytes.contains(&0) {
-        Err(MountArgError::Nul(escape(bytes)))
-    } else {
-        Ok(bytes)
-    }
+    if bytes.contains(&0) { Err(MountArgError::Nul(escape(bytes))) } else { Ok(bytes) }
 }
 
 fn owned(bytes: &[u8]) -> OsText {
@@ -261,28 +220,14 @@ fn split_option(option: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 fn mode_of(mode: &[u8], all: &[u8]) -> Result<MountMode, MountArgError> {
     let parsed = std::str::from_utf8(mode).map_err(|error| error.to_string());
-    parsed
-        .and_then(str::parse)
-        .map_err(|why| MountArgError::Mode {
-            given: escape(all),
-            why,
-        })
+    parsed.and_then(str::parse).map_err(|why| MountArgError::Mode { given: escape(all), why })
 }
 
 fn size_of(size: &[u8], all: &[u8]) -> Result<Size, MountArgError> {
-    let wrong = |why: String| MountArgError::Size {
-        given: escape(all),
-        why,
-    };
+    let wrong = |why: String| MountArgError::Size { given: escape(all), why };
     let text = std::str::from_utf8(size).map_err(|error| wrong(error.to_string()))?;
-    let size: Size = text
-        .parse()
-        .map_err(|error: crate::SizeError| wrong(error.to_string()))?;
-    if size.0 == 0 {
-        Err(wrong("a size of 0 holds nothing".into()))
-    } else {
-        Ok(size)
-    }
+    let size: Size = text.parse().map_err(|error: crate::SizeError| wrong(error.to_string()))?;
+    if size.0 == 0 { Err(wrong("a size of 0 holds nothing".into())) } else { Ok(size) }
 }
 
 fn set<T>(
@@ -292,21 +237,14 @@ fn set<T>(
     all: &[u8],
 ) -> Result<(), MountArgError> {
     if slot.is_some() {
-        return Err(MountArgError::Twice {
-            given: escape(all),
-            option,
-        });
+        return Err(MountArgError::Twice { given: escape(all), option });
     }
     *slot = Some(value);
     Ok(())
 }
 
 fn unknown(option: &[u8], all: &[u8], known: &'static str) -> MountArgError {
-    MountArgError::UnknownOption {
-        given: escape(all),
-        option: escape(option),
-        known,
-    }
+    MountArgError::UnknownOption { given: escape(all), option: escape(option), known }
 }
 
 #[cfg(test)]
@@ -314,11 +252,7 @@ mod tests {
     use super::*;
 
     fn bind(source: &str, target: &str, mode: MountMode) -> BindArg {
-        BindArg {
-            source: source.into(),
-            target: target.into(),
-            mode,
-        }
+        BindArg { source: source.into(), target: target.into(), mode }
     }
 
     #[test]
@@ -327,18 +261,12 @@ mod tests {
         assert_eq!(parse("/a:/b"), Ok(bind("/a", "/b", MountMode::Ro)));
         assert_eq!(parse("/a:/b:ro"), Ok(bind("/a", "/b", MountMode::Ro)));
         assert_eq!(parse("a:/b:rw"), Ok(bind("a", "/b", MountMode::Rw)));
-        assert_eq!(
-            parse("/a:/b:overlay"),
-            Ok(bind("/a", "/b", MountMode::Overlay))
-        );
+        assert_eq!(parse("/a:/b:overlay"), Ok(bind("/a", "/b", MountMode::Overlay)));
         assert!(matches!(parse("/a"), Err(MountArgError::NoTarget(_))));
         assert!(matches!(parse(":/b"), Err(MountArgError::EmptyPath(_))));
         assert!(matches!(parse("/a:"), Err(MountArgError::EmptyPath(_))));
         assert!(matches!(parse("/a:/b:z"), Err(MountArgError::Mode { .. })));
-        assert!(matches!(
-            parse("/a:/b:rw:z"),
-            Err(MountArgError::Mode { .. })
-        ));
+        assert!(matches!(parse("/a:/b:rw:z"), Err(MountArgError::Mode { .. })));
     }
 
     #[test]
@@ -347,13 +275,8 @@ mod tests {
         assert_eq!(arg.source.as_bytes(), b"/a\xff");
         assert_eq!(arg.target.as_bytes(), b"/b\xfe");
         let arg = WorkspaceArg::parse(OsStr::from_bytes(b"/w\xff:overlay")).unwrap();
-        let WorkspaceArg::Directory { path, mode } = arg else {
-            panic!("{arg:?}")
-        };
-        assert_eq!(
-            (path.as_bytes(), mode),
-            (&b"/w\xff"[..], Some(MountMode::Overlay))
-        );
+        let WorkspaceArg::Directory { path, mode } = arg else { panic!("{arg:?}") };
+        assert_eq!((path.as_bytes(), mode), (&b"/w\xff"[..], Some(MountMode::Overlay)));
     }
 
     #[test]
@@ -371,18 +294,9 @@ mod tests {
         }
         let rw = Ok(MountArg::Bind(bind("/a:x", "/b", MountMode::Rw)));
         assert_eq!(parse("type=bind,src=/a:x,dst=/b,rw"), rw);
-        let tmpfs = TmpfsArg {
-            target: "/t".into(),
-            size: Size(1 << 20),
-        };
-        assert_eq!(
-            parse("type=tmpfs,dst=/t,tmpfs-size=1m"),
-            Ok(MountArg::Tmpfs(tmpfs.clone()))
-        );
-        assert_eq!(
-            parse("type=tmpfs,dst=/t,size=1m"),
-            Ok(MountArg::Tmpfs(tmpfs))
-        );
+        let tmpfs = TmpfsArg { target: "/t".into(), size: Size(1 << 20) };
+        assert_eq!(parse("type=tmpfs,dst=/t,tmpfs-size=1m"), Ok(MountArg::Tmpfs(tmpfs.clone())));
+        assert_eq!(parse("type=tmpfs,dst=/t,size=1m"), Ok(MountArg::Tmpfs(tmpfs)));
     }
 
     #[test]
@@ -401,10 +315,7 @@ mod tests {
     #[test]
     fn a_tmpfs_has_a_size() {
         let parse = |text: &str| TmpfsArg::parse(OsStr::new(text));
-        let sized = TmpfsArg {
-            target: "/t".into(),
-            size: Size(2 << 30),
-        };
+        let sized = TmpfsArg { target: "/t".into(), size: Size(2 << 30) };
         assert_eq!(parse("/t:size=2g"), Ok(sized));
         assert_eq!(parse("/t").map(|arg| arg.size), Ok(DEFAULT_TMPFS_SIZE));
         assert!(parse("/t:exec").is_err());
@@ -415,10 +326,7 @@ mod tests {
     #[test]
     fn a_colon_in_a_workspace_path_stays() {
         let parse = |text: &str| WorkspaceArg::parse(OsStr::new(text));
-        let dir = |path: &str, mode| WorkspaceArg::Directory {
-            path: path.into(),
-            mode,
-        };
+        let dir = |path: &str, mode| WorkspaceArg::Directory { path: path.into(), mode };
         assert_eq!(parse("none"), Ok(WorkspaceArg::None));
         assert_eq!(parse("./none"), Ok(dir("./none", None)));
         assert_eq!(parse("/w:ro"), Ok(dir("/w", Some(MountMode::Ro))));

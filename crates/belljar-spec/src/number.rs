@@ -22,9 +22,7 @@ const MAX_FRACTION_DIGITS: usize = 12;
 impl Decimal {
     /// Reads a number at the start of `text`; gives it and what follows.
     pub(crate) fn take(text: &str) -> Option<(Self, &str)> {
-        let end = text
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(text.len());
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, rest) = text.split_at(end);
         let (whole, fraction) = match number.split_once('.') {
             Some((_, "")) => return None,
@@ -35,19 +33,8 @@ impl Decimal {
             return None;
         }
         let digits = u32::try_from(fraction.len()).ok()?;
-        let fraction = if fraction.is_empty() {
-            0
-        } else {
-            fraction.parse().ok()?
-        };
-        Some((
-            Self {
-                whole: whole.parse().ok()?,
-                fraction,
-                digits,
-            },
-            rest,
-        ))
+        let fraction = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+        Some((Self { whole: whole.parse().ok()?, fraction, digits }, rest))
     }
 
     pub(crate) fn times(self, unit: u64) -> Scaled {

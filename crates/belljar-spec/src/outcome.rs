@@ -124,26 +124,18 @@ pub struct Exit {
 impl Exit {
     pub fn of_command(status: ExitStatus) -> Self {
         match status {
-            ExitStatus::Code(code) => Self {
-                code: Some(i32::from(code)),
-                signal: None,
-                source: ExitSource::Command,
-            },
-            ExitStatus::Signal(signal) => Self {
-                code: None,
-                signal: Some(signal),
-                source: ExitSource::Command,
-            },
+            ExitStatus::Code(code) => {
+                Self { code: Some(i32::from(code)), signal: None, source: ExitSource::Command }
+            }
+            ExitStatus::Signal(signal) => {
+                Self { code: None, signal: Some(signal), source: ExitSource::Command }
+            }
         }
     }
 
     /// Belljar's own code: the command did not choose it.
     pub fn of_belljar(code: i32, source: ExitSource) -> Self {
-        Self {
-            code: Some(code),
-            signal: None,
-            source,
-        }
+        Self { code: Some(code), signal: None, source }
     }
 
     /// What the belljar process itself exits with.

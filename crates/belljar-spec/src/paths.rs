@@ -26,11 +26,7 @@ pub fn clean(path: &Path) -> PathBuf {
             other => cleaned.push(other),
         }
     }
-    if path.is_absolute() && !cleaned.is_absolute() {
-        PathBuf::from("/")
-    } else {
-        cleaned
-    }
+    if path.is_absolute() && !cleaned.is_absolute() { PathBuf::from("/") } else { cleaned }
 }
 
 /// A relative path that stays where it starts, cleaned; nothing if it leaves, or names nothing.

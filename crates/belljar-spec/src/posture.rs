@@ -33,17 +33,11 @@ impl Enforcement {
     }
 
     pub fn weaker(why: impl Into<String>) -> Self {
-        Self::Weaker {
-            why: why.into(),
-            fix: None,
-        }
+        Self::Weaker { why: why.into(), fix: None }
     }
 
     pub fn absent(why: impl Into<String>) -> Self {
-        Self::Absent {
-            why: why.into(),
-            fix: None,
-        }
+        Self::Absent { why: why.into(), fix: None }
     }
 
     /// Adds the way out; an enforced clause needs none.
@@ -105,12 +99,7 @@ pub struct Unmet {
 impl Posture {
     /// Starts from "absent": a clause that a backend forgets is a clause that it does not hold.
     pub fn nothing_held(why: &str) -> Self {
-        Self(
-            Clause::ALL
-                .iter()
-                .map(|clause| (*clause, Enforcement::absent(why)))
-                .collect(),
-        )
+        Self(Clause::ALL.iter().map(|clause| (*clause, Enforcement::absent(why))).collect())
     }
 
     pub fn set(&mut self, clause: Clause, enforcement: Enforcement) {
@@ -125,14 +114,11 @@ impl Posture {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Clause, &Enforcement)> {
-        Clause::ALL
-            .iter()
-            .map(|clause| (*clause, self.get(*clause)))
+        Clause::ALL.iter().map(|clause| (*clause, self.get(*clause)))
     }
 
     pub fn not_enforced(&self) -> impl Iterator<Item = (Clause, &Enforcement)> {
-        self.iter()
-            .filter(|(_, enforcement)| !enforcement.is_enforced())
+        self.iter().filter(|(_, enforcement)| !enforcement.is_enforced())
     }
 
     /// The required clauses that stop a launch.
@@ -141,10 +127,7 @@ impl Posture {
         required
             .iter()
             .filter(|clause| !self.get(**clause).is_enforced() && !waived(**clause))
-            .map(|clause| Unmet {
-                clause: *clause,
-                enforcement: self.get(*clause).clone(),
-            })
+            .map(|clause| Unmet { clause: *clause, enforcement: self.get(*clause).clone() })
             .collect()
     }
 }

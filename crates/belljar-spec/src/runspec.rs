@@ -52,16 +52,12 @@ impl FromStr for BackendName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|backend| backend.name() == text)
-            .ok_or_else(|| {
-                format!(
-                    "no backend is called \"{}\"; there are jail, docker, podman, host",
-                    crate::text::escape(text.as_bytes())
-                )
-            })
+        Self::ALL.iter().copied().find(|backend| backend.name() == text).ok_or_else(|| {
+            format!(
+                "no backend is called \"{}\"; there are jail, docker, podman, host",
+                crate::text::escape(text.as_bytes())
+            )
+        })
     }
 }
 
@@ -78,13 +74,8 @@ pub enum BackendChoice {
 }
 
 impl BackendChoice {
-    pub const ALL: &'static [BackendChoice] = &[
-        Self::Auto,
-        Self::Jail,
-        Self::Docker,
-        Self::Podman,
-        Self::Host,
-    ];
+    pub const ALL: &'static [BackendChoice] =
+        &[Self::Auto, Self::Jail, Self::Docker, Self::Podman, Self::Host];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -198,10 +189,7 @@ pub struct User {
 
 impl Default for User {
     fn default() -> Self {
-        Self {
-            uid: 1000,
-            gid: 1000,
-        }
+        Self { uid: 1000, gid: 1000 }
     }
 }
 
@@ -293,8 +281,7 @@ mod millis {
         span: &Option<Duration>,
         s: S,
     ) -> Result<S::Ok, S::Error> {
-        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
-            .serialize(s)
+        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).serialize(s)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
@@ -310,9 +297,7 @@ mod millis_exact {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(super) fn serialize<S: Serializer>(span: &Duration, s: S) -> Result<S::Ok, S::Error> {
-        u64::try_from(span.as_millis())
-            .unwrap_or(u64::MAX)
-            .serialize(s)
+        u64::try_from(span.as_millis()).unwrap_or(u64::MAX).serialize(s)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {

@@ -12,14 +12,7 @@ use crate::number::{Decimal, Scaled};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Size(pub u64);
 
-const UNITS: &[(&str, u32)] = &[
-    ("", 0),
-    ("k", 10),
-    ("m", 20),
-    ("g", 30),
-    ("t", 40),
-    ("p", 50),
-];
+const UNITS: &[(&str, u32)] = &[("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40), ("p", 50)];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
@@ -40,10 +33,8 @@ impl FromStr for Size {
         let shown = || crate::text::escape(text.as_bytes());
         let (number, unit) = Decimal::take(text.trim()).ok_or_else(|| SizeError::Shape(shown()))?;
         let unit = unit.trim().to_ascii_lowercase();
-        let unknown = || SizeError::Unit {
-            given: shown(),
-            unit: crate::text::escape(unit.as_bytes()),
-        };
+        let unknown =
+            || SizeError::Unit { given: shown(), unit: crate::text::escape(unit.as_bytes()) };
         let shift = shift_of(&unit).ok_or_else(unknown)?;
         match number.times(1 << shift) {
             Scaled::Exact(bytes) => Ok(Self(bytes)),
@@ -70,12 +61,8 @@ impl fmt::Display for Size {
     /// The largest unit that says it exactly.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = |shift: u32| self.0 != 0 && self.0.trailing_zeros() >= shift;
-        let (letter, shift) = UNITS
-            .iter()
-            .rev()
-            .find(|(_, shift)| exact(*shift))
-            .copied()
-            .unwrap_or(("", 0));
+        let (letter, shift) =
+            UNITS.iter().rev().find(|(_, shift)| exact(*shift)).copied().unwrap_or(("", 0));
         f.pad(&format!("{}{letter}", self.0 >> shift))
     }
 }
@@ -105,9 +92,7 @@ impl<'de> Deserialize<'de> for Size {
             }
 
             fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
-                u64::try_from(bytes)
-                    .map(Size)
-                    .map_err(|_| E::custom("a size cannot be negative"))
+                u64::try_from(bytes).map(Size).map_err(|_| E::custom("a size cannot be negative"))
             }
         }
         deserializer.deserialize_any(SizeVisitor)
@@ -145,25 +130,14 @@ mod tests {
         }
         let unit = "10q".parse::<Size>().unwrap_err();
         assert!(unit.to_string().contains("unknown unit \"q\""), "{unit}");
-        assert_eq!(
-            "16777216t".parse::<Size>(),
-            Err(SizeError::TooLarge("16777216t".into()))
-        );
+        assert_eq!("16777216t".parse::<Size>(), Err(SizeError::TooLarge("16777216t".into())));
         assert_eq!("16383p".parse::<Size>(), Ok(Size(16383 << 50)));
-        assert_eq!(
-            "1.5".parse::<Size>(),
-            Err(SizeError::PartOfByte("1.5".into()))
-        );
+        assert_eq!("1.5".parse::<Size>(), Err(SizeError::PartOfByte("1.5".into())));
     }
 
     #[test]
     fn the_printed_form_is_short_and_exact() {
-        for (bytes, text) in [
-            (0, "0"),
-            (512 << 20, "512m"),
-            (3 << 29, "1536m"),
-            (1025, "1025"),
-        ] {
+        for (bytes, text) in [(0, "0"), (512 << 20, "512m"), (3 << 29, "1536m"), (1025, "1025")] {
             assert_eq!(Size(bytes).to_string(), text);
         }
     }

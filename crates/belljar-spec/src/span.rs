@@ -15,13 +15,8 @@ pub struct Span {
     millis: u64,
 }
 
-const UNITS: &[(&str, u64)] = &[
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1_000),
-    ("ms", 1),
-];
+const UNITS: &[(&str, u64)] =
+    &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
@@ -41,9 +36,7 @@ impl Span {
     }
 
     pub const fn from_secs(seconds: u64) -> Self {
-        Self {
-            millis: seconds.saturating_mul(1_000),
-        }
+        Self { millis: seconds.saturating_mul(1_000) }
     }
 
     pub const fn as_millis(self) -> u64 {
@@ -75,9 +68,7 @@ impl FromStr for Span {
         let mut first = true;
         loop {
             let (number, after) = Decimal::take(rest).ok_or_else(|| SpanError::Shape(shown()))?;
-            let end = after
-                .find(|c: char| c.is_ascii_digit())
-                .unwrap_or(after.len());
+            let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
             let (unit, next) = after.split_at(end);
             let unit = unit.trim().to_ascii_lowercase();
             let scale = match unit.as_str() {
@@ -93,9 +84,7 @@ impl FromStr for Span {
                 Scaled::Cut(_) => return Err(SpanError::TooFine(shown())),
                 Scaled::TooLarge => return Err(SpanError::TooLarge(shown())),
             };
-            millis = millis
-                .checked_add(part)
-                .ok_or_else(|| SpanError::TooLarge(shown()))?;
+            millis = millis.checked_add(part).ok_or_else(|| SpanError::TooLarge(shown()))?;
             if next.is_empty() {
                 return Ok(Self { millis });
             }
@@ -112,10 +101,7 @@ fn scale_of(unit: &str) -> Option<u64> {
         "day" | "days" => "d",
         other => other,
     };
-    UNITS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, scale)| *scale)
+    UNITS.iter().find(|(known, _)| *known == name).map(|(_, scale)| *scale)
 }
 
 impl fmt::Display for Span {
@@ -197,15 +183,9 @@ mod tests {
         }
         let unit = "3y".parse::<Span>().unwrap_err();
         assert!(unit.to_string().contains("unknown unit \"y\""), "{unit}");
-        assert_eq!(
-            "0.0001s".parse::<Span>(),
-            Err(SpanError::TooFine("0.0001s".into()))
-        );
+        assert_eq!("0.0001s".parse::<Span>(), Err(SpanError::TooFine("0.0001s".into())));
         let endless = "18446744073709551615d";
-        assert_eq!(
-            endless.parse::<Span>(),
-            Err(SpanError::TooLarge(endless.into()))
-        );
+        assert_eq!(endless.parse::<Span>(), Err(SpanError::TooLarge(endless.into())));
     }
 
     #[test]

@@ -32,12 +32,7 @@ pub fn widenings(manifest: &Manifest, directory: &Path, built_in: &Manifest) -> 
         Some(path) => paths::absolute(path.as_path(), directory, None),
         None => paths::clean(directory),
     };
-    let mut finder = Finder {
-        manifest,
-        directory,
-        workspace,
-        found: Vec::new(),
-    };
+    let mut finder = Finder { manifest, directory, workspace, found: Vec::new() };
     finder.boundary();
     finder.sources();
     finder.environment();
@@ -50,10 +45,7 @@ pub fn widenings(manifest: &Manifest, directory: &Path, built_in: &Manifest) -> 
 
 impl Finder<'_> {
     fn add(&mut self, key: impl Into<String>, what: impl Into<String>) {
-        self.found.push(Widening {
-            key: key.into(),
-            what: what.into(),
-        });
+        self.found.push(Widening { key: key.into(), what: what.into() });
     }
 
     /// `~` is never inside: nobody knows here where it leads.
@@ -65,21 +57,10 @@ impl Finder<'_> {
     fn boundary(&mut self) {
         let sandbox = &self.manifest.sandbox;
         if sandbox.backend == Some(BackendChoice::Host) {
-            self.add(
-                "sandbox.backend",
-                "runs the command on the host, without any boundary",
-            );
+            self.add("sandbox.backend", "runs the command on the host, without any boundary");
         }
-        if sandbox
-            .fallback
-            .iter()
-            .flatten()
-            .any(|backend| *backend == BackendName::Host)
-        {
-            self.add(
-                "sandbox.fallback",
-                "may run the command on the host, without any boundary",
-            );
+        if sandbox.fallback.iter().flatten().any(|backend| *backend == BackendName::Host) {
+            self.add("sandbox.fallback", "may run the command on the host, without any boundary");
         }
         if let Some(runtime) = &sandbox.oci_runtime {
             let runtime = crate::text::escape(runtime.as_bytes());
@@ -103,17 +84,9 @@ impl Finder<'_> {
         if let Some(RootfsSetting::Directory(path)) = &sandbox.rootfs
             && !self.inside(path, &self.workspace)
         {
-            self.add(
-                "sandbox.rootfs",
-                format!("shows {} inside, as the root directory", path.0),
-            );
+            self.add("sandbox.rootfs", format!("shows {} inside, as the root directory", path.0));
         }
-        for (index, mount) in sandbox
-            .mounts
-            .iter()
-            .flat_map(|mounts| &mounts.0)
-            .enumerate()
-        {
+        for (index, mount) in sandbox.mounts.iter().flat_map(|mounts| &mounts.0).enumerate() {
             if !self.inside(&mount.source, &self.workspace) {
                 let access = match mount.mode.unwrap_or(MountMode::Ro) {
                     MountMode::Rw => "lets the run change",
@@ -129,12 +102,7 @@ impl Finder<'_> {
                 format!("lets the run read and execute {}", tool.0),
             );
         }
-        for (index, path) in sandbox
-            .allow_source
-            .iter()
-            .flat_map(|paths| &paths.0)
-            .enumerate()
-        {
+        for (index, path) in sandbox.allow_source.iter().flat_map(|paths| &paths.0).enumerate() {
             let what = format!("lets {} be mounted although it is sensitive", path.0);
             self.add(format!("sandbox.allow_source[{index}]"), what);
         }
@@ -142,69 +110,35 @@ impl Finder<'_> {
 
     fn environment(&mut self) {
         let sandbox = &self.manifest.sandbox;
-        for (index, name) in sandbox
-            .pass_env
-            .iter()
-            .flat_map(|names| &names.0)
-            .enumerate()
-        {
+        for (index, name) in sandbox.pass_env.iter().flat_map(|names| &names.0).enumerate() {
             let what = format!("lets the run read the host's variable {}", name.0);
             self.add(format!("sandbox.pass_env[{index}]"), what);
         }
-        for (index, path) in sandbox
-            .env_file
-            .iter()
-            .flat_map(|paths| &paths.0)
-            .enumerate()
-        {
-            self.add(
-                format!("sandbox.env_file[{index}]"),
-                format!("lets the run read {}", path.0),
-            );
+        for (index, path) in sandbox.env_file.iter().flat_map(|paths| &paths.0).enumerate() {
+            self.add(format!("sandbox.env_file[{index}]"), format!("lets the run read {}", path.0));
         }
     }
 
     fn network(&mut self) {
         let manifest = self.manifest;
         let lists = [
-            (
-                "network.allow",
-                &manifest.network.allow,
-                "lets the run reach",
-            ),
+            ("network.allow", &manifest.network.allow, "lets the run reach"),
             (
                 "network.allow_private",
                 &manifest.network.allow_private,
                 "lets the run reach, in your own network,",
             ),
-            (
-                "setup.network",
-                &manifest.setup.network,
-                "lets the set-up reach",
-            ),
+            ("setup.network", &manifest.setup.network, "lets the set-up reach"),
         ];
         for (key, hosts, what) in lists {
             for host in hosts.iter().flatten() {
-                self.add(
-                    key,
-                    format!("{what} {}", crate::text::escape(host.as_bytes())),
-                );
+                self.add(key, format!("{what} {}", crate::text::escape(host.as_bytes())));
             }
         }
-        for (index, secret) in manifest
-            .secret
-            .iter()
-            .flat_map(|secrets| &secrets.0)
-            .enumerate()
-        {
+        for (index, secret) in manifest.secret.iter().flat_map(|secrets| &secrets.0).enumerate() {
             self.secret(index, secret);
         }
-        for (index, route) in manifest
-            .route
-            .iter()
-            .flat_map(|routes| &routes.0)
-            .enumerate()
-        {
+        for (index, route) in manifest.route.iter().flat_map(|routes| &routes.0).enumerate() {
             let what = format!(
                 "leads port {} to {}",
                 route.listen,
@@ -216,11 +150,7 @@ impl Finder<'_> {
 
     fn secret(&mut self, index: usize, secret: &Secret) {
         let shown = |text: &str| crate::text::escape(text.as_bytes());
-        let what = format!(
-            "sends the secret {} to {}",
-            shown(&secret.env),
-            shown(&secret.host)
-        );
+        let what = format!("sends the secret {} to {}", shown(&secret.env), shown(&secret.host));
         self.add(format!("secret[{index}]"), what);
         if let Some(command) = &secret.command {
             let what = format!("executes on the host: {}", shown(&command.join(" ")));
@@ -240,11 +170,7 @@ impl Finder<'_> {
             above("time", limits.time, built_in.time),
             above("idle", limits.idle, built_in.idle),
             above("disk", limits.disk, built_in.disk),
-            above(
-                "output",
-                limits.output.map(Limit::At),
-                built_in.output.map(Limit::At),
-            ),
+            above("output", limits.output.map(Limit::At), built_in.output.map(Limit::At)),
             above(
                 "stop_timeout",
                 limits.stop_timeout.map(Limit::At),
@@ -264,24 +190,12 @@ impl Finder<'_> {
         if self.manifest.commands.mode == Some(CommandMode::Off) {
             self.add("commands.mode", "turns the rules on commands off");
         }
-        if self
-            .manifest
-            .commands
-            .allow
-            .as_ref()
-            .is_some_and(|rules| !rules.is_empty())
-        {
-            self.add(
-                "commands.allow",
-                "allows commands that the built-in rules deny",
-            );
+        if self.manifest.commands.allow.as_ref().is_some_and(|rules| !rules.is_empty()) {
+            self.add("commands.allow", "allows commands that the built-in rules deny");
         }
         let retention = &self.manifest.retention;
         if retention.runs.is_some() || retention.sandboxes.is_some() {
-            self.add(
-                "retention",
-                "decides which older records and sandboxes are removed",
-            );
+            self.add("retention", "decides which older records and sandboxes are removed");
         }
     }
 
@@ -295,10 +209,7 @@ impl Finder<'_> {
             Some(AgentKind::Command) | None => {}
         }
         if agent.auth == Some(Auth::Files) {
-            self.add(
-                "agent.auth",
-                "copies your login with the agent's service into the run",
-            );
+            self.add("agent.auth", "copies your login with the agent's service into the run");
         }
         if let Some(path) = &agent.prompt_file
             && !self.inside(path, self.directory)
@@ -320,8 +231,5 @@ fn above<T: Copy + PartialOrd + ToString>(
         (Limit::None, Limit::At(most)) => ("none".to_owned(), most),
     };
     let what = format!("{shown} is above the built-in {}", most.to_string());
-    Some(Widening {
-        key: format!("limits.{key}"),
-        what,
-    })
+    Some(Widening { key: format!("limits.{key}"), what })
 }

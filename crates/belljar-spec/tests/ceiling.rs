@@ -8,11 +8,7 @@ use common::Given;
 
 /// The run under this ceiling: accepted, or refused with the message.
 fn under(ceiling: &str, manifest: &str) -> Result<(), String> {
-    let given = Given {
-        manifest,
-        ceiling: Some(ceiling),
-        ..Given::default()
-    };
+    let given = Given { manifest, ceiling: Some(ceiling), ..Given::default() };
     given.resolve().map(|_| ()).map_err(|error| match error {
         ResolveError::BeyondCeiling(beyond) => beyond.to_string(),
         other => panic!("another error: {other}"),
@@ -29,22 +25,11 @@ fn limits_are_held_and_named() {
         ("idle = '1h'", "idle = '30m'", "idle = 'none'"),
         ("output = '1m'", "output = 0", "output = '2m'"),
         ("disk = '1g'", "disk = '1g'", "disk = '1025m'"),
-        (
-            "stop_timeout = '5s'",
-            "stop_timeout = '5s'",
-            "stop_timeout = '6s'",
-        ),
+        ("stop_timeout = '5s'", "stop_timeout = '5s'", "stop_timeout = '6s'"),
     ] {
         let ceiling = format!("[limits]\n{ceiling}\n");
-        assert_eq!(
-            under(&ceiling, &format!("[limits]\n{within}\n")),
-            Ok(()),
-            "{within}"
-        );
-        assert!(
-            under(&ceiling, &format!("[limits]\n{beyond}\n")).is_err(),
-            "{beyond}"
-        );
+        assert_eq!(under(&ceiling, &format!("[limits]\n{within}\n")), Ok(()), "{within}");
+        assert!(under(&ceiling, &format!("[limits]\n{beyond}\n")).is_err(), "{beyond}");
     }
     assert_eq!(
         under("[limits]\nmemory = '4g'\n", "[limits]\nmemory = '5g'\n").unwrap_err(),
@@ -57,15 +42,9 @@ fn limits_are_held_and_named() {
 #[test]
 fn a_built_in_value_above_the_ceiling_is_lowered_to_it_and_required() {
     let ceiling = "[limits]\nmemory = '1g'\ntime = '1h'\n";
-    let given = Given {
-        ceiling: Some(ceiling),
-        ..Given::default()
-    };
+    let given = Given { ceiling: Some(ceiling), ..Given::default() };
     let settings = given.settings();
-    assert_eq!(
-        settings.values.limits.memory,
-        Some(Limit::At(Size(1 << 30)))
-    );
+    assert_eq!(settings.values.limits.memory, Some(Limit::At(Size(1 << 30))));
     let origin = settings.origin("limits.memory").unwrap().to_string();
     assert_eq!(origin, "the ceiling /etc/belljar/policy.toml");
     let spec = given.resolve().unwrap();
@@ -80,49 +59,19 @@ fn backends_are_held() {
     assert_eq!(under(ceiling, "[sandbox]\nbackend = 'podman'\n"), Ok(()));
     let refused = under(ceiling, "[sandbox]\nbackend = 'host'\n").unwrap_err();
     assert!(refused.contains("sandbox.backend = host") && refused.contains("[docker, podman]"));
-    assert!(
-        under(
-            ceiling,
-            "[sandbox]\nbackend = 'docker'\nfallback = ['jail']\n"
-        )
-        .is_err()
-    );
-    assert_eq!(
-        under(
-            ceiling,
-            "[sandbox]\nbackend = 'docker'\nfallback = ['podman']\n"
-        ),
-        Ok(())
-    );
-    let auto = Given {
-        ceiling: Some(ceiling),
-        ..Given::default()
-    }
-    .resolve()
-    .unwrap();
-    assert_eq!(
-        auto.backend,
-        BackendChoice::Docker,
-        "auto takes the first that is allowed"
-    );
-    assert!(
-        under("backends = ['host']\n", "").is_err(),
-        "auto never means the host"
-    );
+    assert!(under(ceiling, "[sandbox]\nbackend = 'docker'\nfallback = ['jail']\n").is_err());
+    assert_eq!(under(ceiling, "[sandbox]\nbackend = 'docker'\nfallback = ['podman']\n"), Ok(()));
+    let auto = Given { ceiling: Some(ceiling), ..Given::default() }.resolve().unwrap();
+    assert_eq!(auto.backend, BackendChoice::Docker, "auto takes the first that is allowed");
+    assert!(under("backends = ['host']\n", "").is_err(), "auto never means the host");
 }
 
 #[test]
 fn hosts_are_held() {
     let ceiling = "[network]\nallow = ['*.example', 'a.test:8443']\n";
-    assert_eq!(
-        under(ceiling, "[network]\nallow = ['x.example', 'a.test:8443']\n"),
-        Ok(())
-    );
+    assert_eq!(under(ceiling, "[network]\nallow = ['x.example', 'a.test:8443']\n"), Ok(()));
     for beyond in ["['x.test']", "['a.test']", "['*']", "['example']"] {
-        assert!(
-            under(ceiling, &format!("[network]\nallow = {beyond}\n")).is_err(),
-            "{beyond}"
-        );
+        assert!(under(ceiling, &format!("[network]\nallow = {beyond}\n")).is_err(), "{beyond}");
     }
     let none = "[network]\nallow = []\n";
     assert!(under(none, "[network]\nallow = ['x.example']\n").is_err());
@@ -138,25 +87,13 @@ fn sources_are_held() {
     assert_eq!(under(ceiling, &mount("/opt/x")), Ok(()));
     let refused = under(ceiling, &mount("/srv/x")).unwrap_err();
     assert!(refused.contains("sandbox.mounts[0] = /srv/x"), "{refused}");
-    assert!(
-        under(ceiling, &mount("/opt2")).is_err(),
-        "a prefix is a whole directory name"
-    );
+    assert!(under(ceiling, &mount("/opt2")).is_err(), "a prefix is a whole directory name");
     assert!(under(ceiling, &mount("/opt/../srv")).is_err());
     assert!(under(ceiling, "[sandbox]\ntools = ['~/.cargo']\n").is_err());
     assert!(under(ceiling, "[sandbox]\nrootfs = '/srv/root'\n").is_err());
     assert!(under(ceiling, "[sandbox]\nworkspace = { path = '/srv' }\n").is_err());
-    assert!(
-        under("mounts = ['/opt']\n", "").is_err(),
-        "the default workspace is a source too"
-    );
-    assert_eq!(
-        under(
-            "mounts = ['/opt']\n",
-            "[sandbox]\nworkspace = { mode = 'none' }\n"
-        ),
-        Ok(())
-    );
+    assert!(under("mounts = ['/opt']\n", "").is_err(), "the default workspace is a source too");
+    assert_eq!(under("mounts = ['/opt']\n", "[sandbox]\nworkspace = { mode = 'none' }\n"), Ok(()));
 }
 
 #[test]
@@ -164,20 +101,11 @@ fn waivers_are_held_and_requirements_added() {
     let ceiling = "waive = ['fs.quota']\nrequire = ['id.unique']\n";
     let waive = |clause: &str| format!("[policy]\nwaive = {{ '{clause}' = 'why' }}\n");
     assert_eq!(under(ceiling, &waive("fs.quota")), Ok(()));
-    assert!(
-        under(ceiling, &waive("net.sealed"))
-            .unwrap_err()
-            .contains("waivers of [fs.quota]")
-    );
+    assert!(under(ceiling, &waive("net.sealed")).unwrap_err().contains("waivers of [fs.quota]"));
     let all = format!("[sandbox]\nbackend = 'host'\n{}", waive("all"));
     assert!(under(ceiling, &all).is_err());
     assert_eq!(under("", &all), Ok(()));
-    let spec = Given {
-        ceiling: Some(ceiling),
-        ..Given::default()
-    }
-    .resolve()
-    .unwrap();
+    let spec = Given { ceiling: Some(ceiling), ..Given::default() }.resolve().unwrap();
     assert!(spec.required.contains(&Clause::IdUnique));
 }
 
@@ -187,9 +115,6 @@ fn the_file_is_read_as_strictly_as_a_manifest() {
         |text: &str| CeilingFile::parse(text.as_bytes(), &"/etc/belljar/policy.toml".into());
     assert!(parse("backends = ['jail']\n").is_ok());
     let wrong = parse("backend = ['jail']\n").unwrap_err().to_string();
-    assert!(
-        wrong.starts_with("/etc/belljar/policy.toml:1:1: backend: unknown key"),
-        "{wrong}"
-    );
+    assert!(wrong.starts_with("/etc/belljar/policy.toml:1:1: backend: unknown key"), "{wrong}");
     assert!(parse("waive = ['nothing']\n").is_err());
 }

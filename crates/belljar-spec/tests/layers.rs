@@ -7,11 +7,7 @@ use belljar_spec::{Manifest, Origin, Size, layers};
 use common::{Given, MEMORY};
 
 fn origin(given: &Given<'_>, key: &str) -> String {
-    given
-        .settings()
-        .origin(key)
-        .map(ToString::to_string)
-        .unwrap_or_default()
+    given.settings().origin(key).map(ToString::to_string).unwrap_or_default()
 }
 
 #[test]
@@ -25,18 +21,11 @@ fn each_layer_wins_over_those_below_and_is_named() {
     given.manifest = "[limits]\npids = 3\n";
     assert_eq!(origin(&given, "limits.pids"), "/proj/p/belljar.toml");
     given.variables = &[("BELLJAR_LIMITS_PIDS", "4")];
-    assert_eq!(
-        origin(&given, "limits.pids"),
-        "the variable BELLJAR_LIMITS_PIDS"
-    );
+    assert_eq!(origin(&given, "limits.pids"), "the variable BELLJAR_LIMITS_PIDS");
     given.flags = &["limits.pids=5"];
     assert_eq!(origin(&given, "limits.pids"), "-c");
     assert_eq!(given.settings().values.limits.pids, Some(Limit::At(5)));
-    assert_eq!(
-        origin(&given, "limits.disk"),
-        "built-in",
-        "others keep theirs"
-    );
+    assert_eq!(origin(&given, "limits.disk"), "built-in", "others keep theirs");
 }
 
 #[test]
@@ -64,15 +53,9 @@ fn some_lists_add_up_and_others_replace() {
     .settings();
     let sandbox = &settings.values.sandbox;
     let tools = &sandbox.tools.as_ref().unwrap().0;
-    assert_eq!(
-        *tools,
-        [HostPath::from("/home/u/a"), HostPath::from("/proj/p/b")]
-    );
+    assert_eq!(*tools, [HostPath::from("/home/u/a"), HostPath::from("/proj/p/b")]);
     let env = &sandbox.env.as_ref().unwrap().0;
-    assert_eq!(
-        (env["A"].to_str(), env["B"].to_str()),
-        (Some("1"), Some("2"))
-    );
+    assert_eq!((env["A"].to_str(), env["B"].to_str()), (Some("1"), Some("2")));
     assert_eq!(settings.values.network.allow, Some(vec!["c".to_owned()]));
     assert_eq!(settings.values.policy.require.as_ref().unwrap().0.len(), 2);
     let rank = |key: &str| settings.origin(key).unwrap().rank();
@@ -90,14 +73,8 @@ fn relative_paths_start_where_their_layer_is() {
     }
     .settings();
     let sandbox = &settings.values.sandbox;
-    assert_eq!(
-        sandbox.tools.as_ref().unwrap().0[0],
-        "/home/u/.config/t".into()
-    );
-    assert_eq!(
-        sandbox.mounts.as_ref().unwrap().0[0].source,
-        "/proj/p/d".into()
-    );
+    assert_eq!(sandbox.tools.as_ref().unwrap().0[0], "/home/u/.config/t".into());
+    assert_eq!(sandbox.mounts.as_ref().unwrap().0[0].source, "/proj/p/d".into());
     assert_eq!(sandbox.workspace.path, Some("/proj/p".into()));
     let rootfs = belljar_spec::manifest::RootfsSetting::Directory("/proj/root".into());
     assert_eq!(sandbox.rootfs, Some(rootfs));
@@ -133,36 +110,20 @@ fn variables_are_values_words_or_lists() {
         ..Given::default()
     }
     .settings();
-    assert_eq!(
-        settings.values.limits.memory,
-        Some(Limit::At(Size(2 << 30)))
-    );
+    assert_eq!(settings.values.limits.memory, Some(Limit::At(Size(2 << 30))));
     let hosts = vec!["a.example".to_owned(), "b.example:8443".to_owned()];
     assert_eq!(settings.values.network.allow, Some(hosts));
     assert_eq!(settings.values.sandbox.name.unwrap().as_str(), "5");
-    assert_eq!(
-        settings.values.sandbox.env.unwrap().0["A"].to_str(),
-        Some("x")
-    );
+    assert_eq!(settings.values.sandbox.env.unwrap().0["A"].to_str(), Some("x"));
 }
 
 #[test]
 fn a_variable_that_is_no_setting_is_named_with_the_nearest() {
-    let wrong = layers::from_variable("BELLJAR_LIMIT_MEMORY", "2g")
-        .unwrap_err()
-        .to_string();
+    let wrong = layers::from_variable("BELLJAR_LIMIT_MEMORY", "2g").unwrap_err().to_string();
     assert!(wrong.contains("BELLJAR_LIMIT_MEMORY"), "{wrong}");
-    assert!(
-        wrong.contains("did you mean BELLJAR_LIMITS_MEMORY?"),
-        "{wrong}"
-    );
-    let bad = layers::from_variable("BELLJAR_LIMITS_MEMORY", "lots")
-        .unwrap_err()
-        .to_string();
-    assert!(
-        bad.starts_with("the variable BELLJAR_LIMITS_MEMORY: limits.memory: "),
-        "{bad}"
-    );
+    assert!(wrong.contains("did you mean BELLJAR_LIMITS_MEMORY?"), "{wrong}");
+    let bad = layers::from_variable("BELLJAR_LIMITS_MEMORY", "lots").unwrap_err().to_string();
+    assert!(bad.starts_with("the variable BELLJAR_LIMITS_MEMORY: limits.memory: "), "{bad}");
 }
 
 #[test]
@@ -181,10 +142,7 @@ fn an_assignment_takes_quoted_keys_and_bare_values() {
         ("=x", "the key makes no sense"),
     ] {
         let error = layers::from_assignment(bad).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("-c {bad}: ")) && error.contains(want),
-            "{error}"
-        );
+        assert!(error.starts_with(&format!("-c {bad}: ")) && error.contains(want), "{error}");
     }
 }
 
@@ -203,18 +161,9 @@ fn what_is_shown_has_every_value_once_with_its_origin() {
         (found[0].value.clone(), found[0].origin.clone())
     };
     let manifest = Origin::Manifest("/proj/p/belljar.toml".into());
-    assert_eq!(
-        line("sandbox.env.A"),
-        ("\"x\"".to_owned(), manifest.clone())
-    );
-    assert_eq!(
-        line("policy.waive.\"fs.quota\""),
-        ("\"why\"".to_owned(), manifest.clone())
-    );
-    assert_eq!(
-        line("network.allow"),
-        ("[\"h\"]".to_owned(), Origin::Flag("-c".into()))
-    );
+    assert_eq!(line("sandbox.env.A"), ("\"x\"".to_owned(), manifest.clone()));
+    assert_eq!(line("policy.waive.\"fs.quota\""), ("\"why\"".to_owned(), manifest.clone()));
+    assert_eq!(line("network.allow"), ("[\"h\"]".to_owned(), Origin::Flag("-c".into())));
     assert_eq!(line("limits.pids"), ("2048".to_owned(), Origin::BuiltIn));
     let mount = "{ source = \"/proj/p/d\", target = \"/d\" }".to_owned();
     assert_eq!(line("sandbox.mounts[0]"), (mount, manifest));

@@ -60,10 +60,7 @@ runs = 200
 #[test]
 fn every_section_is_kept_as_data() {
     let manifest = parse(EXAMPLE).unwrap();
-    assert_eq!(
-        manifest.sandbox.workspace.mode,
-        Some(WorkspaceMode::Overlay)
-    );
+    assert_eq!(manifest.sandbox.workspace.mode, Some(WorkspaceMode::Overlay));
     let mount = MountEntry {
         source: "data".into(),
         target: "/workspace/data".into(),
@@ -71,23 +68,14 @@ fn every_section_is_kept_as_data() {
     };
     assert_eq!(manifest.sandbox.mounts.as_ref().unwrap().0, [mount]);
     assert_eq!(manifest.limits.memory, Some(Limit::At(Size(8 << 30))));
-    assert_eq!(
-        manifest.limits.time,
-        Some(Limit::At(Span::from_secs(36_000)))
-    );
+    assert_eq!(manifest.limits.time, Some(Limit::At(Span::from_secs(36_000))));
     assert_eq!(manifest.agent.kind, Some(AgentKind::Claude));
     assert_eq!(manifest.r#loop.max_iterations, Some(100));
     let service = &manifest.service.as_ref().unwrap()["db"];
     assert_eq!(service.ready.as_ref().unwrap().tcp, Some(6379));
-    assert_eq!(
-        manifest.secret.as_ref().unwrap().0[0].header.as_deref(),
-        Some("x-api-key")
-    );
+    assert_eq!(manifest.secret.as_ref().unwrap().0[0].header.as_deref(), Some("x-api-key"));
     assert_eq!(manifest.route.as_ref().unwrap().0[0].listen, 8080);
-    assert_eq!(
-        manifest.commands.deny.as_ref().unwrap()[1].matches,
-        ["git push -f"]
-    );
+    assert_eq!(manifest.commands.deny.as_ref().unwrap()[1].matches, ["git push -f"]);
     assert_eq!(manifest.retention.runs, Some(200));
     assert_eq!(parse(&manifest.to_toml()), Ok(manifest));
 }
@@ -107,10 +95,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest() {
 #[test]
 fn unknown_keys_are_found_at_every_depth() {
     let cases = [
-        (
-            "[limit]\n",
-            "belljar.toml:1:2: limit: unknown key \"limit\"; did you mean \"limits\"?",
-        ),
+        ("[limit]\n", "belljar.toml:1:2: limit: unknown key \"limit\"; did you mean \"limits\"?"),
         (
             "sandbox.workspace.mod = 1\n",
             "1:19: sandbox.workspace.mod: unknown key \"mod\"; did you mean \"mode\"?",
@@ -154,96 +139,36 @@ fn wrong_types_and_values_are_told_with_the_line() {
             "[sandbox]\nimage = 5\n",
             "2:9: sandbox.image: expected a string (in quotes), found an integer",
         ),
-        (
-            "[network]\nallow = 'a'\n",
-            "2:9: network.allow: expected a list",
-        ),
-        (
-            "[limits]\nmemory = '8q'\n",
-            "2:10: limits.memory: \"8q\" has the unknown unit \"q\"",
-        ),
-        (
-            "[limits]\npids = 0\n",
-            "2:8: limits.pids: a limit of 0 would stop everything",
-        ),
-        (
-            "[limits]\npids = -1\n",
-            "2:8: limits.pids: -1 is not between 0 and",
-        ),
-        (
-            "[limits]\ntime = true\n",
-            "2:8: limits.time: expected a duration",
-        ),
-        (
-            "[sandbox]\nbackend = 'jial'\n",
-            "sandbox.backend: no backend is called \"jial\"",
-        ),
+        ("[network]\nallow = 'a'\n", "2:9: network.allow: expected a list"),
+        ("[limits]\nmemory = '8q'\n", "2:10: limits.memory: \"8q\" has the unknown unit \"q\""),
+        ("[limits]\npids = 0\n", "2:8: limits.pids: a limit of 0 would stop everything"),
+        ("[limits]\npids = -1\n", "2:8: limits.pids: -1 is not between 0 and"),
+        ("[limits]\ntime = true\n", "2:8: limits.time: expected a duration"),
+        ("[sandbox]\nbackend = 'jial'\n", "sandbox.backend: no backend is called \"jial\""),
         ("[sandbox]\nuser = 0\n", "sandbox.user: user \"0\" is root"),
         ("[sandbox]\nuser = '1000:0'\n", "is root"),
-        (
-            "[sandbox]\nname = '-x'\n",
-            "sandbox.name: \"-x\" is no name",
-        ),
-        (
-            "[sandbox]\nhide = ['../x']\n",
-            "sandbox.hide: \"../x\" must be a name in the workspace",
-        ),
-        (
-            "[sandbox]\npass_env = ['A=B']\n",
-            "sandbox.pass_env: \"A=B\" is no name of a variable",
-        ),
+        ("[sandbox]\nname = '-x'\n", "sandbox.name: \"-x\" is no name"),
+        ("[sandbox]\nhide = ['../x']\n", "sandbox.hide: \"../x\" must be a name in the workspace"),
+        ("[sandbox]\npass_env = ['A=B']\n", "sandbox.pass_env: \"A=B\" is no name of a variable"),
         (
             "[sandbox]\nenv = { A = 1 }\n",
             "2:13: sandbox.env.A: expected a string (in quotes), found an integer",
         ),
-        (
-            "[sandbox]\nmounts = [{ source = 'a' }]\n",
-            "sandbox.mounts: \"target\" is missing here",
-        ),
-        (
-            "[sandbox]\ntmpfs = ['/x:size=big']\n",
-            "sandbox.tmpfs: \"/x:size=big\"",
-        ),
-        (
-            "[policy]\nrequire = ['fs.quotas']\n",
-            "the nearest is \"fs.quota\"",
-        ),
-        (
-            "[policy]\nwaive = { 'fs.quota' = ' ' }\n",
-            "the waiver of fs.quota has no reason",
-        ),
-        (
-            "[policy]\nwaive.fs.quota = 'x'\n",
-            "a clause's name needs quotes",
-        ),
-        (
-            "[agent]\nkind = 'command'\n",
-            "agent: the kind \"command\" needs command",
-        ),
+        ("[sandbox]\nmounts = [{ source = 'a' }]\n", "sandbox.mounts: \"target\" is missing here"),
+        ("[sandbox]\ntmpfs = ['/x:size=big']\n", "sandbox.tmpfs: \"/x:size=big\""),
+        ("[policy]\nrequire = ['fs.quotas']\n", "the nearest is \"fs.quota\""),
+        ("[policy]\nwaive = { 'fs.quota' = ' ' }\n", "the waiver of fs.quota has no reason"),
+        ("[policy]\nwaive.fs.quota = 'x'\n", "a clause's name needs quotes"),
+        ("[agent]\nkind = 'command'\n", "agent: the kind \"command\" needs command"),
         (
             "[agent]\nprompt = 'a'\nprompt_file = 'b'\n",
             "agent: prompt and prompt_file are both set",
         ),
-        (
-            "[loop]\nuntil = {}\n",
-            "loop.until: until needs exactly one of",
-        ),
-        (
-            "[loop]\nuntil = { file = '/etc/x' }\n",
-            "must be in the workspace",
-        ),
-        (
-            "[loop]\nmax_cost_usd = -1.0\n",
-            "loop.max_cost_usd: an amount must be 0 or more",
-        ),
-        (
-            "[loop]\nmax_cost_usd = nan\n",
-            "loop.max_cost_usd: an amount must be 0 or more",
-        ),
-        (
-            "[[secret]]\nenv = 'A'\n",
-            "secret: \"host\" is missing here",
-        ),
+        ("[loop]\nuntil = {}\n", "loop.until: until needs exactly one of"),
+        ("[loop]\nuntil = { file = '/etc/x' }\n", "must be in the workspace"),
+        ("[loop]\nmax_cost_usd = -1.0\n", "loop.max_cost_usd: an amount must be 0 or more"),
+        ("[loop]\nmax_cost_usd = nan\n", "loop.max_cost_usd: an amount must be 0 or more"),
+        ("[[secret]]\nenv = 'A'\n", "secret: \"host\" is missing here"),
         (
             "[[secret]]\nenv = 'A'\nhost = 'h'\nheader = 'x'\nbearer = true\n",
             "a secret goes to one place",
@@ -252,10 +177,7 @@ fn wrong_types_and_values_are_told_with_the_line() {
             "[[secret]]\nenv = 'A'\nhost = 'h'\nfile = 'x'\ncommand = ['y']\n",
             "a secret has one source",
         ),
-        (
-            "[[route]]\nlisten = 70000\nto = 'x'\n",
-            "route.listen: 70000 is not between 0 and 65535",
-        ),
+        ("[[route]]\nlisten = 70000\nto = 'x'\n", "route.listen: 70000 is not between 0 and 65535"),
         ("[service.x]\ncommand = []\n", "service.x: command is empty"),
     ];
     for (text, want) in cases {
@@ -279,11 +201,7 @@ fn what_is_no_toml_is_told_with_the_line() {
 
 #[test]
 fn deep_nesting_is_an_error_and_no_crash() {
-    let deep = format!(
-        "[sandbox]\nimage = {}{}\n",
-        "[".repeat(100_000),
-        "]".repeat(100_000)
-    );
+    let deep = format!("[sandbox]\nimage = {}{}\n", "[".repeat(100_000), "]".repeat(100_000));
     assert!(parse(&deep).is_err());
     let tables = format!("[{}]\n", ["a"; 50_000].join("."));
     assert!(parse(&tables).is_err());
@@ -302,23 +220,14 @@ fn numbers_are_taken_where_a_person_writes_them() {
     let manifest = parse("[limits]\nmemory = 4096\ntime = 90\ncpus = 1.5\nidle = 0.5\n").unwrap();
     assert_eq!(manifest.limits.memory, Some(Limit::At(Size(4096))));
     assert_eq!(manifest.limits.time, Some(Limit::At(Span::from_secs(90))));
-    assert_eq!(
-        manifest.limits.cpus,
-        Some(Limit::At("1.5".parse().unwrap()))
-    );
-    assert_eq!(
-        manifest.limits.idle,
-        Some(Limit::At(Span::from_millis(500)))
-    );
+    assert_eq!(manifest.limits.cpus, Some(Limit::At("1.5".parse().unwrap())));
+    assert_eq!(manifest.limits.idle, Some(Limit::At(Span::from_millis(500))));
 }
 
 #[test]
 fn a_path_that_is_not_utf8_can_be_written() {
     let manifest = parse("[sandbox]\ntools = [{ b64 = 'L2H/' }]\n").unwrap();
-    assert_eq!(
-        manifest.sandbox.tools.as_ref().unwrap().0[0].0.as_bytes(),
-        b"/a\xff"
-    );
+    assert_eq!(manifest.sandbox.tools.as_ref().unwrap().0[0].0.as_bytes(), b"/a\xff");
     assert_eq!(parse(&manifest.to_toml()), Ok(manifest));
     assert!(error("[sandbox]\ntools = [{ b64 = '!' }]\n").contains("is no base64"));
 }

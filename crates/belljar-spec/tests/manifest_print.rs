@@ -196,18 +196,9 @@ prop_compose! {
 
 fn until() -> impl Strategy<Value = Until> {
     prop_oneof![
-        "[a-z]{1,5}".prop_map(|file| Until {
-            file: Some(file.into()),
-            ..Until::default()
-        }),
-        command().prop_map(|command| Until {
-            command: Some(command),
-            ..Until::default()
-        }),
-        text().prop_map(|says| Until {
-            says: Some(says),
-            ..Until::default()
-        }),
+        "[a-z]{1,5}".prop_map(|file| Until { file: Some(file.into()), ..Until::default() }),
+        command().prop_map(|command| Until { command: Some(command), ..Until::default() }),
+        text().prop_map(|says| Until { says: Some(says), ..Until::default() }),
     ]
 }
 
@@ -281,15 +272,10 @@ prop_compose! {
 /// A piece of TOML that is nearly a manifest.
 fn nearly() -> impl Strategy<Value = String> {
     let key = select(Manifest::keys());
-    let value = select(vec![
-        "1", "-1", "''", "'x'", "[]", "{}", "true", "1e9", "['a']", "[{}]", "nan",
-    ]);
-    vec((key, value), 0..6).prop_map(|lines| {
-        lines
-            .iter()
-            .map(|(key, value)| format!("{key} = {value}\n"))
-            .collect()
-    })
+    let value =
+        select(vec!["1", "-1", "''", "'x'", "[]", "{}", "true", "1e9", "['a']", "[{}]", "nan"]);
+    vec((key, value), 0..6)
+        .prop_map(|lines| lines.iter().map(|(key, value)| format!("{key} = {value}\n")).collect())
 }
 
 proptest! {

@@ -14,11 +14,7 @@ use belljar_spec::{
 use common::{Given, host, request};
 
 fn run(manifest: &str) -> Result<RunSpec, ResolveError> {
-    Given {
-        manifest,
-        ..Given::default()
-    }
-    .resolve()
+    Given { manifest, ..Given::default() }.resolve()
 }
 
 fn refused(manifest: &str) -> String {
@@ -28,20 +24,11 @@ fn refused(manifest: &str) -> String {
 #[test]
 fn nothing_said_is_the_built_in_run() {
     let spec = run("").unwrap();
-    let workspace = Mount {
-        source: "/proj/p".into(),
-        target: "/workspace".into(),
-        mode: MountMode::Rw,
-    };
+    let workspace =
+        Mount { source: "/proj/p".into(), target: "/workspace".into(), mode: MountMode::Rw };
     assert_eq!(spec.workspace, Some(workspace));
     assert_eq!(spec.workdir, "/workspace".into());
-    assert_eq!(
-        spec.user,
-        User {
-            uid: 1000,
-            gid: 1000
-        }
-    );
+    assert_eq!(spec.user, User { uid: 1000, gid: 1000 });
     assert_eq!(spec.rootfs, Rootfs::Host);
     assert_eq!(spec.image, "debian:stable-slim");
     assert_eq!(spec.limits.pids, Some(2048));
@@ -75,45 +62,25 @@ fn no_workspace_starts_in_the_home_directory() {
 fn a_directory_named_above_none_is_meant() {
     let none = "[sandbox]\nworkspace = { mode = 'none' }\n";
     let flags = &["sandbox.workspace.path=/srv/x"][..];
-    let spec = Given {
-        manifest: none,
-        flags,
-        ..Given::default()
-    }
-    .resolve()
-    .unwrap();
+    let spec = Given { manifest: none, flags, ..Given::default() }.resolve().unwrap();
     assert_eq!(spec.workspace.unwrap().source, "/srv/x".into());
     let flags = &["sandbox.workspace.mode=none"][..];
     let path = "[sandbox]\nworkspace = { path = '/srv/x' }\n";
-    let spec = Given {
-        manifest: path,
-        flags,
-        ..Given::default()
-    }
-    .resolve()
-    .unwrap();
+    let spec = Given { manifest: path, flags, ..Given::default() }.resolve().unwrap();
     assert_eq!(spec.workspace, None);
 }
 
 #[test]
 fn a_workdir_may_be_relative_to_the_workspace() {
-    assert_eq!(
-        run("[sandbox]\nworkdir = 'src'\n").unwrap().workdir,
-        "/workspace/src".into()
-    );
-    assert_eq!(
-        run("[sandbox]\nworkdir = '/tmp'\n").unwrap().workdir,
-        "/tmp".into()
-    );
+    assert_eq!(run("[sandbox]\nworkdir = 'src'\n").unwrap().workdir, "/workspace/src".into());
+    assert_eq!(run("[sandbox]\nworkdir = '/tmp'\n").unwrap().workdir, "/tmp".into());
     assert!(refused("[sandbox]\nworkdir = '../x'\n").contains("\"..\""));
 }
 
 #[test]
 fn reserved_targets_are_refused() {
     let at = |target: &str| {
-        run(&format!(
-            "[sandbox]\nmounts = [{{ source = 'd', target = '{target}' }}]\n"
-        ))
+        run(&format!("[sandbox]\nmounts = [{{ source = 'd', target = '{target}' }}]\n"))
     };
     for good in [
         "/data",
@@ -147,10 +114,7 @@ fn reserved_targets_are_refused() {
     ] {
         assert!(matches!(at(bad), Err(ResolveError::Target { .. })), "{bad}");
     }
-    assert_eq!(
-        at("/srv//x/./y").unwrap().mounts[0].target,
-        "/srv/x/y".into()
-    );
+    assert_eq!(at("/srv//x/./y").unwrap().mounts[0].target, "/srv/x/y".into());
 }
 
 #[test]
@@ -176,16 +140,8 @@ fn every_target_is_taken_once() {
     };
     assert!(two("/a", "/b").is_ok());
     assert!(two("/a", "/a/b").is_ok());
-    assert!(matches!(
-        two("/a", "/a/."),
-        Err(ResolveError::SameTarget { .. })
-    ));
-    assert!(
-        two("/workspace", "/b")
-            .unwrap_err()
-            .to_string()
-            .contains("sandbox.workspace.target")
-    );
+    assert!(matches!(two("/a", "/a/."), Err(ResolveError::SameTarget { .. })));
+    assert!(two("/workspace", "/b").unwrap_err().to_string().contains("sandbox.workspace.target"));
     let tmpfs = "[sandbox]\ntmpfs = ['/a']\nmounts = [{ source = 'a', target = '/a' }]\n";
     assert!(matches!(run(tmpfs), Err(ResolveError::SameTarget { .. })));
 }
@@ -196,12 +152,7 @@ fn a_mount_over_the_workspace_is_refused_and_inner_ones_come_later() {
         "[sandbox]\nworkspace = { target = '/w/x' }\nmounts = [{ source = 'a', target = '/w' }]\n";
     assert!(refused(hidden).contains("would hide the workspace"));
     let nested = "[sandbox]\nmounts = [{ source = 'a', target = '/d/e' }, { source = 'b', target = '/d' }]\n";
-    let targets: Vec<OsText> = run(nested)
-        .unwrap()
-        .mounts
-        .into_iter()
-        .map(|m| m.target)
-        .collect();
+    let targets: Vec<OsText> = run(nested).unwrap().mounts.into_iter().map(|m| m.target).collect();
     assert_eq!(targets, ["/d".into(), "/d/e".into()]);
 }
 
@@ -213,10 +164,7 @@ fn tools_are_on_the_path_and_rustup_finds_itself() {
     assert_eq!(spec.env["PATH"].to_str(), Some(path));
     assert_eq!(spec.env["RUSTUP_HOME"].to_str(), Some("/home/u/.rustup"));
     for bad in ["/", "/etc", "/proc/x", "a:b"] {
-        assert!(
-            run(&format!("[sandbox]\ntools = ['{bad}']\n")).is_err(),
-            "{bad}"
-        );
+        assert!(run(&format!("[sandbox]\ntools = ['{bad}']\n")).is_err(), "{bad}");
     }
 }
 
@@ -237,15 +185,8 @@ fn the_environment_holds_what_was_named_and_nothing_else() {
 fn the_terminals_name_is_passed_to_a_terminal() {
     let settings = Given::default().settings();
     let with = |terminal, screen| {
-        let request = belljar_spec::Request {
-            terminal,
-            screen,
-            ..request()
-        };
-        resolve(&settings, &request, &host())
-            .unwrap()
-            .env
-            .contains_key("TERM")
+        let request = belljar_spec::Request { terminal, screen, ..request() };
+        resolve(&settings, &request, &host()).unwrap().env.contains_key("TERM")
     };
     assert!(!with(Terminal::None, Screen::NotTerminal));
     assert!(with(Terminal::Pty, Screen::NotTerminal));
@@ -261,30 +202,10 @@ fn the_higher_layer_says_what_a_variable_is() {
     let value = |given: Given<'_>| given.resolve().unwrap().env["PASSED"].to_string();
     let written = "[sandbox]\nenv = { PASSED = 'written' }\n";
     let passed = "[sandbox]\npass_env = ['PASSED']\n";
-    assert_eq!(
-        value(Given {
-            user: passed,
-            manifest: written,
-            ..Given::default()
-        }),
-        "written"
-    );
-    assert_eq!(
-        value(Given {
-            user: written,
-            manifest: passed,
-            ..Given::default()
-        }),
-        "from host"
-    );
+    assert_eq!(value(Given { user: passed, manifest: written, ..Given::default() }), "written");
+    assert_eq!(value(Given { user: written, manifest: passed, ..Given::default() }), "from host");
     let both = "[sandbox]\npass_env = ['PASSED']\nenv = { PASSED = 'written' }\n";
-    assert_eq!(
-        value(Given {
-            manifest: both,
-            ..Given::default()
-        }),
-        "written"
-    );
+    assert_eq!(value(Given { manifest: both, ..Given::default() }), "written");
 }
 
 #[test]
@@ -294,61 +215,30 @@ fn files_of_variables_come_before_what_is_written() {
         ..Given::default()
     };
     let settings = given.settings();
-    let set = |name: &str, value: &str| EnvLine::Set {
-        name: name.into(),
-        value: value.into(),
-    };
-    let lines = vec![
-        set("A", "file"),
-        set("B", "file"),
-        EnvLine::Pass {
-            name: "PASSED".into(),
-        },
-    ];
+    let set = |name: &str, value: &str| EnvLine::Set { name: name.into(), value: value.into() };
+    let lines = vec![set("A", "file"), set("B", "file"), EnvLine::Pass { name: "PASSED".into() }];
     let mut with_file = request();
     with_file.env_files = BTreeMap::from([("/proj/p/e".into(), lines)]);
     let env = resolve(&settings, &with_file, &host()).unwrap().env;
     assert_eq!(env["A"].to_str(), Some("manifest"));
     assert_eq!(env["B"].to_str(), Some("file"));
     assert_eq!(env["PASSED"].to_str(), Some("from host"));
-    assert!(
-        resolve(&settings, &request(), &host()).is_err(),
-        "a file that nobody read"
-    );
+    assert!(resolve(&settings, &request(), &host()).is_err(), "a file that nobody read");
 }
 
 #[test]
 fn the_right_clauses_are_required() {
     let has = |manifest: &str, clause| run(manifest).unwrap().required.contains(&clause);
-    let always = [
-        Clause::FsMounts,
-        Clause::NetSealed,
-        Clause::LimitTime,
-        Clause::AuditOutside,
-    ];
+    let always = [Clause::FsMounts, Clause::NetSealed, Clause::LimitTime, Clause::AuditOutside];
     for clause in always {
         assert!(has("", clause), "{clause}");
     }
-    for clause in [
-        Clause::IdUnique,
-        Clause::KernelSeparate,
-        Clause::LimitMemory,
-        Clause::FsQuota,
-    ] {
+    for clause in [Clause::IdUnique, Clause::KernelSeparate, Clause::LimitMemory, Clause::FsQuota] {
         assert!(!has("", clause), "{clause}");
     }
-    assert!(
-        !has("", Clause::FsSockets),
-        "the default workspace is writable"
-    );
-    assert!(has(
-        "[sandbox]\nworkspace = { mode = 'overlay' }\n",
-        Clause::FsSockets
-    ));
-    assert!(has(
-        "[sandbox]\nworkspace = { mode = 'none' }\n",
-        Clause::FsSockets
-    ));
+    assert!(!has("", Clause::FsSockets), "the default workspace is writable");
+    assert!(has("[sandbox]\nworkspace = { mode = 'overlay' }\n", Clause::FsSockets));
+    assert!(has("[sandbox]\nworkspace = { mode = 'none' }\n", Clause::FsSockets));
     for (limit, clause) in [
         ("memory = '1g'", Clause::LimitMemory),
         ("cpus = 1", Clause::LimitCpu),
@@ -358,10 +248,7 @@ fn the_right_clauses_are_required() {
         assert!(has(&format!("[limits]\n{limit}\n"), clause), "{clause}");
     }
     assert!(!has("[limits]\nmemory = 'none'\n", Clause::LimitMemory));
-    assert!(has(
-        "[policy]\nrequire = ['kernel.separate']\n",
-        Clause::KernelSeparate
-    ));
+    assert!(has("[policy]\nrequire = ['kernel.separate']\n", Clause::KernelSeparate));
 }
 
 #[test]
@@ -370,11 +257,7 @@ fn all_is_waived_on_the_host_backend_alone() {
     assert_eq!(run(all), Err(ResolveError::WaiveAll));
     let host = run(&format!("[sandbox]\nbackend = 'host'\n{all}")).unwrap();
     assert_eq!(host.waivers.len(), Clause::ALL.len());
-    let quota = host
-        .waivers
-        .iter()
-        .find(|waiver| waiver.clause == Clause::FsQuota)
-        .unwrap();
+    let quota = host.waivers.iter().find(|waiver| waiver.clause == Clause::FsQuota).unwrap();
     assert_eq!(quota.reason, "its own reason");
     let one = run("[policy]\nwaive = { 'fs.quota' = 'why' }\n").unwrap();
     assert_eq!(one.waivers.len(), 1);
@@ -391,14 +274,7 @@ fn hosts_are_checked_and_kept() {
 fn a_run_needs_a_command() {
     let settings = Given::default().settings();
     let with = |command: Vec<OsText>| {
-        resolve(
-            &settings,
-            &belljar_spec::Request {
-                command,
-                ..request()
-            },
-            &host(),
-        )
+        resolve(&settings, &belljar_spec::Request { command, ..request() }, &host())
     };
     assert!(with(vec!["a".into(), "".into()]).is_ok());
     assert_eq!(with(vec![]), Err(ResolveError::NoCommand));
@@ -414,14 +290,8 @@ fn paths_that_are_not_utf8_go_through() {
     request.default_workspace = OsStr::from_bytes(b"/proj/\xff").into();
     request.manifest = Some(OsStr::from_bytes(b"/proj/\xff/belljar.toml").into());
     let spec = resolve(&settings, &request, &host()).unwrap();
-    assert_eq!(
-        spec.workspace.as_ref().unwrap().source.as_bytes(),
-        b"/proj/\xff"
-    );
-    assert_eq!(
-        spec.manifest.as_ref().unwrap().as_bytes(),
-        b"/proj/\xff/belljar.toml"
-    );
+    assert_eq!(spec.workspace.as_ref().unwrap().source.as_bytes(), b"/proj/\xff");
+    assert_eq!(spec.manifest.as_ref().unwrap().as_bytes(), b"/proj/\xff/belljar.toml");
     let json = serde_json::to_string(&spec).unwrap();
     assert_eq!(serde_json::from_str::<RunSpec>(&json).unwrap(), spec);
 }

@@ -31,12 +31,7 @@ fn every_key_is_described() {
         for part in key.split('.') {
             at = &at["properties"][part];
         }
-        assert!(
-            at["description"]
-                .as_str()
-                .is_some_and(|text| text.len() > 3),
-            "{key}"
-        );
+        assert!(at["description"].as_str().is_some_and(|text| text.len() > 3), "{key}");
     }
     assert_eq!(schema["additionalProperties"], false);
 }

@@ -60,55 +60,25 @@ deny = ['x']
 fn everything_that_opens_something_is_found() {
     for (text, want) in [
         ("[sandbox]\nbackend = 'host'", "sandbox.backend"),
-        (
-            "[sandbox]\nfallback = ['docker', 'host']",
-            "sandbox.fallback",
-        ),
+        ("[sandbox]\nfallback = ['docker', 'host']", "sandbox.fallback"),
         ("[sandbox]\noci_runtime = '/tmp/x'", "sandbox.oci_runtime"),
-        (
-            "[sandbox]\nworkspace = { path = '..' }",
-            "sandbox.workspace.path",
-        ),
-        (
-            "[sandbox]\nworkspace = { path = '~' }",
-            "sandbox.workspace.path",
-        ),
-        (
-            "[sandbox]\nworkspace = { path = 'a/../../b' }",
-            "sandbox.workspace.path",
-        ),
+        ("[sandbox]\nworkspace = { path = '..' }", "sandbox.workspace.path"),
+        ("[sandbox]\nworkspace = { path = '~' }", "sandbox.workspace.path"),
+        ("[sandbox]\nworkspace = { path = 'a/../../b' }", "sandbox.workspace.path"),
         ("[sandbox]\nrootfs = '/srv/root'", "sandbox.rootfs"),
-        (
-            "[sandbox]\nmounts = [{ source = '/srv', target = '/d' }]",
-            "sandbox.mounts[0]",
-        ),
-        (
-            "[sandbox]\nmounts = [{ source = '~/x', target = '/d' }]",
-            "sandbox.mounts[0]",
-        ),
-        (
-            "[sandbox]\nmounts = [{ source = '../p2', target = '/d' }]",
-            "sandbox.mounts[0]",
-        ),
+        ("[sandbox]\nmounts = [{ source = '/srv', target = '/d' }]", "sandbox.mounts[0]"),
+        ("[sandbox]\nmounts = [{ source = '~/x', target = '/d' }]", "sandbox.mounts[0]"),
+        ("[sandbox]\nmounts = [{ source = '../p2', target = '/d' }]", "sandbox.mounts[0]"),
         (
             "[sandbox]\nworkspace = { path = 'src' }\nmounts = [{ source = 'lib', target = '/d' }]",
             "sandbox.mounts[0]",
         ),
         ("[sandbox]\ntools = ['bin']", "sandbox.tools[0]"),
-        (
-            "[sandbox]\nallow_source = ['.ssh']",
-            "sandbox.allow_source[0]",
-        ),
-        (
-            "[sandbox]\npass_env = ['AWS_SECRET']",
-            "sandbox.pass_env[0]",
-        ),
+        ("[sandbox]\nallow_source = ['.ssh']", "sandbox.allow_source[0]"),
+        ("[sandbox]\npass_env = ['AWS_SECRET']", "sandbox.pass_env[0]"),
         ("[sandbox]\nenv_file = ['.env']", "sandbox.env_file[0]"),
         ("[network]\nallow = ['x.example']", "network.allow"),
-        (
-            "[network]\nallow_private = ['x.example']",
-            "network.allow_private",
-        ),
+        ("[network]\nallow_private = ['x.example']", "network.allow_private"),
         ("[[route]]\nlisten = 1\nto = 'https://x'", "route[0]"),
         ("[limits]\nmemory = '9g'", "limits.memory"),
         ("[limits]\nmemory = 'none'", "limits.memory"),
@@ -116,10 +86,7 @@ fn everything_that_opens_something_is_found() {
         ("[limits]\ndisk = '11g'", "limits.disk"),
         ("[limits]\noutput = '1g'", "limits.output"),
         ("[limits]\nstop_timeout = '1h'", "limits.stop_timeout"),
-        (
-            "[policy]\nwaive = { 'fs.quota' = 'x' }",
-            "policy.waive.\"fs.quota\"",
-        ),
+        ("[policy]\nwaive = { 'fs.quota' = 'x' }", "policy.waive.\"fs.quota\""),
         ("[agent]\nkind = 'claude'", "agent.kind"),
         ("[agent]\nauth = 'files'", "agent.auth"),
         ("[agent]\nprompt_file = '/etc/passwd'", "agent.prompt_file"),
@@ -140,10 +107,7 @@ fn a_secret_tells_what_it_executes_and_reads() {
         keys(&format!("{secret}command = ['op', 'read']\n")),
         ["secret[0]", "secret[0].command"]
     );
-    assert_eq!(
-        keys(&format!("{secret}file = 'k'\n")),
-        ["secret[0]", "secret[0].file"]
-    );
+    assert_eq!(keys(&format!("{secret}file = 'k'\n")), ["secret[0]", "secret[0].file"]);
 }
 
 #[test]

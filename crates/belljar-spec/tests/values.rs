@@ -15,18 +15,12 @@ fn mode() -> impl Strategy<Value = MountMode> {
 
 /// Any bytes that `-v` can hold in a path.
 fn path_bytes() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(
-        any::<u8>().prop_filter("special", |b| *b != 0 && *b != b':'),
-        1..20,
-    )
+    prop::collection::vec(any::<u8>().prop_filter("special", |b| *b != 0 && *b != b':'), 1..20)
 }
 
 /// The same for `--mount`, where the comma separates.
 fn mount_bytes() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(
-        any::<u8>().prop_filter("special", |b| *b != 0 && *b != b','),
-        1..20,
-    )
+    prop::collection::vec(any::<u8>().prop_filter("special", |b| *b != 0 && *b != b','), 1..20)
 }
 
 fn text() -> impl Strategy<Value = String> {

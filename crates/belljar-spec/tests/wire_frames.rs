@@ -33,16 +33,9 @@ fn read_all(bytes: &[u8]) -> Result<Vec<Frame>, WireError> {
 #[test]
 fn the_valid_sequence_is_accepted() {
     let frames = read_all(&written(&[b"one", b"", b"three"]).concat()).unwrap();
-    let payloads: Vec<&[u8]> = frames
-        .iter()
-        .map(|frame| frame.payload.as_slice())
-        .collect();
+    let payloads: Vec<&[u8]> = frames.iter().map(|frame| frame.payload.as_slice()).collect();
     assert_eq!(payloads, [&b"one"[..], b"", b"three"]);
-    assert!(
-        frames
-            .iter()
-            .all(|frame| (frame.stream, frame.offset) == (3, 11))
-    );
+    assert!(frames.iter().all(|frame| (frame.stream, frame.offset) == (3, 11)));
 }
 
 #[test]
@@ -50,13 +43,7 @@ fn a_replayed_frame_is_refused() {
     let [a, b] = written(&[b"a", b"b"]).try_into().unwrap();
     assert!(read_all(&[a.clone(), b.clone()].concat()).is_ok());
     let again = read_all(&[a.clone(), a, b].concat());
-    assert_eq!(
-        again,
-        Err(WireError::OutOfOrder {
-            expected: 1,
-            found: 0
-        })
-    );
+    assert_eq!(again, Err(WireError::OutOfOrder { expected: 1, found: 0 }));
 }
 
 #[test]
@@ -64,13 +51,7 @@ fn a_reordered_frame_is_refused() {
     let [a, b, c] = written(&[b"a", b"b", b"c"]).try_into().unwrap();
     assert!(read_all(&[a.clone(), b.clone(), c.clone()].concat()).is_ok());
     let swapped = read_all(&[a, c, b].concat());
-    assert_eq!(
-        swapped,
-        Err(WireError::OutOfOrder {
-            expected: 1,
-            found: 2
-        })
-    );
+    assert_eq!(swapped, Err(WireError::OutOfOrder { expected: 1, found: 2 }));
 }
 
 #[test]
@@ -78,13 +59,7 @@ fn a_dropped_frame_is_noticed() {
     let [a, b, c] = written(&[b"a", b"b", b"c"]).try_into().unwrap();
     assert!(read_all(&[&a[..], &b, &c].concat()).is_ok());
     let gap = read_all(&[a, c].concat());
-    assert_eq!(
-        gap,
-        Err(WireError::OutOfOrder {
-            expected: 1,
-            found: 2
-        })
-    );
+    assert_eq!(gap, Err(WireError::OutOfOrder { expected: 1, found: 2 }));
 }
 
 #[test]
@@ -96,10 +71,7 @@ fn every_flipped_bit_is_refused() {
         flipped[at / 8] ^= 1 << (at % 8);
         // A longer length only makes the reader wait for bytes that the MAC then refuses.
         flipped.resize(flipped.len() + MAX_PAYLOAD, 0);
-        let refused = matches!(
-            read_all(&flipped),
-            Err(WireError::BadMac | WireError::TooLong(_))
-        );
+        let refused = matches!(read_all(&flipped), Err(WireError::BadMac | WireError::TooLong(_)));
         assert!(refused, "bit {at}");
     }
 }
@@ -143,11 +115,7 @@ fn the_numbering_goes_on_under_a_new_key() {
     let mut late = FrameReader::new(&key(), Side::Init);
     late.push(&[first, second].concat());
     assert!(late.next_frame().is_ok());
-    assert_eq!(
-        late.next_frame(),
-        Err(WireError::BadMac),
-        "without the new key"
-    );
+    assert_eq!(late.next_frame(), Err(WireError::BadMac), "without the new key");
 }
 
 fn kind() -> impl Strategy<Value = FrameKind> {
@@ -163,27 +131,15 @@ fn kind() -> impl Strategy<Value = FrameKind> {
 
 fn frame() -> impl Strategy<Value = Frame> {
     let payload = prop::collection::vec(any::<u8>(), 0..300);
-    (any::<u32>(), kind(), any::<u64>(), payload).prop_map(|(stream, kind, offset, payload)| {
-        Frame {
-            stream,
-            kind,
-            offset,
-            payload,
-        }
-    })
+    (any::<u32>(), kind(), any::<u64>(), payload)
+        .prop_map(|(stream, kind, offset, payload)| Frame { stream, kind, offset, payload })
 }
 
 fn bytes_of(frames: &[Frame]) -> Vec<u8> {
     let mut writer = FrameWriter::new(&key(), Side::Init);
     let mut bytes = Vec::new();
     for frame in frames {
-        writer.write(
-            frame.stream,
-            frame.kind,
-            frame.offset,
-            &frame.payload,
-            &mut bytes,
-        );
+        writer.write(frame.stream, frame.kind, frame.offset, &frame.payload, &mut bytes);
     }
     bytes
 }

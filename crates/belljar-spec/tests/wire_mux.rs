@@ -38,9 +38,7 @@ fn a_message_longer_than_a_frame_arrives_whole() {
     let long = "x".repeat(3 * MAX_PAYLOAD);
     launcher.send(&long).unwrap();
     carry(&mut launcher, &mut init);
-    let [Arrival::Message(bytes)] = &arrivals(&mut init).unwrap()[..] else {
-        panic!()
-    };
+    let [Arrival::Message(bytes)] = &arrivals(&mut init).unwrap()[..] else { panic!() };
     assert_eq!(parse::<String>(bytes), Ok(long));
 }
 
@@ -50,10 +48,7 @@ fn messages_are_bounded_both_ways() {
     let mut launcher = Mux::new(Side::Launcher);
     assert!(launcher.send(&most).is_ok());
     let over = format!("{most}x");
-    assert_eq!(
-        launcher.send(&over),
-        Err(WireError::MessageTooLong(MAX_MESSAGE))
-    );
+    assert_eq!(launcher.send(&over), Err(WireError::MessageTooLong(MAX_MESSAGE)));
 
     let flood = hostile(|writer, bytes| {
         for _ in 0..=MAX_MESSAGE / MAX_PAYLOAD {
@@ -66,17 +61,8 @@ fn messages_are_bounded_both_ways() {
 #[test]
 fn a_message_that_makes_no_sense_is_an_error() {
     assert!(parse::<ToInit>(br#"{"say":"kill"}"#).is_ok());
-    for bad in [
-        &b""[..],
-        b"{}",
-        br#"{"say":"fly"}"#,
-        b"\xff",
-        br#"{"say":"go"}"#,
-    ] {
-        assert!(
-            matches!(parse::<ToInit>(bad), Err(WireError::BadMessage(_))),
-            "{bad:?}"
-        );
+    for bad in [&b""[..], b"{}", br#"{"say":"fly"}"#, b"\xff", br#"{"say":"go"}"#] {
+        assert!(matches!(parse::<ToInit>(bad), Err(WireError::BadMessage(_))), "{bad:?}");
     }
 }
 
@@ -139,10 +125,7 @@ fn bytes_must_follow_each_other() {
     };
     assert_eq!(at(3).map(|all| all.len()), Ok(2));
     for wrong in [0, 2, 4, u64::MAX] {
-        assert!(
-            matches!(at(wrong), Err(WireError::WrongOffset { .. })),
-            "{wrong}"
-        );
+        assert!(matches!(at(wrong), Err(WireError::WrongOffset { .. })), "{wrong}");
     }
 }
 
@@ -168,10 +151,7 @@ fn only_open_streams_and_the_control_stream_exist() {
     assert!(on(0, FrameKind::MessageEnd).is_ok());
     assert_eq!(on(2, FrameKind::Data), Err(WireError::UnknownStream(2)));
     assert_eq!(on(0, FrameKind::Data), Err(WireError::UnknownStream(0)));
-    assert_eq!(
-        on(1, FrameKind::MessageEnd),
-        Err(WireError::UnknownStream(1))
-    );
+    assert_eq!(on(1, FrameKind::MessageEnd), Err(WireError::UnknownStream(1)));
 }
 
 #[test]
@@ -187,10 +167,7 @@ fn the_number_of_streams_is_bounded_and_a_number_is_free_again() {
     carry(&mut launcher, &mut init);
     carry(&mut init, &mut launcher);
     assert_eq!(arrivals(&mut init), Ok(vec![Arrival::End { stream: 1 }]));
-    assert_eq!(
-        arrivals(&mut launcher),
-        Ok(vec![Arrival::End { stream: 1 }])
-    );
+    assert_eq!(arrivals(&mut launcher), Ok(vec![Arrival::End { stream: 1 }]));
     assert!(launcher.open(1000).is_ok());
 }
 
@@ -202,10 +179,7 @@ fn after_a_reset_nothing_more_is_sent() {
     assert_eq!(launcher.send_data(1, b"abc"), 3);
     init.reset(1);
     carry(&mut init, &mut launcher);
-    assert_eq!(
-        arrivals(&mut launcher),
-        Ok(vec![Arrival::Reset { stream: 1 }])
-    );
+    assert_eq!(arrivals(&mut launcher), Ok(vec![Arrival::Reset { stream: 1 }]));
     assert_eq!(launcher.send_data(1, b"def"), 0);
 }
 

@@ -24,10 +24,7 @@ pub(crate) struct Engines {
 }
 
 pub(crate) fn found(scratch: &Path, identity: &Identity) -> Engines {
-    let mut engines = Engines {
-        programs: Vec::new(),
-        identity: identity.clone(),
-    };
+    let mut engines = Engines { programs: Vec::new(), identity: identity.clone() };
     for name in ["docker", "podman"] {
         let Some(program) = host::find_program(name) else {
             eprintln!("no comparison with {name}: it is not installed");
@@ -75,11 +72,7 @@ fn prepare(program: &Path, scratch: &Path) -> Result<()> {
         "DOCKER_HOST names an engine that may be on another machine"
     );
     let version = command::succeeds(Command::new(program).arg("info"), ANSWER_LIMIT);
-    ensure!(
-        version,
-        "no engine answers within {} s",
-        ANSWER_LIMIT.as_secs()
-    );
+    ensure!(version, "no engine answers within {} s", ANSWER_LIMIT.as_secs());
     let tree = scratch.join("image");
     if !tree.exists() {
         let busybox = guest::busybox(&guest::directory()?)?;
@@ -90,18 +83,11 @@ fn prepare(program: &Path, scratch: &Path) -> Result<()> {
             .context("cannot make the image's files")?;
     }
     let mut tar = command::spawn(
-        Command::new("tar")
-            .arg("-C")
-            .arg(&tree)
-            .args(["-c", "."])
-            .stdout(Stdio::piped()),
+        Command::new("tar").arg("-C").arg(&tree).args(["-c", "."]).stdout(Stdio::piped()),
     )?;
     let archive = tar.stdout.take().context("tar has no stdout")?;
     let mut import = Command::new(program);
-    import
-        .args(["import", "-", IMAGE])
-        .stdin(archive)
-        .stdout(Stdio::null());
+    import.args(["import", "-", IMAGE]).stdin(archive).stdout(Stdio::null());
     let imported = command::check(&mut import, IMPORT_LIMIT);
     // Its reader is gone by now, so it ends.
     tar.wait().context("cannot wait for tar")?;

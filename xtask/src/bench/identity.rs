@@ -41,12 +41,7 @@ impl Identity {
                 .with_context(|| format!("cannot make {}", path.display()))?;
             Ok::<PathBuf, anyhow::Error>(path)
         };
-        Ok(Self {
-            name: name.to_owned(),
-            ids,
-            home: make("home")?,
-            workspace: make("workspace")?,
-        })
+        Ok(Self { name: name.to_owned(), ids, home: make("home")?, workspace: make("workspace")? })
     }
 
     /// A command as this user, in the workspace, with a small environment.
@@ -55,10 +50,7 @@ impl Identity {
         command
             .current_dir(&self.workspace)
             .env_clear()
-            .env(
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            )
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", &self.home)
             .env("BELLJAR_HOME", &self.home);
         if let Some((uid, gid)) = self.ids {

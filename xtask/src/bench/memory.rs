@@ -36,18 +36,13 @@ fn measure(identity: &Identity, launcher: &mut Child) -> Result<Memory> {
     while Instant::now() < deadline {
         let family = descendants(launcher.id())?;
         let init = family.iter().find(|pid| is_init(**pid));
-        let command_runs = family
-            .iter()
-            .any(|pid| name(*pid).as_deref() == Some("sleep"));
+        let command_runs = family.iter().any(|pid| name(*pid).as_deref() == Some("sleep"));
         if let (Some(init), true) = (init, command_runs) {
             // Let it come to rest.
             sleep(Duration::from_millis(300));
             return read(identity, *init);
         }
-        if let Some(status) = launcher
-            .try_wait()
-            .context("cannot wait for the launcher")?
-        {
+        if let Some(status) = launcher.try_wait().context("cannot wait for the launcher")? {
             bail!("the launcher ended with {status} before its PID 1 was seen");
         }
         sleep(Duration::from_millis(20));
@@ -73,29 +68,18 @@ fn kib(text: &str, key: &str) -> Option<u64> {
 
 fn is_init(pid: u32) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    arguments
-        .split(|byte| *byte == 0)
-        .any(|word| word == b"__init")
+    arguments.split(|byte| *byte == 0).any(|word| word == b"__init")
 }
 
 fn name(pid: u32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .ok()
-        .map(|text| text.trim().to_owned())
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|text| text.trim().to_owned())
 }
 
 /// Only our own family is looked at: another belljar may be running on this machine.
 fn descendants(root: u32) -> Result<Vec<u32>> {
     let mut parents = Vec::new();
-    for entry in fs::read_dir("/proc")
-        .context("cannot list the processes")?
-        .flatten()
-    {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        else {
+    for entry in fs::read_dir("/proc").context("cannot list the processes")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
@@ -105,12 +89,7 @@ fn descendants(root: u32) -> Result<Vec<u32>> {
     let mut next = 0;
     while let Some(parent) = family.get(next).copied() {
         next += 1;
-        family.extend(
-            parents
-                .iter()
-                .filter(|(_, of)| *of == parent)
-                .map(|(pid, _)| *pid),
-        );
+        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
     }
     Ok(family)
 }
@@ -139,17 +118,10 @@ mod tests {
 
     #[test]
     fn a_child_of_ours_is_found_and_a_stranger_is_not() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("5")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
         let family = descendants(std::process::id()).unwrap();
         assert!(family.contains(&child.id()));
-        assert!(
-            !descendants(child.id())
-                .unwrap()
-                .contains(&std::process::id())
-        );
+        assert!(!descendants(child.id()).unwrap().contains(&std::process::id()));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -33,10 +33,7 @@ fn parse(words: &[String]) -> Result<Options> {
     if words.next().map(String::as_str) != Some("start") {
         bail!("usage: cargo xtask bench start [--rounds N] [--json FILE]");
     }
-    let mut options = Options {
-        rounds: FEWEST_ROUNDS,
-        json: None,
-    };
+    let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--rounds" => {
@@ -82,11 +79,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
         fs::write(path, table::json(&measured, &memory, options.rounds)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(if measured.iter().any(failed_ours) {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if measured.iter().any(failed_ours) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn failed_ours(measured: &Measured) -> bool {

@@ -76,12 +76,7 @@ pub(crate) fn cases(identity: &Identity, belljar: &Path) -> Vec<Case> {
         let words = BELLJAR.iter().chain(more).chain(&["--"]);
         words.map(|word| (*word).to_owned()).collect::<Vec<_>>()
     };
-    cases.push(case(
-        BELLJAR_NO_LIMITS,
-        belljar,
-        run(&LIMITS_OFF),
-        Then::Nothing,
-    ));
+    cases.push(case(BELLJAR_NO_LIMITS, belljar, run(&LIMITS_OFF), Then::Nothing));
     cases.push(case(BELLJAR_LIMITS, belljar, run(&[]), Then::Nothing));
     cases
 }
@@ -105,20 +100,13 @@ fn bwrap_words(workspace: &Path) -> Vec<String> {
         // A link on a merged system, a directory of its own on others.
         match std::fs::read_link(name) {
             Ok(target) => {
-                words.extend([
-                    "--symlink".into(),
-                    target.display().to_string(),
-                    name.into(),
-                ]);
+                words.extend(["--symlink".into(), target.display().to_string(), name.into()]);
             }
             Err(_) => words.extend(["--ro-bind-try".into(), name.into(), name.into()]),
         }
     }
     words.extend(
-        [
-            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind",
-        ]
-        .map(str::to_owned),
+        ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind"].map(str::to_owned),
     );
     words.push(workspace.display().to_string());
     words.extend(["/workspace", "--chdir", "/workspace", "--"].map(str::to_owned));

@@ -38,9 +38,7 @@ impl Times {
     /// In milliseconds; the nearest rank.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.sorted.len() * percent).div_ceil(100).max(1);
-        self.sorted
-            .get(rank - 1)
-            .map_or(f64::NAN, |time| time.as_secs_f64() * 1000.0)
+        self.sorted.get(rank - 1).map_or(f64::NAN, |time| time.as_secs_f64() * 1000.0)
     }
 }
 
@@ -60,17 +58,9 @@ pub(crate) fn measure(cases: Vec<Case>, rounds: usize) -> Result<Vec<Measured>> 
         };
         let failure = warm_up(&case).err().map(|error| format!("{error:#}"));
         if let Some(why) = &failure {
-            eprintln!(
-                "{} as {}: not measured: {why}",
-                case.name, case.identity.name
-            );
+            eprintln!("{} as {}: not measured: {why}", case.name, case.identity.name);
         }
-        running.push(Running {
-            case,
-            record,
-            times: Vec::with_capacity(rounds),
-            failure,
-        });
+        running.push(Running { case, record, times: Vec::with_capacity(rounds), failure });
     }
     let count = running.len();
     eprintln!("{rounds} rounds of {count} cases");
@@ -92,22 +82,14 @@ pub(crate) fn measure(cases: Vec<Case>, rounds: usize) -> Result<Vec<Measured>> 
 impl Running {
     fn start_once(&mut self) -> Result<Duration> {
         let mut command = self.case.command();
-        command
-            .arg("/bin/true")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.arg("/bin/true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let started = Instant::now();
         // No time limit here: polling would be measured too. The warm-up showed that it ends.
         let status = command.status().context("cannot start it")?;
         if let Some(record) = &mut self.record {
             for _ in 0..2 {
-                record
-                    .write_all(&RECORD)
-                    .context("cannot write the peer's record")?;
-                record
-                    .sync_data()
-                    .context("cannot sync the peer's record")?;
+                record.write_all(&RECORD).context("cannot write the peer's record")?;
+                record.sync_data().context("cannot sync the peer's record")?;
             }
         }
         let time = started.elapsed();
@@ -120,11 +102,7 @@ impl Running {
             Some(why) => Err(why),
             None => Ok(Times::new(self.times)),
         };
-        Measured {
-            name: self.case.name,
-            user: self.case.identity.name,
-            times,
-        }
+        Measured { name: self.case.name, user: self.case.identity.name, times }
     }
 }
 
@@ -141,26 +119,16 @@ fn warm_up(case: &Case) -> Result<()> {
     for _ in 0..WARM_UP {
         let mut command = case.command();
         command.args(["/bin/echo", "sealed"]);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command::spawn(&mut command)?;
         let ended = command::wait(&mut child, ONE_START_LIMIT)?;
-        let output = child
-            .wait_with_output()
-            .context("cannot read what it printed")?;
-        let said = String::from_utf8_lossy(&output.stderr)
-            .trim()
-            .replace('\n', "; ");
+        let output = child.wait_with_output().context("cannot read what it printed")?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         match ended {
             Ended::TimedOut => bail!("it did not end within {} s", ONE_START_LIMIT.as_secs()),
             Ended::Exited(status) => ensure!(status.success(), "it ended with {status}: {said}"),
         }
-        ensure!(
-            output.stdout == b"sealed\n",
-            "the command inside did not run: {said}"
-        );
+        ensure!(output.stdout == b"sealed\n", "the command inside did not run: {said}");
     }
     Ok(())
 }

@@ -79,10 +79,7 @@ struct Target {
 fn targets(measured: &[Measured], memory: &[Memory]) -> Vec<Target> {
     let mut targets = Vec::new();
     let ours = [BELLJAR_NO_LIMITS, BELLJAR_LIMITS];
-    for case in measured
-        .iter()
-        .filter(|case| ours.contains(&case.name.as_str()))
-    {
+    for case in measured.iter().filter(|case| ours.contains(&case.name.as_str())) {
         let Some(own) = p50(case) else { continue };
         let who = format!("{} as {}", case.name, case.user);
         if let Some(peer) = p50_of(measured, BWRAP_SYNCED, &case.user) {
@@ -92,10 +89,7 @@ fn targets(measured: &[Measured], memory: &[Memory]) -> Vec<Target> {
                 held: own / peer <= MOST_OF_BWRAP,
             });
         }
-        let docker = measured
-            .iter()
-            .find(|case| case.name == "docker run")
-            .and_then(p50);
+        let docker = measured.iter().find(|case| case.name == "docker run").and_then(p50);
         if let Some(docker) = docker {
             targets.push(Target {
                 what: format!("{who}, at least {LEAST_OF_DOCKER} x faster than docker run"),
@@ -110,10 +104,7 @@ fn targets(measured: &[Measured], memory: &[Memory]) -> Vec<Target> {
             |kib| format!("{kib} KiB counting shared pages in parts"),
         );
         targets.push(Target {
-            what: format!(
-                "PID 1 as {}, at most {MOST_RESIDENT_KIB} KiB resident",
-                one.user
-            ),
+            what: format!("PID 1 as {}, at most {MOST_RESIDENT_KIB} KiB resident", one.user),
             value: format!("{} KiB, {proportional}", one.resident_kib),
             held: one.resident_kib <= MOST_RESIDENT_KIB,
         });
@@ -133,8 +124,5 @@ fn p50(case: &Measured) -> Option<f64> {
 }
 
 fn p50_of(measured: &[Measured], name: &str, user: &str) -> Option<f64> {
-    measured
-        .iter()
-        .find(|case| case.name == name && case.user == user)
-        .and_then(p50)
+    measured.iter().find(|case| case.name == name && case.user == user).and_then(p50)
 }

@@ -64,21 +64,12 @@ pub(crate) struct Files<'a> {
 pub(crate) fn boot(files: &Files<'_>, jobs: &[Job], limit: Duration) -> Result<Booted> {
     let started = Instant::now();
     let mut child = start(files)?;
-    let output = child
-        .stdout
-        .take()
-        .context("the virtual machine has no stdout")?;
+    let output = child.stdout.take().context("the virtual machine has no stdout")?;
     let lines = read_lines(output);
     let log =
         File::create(files.log).with_context(|| format!("cannot make {}", files.log.display()))?;
-    let mut console = Console {
-        jobs,
-        log,
-        running: None,
-        output: Vec::new(),
-        results: Vec::new(),
-        done: false,
-    };
+    let mut console =
+        Console { jobs, log, running: None, output: Vec::new(), results: Vec::new(), done: false };
     let followed = console.follow(&lines, started + limit);
     // Whatever happened, the machine is ours and must not outlive this function.
     let in_time = matches!(followed, Ok(InTime::Yes));
@@ -93,11 +84,7 @@ pub(crate) fn boot(files: &Files<'_>, jobs: &[Job], limit: Duration) -> Result<B
         (true, true) => Ending::Done,
         (true, false) => Ending::Early,
     };
-    Ok(Booted {
-        results: console.results,
-        ending,
-        took: started.elapsed(),
-    })
+    Ok(Booted { results: console.results, ending, took: started.elapsed() })
 }
 
 fn start(files: &Files<'_>) -> Result<Child> {
@@ -112,21 +99,11 @@ fn start(files: &Files<'_>) -> Result<Child> {
         None => Command::new(qemu),
     };
     command.args(MACHINE).arg(KERNEL_LINE);
-    command
-        .arg("-kernel")
-        .arg(files.kernel)
-        .arg("-initrd")
-        .arg(files.initramfs);
-    let disk = files
-        .disk
-        .to_str()
-        .context("the disk's path is not UTF-8")?;
+    command.arg("-kernel").arg(files.kernel).arg("-initrd").arg(files.initramfs);
+    let disk = files.disk.to_str().context("the disk's path is not UTF-8")?;
     // A comma in a value is written twice. The disk is thrown away: no need to sync it.
     let disk = disk.replace(',', ",,");
-    command.args([
-        "-drive",
-        &format!("file={disk},format=raw,if=none,id=root,cache=unsafe"),
-    ]);
+    command.args(["-drive", &format!("file={disk},format=raw,if=none,id=root,cache=unsafe")]);
     command.args(["-device", "virtio-blk-pci,drive=root"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command::spawn(&mut command)
@@ -138,10 +115,7 @@ fn read_lines(output: ChildStdout) -> Receiver<String> {
     thread::spawn(move || {
         let mut reader = BufReader::new(output);
         let mut line = Vec::new();
-        while reader
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|count| count > 0)
-        {
+        while reader.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
             let text = String::from_utf8_lossy(&line).trim_end().to_owned();
             if sender.send(text).is_err() {
                 break;
@@ -176,10 +150,7 @@ impl Console<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Ok(InTime::Yes),
                 Err(RecvTimeoutError::Timeout) => {
                     self.show_output();
-                    let job = self
-                        .running
-                        .as_deref()
-                        .unwrap_or("none: it did not come that far");
+                    let job = self.running.as_deref().unwrap_or("none: it did not come that far");
                     eprintln!("    the guest's time is over; running job: {job}");
                     return Ok(InTime::No);
                 }
@@ -197,11 +168,7 @@ impl Console<'_> {
             Said::Note(note) => eprintln!("    guest: {note}"),
             Said::Done => self.done = true,
             Said::Output => self.output.push(line),
-            Said::Ended {
-                name,
-                passed,
-                detail,
-            } => self.ended(name, passed, &detail),
+            Said::Ended { name, passed, detail } => self.ended(name, passed, &detail),
         }
         Ok(())
     }
@@ -214,10 +181,7 @@ impl Console<'_> {
         match &verdict {
             Verdict::Passed(None) => eprintln!("    {name}: ok"),
             Verdict::Passed(Some(counts)) => {
-                eprintln!(
-                    "    {name}: ok, {} tests, {} ignored",
-                    counts.passed, counts.ignored
-                );
+                eprintln!("    {name}: ok, {} tests, {} ignored", counts.passed, counts.ignored);
             }
             Verdict::Failed(why) => {
                 self.show_output();

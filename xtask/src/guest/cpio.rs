@@ -52,8 +52,7 @@ impl Archive {
         ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes
-                .extend_from_slice(format!("{field:08X}").as_bytes());
+            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
         }
         self.bytes.extend_from_slice(path.as_bytes());
         self.bytes.push(0);
@@ -84,10 +83,6 @@ mod tests {
         let second: usize = (second as usize).next_multiple_of(4);
         assert_eq!(&bytes[second..second + 6], b"070701");
         assert_eq!(&bytes[second + 54..second + 62], b"00000005");
-        assert!(
-            bytes
-                .windows(TRAILER.len())
-                .any(|window| window == TRAILER.as_bytes())
-        );
+        assert!(bytes.windows(TRAILER.len()).any(|window| window == TRAILER.as_bytes()));
     }
 }

@@ -44,28 +44,18 @@ pub(crate) fn busybox(directory: &Path) -> Result<PathBuf> {
         unpack(BUSYBOX, &busybox)?;
     }
     let programs = ["bin/busybox", "usr/bin/busybox"].map(|place| busybox.join(place));
-    programs
-        .into_iter()
-        .find(|file| file.exists())
-        .with_context(|| spoiled(&busybox))
+    programs.into_iter().find(|file| file.exists()).with_context(|| spoiled(&busybox))
 }
 
 fn spoiled(directory: &Path) -> String {
-    format!(
-        "{} does not hold what it should; remove it and try again",
-        directory.display()
-    )
+    format!("{} does not hold what it should; remove it and try again", directory.display())
 }
 
 fn only_entry(directory: &Path, prefix: &str) -> Option<PathBuf> {
-    let mut names: Vec<PathBuf> = fs::read_dir(directory)
-        .ok()?
-        .flatten()
-        .map(|e| e.path())
-        .collect();
+    let mut names: Vec<PathBuf> =
+        fs::read_dir(directory).ok()?.flatten().map(|e| e.path()).collect();
     names.retain(|path| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
     });
     names.sort();
     names.into_iter().next()
@@ -107,14 +97,7 @@ fn unpack(package: &str, target: &Path) -> Result<()> {
     with_fresh_lists(|| {
         let mut apt = Command::new("apt-get");
         // As root apt would download as a user of its own, who may not write here.
-        apt.args([
-            "-qq",
-            "-o",
-            "APT::Sandbox::User=root",
-            "-o",
-            "Acquire::Retries=3",
-            "download",
-        ]);
+        apt.args(["-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download"]);
         command::check(apt.arg(package).current_dir(&partial), LIMIT)
     })?;
     let Some(archive) = only_entry(&partial, package) else {

@@ -31,10 +31,7 @@ const FILES: [(&str, &str); 6] = [
     ),
     ("etc/group", "root:x:0:\ntester:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hosts", "127.0.0.1 localhost guest\n::1 localhost\n"),
-    (
-        "etc/nsswitch.conf",
-        "passwd: files\ngroup: files\nhosts: files\n",
-    ),
+    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
     ("etc/hostname", "guest\n"),
 ];
 
@@ -53,17 +50,8 @@ pub(crate) fn initramfs(parts: &Parts, target: &Path) -> Result<()> {
     }
     let busybox = read(&parts.busybox)?;
     archive.executable("bin/busybox", &busybox);
-    for applet in [
-        "sh",
-        "mount",
-        "umount",
-        "insmod",
-        "cat",
-        "sleep",
-        "reboot",
-        "switch_root",
-        "[",
-    ] {
+    for applet in ["sh", "mount", "umount", "insmod", "cat", "sleep", "reboot", "switch_root", "["]
+    {
         archive.link(&format!("bin/{applet}"), "busybox");
     }
     let mut order = String::new();
@@ -95,15 +83,8 @@ pub(crate) fn disk(
         fs::remove_file(target).with_context(|| format!("cannot remove {}", target.display()))?;
     }
     let mut command = Command::new(mke2fs);
-    command
-        .args(["-q", "-F", "-t", "ext4", "-d"])
-        .arg(&tree)
-        .arg(target)
-        .arg(size);
-    command::check(
-        command.stdin(Stdio::null()).stdout(Stdio::null()),
-        Duration::from_secs(120),
-    )?;
+    command.args(["-q", "-F", "-t", "ext4", "-d"]).arg(&tree).arg(target).arg(size);
+    command::check(command.stdin(Stdio::null()).stdout(Stdio::null()), Duration::from_secs(120))?;
     fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))
 }
 
@@ -154,11 +135,7 @@ fn size_of(directory: &Path) -> Result<u64> {
     for entry in fs::read_dir(directory).with_context(cannot)? {
         let entry = entry.with_context(cannot)?;
         let found = entry.metadata().with_context(cannot)?;
-        total += if found.is_dir() {
-            size_of(&entry.path())?
-        } else {
-            found.len()
-        };
+        total += if found.is_dir() { size_of(&entry.path())? } else { found.len() };
     }
     Ok(total)
 }

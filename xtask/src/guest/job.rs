@@ -9,7 +9,8 @@ const TEST_SECONDS: u32 = 300;
 const SMOKE_SECONDS: u32 = 120;
 
 /// The output is looked at, so that an executable that does nothing does not pass.
-const SMOKE_RUN: &str = r#"test "$(belljar run --no-config --workspace none -- echo sealed)" = sealed"#;
+const SMOKE_RUN: &str =
+    r#"test "$(belljar run --no-config --workspace none -- echo sealed)" = sealed"#;
 const SMOKE_DOCTOR: &str = "belljar doctor >/run/doctor; code=$?; cat /run/doctor
 grep -q jail /run/doctor && exit $code";
 
@@ -78,21 +79,14 @@ pub(crate) fn all(artifacts: &Artifacts) -> Vec<Job> {
         Job::command("run-as-user", As::Tester, &["sh", "-c", SMOKE_RUN]),
         Job::command("doctor", As::Root, &["sh", "-c", SMOKE_DOCTOR]),
     ];
-    for test in artifacts
-        .tests
-        .iter()
-        .filter(|test| test.name.starts_with("jail_"))
-    {
+    for test in artifacts.tests.iter().filter(|test| test.name.starts_with("jail_")) {
         jobs.push(Job {
             name: test.name.clone(),
             kind: Kind::Tests,
             run_as: As::Root,
             seconds: TEST_SECONDS,
             executable: Some(test.path.clone()),
-            words: vec![
-                format!("/guest/{}", test.name),
-                "--test-threads=1".to_owned(),
-            ],
+            words: vec![format!("/guest/{}", test.name), "--test-threads=1".to_owned()],
         });
     }
     jobs

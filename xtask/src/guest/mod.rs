@@ -44,12 +44,8 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
             "--release" => profile = Profile::Release,
             "--self-test" => work = Work::SelfTest,
             "--timeout" => {
-                let seconds = words
-                    .next()
-                    .context("--timeout needs a number of seconds")?;
-                let seconds = seconds
-                    .parse()
-                    .context("--timeout needs a number of seconds")?;
+                let seconds = words.next().context("--timeout needs a number of seconds")?;
+                let seconds = seconds.parse().context("--timeout needs a number of seconds")?;
                 limit = Duration::from_secs(seconds);
             }
             unknown => bail!("`cargo xtask guest` has no option `{unknown}`"),
@@ -115,12 +111,7 @@ fn boot_with(belljar: Option<&Path>, jobs: &[Job], limit: Duration) -> Result<Bo
     image::initramfs(&parts, &initramfs)?;
     image::disk(&parts, belljar, jobs, &disk)?;
     eprintln!("booting {}", parts.kernel.display());
-    let files = Files {
-        kernel: &parts.kernel,
-        initramfs: &initramfs,
-        disk: &disk,
-        log: &log,
-    };
+    let files = Files { kernel: &parts.kernel, initramfs: &initramfs, disk: &disk, log: &log };
     let booted = boot::boot(&files, jobs, limit);
     fs::remove_file(&disk).with_context(|| format!("cannot remove {}", disk.display()))?;
     eprintln!("the guest's console is in {}", log.display());
@@ -131,23 +122,14 @@ fn boot_with(belljar: Option<&Path>, jobs: &[Job], limit: Duration) -> Result<Bo
 fn conclude(jobs: &[Job], booted: &Booted) -> Result<()> {
     let passed = |job: &&Job| {
         let mut own = booted.results.iter().filter(|(name, _)| *name == job.name);
-        matches!(
-            (own.next(), own.next()),
-            (Some((_, Verdict::Passed(_))), None)
-        )
+        matches!((own.next(), own.next()), (Some((_, Verdict::Passed(_))), None))
     };
-    let bad: Vec<&str> = jobs
-        .iter()
-        .filter(|job| !passed(job))
-        .map(|job| job.name.as_str())
-        .collect();
-    let counts = booted
-        .results
-        .iter()
-        .filter_map(|(_, verdict)| match verdict {
-            Verdict::Passed(counts) => *counts,
-            Verdict::Failed(_) => None,
-        });
+    let bad: Vec<&str> =
+        jobs.iter().filter(|job| !passed(job)).map(|job| job.name.as_str()).collect();
+    let counts = booted.results.iter().filter_map(|(_, verdict)| match verdict {
+        Verdict::Passed(counts) => *counts,
+        Verdict::Failed(_) => None,
+    });
     println!(
         "guest: {} passed, {} failed, {} single tests, {:.1} s",
         jobs.len() - bad.len(),
@@ -158,13 +140,7 @@ fn conclude(jobs: &[Job], booted: &Booted) -> Result<()> {
     match booted.ending {
         Ending::Done if bad.is_empty() => Ok(()),
         Ending::Done => bail!("failed in the guest: {}", bad.join(", ")),
-        Ending::Early => bail!(
-            "the guest went off too early; not passed: {}",
-            bad.join(", ")
-        ),
-        Ending::Killed => bail!(
-            "the guest hung and was killed; not passed: {}",
-            bad.join(", ")
-        ),
+        Ending::Early => bail!("the guest went off too early; not passed: {}", bad.join(", ")),
+        Ending::Killed => bail!("the guest hung and was killed; not passed: {}", bad.join(", ")),
     }
 }

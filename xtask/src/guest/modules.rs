@@ -11,15 +11,8 @@ use anyhow::{Context, Result};
 use crate::command;
 
 /// The disk, and what the jail mounts. What a kernel has built in is not there as a file.
-const WANTED: [&str; 7] = [
-    "virtio_pci",
-    "virtio_blk",
-    "crc32c_generic",
-    "crc32c-intel",
-    "ext4",
-    "overlay",
-    "virtio_rng",
-];
+const WANTED: [&str; 7] =
+    ["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "ext4", "overlay", "virtio_rng"];
 
 pub(crate) struct Module {
     pub(crate) name: String,
@@ -82,11 +75,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let mut unpack = Command::new(program);
     let output = unpack.arg("-dc").arg(path).output();
     let output = output.with_context(|| format!("cannot start `{}`", command::line(&unpack)))?;
-    anyhow::ensure!(
-        output.status.success(),
-        "`{}` failed",
-        command::line(&unpack)
-    );
+    anyhow::ensure!(output.status.success(), "`{}` failed", command::line(&unpack));
     Ok(output.stdout)
 }
 
@@ -96,15 +85,9 @@ fn dependencies(contents: &[u8]) -> Vec<String> {
     let Some(start) = contents.windows(KEY.len()).position(|window| window == KEY) else {
         return Vec::new();
     };
-    let value = contents[start + KEY.len()..]
-        .split(|byte| *byte == 0)
-        .next()
-        .unwrap_or_default();
+    let value = contents[start + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(value);
-    text.split(',')
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
+    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -123,10 +106,7 @@ mod tests {
 
     #[test]
     fn compressed_modules_count_and_other_files_do_not() {
-        assert_eq!(
-            module_name(Path::new("/m/crc32c-intel.ko.xz")).unwrap(),
-            "crc32c_intel"
-        );
+        assert_eq!(module_name(Path::new("/m/crc32c-intel.ko.xz")).unwrap(), "crc32c_intel");
         assert!(module_name(Path::new("/m/modules.builtin")).is_none());
     }
 }

@@ -13,57 +13,29 @@ use super::{boot_with, conclude};
 pub(super) fn run() -> Result<()> {
     let good = Job::command("good", As::Root, &["sh", "-c", SURROUNDINGS]);
     let user = Job::command("user", As::Tester, &["sh", "-c", "test $(id -u) = 1000"]);
-    let bad = Job::command(
-        "bad",
-        As::Root,
-        &["sh", "-c", "echo this one fails; exit 7"],
-    );
+    let bad = Job::command("bad", As::Root, &["sh", "-c", "echo this one fails; exit 7"]);
     let slow = Job {
         seconds: 2,
-        ..Job::command(
-            "slow",
-            As::Root,
-            &["sh", "-c", "echo this one is stopped; sleep 1000"],
-        )
+        ..Job::command("slow", As::Root, &["sh", "-c", "echo this one is stopped; sleep 1000"])
     };
     let jobs = [good, user, bad, slow];
     let booted = boot_with(None, &jobs, Duration::from_secs(120))?;
-    ensure!(
-        booted.ending == Ending::Done,
-        "the guest ended with {:?}",
-        booted.ending
-    );
+    ensure!(booted.ending == Ending::Done, "the guest ended with {:?}", booted.ending);
     for (name, verdict) in &booted.results {
         let expected = name == "good" || name == "user";
         let passed = matches!(verdict, Verdict::Passed(_));
         ensure!(passed == expected, "{name} was judged wrongly");
     }
     ensure!(booted.results.len() == jobs.len(), "a job has no result");
-    ensure!(
-        conclude(&jobs, &booted).is_err(),
-        "a failing job did not fail the whole"
-    );
+    ensure!(conclude(&jobs, &booted).is_err(), "a failing job did not fail the whole");
 
     eprintln!("now a guest that hangs; it is killed after 20 s");
-    let hang = Job {
-        seconds: 1000,
-        ..Job::command("hang", As::Root, &["sleep", "1000"])
-    };
+    let hang = Job { seconds: 1000, ..Job::command("hang", As::Root, &["sleep", "1000"]) };
     let jobs = [hang];
     let booted = boot_with(None, &jobs, Duration::from_secs(20))?;
-    ensure!(
-        booted.ending == Ending::Killed,
-        "the guest ended with {:?}",
-        booted.ending
-    );
-    ensure!(
-        booted.took < Duration::from_secs(45),
-        "killing it took too long"
-    );
-    ensure!(
-        conclude(&jobs, &booted).is_err(),
-        "a hung guest did not fail the whole"
-    );
+    ensure!(booted.ending == Ending::Killed, "the guest ended with {:?}", booted.ending);
+    ensure!(booted.took < Duration::from_secs(45), "killing it took too long");
+    ensure!(conclude(&jobs, &booted).is_err(), "a hung guest did not fail the whole");
 
     println!("guest self-test: ok");
     Ok(())

@@ -24,11 +24,7 @@ pub(crate) fn parse(line: &str) -> Said {
         "GUEST-DONE" => Said::Done,
         "GUEST-RESULT" => {
             let (name, detail) = rest.split_once(' ').unwrap_or((rest, ""));
-            Said::Ended {
-                name: name.to_owned(),
-                passed: detail == "ok",
-                detail: detail.to_owned(),
-            }
+            Said::Ended { name: name.to_owned(), passed: detail == "ok", detail: detail.to_owned() }
         }
         _ => Said::Output,
     }
@@ -44,10 +40,7 @@ pub(crate) struct Counts {
 
 /// The last `test result: ok. 3 passed; 0 failed; 1 ignored; …` line.
 pub(crate) fn counts(output: &[String]) -> Option<Counts> {
-    let line = output
-        .iter()
-        .rev()
-        .find_map(|line| line.strip_prefix("test result: "))?;
+    let line = output.iter().rev().find_map(|line| line.strip_prefix("test result: "))?;
     let (_, numbers) = line.split_once(". ")?;
     let mut counts = Counts::default();
     for part in numbers.split("; ") {
@@ -76,10 +69,9 @@ pub(crate) fn judge(job: &Job, passed: bool, detail: &str, output: &[String]) ->
         (Kind::Tests, true, Some(counts)) if counts.failed == 0 && counts.passed > 0 => {
             Verdict::Passed(Some(counts))
         }
-        (Kind::Tests, true, Some(counts)) => Verdict::Failed(format!(
-            "{} tests passed, {} failed",
-            counts.passed, counts.failed
-        )),
+        (Kind::Tests, true, Some(counts)) => {
+            Verdict::Failed(format!("{} tests passed, {} failed", counts.passed, counts.failed))
+        }
         (Kind::Tests, true, None) => Verdict::Failed("printed no test result".into()),
     }
 }
@@ -90,10 +82,7 @@ mod tests {
     use super::*;
 
     fn tests_job() -> Job {
-        Job {
-            kind: Kind::Tests,
-            ..Job::command("jail_x", As::Root, &[])
-        }
+        Job { kind: Kind::Tests, ..Job::command("jail_x", As::Root, &[]) }
     }
 
     fn output(line: &str) -> Vec<String> {
@@ -104,46 +93,24 @@ mod tests {
     fn the_protocol_is_read() {
         assert!(matches!(parse("GUEST-BEGIN a"), Said::Began(name) if name == "a"));
         assert!(matches!(parse("GUEST-DONE"), Said::Done));
-        assert!(matches!(
-            parse("GUEST-RESULT a ok"),
-            Said::Ended { passed: true, .. }
-        ));
+        assert!(matches!(parse("GUEST-RESULT a ok"), Said::Ended { passed: true, .. }));
         let failed = parse("GUEST-RESULT a fail (exit code 101)");
         assert!(
             matches!(failed, Said::Ended { passed: false, detail, .. } if detail.contains("101"))
         );
-        assert!(matches!(
-            parse("GUEST-RESULT a okay"),
-            Said::Ended { passed: false, .. }
-        ));
+        assert!(matches!(parse("GUEST-RESULT a okay"), Said::Ended { passed: false, .. }));
         assert!(matches!(parse("x GUEST-RESULT a ok"), Said::Output));
     }
 
     #[test]
     fn a_test_executable_must_have_run_a_test() {
         let good = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
-        let expected = Counts {
-            passed: 3,
-            failed: 0,
-            ignored: 1,
-        };
+        let expected = Counts { passed: 3, failed: 0, ignored: 1 };
         assert_eq!(counts(&output(good)), Some(expected));
-        assert!(matches!(
-            judge(&tests_job(), true, "ok", &output(good)),
-            Verdict::Passed(_)
-        ));
+        assert!(matches!(judge(&tests_job(), true, "ok", &output(good)), Verdict::Passed(_)));
         let none = "test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured";
-        assert!(matches!(
-            judge(&tests_job(), true, "ok", &output(none)),
-            Verdict::Failed(_)
-        ));
-        assert!(matches!(
-            judge(&tests_job(), true, "ok", &[]),
-            Verdict::Failed(_)
-        ));
-        assert!(matches!(
-            judge(&tests_job(), false, "fail", &output(good)),
-            Verdict::Failed(_)
-        ));
+        assert!(matches!(judge(&tests_job(), true, "ok", &output(none)), Verdict::Failed(_)));
+        assert!(matches!(judge(&tests_job(), true, "ok", &[]), Verdict::Failed(_)));
+        assert!(matches!(judge(&tests_job(), false, "fail", &output(good)), Verdict::Failed(_)));
     }
 }

@@ -28,10 +28,7 @@ impl Delegated {
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup").context("cannot read own cgroup")?;
         let hierarchies = hierarchies(&mounts, &own);
-        let mut made = Self {
-            directories: Vec::new(),
-            procs: Vec::new(),
-        };
+        let mut made = Self { directories: Vec::new(), procs: Vec::new() };
         if hierarchies.v1.is_empty() {
             let (mount, own) = hierarchies.v2.context("no cgroup hierarchy is mounted")?;
             made.delegate_v2(&mount, &own, user)?;
@@ -45,22 +42,14 @@ impl Delegated {
 
     /// The `cgroup.procs` files that a process's id is written into to start it in the subtree.
     pub(crate) fn environment(&self) -> (String, String) {
-        let procs: Vec<String> = self
-            .procs
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let procs: Vec<String> = self.procs.iter().map(|path| path.display().to_string()).collect();
         ("BELLJAR_TEST_DELEGATED".into(), procs.join(","))
     }
 
     fn delegate_v1(&mut self, parent: &Path, user: &TestUser) -> Result<()> {
         let directory = parent.join(NAME);
         self.make(&directory)?;
-        for path in [
-            directory.clone(),
-            directory.join("cgroup.procs"),
-            directory.join("tasks"),
-        ] {
+        for path in [directory.clone(), directory.join("cgroup.procs"), directory.join("tasks")] {
             give(&path, user)?;
         }
         self.procs.push(directory.join("cgroup.procs"));
@@ -70,10 +59,7 @@ impl Delegated {
     /// Only a cgroup without processes may hand controllers down, so the subtree cannot be right
     /// below ours; the nearest ancestor that works is taken.
     fn delegate_v2(&mut self, mount: &Path, own: &Path, user: &TestUser) -> Result<()> {
-        let candidates = own
-            .ancestors()
-            .skip(1)
-            .take_while(|ancestor| ancestor.starts_with(mount));
+        let candidates = own.ancestors().skip(1).take_while(|ancestor| ancestor.starts_with(mount));
         let parent = candidates
             .chain([mount])
             .find(|ancestor| {
@@ -160,10 +146,7 @@ struct Hierarchies {
 }
 
 fn hierarchies(mounts: &str, own: &str) -> Hierarchies {
-    let mut found = Hierarchies {
-        v1: Vec::new(),
-        v2: None,
-    };
+    let mut found = Hierarchies { v1: Vec::new(), v2: None };
     for line in mounts.lines() {
         let Some((left, right)) = line.split_once(" - ") else {
             continue;
@@ -195,10 +178,7 @@ fn own_path<'a>(own: &'a str, controllers: &[&str]) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
-        names
-            .split(',')
-            .any(|name| controllers.contains(&name))
-            .then_some(path)
+        names.split(',').any(|name| controllers.contains(&name)).then_some(path)
     })
 }
 
@@ -214,22 +194,13 @@ mod tests {
                       35 31 0:32 / /c/unified rw - cgroup2 cgroup2 rw\n";
         let own = "3:cpu,cpuacct:/\n2:memory:/a/b\n1:cpuset:/\n0::/\n";
         let found = hierarchies(mounts, own);
-        assert_eq!(
-            found.v1,
-            [PathBuf::from("/c/cpu"), PathBuf::from("/c/memory/a/b")]
-        );
+        assert_eq!(found.v1, [PathBuf::from("/c/cpu"), PathBuf::from("/c/memory/a/b")]);
     }
 
     #[test]
     fn v2_names_the_mount_and_our_own_cgroup() {
-        let found = hierarchies(
-            "30 1 0:26 / /c rw - cgroup2 cgroup2 rw\n",
-            "0::/user/session\n",
-        );
+        let found = hierarchies("30 1 0:26 / /c rw - cgroup2 cgroup2 rw\n", "0::/user/session\n");
         assert!(found.v1.is_empty());
-        assert_eq!(
-            found.v2,
-            Some((PathBuf::from("/c"), PathBuf::from("/c/user/session")))
-        );
+        assert_eq!(found.v2, Some((PathBuf::from("/c"), PathBuf::from("/c/user/session"))));
     }
 }

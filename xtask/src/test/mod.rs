@@ -45,11 +45,8 @@ struct Options {
 }
 
 fn parse(words: &[String]) -> Result<Options> {
-    let mut options = Options {
-        scope: Scope::All,
-        effort: Effort::Normal,
-        runner_arguments: Vec::new(),
-    };
+    let mut options =
+        Options { scope: Scope::All, effort: Effort::Normal, runner_arguments: Vec::new() };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match (word.as_str(), options.scope) {
@@ -79,24 +76,13 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
         }
     }
     print!("{}", report.summary());
-    Ok(if report.failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("fmt", || cargo_check(&["fmt", "--all", "--check"]));
     report.step("clippy", || {
-        cargo_check(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ])
+        cargo_check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
     report.step("deny", deny);
 
@@ -126,9 +112,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("tests", || tests(options, &environment));
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
-        cargo
-            .args(["test", "--doc", "--workspace"])
-            .envs(environment.iter().cloned());
+        cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
         command::check(&mut cargo, CHECK_LIMIT)?;
         Ok(Outcome::Passed)
     });
@@ -163,17 +147,13 @@ fn rootless_surroundings(
             Ok(Outcome::Passed)
         }
         // A container's cgroups are often read-only; that is no fault of the project.
-        Err(error) => Ok(Outcome::NotChecked(format!(
-            "no delegated cgroups: {error:#}"
-        ))),
+        Err(error) => Ok(Outcome::NotChecked(format!("no delegated cgroups: {error:#}"))),
     }
 }
 
 fn tests(options: &Options, environment: &[(String, String)]) -> Result<Outcome> {
-    let has_nextest = command::succeeds(
-        host::cargo()?.args(["nextest", "--version"]),
-        Duration::from_secs(30),
-    );
+    let has_nextest =
+        command::succeeds(host::cargo()?.args(["nextest", "--version"]), Duration::from_secs(30));
     let mut cargo = host::cargo()?;
     if has_nextest {
         cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
@@ -185,9 +165,7 @@ fn tests(options: &Options, environment: &[(String, String)]) -> Result<Outcome>
     let mut limit = TESTS_LIMIT;
     if options.effort == Effort::Soak {
         limit = SOAK_LIMIT;
-        cargo
-            .env("BELLJAR_TEST_SOAK", "1")
-            .env("PROPTEST_CASES", "20000");
+        cargo.env("BELLJAR_TEST_SOAK", "1").env("PROPTEST_CASES", "20000");
     }
     cargo.args(&options.runner_arguments);
     if options.effort == Effort::Soak {

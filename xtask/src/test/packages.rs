@@ -20,40 +20,20 @@ struct Need {
 }
 
 const fn need(program: &'static str, package: &'static str, why: &'static str) -> Need {
-    Need {
-        program,
-        package,
-        why,
-    }
+    Need { program, package, why }
 }
 
 const NEEDS: [Need; 10] = [
-    need(
-        "bwrap",
-        "bubblewrap",
-        "the peer that the start is measured against",
-    ),
+    need("bwrap", "bubblewrap", "the peer that the start is measured against"),
     need("gcc", "gcc", "compiles inside the jail"),
     need("git", "git", "runs inside the jail"),
     need("mke2fs", "e2fsprogs", "the guest's disk"),
-    need(
-        "python3",
-        "python3",
-        "runs inside the jail, and plays the attacker",
-    ),
+    need("python3", "python3", "runs inside the jail, and plays the attacker"),
     need("qemu-system-x86_64", "qemu-system-x86", "the guest"),
     need("redis-server", "redis-server", "runs inside the jail"),
     need("strace", "strace", "a debugger inside the jail"),
-    need(
-        "unshare",
-        "util-linux",
-        "the floor that the start is measured against",
-    ),
-    need(
-        "useradd",
-        "passwd",
-        "the ordinary user of the rootless tests",
-    ),
+    need("unshare", "util-linux", "the floor that the start is measured against"),
+    need("useradd", "passwd", "the ordinary user of the rootless tests"),
 ];
 
 /// A C header, since `gcc` without the C library's headers compiles nothing useful.
@@ -72,10 +52,8 @@ const SERVICE_TOOLS: [&str; 6] = [
 ];
 
 pub(crate) fn step() -> Result<Outcome> {
-    let missing: Vec<&Need> = NEEDS
-        .iter()
-        .filter(|need| host::find_program(need.program).is_none())
-        .collect();
+    let missing: Vec<&Need> =
+        NEEDS.iter().filter(|need| host::find_program(need.program).is_none()).collect();
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     if !Path::new(C_HEADER).exists() {
         packages.push("libc6-dev");
@@ -115,10 +93,7 @@ fn install(packages: &[&str]) -> Result<()> {
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let path = format!(
-        "DPkg::Path={}:/usr/sbin:/usr/bin:/sbin:/bin",
-        shims.path().display()
-    );
+    let path = format!("DPkg::Path={}:/usr/sbin:/usr/bin:/sbin:/bin", shims.path().display());
     command::check(
         apt_get()
             .args(["-qq", "-y", "--no-install-recommends", "-o", &path])

@@ -25,10 +25,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            steps: Vec::new(),
-        }
+        Self { started: Instant::now(), steps: Vec::new() }
     }
 
     /// Runs a step; an error is a failure of that step, and the next ones still run.
@@ -40,24 +37,15 @@ impl Report {
         match &outcome {
             Outcome::Passed => eprintln!("==> {name}: ok in {:.1} s", took.as_secs_f64()),
             Outcome::Failed(why) => {
-                eprintln!(
-                    "==> {name}: FAILED after {:.1} s: {why}",
-                    took.as_secs_f64()
-                );
+                eprintln!("==> {name}: FAILED after {:.1} s: {why}", took.as_secs_f64());
             }
             Outcome::NotChecked(why) => eprintln!("==> {name}: NOT CHECKED: {why}"),
         }
-        self.steps.push(Step {
-            name,
-            took,
-            outcome,
-        });
+        self.steps.push(Step { name, took, outcome });
     }
 
     pub(crate) fn failed(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|step| matches!(step.outcome, Outcome::Failed(_)))
+        self.steps.iter().any(|step| matches!(step.outcome, Outcome::Failed(_)))
     }
 
     /// A line per step, then one line that says it all.
@@ -73,10 +61,7 @@ impl Report {
             let _ = writeln!(text, "{:<15} {seconds:>7.1}  {result}", step.name);
         }
         let count = |wanted: fn(&Outcome) -> bool| {
-            self.steps
-                .iter()
-                .filter(|step| wanted(&step.outcome))
-                .count()
+            self.steps.iter().filter(|step| wanted(&step.outcome)).count()
         };
         let verdict = if self.failed() { "FAILED" } else { "ok" };
         let _ = writeln!(
@@ -103,10 +88,7 @@ mod tests {
         assert!(report.failed());
         let summary = report.summary();
         assert!(summary.contains("FAILED: broken"), "{summary}");
-        assert!(
-            summary.contains("1 steps passed, 1 failed, 0 not checked"),
-            "{summary}"
-        );
+        assert!(summary.contains("1 steps passed, 1 failed, 0 not checked"), "{summary}");
     }
 
     #[test]

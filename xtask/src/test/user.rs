@@ -47,10 +47,7 @@ impl TestUser {
             ("BELLJAR_TEST_USER".into(), self.name.clone()),
             ("BELLJAR_TEST_UID".into(), self.uid.to_string()),
             ("BELLJAR_TEST_GID".into(), self.gid.to_string()),
-            (
-                "BELLJAR_TEST_USER_HOME".into(),
-                self.home.display().to_string(),
-            ),
+            ("BELLJAR_TEST_USER_HOME".into(), self.home.display().to_string()),
         ]
     }
 }

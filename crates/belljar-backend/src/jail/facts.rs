@@ -45,7 +45,8 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
 
 /// `6.18.44-something` as numbers.
 fn number(release: &str) -> (u32, u32) {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let mut parts =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 

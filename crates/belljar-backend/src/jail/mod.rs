@@ -10,8 +10,8 @@ use belljar_linux::jail;
 use belljar_spec::{BackendName, Plan, RunSpec};
 
 use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError, Place,
-    PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
+    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError,
+    Place, PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
 };
 
 #[derive(Debug)]
@@ -30,7 +30,11 @@ impl Backend for Jail {
         plan::plan(spec, capabilities)
     }
 
-    fn bind<'a>(&'a self, plan: &'a Plan, place: &'a Place) -> BoxFuture<'a, Result<Bound, BindError>> {
+    fn bind<'a>(
+        &'a self,
+        plan: &'a Plan,
+        place: &'a Place,
+    ) -> BoxFuture<'a, Result<Bound, BindError>> {
         Box::pin(std::future::ready(bind(plan, place)))
     }
 

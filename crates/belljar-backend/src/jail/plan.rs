@@ -1,8 +1,9 @@
 //! From a run's specification to what the jail will do. No I/O: the same input gives the same plan.
 
 use belljar_spec::{
-    Access, BackendName, CgroupUse, CommandPlan, HostUid, Identity, MountKind, MountMode, Namespace, OsText,
-    PLAN_VERSION, Plan, PlannedMount, Presence, Rlimit, Rootfs, RunSpec, Source, Tmpfs, Tree,
+    Access, BackendName, CgroupUse, CommandPlan, HostUid, Identity, MountKind, MountMode,
+    Namespace, OsText, PLAN_VERSION, Plan, PlannedMount, Presence, Rlimit, Rootfs, RunSpec, Source,
+    Tmpfs, Tree,
 };
 
 use super::{posture, rootfs};
@@ -16,7 +17,8 @@ const TMP_SIZE: u64 = 1 << 30;
 const SHM_SIZE: u64 = 256 << 20;
 
 /// Knobs and facts of the host's kernel in `/proc`: readable where programs need them.
-const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/sysrq-trigger"];
+const PROC_READ_ONLY: &[&str] =
+    &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/sysrq-trigger"];
 /// What tells of the host and could be read without being root. Files that only root can open need no
 /// cover: nobody inside is root, here or outside.
 const PROC_MASKED: &[&str] = &[
@@ -115,9 +117,13 @@ fn refuse_what_is_not_there(spec: &RunSpec) -> Result<(), PlanError> {
         Err(PlanError::Unsupported { backend: BackendName::Jail, what, why })
     };
     if !spec.network_allow.is_empty() {
-        return unsupported("network.allow", "this version has no way out of the sandbox at all; leave it empty");
+        return unsupported(
+            "network.allow",
+            "this version has no way out of the sandbox at all; leave it empty",
+        );
     }
-    let overlays = spec.workspace.iter().chain(&spec.mounts).any(|mount| mount.mode == MountMode::Overlay);
+    let overlays =
+        spec.workspace.iter().chain(&spec.mounts).any(|mount| mount.mode == MountMode::Overlay);
     if overlays {
         return unsupported("the mount mode \"overlay\"", "this version has only ro and rw");
     }
@@ -148,7 +154,10 @@ fn rlimits(spec: &RunSpec, capabilities: &Capabilities) -> Vec<Rlimit> {
 fn bind(source: &OsText, target: &OsText, access: Access, tree: Tree) -> PlannedMount {
     let source = Source::Path { path: source.clone() };
     let presence = Presence::Required;
-    PlannedMount { target: target.clone(), what: MountKind::Bind { source, access, presence, tree } }
+    PlannedMount {
+        target: target.clone(),
+        what: MountKind::Bind { source, access, presence, tree },
+    }
 }
 
 fn tmpfs(tmpfs: &Tmpfs) -> PlannedMount {

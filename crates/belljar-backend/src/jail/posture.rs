@@ -7,10 +7,19 @@ use crate::backend::{Capabilities, Weakness};
 pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
     let mut posture = Posture::nothing_held("the jail gave no answer");
     for (clause, how) in [
-        (Clause::FsMounts, "own mount namespace and root; mounted by descriptor; table compared at the gate"),
+        (
+            Clause::FsMounts,
+            "own mount namespace and root; mounted by descriptor; table compared at the gate",
+        ),
         (Clause::FsReadonly, "read-only recursively, mount calls refused, no capabilities"),
-        (Clause::FsNosuid, "the filter refuses the bits in every call that sets them; nosuid mounts; such files that are near the top of a writable tree already are read-only"),
-        (Clause::NetSealed, "own network namespace with loopback only; socket families by the filter"),
+        (
+            Clause::FsNosuid,
+            "the filter refuses the bits in every call that sets them; nosuid mounts; such files that are near the top of a writable tree already are read-only",
+        ),
+        (
+            Clause::NetSealed,
+            "own network namespace with loopback only; socket families by the filter",
+        ),
         (Clause::ProcHidden, "own pid namespace and /proc; PID 1 out of reach"),
         (Clause::ProcSyscalls, "allow-list by seccomp: unknown calls ENOSYS, dangerous ones EPERM"),
         (Clause::LimitTime, "by the launcher and by PID 1; the whole pid namespace ends"),
@@ -39,7 +48,8 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
     posture.set(Clause::FsQuota, quota(spec));
     posture.set(
         Clause::KernelSeparate,
-        Enforcement::absent("the jail shares the host's kernel").with_fix("a backend with its own kernel"),
+        Enforcement::absent("the jail shares the host's kernel")
+            .with_fix("a backend with its own kernel"),
     );
     posture
 }
@@ -70,24 +80,30 @@ fn limit(clause: Clause, held: &Result<String, Weakness>, spec: &RunSpec) -> Enf
         _ => spec.limits.pids.is_some(),
     };
     if !is_limited {
-        return Enforcement::absent("no limit is set").with_fix("set one: --memory, --cpus or --pids-limit");
+        return Enforcement::absent("no limit is set")
+            .with_fix("set one: --memory, --cpus or --pids-limit");
     }
     match (clause, held) {
         (_, Ok(how)) => Enforcement::enforced(how.clone()),
         (Clause::LimitPids, Err(_)) => {
             Enforcement::enforced("RLIMIT_NPROC, counted in the run's own user namespace")
         }
-        (Clause::LimitMemory, Err(weakness)) => {
-            Enforcement::weaker(format!("only each process's own memory is limited: {}", weakness.why))
-                .with_fix(weakness.fix.clone())
+        (Clause::LimitMemory, Err(weakness)) => Enforcement::weaker(format!(
+            "only each process's own memory is limited: {}",
+            weakness.why
+        ))
+        .with_fix(weakness.fix.clone()),
+        (_, Err(weakness)) => {
+            Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone())
         }
-        (_, Err(weakness)) => Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone()),
     }
 }
 
 fn quota(spec: &RunSpec) -> Enforcement {
     match spec.limits.disk {
         None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
-        Some(_) => Enforcement::weaker("what the run writes is measured every few seconds, and the run stopped"),
+        Some(_) => Enforcement::weaker(
+            "what the run writes is measured every few seconds, and the run stopped",
+        ),
     }
 }

@@ -79,6 +79,9 @@ fn made_for_the_run(user: User, hostname: &str) -> Vec<PlannedMount> {
         ("/etc/resolv.conf", "# No name server answers here.\n".to_owned()),
     ]
     .into_iter()
-    .map(|(path, content)| PlannedMount { target: OsText::from(path), what: MountKind::File { content } })
+    .map(|(path, content)| PlannedMount {
+        target: OsText::from(path),
+        what: MountKind::File { content },
+    })
     .collect()
 }

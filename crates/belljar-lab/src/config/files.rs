@@ -43,10 +43,7 @@ pub enum ReadError {
 
 /// Nothing if there is no such file.
 pub(crate) fn read(path: &Path, links: Links) -> Result<Option<ReadFile>, ReadError> {
-    let io = |error: io::Error| ReadError::Io {
-        path: path.to_owned(),
-        error,
-    };
+    let io = |error: io::Error| ReadError::Io { path: path.to_owned(), error };
     // NONBLOCK: a FIFO must not hold us up before it is seen to be one.
     let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     if links == Links::Refuse {
@@ -65,15 +62,9 @@ pub(crate) fn read(path: &Path, links: Links) -> Result<Option<ReadFile>, ReadEr
         return Err(ReadError::NotRegular(path.to_owned()));
     }
     let mut content = Vec::new();
-    let read = File::from(file)
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut content)
-        .map_err(io)?;
+    let read = File::from(file).take(MAX_BYTES + 1).read_to_end(&mut content).map_err(io)?;
     if read as u64 > MAX_BYTES {
         return Err(ReadError::TooLarge(path.to_owned()));
     }
-    Ok(Some(ReadFile {
-        content,
-        owner: stat.st_uid,
-    }))
+    Ok(Some(ReadFile { content, owner: stat.st_uid }))
 }

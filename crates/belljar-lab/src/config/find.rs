@@ -25,13 +25,7 @@ mod tests {
         let home = Path::new("/h/u");
         let at = |from: &str| upwards(Path::new(from), Some(home));
         assert_eq!(at("/h/u/a"), [Path::new("/h/u/a"), Path::new("/h/u")]);
-        assert_eq!(
-            at("/srv/a"),
-            [Path::new("/srv/a"), Path::new("/srv"), Path::new("/")]
-        );
-        assert_eq!(
-            upwards(Path::new("/a"), None),
-            [Path::new("/a"), Path::new("/")]
-        );
+        assert_eq!(at("/srv/a"), [Path::new("/srv/a"), Path::new("/srv"), Path::new("/")]);
+        assert_eq!(upwards(Path::new("/a"), None), [Path::new("/a"), Path::new("/")]);
     }
 }

@@ -113,10 +113,7 @@ impl Flags {
     /// One layer a flag, so that each key's origin names its flag. `-c` comes first: a flag of its own
     /// says more.
     pub(super) fn layers(&self, cwd: &Path) -> Result<Vec<Layer>, FlagError> {
-        let mut layers = Layers {
-            cwd,
-            layers: Vec::new(),
-        };
+        let mut layers = Layers { cwd, layers: Vec::new() };
         for setting in &self.settings {
             layers.push("-c", layers::from_assignment(setting)?);
         }
@@ -130,10 +127,7 @@ impl Flags {
 
     /// Names after `-e` without a value that the host does not have.
     pub(super) fn passed_but_missing(&self, env: &BTreeMap<OsString, OsString>) -> Vec<String> {
-        let passed = self
-            .env
-            .iter()
-            .filter(|text| !text.as_bytes().contains(&b'='));
+        let passed = self.env.iter().filter(|text| !text.as_bytes().contains(&b'='));
         let missing = passed.filter(|name| !env.contains_key(*name));
         missing.map(|name| escape(name.as_bytes())).collect()
     }
@@ -159,10 +153,7 @@ impl Flags {
             let Some(text) = text else { continue };
             let keys: Vec<String> = key.split('.').map(str::to_owned).collect();
             let place = Place::Flag(format!("{flag} {}", escape(text.as_bytes())));
-            layers.push(
-                flag,
-                Manifest::from_setting(&keys, text, Prefer::Text, place)?,
-            );
+            layers.push(flag, Manifest::from_setting(&keys, text, Prefer::Text, place)?);
         }
         for label in &self.labels {
             let (key, value) = label.split_once('=').unwrap_or((label, ""));
@@ -236,10 +227,7 @@ impl Flags {
         }
         for name in &self.pass_env {
             let name = env_file::check_name(name.as_bytes());
-            layers.push(
-                "--pass-env",
-                pass(name.map_err(|why| wrong("--pass-env", why))?),
-            );
+            layers.push("--pass-env", pass(name.map_err(|why| wrong("--pass-env", why))?));
         }
         for assignment in &self.env {
             let line = env_file::parse_assignment(assignment.as_bytes());
@@ -312,11 +300,7 @@ struct Layers<'a> {
 impl Layers<'_> {
     fn push(&mut self, flag: &str, values: Manifest) {
         let origin = Origin::Flag(flag.to_owned());
-        self.layers.push(Layer {
-            origin,
-            directory: self.cwd.to_owned(),
-            values,
-        });
+        self.layers.push(Layer { origin, directory: self.cwd.to_owned(), values });
     }
 }
 
@@ -327,16 +311,8 @@ fn wrong(flag: &'static str, why: String) -> FlagError {
 fn mount(arg: MountArg) -> Manifest {
     let mut values = Manifest::default();
     match arg {
-        MountArg::Bind(BindArg {
-            source,
-            target,
-            mode,
-        }) => {
-            let entry = MountEntry {
-                source: HostPath(source),
-                target,
-                mode: Some(mode),
-            };
+        MountArg::Bind(BindArg { source, target, mode }) => {
+            let entry = MountEntry { source: HostPath(source), target, mode: Some(mode) };
             values.sandbox.mounts = Some(Added(vec![entry]));
         }
         MountArg::Tmpfs(arg) => values.sandbox.tmpfs = Some(Added(vec![TmpfsEntry(arg)])),
@@ -355,10 +331,7 @@ fn text(flag: &'static str, value: &OsStr) -> Result<OsText, FlagError> {
         return Err(wrong(flag, "the path is empty".into()));
     }
     if value.as_bytes().contains(&0) {
-        return Err(wrong(
-            flag,
-            "a NUL byte is in it, which no path can have".into(),
-        ));
+        return Err(wrong(flag, "a NUL byte is in it, which no path can have".into()));
     }
     Ok(value.into())
 }

@@ -42,6 +42,5 @@ pub(super) fn user_config(env: &BTreeMap<OsString, OsString>) -> Option<PathBuf>
 
 fn absolute(env: &BTreeMap<OsString, OsString>, name: &str) -> Option<PathBuf> {
     let path = env.get(OsStr::new(name)).map(PathBuf::from);
-    path.filter(|path| path.is_absolute())
-        .map(|path| belljar_spec::paths::clean(&path))
+    path.filter(|path| path.is_absolute()).map(|path| belljar_spec::paths::clean(&path))
 }

@@ -31,12 +31,7 @@ impl ReadManifest {
             return Ok(None);
         };
         let values = Manifest::parse(&file.content, &path.as_path().into())?;
-        Ok(Some(Self {
-            path,
-            content: file.content,
-            values,
-            owner: file.owner,
-        }))
+        Ok(Some(Self { path, content: file.content, values, owner: file.owner }))
     }
 }
 
@@ -86,11 +81,9 @@ pub(super) fn check_trust(
     let content = trust::content(manifest, user_home)?;
     match Store::open(home)?.standing(&trust::canonical(&manifest.path)?, &content.hash) {
         Standing::Trusted => Ok(content.files),
-        standing => Err(ConfigError::Untrusted {
-            path: manifest.path.clone(),
-            standing,
-            widenings,
-        }),
+        standing => {
+            Err(ConfigError::Untrusted { path: manifest.path.clone(), standing, widenings })
+        }
     }
 }
 
@@ -106,10 +99,7 @@ fn strangers_tree(manifest: &ReadManifest, cwd: &Path, user: u32) -> Option<Wide
         OsText::from(manifest.directory()),
         manifest.owner
     );
-    Some(Widening {
-        key: "sandbox.workspace.path".into(),
-        what,
-    })
+    Some(Widening { key: "sandbox.workspace.path".into(), what })
 }
 
 #[cfg(test)]

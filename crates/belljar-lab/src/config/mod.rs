@@ -109,23 +109,18 @@ pub enum ConfigError {
     #[error("the variable {0} is not UTF-8; set it to a value that is, or use the flag")]
     VariableNotUtf8(String),
     #[error("{path}: {error}", path = .path.display())]
-    EnvFile {
-        path: PathBuf,
-        error: env_file::EnvFileError,
-    },
+    EnvFile { path: PathBuf, error: env_file::EnvFileError },
     #[error("there is no file {path}, which {key} names", path = .path.display())]
     NoEnvFile { path: PathBuf, key: String },
     #[error("{}", untrusted(path, *standing, widenings))]
-    Untrusted {
-        path: PathBuf,
-        standing: Standing,
-        widenings: Vec<Widening>,
-    },
+    Untrusted { path: PathBuf, standing: Standing, widenings: Vec<Widening> },
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence")]
+    #[error(
+        "{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence"
+    )]
     NotYet { key: String, origin: String },
 }
 
@@ -139,31 +134,18 @@ fn untrusted(path: &Path, standing: Standing, widenings: &[Widening]) -> String 
     for widening in widenings {
         text.push_str(&format!("  {}: {}\n", widening.key, widening.what));
     }
-    text.push_str(&format!(
-        "if that is what you want, run: belljar trust {shown}"
-    ));
+    text.push_str(&format!("if that is what you want, run: belljar trust {shown}"));
     text
 }
 
 /// Decides the run.
 pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
-    let LoadedSettings {
-        settings,
-        manifest,
-        mut warnings,
-        env_files,
-    } = load_settings(invocation, home)?;
+    let LoadedSettings { settings, manifest, mut warnings, env_files } =
+        load_settings(invocation, home)?;
     let flags = &invocation.flags;
-    let directory = manifest
-        .as_deref()
-        .and_then(Path::parent)
-        .unwrap_or(&invocation.cwd);
+    let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
     let request = Request {
-        command: flags
-            .command
-            .iter()
-            .map(|argument| OsText::from(argument.as_os_str()))
-            .collect(),
+        command: flags.command.iter().map(|argument| OsText::from(argument.as_os_str())).collect(),
         stdin: flags.stdin,
         terminal: flags.terminal,
         screen: flags.screen,
@@ -175,16 +157,9 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     let facts = host::facts(&invocation.cwd, &invocation.env);
     let spec = resolve(&settings, &request, &facts)?;
     for name in flags.passed_but_missing(&invocation.env) {
-        warnings.push(format!(
-            "-e {name}: the host has no such variable, so it is not set inside"
-        ));
+        warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
     }
-    Ok(Loaded {
-        spec,
-        settings,
-        manifest,
-        warnings,
-    })
+    Ok(Loaded { spec, settings, manifest, warnings })
 }
 
 /// Keys that parse, because their names are settled, and that nothing acts on yet.
@@ -204,13 +179,17 @@ const NOT_YET: &[&str] = &[
 
 fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
     let is_below = |key: &str, section: &str| {
-        key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        key.strip_prefix(section)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     let found = settings.shown().into_iter().find(|shown| {
-        shown.origin != Origin::BuiltIn && NOT_YET.iter().any(|section| is_below(&shown.key, section))
+        shown.origin != Origin::BuiltIn
+            && NOT_YET.iter().any(|section| is_below(&shown.key, section))
     });
     match found {
-        Some(shown) => Err(ConfigError::NotYet { key: shown.key, origin: shown.origin.to_string() }),
+        Some(shown) => {
+            Err(ConfigError::NotYet { key: shown.key, origin: shown.origin.to_string() })
+        }
         None => Ok(()),
     }
 }
@@ -228,18 +207,12 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     }
     let user_home = host::user_home(&invocation.env);
     let built_in = layers::built_in(host::memory_total());
-    let mut layers = vec![Layer {
-        origin: Origin::BuiltIn,
-        directory: cwd.clone(),
-        values: built_in.clone(),
-    }];
+    let mut layers =
+        vec![Layer { origin: Origin::BuiltIn, directory: cwd.clone(), values: built_in.clone() }];
     let ceiling = read_ceiling(&invocation.system)?;
 
     if invocation.config_files == ConfigFiles::Read {
-        layers.extend(config_layer(
-            &invocation.system.join(CONFIG_FILE),
-            Origin::System,
-        )?);
+        layers.extend(config_layer(&invocation.system.join(CONFIG_FILE), Origin::System)?);
         if let Some(directory) = host::user_config(&invocation.env) {
             layers.extend(config_layer(&directory.join(CONFIG_FILE), Origin::User)?);
         }
@@ -262,12 +235,7 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     let settings = Settings::merge(layers, ceiling, user_home.as_deref());
     let env_files = read_env_files(&settings, &trusted_files)?;
     let manifest = manifest.map(|manifest| manifest.path);
-    Ok(LoadedSettings {
-        settings,
-        manifest,
-        warnings: Vec::new(),
-        env_files,
-    })
+    Ok(LoadedSettings { settings, manifest, warnings: Vec::new(), env_files })
 }
 
 fn read_ceiling(system: &Path) -> Result<Option<CeilingFile>, ConfigError> {
@@ -284,11 +252,7 @@ fn config_layer(path: &Path, origin: fn(OsText) -> Origin) -> Result<Option<Laye
     };
     let values = Manifest::parse(&file.content, &path.into())?;
     let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
-    Ok(Some(Layer {
-        origin: origin(path.into()),
-        directory,
-        values,
-    }))
+    Ok(Some(Layer { origin: origin(path.into()), directory, values }))
 }
 
 fn variable_layers(
@@ -296,18 +260,15 @@ fn variable_layers(
     cwd: &Path,
 ) -> Result<Vec<Layer>, ConfigError> {
     let mut layers = Vec::new();
-    let ours = env
-        .iter()
-        .filter(|(name, _)| name.as_bytes().starts_with(env::SETTING_PREFIX.as_bytes()));
+    let ours =
+        env.iter().filter(|(name, _)| name.as_bytes().starts_with(env::SETTING_PREFIX.as_bytes()));
     for (name, value) in ours {
         let shown = || belljar_spec::text::escape(name.as_bytes());
         let Some(name) = name.to_str() else { continue };
         if layers::is_no_setting(name) {
             continue;
         }
-        let value = value
-            .to_str()
-            .ok_or_else(|| ConfigError::VariableNotUtf8(shown()))?;
+        let value = value.to_str().ok_or_else(|| ConfigError::VariableNotUtf8(shown()))?;
         match layers::from_variable(name, value)? {
             Variable::NoSetting => {}
             Variable::Setting(values) => layers.push(Layer {
@@ -325,12 +286,7 @@ fn read_env_files(
     trusted: &BTreeMap<OsText, Vec<u8>>,
 ) -> Result<BTreeMap<OsText, Vec<env_file::EnvLine>>, ConfigError> {
     let mut files = BTreeMap::new();
-    let paths = settings
-        .values
-        .sandbox
-        .env_file
-        .iter()
-        .flat_map(|files| &files.0);
+    let paths = settings.values.sandbox.env_file.iter().flat_map(|files| &files.0);
     for (index, name) in paths.enumerate() {
         let key = format!("sandbox.env_file[{index}]");
         let path = name.as_path().to_owned();
@@ -344,10 +300,8 @@ fn read_env_files(
         let Some(content) = content else {
             return Err(ConfigError::NoEnvFile { path, key });
         };
-        let lines = env_file::parse(&content).map_err(|error| ConfigError::EnvFile {
-            path: path.clone(),
-            error,
-        })?;
+        let lines = env_file::parse(&content)
+            .map_err(|error| ConfigError::EnvFile { path: path.clone(), error })?;
         files.insert(path.into(), lines);
     }
     Ok(files)

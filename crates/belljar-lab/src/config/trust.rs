@@ -73,15 +73,9 @@ impl Store {
     pub fn open(home: &Home) -> Result<Self, TrustError> {
         let path = home.path().join(FILE);
         let stored = match read(&path, Links::Refuse)? {
-            None => Stored {
-                v: VERSION,
-                trusted: Vec::new(),
-            },
+            None => Stored { v: VERSION, trusted: Vec::new() },
             Some(file) => {
-                let broken = |why: String| TrustError::Broken {
-                    path: path.clone(),
-                    why,
-                };
+                let broken = |why: String| TrustError::Broken { path: path.clone(), why };
                 let stored: Stored = serde_json::from_slice(&file.content)
                     .map_err(|error| broken(error.to_string()))?;
                 if stored.v != VERSION {
@@ -109,19 +103,14 @@ impl Store {
 
     /// Whole or not at all.
     fn save(&self) -> Result<(), TrustError> {
-        let io = |error| TrustError::Io {
-            path: self.path.clone(),
-            error,
-        };
+        let io = |error| TrustError::Io { path: self.path.clone(), error };
         let draft = self.path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(&self.stored).map_err(|error| io(error.into()))?;
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&draft, flags, Mode::from_raw_mode(0o600));
         let mut file = File::from(file.map_err(|errno| io(errno.into()))?);
-        file.write_all(&text)
-            .and_then(|()| file.sync_all())
-            .map_err(io)?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(io)?;
         std::fs::rename(&draft, &self.path).map_err(io)
     }
 }
@@ -141,11 +130,8 @@ pub fn examine(
     env: &BTreeMap<OsString, OsString>,
     home: &Home,
 ) -> Result<Examined, ConfigError> {
-    let path = if path.is_dir() {
-        path.join(belljar_spec::manifest::FILE_NAME)
-    } else {
-        path.to_owned()
-    };
+    let path =
+        if path.is_dir() { path.join(belljar_spec::manifest::FILE_NAME) } else { path.to_owned() };
     let path = canonical(&path)?;
     let missing = || TrustError::NoManifest(path.as_path().to_owned());
     let manifest =
@@ -154,24 +140,18 @@ pub fn examine(
     let widenings = widenings(&manifest.values, manifest.directory(), &built_in);
     let hash = content(&manifest, host::user_home(env).as_deref())?.hash;
     let standing = Store::open(home)?.standing(&path, &hash);
-    Ok(Examined {
-        path: path.as_path().to_owned(),
-        hash,
-        standing,
-        widenings,
-    })
+    Ok(Examined { path: path.as_path().to_owned(), hash, standing, widenings })
 }
 
 /// Trusts exactly what was examined: content that changed since stays untrusted.
 pub fn trust(examined: &Examined, home: &Home) -> Result<(), TrustError> {
-    change(home, |store| {
-        store.set(examined.path.as_path().into(), examined.hash.clone())
-    })
+    change(home, |store| store.set(examined.path.as_path().into(), examined.hash.clone()))
 }
 
 /// Forgets a manifest; says whether it was there.
 pub fn distrust(path: &Path, home: &Home) -> Result<Standing, TrustError> {
-    let path = if path.is_dir() { path.join(belljar_spec::manifest::FILE_NAME) } else { path.to_owned() };
+    let path =
+        if path.is_dir() { path.join(belljar_spec::manifest::FILE_NAME) } else { path.to_owned() };
     let path = canonical(&path)?;
     let mut standing = Standing::Unknown;
     change(home, |store| {
@@ -187,10 +167,7 @@ pub fn distrust(path: &Path, home: &Home) -> Result<Standing, TrustError> {
 /// One change at a time, or two of them would lose one.
 fn change(home: &Home, edit: impl FnOnce(&mut Store)) -> Result<(), TrustError> {
     let path = home.path().join(LOCK);
-    let io = |errno: rustix::io::Errno| TrustError::Io {
-        path: path.clone(),
-        error: errno.into(),
-    };
+    let io = |errno: rustix::io::Errno| TrustError::Io { path: path.clone(), error: errno.into() };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).map_err(io)?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(io)?;
@@ -206,10 +183,7 @@ pub fn canonical(path: &Path) -> Result<OsText, TrustError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(TrustError::NoManifest(path.to_owned()))
         }
-        Err(error) => Err(TrustError::Io {
-            path: path.to_owned(),
-            error,
-        }),
+        Err(error) => Err(TrustError::Io { path: path.to_owned(), error }),
     }
 }
 
@@ -232,12 +206,7 @@ pub(super) fn content(
     };
     add(&manifest.content);
     let mut files = BTreeMap::new();
-    let env_files = manifest
-        .values
-        .sandbox
-        .env_file
-        .iter()
-        .flat_map(|files| &files.0);
+    let env_files = manifest.values.sandbox.env_file.iter().flat_map(|files| &files.0);
     for file in env_files.chain(&manifest.values.agent.prompt_file) {
         let path = paths::absolute(file.as_path(), manifest.directory(), user_home);
         let name = OsText::from(path.as_path());

@@ -19,10 +19,7 @@ pub fn remove_leftovers(home: &Home) -> Result<usize, LaunchError> {
     let live = home.live();
     let entries = match std::fs::read_dir(&live) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        entries => entries.map_err(|error| LaunchError::Record {
-            path: live.clone(),
-            error,
-        })?,
+        entries => entries.map_err(|error| LaunchError::Record { path: live.clone(), error })?,
     };
     let mut finished = 0;
     for entry in entries.flatten() {
@@ -47,9 +44,7 @@ pub fn remove_leftovers(home: &Home) -> Result<usize, LaunchError> {
 fn finish(home: &Home, id: &RunId) -> Result<(), LaunchError> {
     let directory = home.run_dir(id);
     let record = RunRecord::read(&directory).ok();
-    let backend = record
-        .as_ref()
-        .map_or(BackendName::Jail, |record| record.backend);
+    let backend = record.as_ref().map_or(BackendName::Jail, |record| record.backend);
     if let Ok(backend) = by_name(backend) {
         let id = SandboxId(id.to_string());
         // A group that is still busy is tried again by the next command: the entry stays.
@@ -62,10 +57,7 @@ fn finish(home: &Home, id: &RunId) -> Result<(), LaunchError> {
         // Killed before anything was decided: there is nothing to keep.
         None => match std::fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(LaunchError::Record {
-                    path: directory,
-                    error,
-                })
+                Err(LaunchError::Record { path: directory, error })
             }
             _ => Ok(()),
         },

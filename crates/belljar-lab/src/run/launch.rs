@@ -21,9 +21,7 @@ pub struct Prepared {
 
 impl std::fmt::Debug for Prepared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared")
-            .field("plan", &self.plan)
-            .finish_non_exhaustive()
+        f.debug_struct("Prepared").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 
@@ -34,10 +32,7 @@ impl Prepared {
             spec_hash: self.spec.hash(),
             plan_hash: self.plan.hash(),
             plan: self.plan.clone(),
-            missing: self
-                .plan
-                .posture
-                .unmet(&self.spec.required, &self.spec.waivers),
+            missing: self.plan.posture.unmet(&self.spec.required, &self.spec.waivers),
         }
     }
 }
@@ -49,11 +44,7 @@ pub fn prepare(spec: RunSpec) -> Result<Prepared, LaunchError> {
     }
     let (backend, capabilities) = choose(spec.backend)?;
     let plan = backend.plan(&spec, &capabilities)?;
-    Ok(Prepared {
-        backend,
-        plan,
-        spec,
-    })
+    Ok(Prepared { backend, plan, spec })
 }
 
 /// A backend by name, or the first that can be used. Never the host, unless it was named.
@@ -64,10 +55,7 @@ fn choose(choice: BackendChoice) -> Result<(Box<dyn Backend>, Capabilities), Lau
         BackendChoice::Podman => BackendName::Podman,
         BackendChoice::Host => BackendName::Host,
     };
-    let unavailable = |reason: Unavailable| LaunchError::Unavailable {
-        backend: name,
-        reason,
-    };
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
     let backend = by_name(name).map_err(unavailable)?;
     let capabilities = block_on(backend.probe()).map_err(unavailable)?;
     Ok((backend, capabilities))
@@ -101,10 +89,7 @@ fn attempt(
     streams: Streams,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
-    let read_failed = |error| LaunchError::Record {
-        path: home.path().to_owned(),
-        error,
-    };
+    let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
     let known = writable::known(home).map_err(read_failed)?;
     set_run_id(&mut prepared, &place.id);
     place.make_targets(&prepared.plan)?;
@@ -117,14 +102,17 @@ fn attempt(
     let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
     let mut record = RunRecord::new(place.id, &prepared.spec, &prepared.plan, &posture);
     let mut started = block_on(prepared.backend.start(bound))?;
-    let let_go = |observer: &mut dyn Observer| observer.started(&place.id, prepared.plan.backend, &posture);
+    let let_go =
+        |observer: &mut dyn Observer| observer.started(&place.id, prepared.plan.backend, &posture);
     let supervised = open(&mut started, &prepared.plan, &place.id, streams)
         .map_err(LaunchError::from)
         .and_then(|opened| {
             // Both while the sandbox locks itself down, and both before it is let go.
             started.make_limits()?;
             record.write(&place.directory)?;
-            Ok(supervise(opened, &mut started, &prepared.plan, &expectation, disk, || let_go(observer))?)
+            Ok(supervise(opened, &mut started, &prepared.plan, &expectation, disk, || {
+                let_go(observer)
+            })?)
         });
     started.kill(); // the kernel takes it apart while the record is written
     let supervised = match supervised {
@@ -183,18 +171,16 @@ fn refuse_if_unmet(
     if missing.is_empty() {
         return Ok(());
     }
-    Err(LaunchError::NotGuaranteed {
-        backend: prepared.plan.backend,
-        missing,
-    })
+    Err(LaunchError::NotGuaranteed { backend: prepared.plan.backend, missing })
 }
 
 /// A program inside can tell which run it is in.
 fn set_run_id(prepared: &mut Prepared, id: &RunId) {
-    prepared.plan.command.env.insert(
-        belljar_spec::env::RUN_ID_INSIDE.to_owned(),
-        id.as_str().into(),
-    );
+    prepared
+        .plan
+        .command
+        .env
+        .insert(belljar_spec::env::RUN_ID_INSIDE.to_owned(), id.as_str().into());
 }
 
 fn where_it_lives(
@@ -227,15 +213,9 @@ fn where_it_lives(
 /// What no run is ever given: records, settings, sockets and locks of belljar.
 fn own_directories(home: &Home, user_home: Option<&std::path::Path>) -> Vec<PathBuf> {
     let below = |variable: &str, default: Option<PathBuf>| {
-        std::env::var_os(variable)
-            .map(PathBuf::from)
-            .or(default)
-            .map(|base| base.join("belljar"))
+        std::env::var_os(variable).map(PathBuf::from).or(default).map(|base| base.join("belljar"))
     };
-    let config = below(
-        "XDG_CONFIG_HOME",
-        user_home.map(|home| home.join(".config")),
-    );
+    let config = below("XDG_CONFIG_HOME", user_home.map(|home| home.join(".config")));
     let runtime = below("XDG_RUNTIME_DIR", None);
     [
         Some(home.path().to_owned()),

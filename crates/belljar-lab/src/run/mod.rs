@@ -87,10 +87,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("{} required {} not hold on the {backend} backend", missing.len(), if missing.len() == 1 { "clause does" } else { "clauses do" })]
-    NotGuaranteed {
-        backend: BackendName,
-        missing: Vec<Unmet>,
-    },
+    NotGuaranteed { backend: BackendName, missing: Vec<Unmet> },
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(transparent)]
@@ -131,11 +128,7 @@ pub fn shown(command: &[OsText]) -> String {
     let words = command.iter().map(|word| {
         let text = word.to_string();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
-        if !text.is_empty() && text.chars().all(plain) {
-            text
-        } else {
-            format!("'{text}'")
-        }
+        if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{text}'") }
     });
     words.collect::<Vec<_>>().join(" ")
 }

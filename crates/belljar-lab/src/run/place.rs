@@ -30,30 +30,14 @@ impl RunPlace {
             move |error| LaunchError::Record { path, error }
         };
         // The sign of life first: whatever comes after it is found again.
-        let lock = OpenOptions::new()
-            .create_new(true)
-            .write(true)
-            .mode(0o600)
-            .open(&live);
+        let lock = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&live);
         let lock = lock.map_err(failed(&live))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
-            LaunchError::Record {
-                path: live.clone(),
-                error: error.into(),
-            }
-        })?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| LaunchError::Record { path: live.clone(), error: error.into() })?;
         for path in [&directory, &directory.join("home")] {
-            DirBuilder::new()
-                .mode(0o700)
-                .create(path)
-                .map_err(failed(path))?;
+            DirBuilder::new().mode(0o700).create(path).map_err(failed(path))?;
         }
-        Ok(Self {
-            id,
-            directory,
-            live,
-            _lock: lock,
-        })
+        Ok(Self { id, directory, live, _lock: lock })
     }
 
     pub(super) fn home(&self) -> PathBuf {
@@ -62,23 +46,27 @@ impl RunPlace {
 
     /// Places for mounts that go into the run's own home: it is ours, so they can be made.
     pub(super) fn make_targets(&self, plan: &Plan) -> Result<(), LaunchError> {
-        let own = plan.mounts.iter().find(|mount| {
-            matches!(mount.what, MountKind::Bind { source: Source::RunHome, .. })
-        });
+        let own = plan
+            .mounts
+            .iter()
+            .find(|mount| matches!(mount.what, MountKind::Bind { source: Source::RunHome, .. }));
         let Some(inside) = own.map(|mount| mount.target.as_path()) else { return Ok(()) };
         for mount in &plan.mounts {
             let relative = mount.target.as_path().strip_prefix(inside).ok();
-            let Some(relative) = relative.filter(|path| !path.as_os_str().is_empty()) else { continue };
+            let Some(relative) = relative.filter(|path| !path.as_os_str().is_empty()) else {
+                continue;
+            };
             let path = self.home().join(relative);
             let is_file = match &mount.what {
                 MountKind::Bind { source: Source::Path { path }, .. } => path.as_path().is_file(),
                 _ => false,
             };
             let made = match (is_file, path.parent()) {
-                (true, Some(parent)) => DirBuilder::new()
-                    .recursive(true)
-                    .create(parent)
-                    .and_then(|()| OpenOptions::new().create(true).append(true).open(&path).map(drop)),
+                (true, Some(parent)) => {
+                    DirBuilder::new().recursive(true).create(parent).and_then(|()| {
+                        OpenOptions::new().create(true).append(true).open(&path).map(drop)
+                    })
+                }
                 _ => DirBuilder::new().recursive(true).create(&path),
             };
             made.map_err(|error| LaunchError::Record { path, error })?;
@@ -88,10 +76,8 @@ impl RunPlace {
 
     /// The run is over: its directory stays, the sign of life goes.
     pub(super) fn close(self) -> Result<(), LaunchError> {
-        std::fs::remove_file(&self.live).map_err(|error| LaunchError::Record {
-            path: self.live.clone(),
-            error,
-        })
+        std::fs::remove_file(&self.live)
+            .map_err(|error| LaunchError::Record { path: self.live.clone(), error })
     }
 
     /// Nothing was started, so nothing is left.
@@ -104,9 +90,7 @@ impl RunPlace {
 }
 
 fn new_id() -> RunId {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = [0; 8];
     // Without random bytes the clock alone still makes an id; the directory's creation is exclusive.
     let _ = getrandom::fill(&mut random);

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Attestation, BackendName, Plan, Posture, RECORD_VERSION, RunId, RunSpec, Waiver};
+use belljar_spec::{
+    Attestation, BackendName, Plan, Posture, RECORD_VERSION, RunId, RunSpec, Waiver,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{LaunchError, Outcome};
@@ -47,18 +49,13 @@ impl RunRecord {
     /// Its content is on disk when this returns.
     pub(super) fn write(&self, directory: &Path) -> Result<(), LaunchError> {
         let path = directory.join("run.json");
-        self.write_to(directory, &path)
-            .map_err(|error| LaunchError::Record { path, error })
+        self.write_to(directory, &path).map_err(|error| LaunchError::Record { path, error })
     }
 
     fn write_to(&self, directory: &Path, path: &PathBuf) -> std::io::Result<()> {
         let new = directory.join("run.json.new");
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&new)?;
+        let mut file =
+            OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         file.write_all(&text)?;

@@ -19,12 +19,8 @@ pub(super) fn known(home: &Home) -> std::io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         list => list?,
     };
-    let paths = list
-        .split(|byte| *byte == 0)
-        .filter(|path| !path.is_empty());
-    Ok(paths
-        .map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())))
-        .collect())
+    let paths = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+    Ok(paths.map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()))).collect())
 }
 
 /// Before the run that can write there starts.
@@ -38,10 +34,5 @@ pub(super) fn remember(home: &Home, known: &[PathBuf], trees: &[PathBuf]) -> std
         return Ok(());
     }
     // One append of whole entries: two launchers at once do not mix theirs.
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(file(home))?
-        .write_all(&new)
+    OpenOptions::new().create(true).append(true).mode(0o600).open(file(home))?.write_all(&new)
 }

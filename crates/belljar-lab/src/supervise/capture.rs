@@ -15,12 +15,7 @@ pub(super) struct HeadAndTail {
 impl HeadAndTail {
     pub(super) fn new(most: u64) -> Self {
         let half = usize::try_from(most / 2).unwrap_or(usize::MAX);
-        Self {
-            half,
-            head: Vec::new(),
-            tail: VecDeque::new(),
-            lost: 0,
-        }
+        Self { half, head: Vec::new(), tail: VecDeque::new(), lost: 0 }
     }
 
     pub(super) fn keep(&mut self, bytes: &[u8]) {
@@ -34,11 +29,7 @@ impl HeadAndTail {
     }
 
     pub(super) fn captured(self) -> Captured {
-        Captured {
-            head: self.head,
-            tail: self.tail.into(),
-            lost: self.lost,
-        }
+        Captured { head: self.head, tail: self.tail.into(), lost: self.lost }
     }
 }
 

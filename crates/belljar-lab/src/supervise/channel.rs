@@ -22,11 +22,7 @@ const COMMAND: u32 = 0;
 /// The stream of its terminal.
 const TERMINAL: u32 = 1;
 /// Where PID 1 finds the pipes that it was started with.
-const PIPES: Stdio = Stdio::Given {
-    stdin: 4,
-    stdout: 5,
-    stderr: 6,
-};
+const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 /// From the start to the attestation; on a machine under heavy load too.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// PID 1's own clock only matters when the launcher's does not work.
@@ -66,12 +62,8 @@ impl Channel {
         getrandom::fill(&mut secret).map_err(|_| SuperviseError::Step("make a key", Errno::IO))?;
         let (key, nonce) = secret.split_at(32);
         let nonce = hex(nonce);
-        let mut channel = Self {
-            fd,
-            mux: Mux::new(Side::Launcher),
-            nonce: nonce.clone(),
-            early: None,
-        };
+        let mut channel =
+            Self { fd, mux: Mux::new(Side::Launcher), nonce: nonce.clone(), early: None };
         channel.say(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
@@ -89,11 +81,7 @@ impl Channel {
             Terminal::Pty => {
                 let (rows, columns) = size.unwrap_or((24, 80));
                 channel.mux.open(TERMINAL).map_err(SuperviseError::Wire)?;
-                Stdio::Pty {
-                    stream: TERMINAL,
-                    rows,
-                    columns,
-                }
+                Stdio::Pty { stream: TERMINAL, rows, columns }
             }
         };
         channel.say(&ToInit::Exec(ExecRequest {
@@ -126,15 +114,8 @@ impl Channel {
             if left.is_zero() {
                 return Err(SuperviseError::NoAnswer(ANSWER_WITHIN.as_secs()));
             }
-            if signals
-                .take()
-                .iter()
-                .any(|signal| *signal != super::libc_signal::WINCH)
-            {
-                return Err(SuperviseError::Step(
-                    "asked to stop before the start",
-                    Errno::INTR,
-                ));
+            if signals.take().iter().any(|signal| *signal != super::libc_signal::WINCH) {
+                return Err(SuperviseError::Step("asked to stop before the start", Errno::INTR));
             }
             let timeout = rustix::time::Timespec {
                 tv_sec: left.as_secs() as i64,
@@ -156,10 +137,7 @@ impl Channel {
     }
 
     pub(super) fn signal(&mut self, signal: i32) {
-        self.say(&ToInit::Signal {
-            exec: COMMAND,
-            signal,
-        });
+        self.say(&ToInit::Signal { exec: COMMAND, signal });
     }
 
     pub(super) fn signal_all(&mut self, signal: i32) {
@@ -168,11 +146,7 @@ impl Channel {
     }
 
     pub(super) fn resize(&mut self, (rows, columns): Size) {
-        self.say(&ToInit::Resize {
-            exec: COMMAND,
-            rows,
-            columns,
-        });
+        self.say(&ToInit::Resize { exec: COMMAND, rows, columns });
     }
 
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
@@ -250,26 +224,15 @@ impl Channel {
                     return lie("a hello to another launch");
                 }
             }
-            FromInit::Attested {
-                exec: COMMAND,
-                attestation,
-            } => self.early = Some(Ok(attestation)),
-            FromInit::SetupFailed {
-                exec: COMMAND,
-                step,
-                why,
-            } => {
+            FromInit::Attested { exec: COMMAND, attestation } => self.early = Some(Ok(attestation)),
+            FromInit::SetupFailed { exec: COMMAND, step, why } => {
                 self.early = Some(Err(SuperviseError::LockDown { step, why }));
             }
             FromInit::Started { exec: COMMAND } => {}
-            FromInit::ExecFailed {
-                exec: COMMAND,
-                failure,
-            } => news.push(News::NotExecuted(failure)),
-            FromInit::Exited {
-                exec: COMMAND,
-                status,
-            } => news.push(News::Exited(status)),
+            FromInit::ExecFailed { exec: COMMAND, failure } => {
+                news.push(News::NotExecuted(failure))
+            }
+            FromInit::Exited { exec: COMMAND, status } => news.push(News::Exited(status)),
             FromInit::DeadlinePassed => news.push(News::DeadlinePassed),
             FromInit::Attested { .. }
             | FromInit::SetupFailed { .. }
@@ -292,11 +255,7 @@ fn setup(plan: &Plan) -> InitSetup {
     let mut write_check = Vec::new();
     for mount in &plan.mounts {
         match &mount.what {
-            MountKind::Bind {
-                access: Access::Writable,
-                tree,
-                ..
-            } => {
+            MountKind::Bind { access: Access::Writable, tree, .. } => {
                 writable.push(mount.target.clone());
                 // Nothing is ever made in a user's tree, not even for a moment.
                 if *tree == Tree::Own {
@@ -318,10 +277,7 @@ fn setup(plan: &Plan) -> InitSetup {
         filter: plan.filter.clone(),
         writable,
         write_check,
-        deadline_ms: plan
-            .limits
-            .time
-            .map(|limit| (limit + grace).as_millis() as u64),
+        deadline_ms: plan.limits.time.map(|limit| (limit + grace).as_millis() as u64),
     }
 }
 

@@ -40,7 +40,8 @@ impl DiskWatch {
         let (fd, tell) = pipe_with(PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        let begun =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let thread = thread::Builder::new().name("disk".to_owned()).spawn(move || {
             let mut pause = PAUSE;
             loop {
@@ -56,7 +57,8 @@ impl DiskWatch {
                 pause = PAUSE.max(look.elapsed() * SHARE_OF_TIME);
             }
         });
-        let thread = thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        let thread =
+            thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         Ok(Self { fd, stop, thread: Some(thread) })
     }
 }

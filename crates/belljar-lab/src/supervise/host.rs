@@ -24,10 +24,7 @@ pub(super) fn supervise(
         .map_err(|error| SuperviseError::Step("watch for signals", error))?;
     let mut supervised = Supervised::default();
     let begun = Instant::now();
-    if let Some(failure) = started
-        .host_child()
-        .and_then(|child| child.exec_failure().cloned())
-    {
+    if let Some(failure) = started.host_child().and_then(|child| child.exec_failure().cloned()) {
         supervised.failure = Some(failure);
         return Ok(supervised);
     }

@@ -68,26 +68,17 @@ impl Supervised {
     /// One named reason, and whose exit code it is. Memory is judged from outside.
     pub(crate) fn judged(&self, oom_kills: u64) -> (StopReason, Exit) {
         if self.tampered.is_some() {
-            return (
-                StopReason::Tampered,
-                Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Policy),
-            );
+            return (StopReason::Tampered, Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Policy));
         }
         if let Some(failure) = &self.failure {
-            return (
-                StopReason::Error,
-                Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox),
-            );
+            return (StopReason::Error, Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox));
         }
-        let by_us = |source| Exit {
-            source,
-            ..self.status.map_or(killed(source), Exit::of_command)
-        };
+        let by_us =
+            |source| Exit { source, ..self.status.map_or(killed(source), Exit::of_command) };
         match (self.stopping, self.status) {
-            (Some(Stopping::Deadline), _) => (
-                StopReason::Deadline,
-                Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline),
-            ),
+            (Some(Stopping::Deadline), _) => {
+                (StopReason::Deadline, Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline))
+            }
             (Some(Stopping::DiskFull), _) => (StopReason::Limit, killed(ExitSource::Policy)),
             (Some(Stopping::Idle), _) => (StopReason::Idle, killed(ExitSource::Deadline)),
             (_, Some(ExitStatus::Signal(9)) | None) if oom_kills > 0 => {
@@ -107,16 +98,17 @@ impl Supervised {
 }
 
 fn killed(source: ExitSource) -> Exit {
-    Exit {
-        code: None,
-        signal: Some(9),
-        source,
-    }
+    Exit { code: None, signal: Some(9), source }
 }
 
 /// A sandbox that has been told what to become, and has not been let go.
 pub(crate) enum Opened {
-    Sandbox { channel: Box<Channel>, signals: Signals, terminal: Option<RawTerminal>, streams: Streams },
+    Sandbox {
+        channel: Box<Channel>,
+        signals: Signals,
+        terminal: Option<RawTerminal>,
+        streams: Streams,
+    },
     /// There is no PID 1 to talk to.
     Host(Streams),
 }
@@ -129,7 +121,8 @@ pub(crate) fn open(
     streams: Streams,
 ) -> Result<Opened, SuperviseError> {
     let Some(channel) = started.channel.take() else { return Ok(Opened::Host(streams)) };
-    let signals = Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
+    let signals =
+        Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
     let terminal = streams.terminal.as_ref().map(RawTerminal::new);
     let size = terminal.as_ref().map(RawTerminal::size);
     let channel = Box::new(Channel::open(channel, plan, run, size)?);
@@ -146,7 +139,9 @@ pub(crate) fn supervise(
     let_go: impl FnOnce(),
 ) -> Result<Supervised, SuperviseError> {
     let (mut channel, signals, terminal, streams) = match opened {
-        Opened::Sandbox { channel, signals, terminal, streams } => (channel, signals, terminal, streams),
+        Opened::Sandbox { channel, signals, terminal, streams } => {
+            (channel, signals, terminal, streams)
+        }
         Opened::Host(streams) => return host::supervise(started, plan, streams, let_go),
     };
     let attestation = channel.wait_for_attestation(&signals).map_err(|error| match error {

@@ -14,16 +14,12 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self {
-            fd: signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH])?,
-        })
+        Ok(Self { fd: signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH])? })
     }
 
     /// For a command that is our own child.
     pub(super) fn with_children() -> Result<Self, Errno> {
-        Ok(Self {
-            fd: signal::read_instead(&[INT, TERM, HUP, QUIT, CHLD])?,
-        })
+        Ok(Self { fd: signal::read_instead(&[INT, TERM, HUP, QUIT, CHLD])? })
     }
 
     pub(super) fn take(&self) -> Vec<i32> {
@@ -40,10 +36,7 @@ pub(super) fn host_uid_of_child(init: i32, expected: u32) -> Option<String> {
     let child = children.split_whitespace().next()?;
     let status = std::fs::read_to_string(format!("/proc/{child}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let uids: Vec<u32> = line
-        .split_whitespace()
-        .filter_map(|uid| uid.parse().ok())
-        .collect();
+    let uids: Vec<u32> = line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
     let right = uids.len() == 4 && uids.iter().all(|uid| *uid == expected && *uid != 0);
     (!right).then(|| format!("on the host the command has the uids {uids:?}, not {expected}"))
 }

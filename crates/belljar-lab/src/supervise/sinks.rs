@@ -54,26 +54,17 @@ impl Sinks {
     pub(super) fn new(started: &mut Started, streams: Streams, keep: u64) -> Self {
         let (to_stdout, to_stderr) = match streams.output {
             Output::Passed { stdout, stderr } => (Target::fd(stdout), Target::fd(stderr)),
-            Output::Captured => (
-                Target::Kept(HeadAndTail::new(keep)),
-                Target::Kept(HeadAndTail::new(keep)),
-            ),
+            Output::Captured => {
+                (Target::Kept(HeadAndTail::new(keep)), Target::Kept(HeadAndTail::new(keep)))
+            }
         };
         let has_terminal = streams.terminal.is_some();
         let input = streams.stdin.map(|from| {
-            let to = if has_terminal {
-                Into::Terminal
-            } else {
-                Into::Pipe(started.stdin.take())
-            };
+            let to = if has_terminal { Into::Terminal } else { Into::Pipe(started.stdin.take()) };
             if let Into::Pipe(Some(pipe)) = &to {
                 let _ = rustix::io::ioctl_fionbio(pipe, true);
             }
-            Inlet {
-                from: Some(from),
-                to,
-                waiting: Vec::new(),
-            }
+            Inlet { from: Some(from), to, waiting: Vec::new() }
         });
         started.stdin = None; // without input, the command reads an end
         Self {
@@ -165,11 +156,7 @@ impl Outlet {
         if let Some(from) = &from {
             let _ = rustix::io::ioctl_fionbio(from, true);
         }
-        Self {
-            from,
-            to,
-            waiting: Vec::new(),
-        }
+        Self { from, to, waiting: Vec::new() }
     }
 
     fn is_done(&self) -> bool {
@@ -251,10 +238,7 @@ impl Inlet {
         let room = match &self.to {
             Into::Pipe(Some(_)) if self.waiting.is_empty() => CHUNK,
             Into::Pipe(_) => 0,
-            Into::Terminal => channel
-                .as_deref()
-                .map_or(0, Channel::terminal_room)
-                .min(CHUNK),
+            Into::Terminal => channel.as_deref().map_or(0, Channel::terminal_room).min(CHUNK),
         };
         let Some(from) = &self.from else { return };
         if room == 0 || !is_readable(from) {
@@ -275,22 +259,21 @@ impl Inlet {
     fn deliver(&mut self, mut channel: Option<&mut Channel>) {
         while !self.waiting.is_empty() {
             let taken = match &mut self.to {
-                Into::Terminal => channel
-                    .as_deref_mut()
-                    .map_or(0, |channel| channel.type_in(&self.waiting)),
-                Into::Pipe(pipe) => match pipe
-                    .as_ref()
-                    .map(|pipe| rustix::io::write(pipe, &self.waiting))
-                {
-                    Some(Ok(length)) => length,
-                    Some(Err(Errno::AGAIN)) => 0,
-                    Some(Err(Errno::INTR)) => continue,
-                    // The command reads no more: what is left goes nowhere.
-                    Some(Err(_)) | None => {
-                        *pipe = None;
-                        self.waiting.len()
+                Into::Terminal => {
+                    channel.as_deref_mut().map_or(0, |channel| channel.type_in(&self.waiting))
+                }
+                Into::Pipe(pipe) => {
+                    match pipe.as_ref().map(|pipe| rustix::io::write(pipe, &self.waiting)) {
+                        Some(Ok(length)) => length,
+                        Some(Err(Errno::AGAIN)) => 0,
+                        Some(Err(Errno::INTR)) => continue,
+                        // The command reads no more: what is left goes nowhere.
+                        Some(Err(_)) | None => {
+                            *pipe = None;
+                            self.waiting.len()
+                        }
                     }
-                },
+                }
             };
             if taken == 0 {
                 return;
@@ -325,9 +308,6 @@ pub(super) fn is_readable(fd: &OwnedFd) -> bool {
 fn ready(fd: &OwnedFd, what: PollFlags) -> bool {
     let fd = fd.as_fd();
     let mut fds = [PollFd::new(&fd, what)];
-    let now = rustix::time::Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }

@@ -27,8 +27,7 @@ impl RawTerminal {
 
     pub(super) fn size(&self) -> Size {
         let size = self.fd.as_ref().and_then(|fd| tcgetwinsize(fd).ok());
-        size.filter(|size| size.ws_row > 0)
-            .map_or((24, 80), |size| (size.ws_row, size.ws_col))
+        size.filter(|size| size.ws_row > 0).map_or((24, 80), |size| (size.ws_row, size.ws_col))
     }
 }
 

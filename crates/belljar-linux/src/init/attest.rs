@@ -5,7 +5,9 @@ use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 
 use belljar_spec::wire::{ExecRequest, InitSetup};
-use belljar_spec::{Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount};
+use belljar_spec::{
+    Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
+};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
@@ -14,7 +16,10 @@ use crate::jail::bind::normal_map;
 use crate::mountinfo::MountTable;
 use crate::sys::attempt;
 
-pub(super) fn attest(setup: &InitSetup, request: &ExecRequest) -> Result<Attestation, ConfineError> {
+pub(super) fn attest(
+    setup: &InitSetup,
+    request: &ExecRequest,
+) -> Result<Attestation, ConfineError> {
     let status = read("/proc/self/status")?;
     let status = Status(&status);
     Ok(Attestation {
@@ -56,7 +61,8 @@ struct Status<'a>(&'a str);
 impl Status<'_> {
     fn numbers(&self, key: &str, radix: u32) -> impl Iterator<Item = u64> {
         let line = self.0.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-        line.split_whitespace().map(move |word| u64::from_str_radix(word, radix).unwrap_or(u64::MAX))
+        line.split_whitespace()
+            .map(move |word| u64::from_str_radix(word, radix).unwrap_or(u64::MAX))
     }
 
     fn number(&self, key: &str, radix: u32) -> u64 {
@@ -92,7 +98,11 @@ fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
 
 fn interfaces() -> Result<Vec<String>, ConfineError> {
     let table = read("/proc/self/net/dev")?;
-    Ok(table.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect())
+    Ok(table
+        .lines()
+        .skip(2)
+        .filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()))
+        .collect())
 }
 
 /// The descriptors that the command will have: what closes at the `exec` is left out.

@@ -43,7 +43,10 @@ const ATTESTED: &[u8] = b"attested ";
 pub(super) enum Told {
     /// As text: PID 1 only passes it on, and the launcher reads it as it reads everything from inside.
     Attested(Vec<u8>),
-    Failed { step: String, why: String },
+    Failed {
+        step: String,
+        why: String,
+    },
     NotExecuted(ExecFailure),
     Executed,
 }
@@ -80,7 +83,10 @@ impl Command {
                 become_command(&request, setup, inside, gate_read, told)
             }
             Some(pid) => {
-                step("read the report without waiting", rustix::io::ioctl_fionbio(&report_read, true))?;
+                step(
+                    "read the report without waiting",
+                    rustix::io::ioctl_fionbio(&report_read, true),
+                )?;
                 Ok(Self {
                     pid,
                     ended: None,
@@ -139,9 +145,12 @@ fn read_line(line: &[u8]) -> Told {
     if let Some(attestation) = line.strip_prefix(ATTESTED) {
         return Told::Attested(attestation.trim_ascii_end().to_vec());
     }
-    let unreadable = || Told::Failed { step: "attest".to_owned(), why: "an unreadable report".to_owned() };
+    let unreadable =
+        || Told::Failed { step: "attest".to_owned(), why: "an unreadable report".to_owned() };
     let Ok(Value::Object(mut map)) = serde_json::from_slice(line) else { return unreadable() };
-    let text = |value: Option<Value>| value.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    let text = |value: Option<Value>| {
+        value.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    };
     if let Some(failure) = map.remove("not_executed") {
         return serde_json::from_value(failure).map_or_else(|_| unreadable(), Told::NotExecuted);
     }
@@ -183,7 +192,8 @@ fn open_streams(
             mux.open(stream)?;
             let Terminal { ours, theirs } =
                 step("make a terminal", Terminal::open(setup.user, rows, columns))?;
-            let again = |fd: &OwnedFd| step("copy a descriptor", rustix::io::fcntl_dupfd_cloexec(fd, 10));
+            let again =
+                |fd: &OwnedFd| step("copy a descriptor", rustix::io::fcntl_dupfd_cloexec(fd, 10));
             let stdio = [again(&theirs)?, again(&theirs)?, again(&theirs)?];
             pumps.add_terminal(request.exec, stream, ours);
             Ok(Inside { stdio, terminal: Some(theirs) })
@@ -257,7 +267,11 @@ fn become_command(
 }
 
 /// Streams at 0, 1, 2; then only the gate and the report, both gone at the `exec`.
-fn take_places(inside: Inside, gate: OwnedFd, telling: Telling) -> Result<(OwnedFd, Telling), Errno> {
+fn take_places(
+    inside: Inside,
+    gate: OwnedFd,
+    telling: Telling,
+) -> Result<(OwnedFd, Telling), Errno> {
     rustix::process::setsid()?;
     if let Some(terminal) = &inside.terminal {
         rustix::process::ioctl_tiocsctty(terminal)?;
@@ -281,7 +295,8 @@ fn lock_down(request: &ExecRequest, setup: &InitSetup) -> Result<Attestation, Co
 /// As a shell finds a program: by name on `PATH`, by path if the name has a slash. Returns on failure.
 fn execute(request: &ExecRequest) -> ExecFailure {
     let cstring = |bytes: &[u8]| CString::new(bytes).ok();
-    let argv: Option<Vec<CString>> = request.argv.iter().map(|arg| cstring(arg.as_bytes())).collect();
+    let argv: Option<Vec<CString>> =
+        request.argv.iter().map(|arg| cstring(arg.as_bytes())).collect();
     let env: Option<Vec<CString>> = request
         .env
         .iter()
@@ -294,7 +309,8 @@ fn execute(request: &ExecRequest) -> ExecFailure {
         return ExecFailure::Other { why: "there is no command".to_owned() };
     };
     if name.as_bytes().contains(&b'/') {
-        let error = cstring(name.as_bytes()).map_or(Errno::NOENT, |path| exec_path(&path, &argv, &env));
+        let error =
+            cstring(name.as_bytes()).map_or(Errno::NOENT, |path| exec_path(&path, &argv, &env));
         return failure(error);
     }
     let path = request.env.get("PATH").map(|path| path.as_bytes().to_vec()).unwrap_or_default();

@@ -3,7 +3,8 @@
 use belljar_spec::OsText;
 use belljar_spec::wire::InitSetup;
 use landlock::{
-    ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -72,7 +73,8 @@ pub(super) fn confine(setup: &InitSetup) -> Result<(), ConfineError> {
         let resource =
             resource(&limit.name).ok_or_else(|| ConfineError::UnknownLimit(limit.name.clone()))?;
         let value = Rlimit { current: Some(limit.value), maximum: Some(limit.value) };
-        setrlimit(resource, value).map_err(|error| ConfineError::Limit(limit.name.clone(), error))?;
+        setrlimit(resource, value)
+            .map_err(|error| ConfineError::Limit(limit.name.clone(), error))?;
     }
     empty_bounding_set()?; // needs a capability, so before they go
     change_user(setup)?;

@@ -76,7 +76,9 @@ impl Pumps {
     /// Something for a stream arrived.
     pub(super) fn take(&mut self, arrival: Arrival) {
         let stream = match &arrival {
-            Arrival::Data { stream, .. } | Arrival::End { stream } | Arrival::Reset { stream } => *stream,
+            Arrival::Data { stream, .. } | Arrival::End { stream } | Arrival::Reset { stream } => {
+                *stream
+            }
             Arrival::Message(_) => return,
         };
         let Some(pump) = self.0.iter_mut().find(|pump| pump.stream == stream) else { return };
@@ -97,7 +99,9 @@ impl Pumps {
         }
         // A pipe whose writer is done closes, so that the command reads an end.
         self.0.retain(|pump| {
-            pump.is_terminal || pump.out == Direction::Open || pump.input == Direction::Open
+            pump.is_terminal
+                || pump.out == Direction::Open
+                || pump.input == Direction::Open
                 || !pump.pending.is_empty()
         });
     }

@@ -16,7 +16,9 @@ pub(super) struct Terminal {
 impl Terminal {
     /// Both ends, by descriptor: no path inside is looked up for the second one.
     pub(super) fn open(user: User, rows: u16, columns: u16) -> Result<Self, Errno> {
-        let ours = as_user(user, || openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC))?;
+        let ours = as_user(user, || {
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+        })?;
         unlockpt(&ours)?;
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let theirs = ioctl_tiocgptpeer(&ours, flags)?;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use belljar_spec::ExitStatus;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, ExecRequest, FrameKey, FromInit, InitHello, InitSetup, LauncherHello, Mux, PROTOCOL_MAX,
-    PROTOCOL_MIN, Side, ToInit, WireError,
+    Arrival, ExecRequest, FrameKey, FromInit, InitHello, InitSetup, LauncherHello, Mux,
+    PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -28,7 +28,9 @@ pub(super) enum InitError {
     Step(&'static str, #[source] Errno),
     #[error("the channel")]
     Wire(#[from] WireError),
-    #[error("this belljar speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the launcher {min} to {max}")]
+    #[error(
+        "this belljar speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the launcher {min} to {max}"
+    )]
     Protocol { min: u32, max: u32 },
     #[error("the launcher said {0} when that made no sense")]
     OutOfTurn(&'static str),
@@ -113,12 +115,16 @@ impl Watch {
             PollFd::new(&self.channel, channel_events),
             PollFd::new(&self.children, PollFlags::IN),
         ];
-        let reports: Vec<BorrowedFd<'_>> = self.commands.values().filter_map(Command::report).collect();
+        let reports: Vec<BorrowedFd<'_>> =
+            self.commands.values().filter_map(Command::report).collect();
         fds.extend(reports.iter().map(|report| PollFd::new(report, PollFlags::IN)));
         self.pumps.watch(&self.mux, &mut fds);
         let timeout = self.next_moment().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
-            rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+            rustix::time::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -174,7 +180,8 @@ impl Watch {
             ToInit::Hello(hello) => self.answer(&hello)?,
             ToInit::Setup(setup) => {
                 confine::landlock(&setup.writable)?;
-                self.deadline = setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                self.deadline =
+                    setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
                 self.setup = Some(setup);
             }
             ToInit::Exec(request) => self.prepare(request)?,
@@ -279,7 +286,9 @@ impl Watch {
             if !self.pumps.drained(exec, &mut self.mux) {
                 continue;
             }
-            if let Some(Command { ended: Some(status), executed: true, .. }) = self.commands.remove(&exec) {
+            if let Some(Command { ended: Some(status), executed: true, .. }) =
+                self.commands.remove(&exec)
+            {
                 self.mux.send(&FromInit::Exited { exec, status })?;
             }
         }
@@ -287,7 +296,9 @@ impl Watch {
     }
 
     fn signal(&self, exec: u32, signal: i32) {
-        let (Some(command), Some(signal)) = (self.commands.get(&exec), Signal::from_named_raw(signal)) else {
+        let (Some(command), Some(signal)) =
+            (self.commands.get(&exec), Signal::from_named_raw(signal))
+        else {
             return;
         };
         if command.ended.is_some() {

@@ -10,7 +10,9 @@ use belljar_spec::User;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
+use rustix::process::{
+    DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, configure_capability_in_ambient_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
@@ -22,7 +24,9 @@ use super::root::{Root, RootError};
 use super::start::{Ends, Report, StdioInside, inner_maps};
 use crate::init::{CHANNEL_FD, STDIO_FD};
 use crate::sys::mount::make_private;
-use crate::sys::process::{CloneFlags, Forked, arrange_descriptors, clone, exec_descriptor, new_session_keyring};
+use crate::sys::process::{
+    CloneFlags, Forked, arrange_descriptors, clone, exec_descriptor, new_session_keyring,
+};
 
 /// What PID 1 needs where the command has another uid: to become that uid, to empty its child's
 /// bounding set, to signal it.
@@ -75,7 +79,8 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     // Any port, as in a container: nothing else lives in this network.
     write_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
 
-    let (go_here, go_there) = step("make a pipe", rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
+    let (go_here, go_there) =
+        step("make a pipe", rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
     let flags = CloneFlags::NEW_USER
         | CloneFlags::NEW_MOUNT
         | CloneFlags::NEW_PID
@@ -86,7 +91,8 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     match step("make the sandbox's namespaces", clone(flags))? {
         Forked::Child => {
             drop(go_there);
-            let report = step("keep the way to report", ends.report.try_clone().map_err(|_| Errno::MFILE))?;
+            let report =
+                step("keep the way to report", ends.report.try_clone().map_err(|_| Errno::MFILE))?;
             if let Err(error) = sandbox(bound, ends, go_here) {
                 Report::Failed(crate::chain(&error)).send(report.as_fd());
             }
@@ -196,7 +202,8 @@ fn drop_bounding_set(keep: CapabilitySet) -> Result<(), ApplyError> {
 }
 
 fn become_init(ends: Ends) -> Result<(), ApplyError> {
-    let null = |flags| step("open /dev/null", open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()));
+    let null =
+        |flags| step("open /dev/null", open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()));
     let mut wanted = vec![null(OFlags::RDONLY)?, null(OFlags::WRONLY)?, null(OFlags::WRONLY)?];
     debug_assert_eq!(wanted.len() as i32, CHANNEL_FD);
     wanted.push(ends.channel);
@@ -212,7 +219,8 @@ fn become_init(ends: Ends) -> Result<(), ApplyError> {
     wanted.push(ends.report);
     let report = wanted.len() as i32 - 1;
     step("arrange descriptors", arrange_descriptors(0, wanted))?;
-    let executable = step("find the executable", crate::sys::process::adopt_descriptor(report - 1))?;
+    let executable =
+        step("find the executable", crate::sys::process::adopt_descriptor(report - 1))?;
     let report = step("find the way to report", crate::sys::process::adopt_descriptor(report))?;
     let argv = [CString::from(c"belljar"), CString::from(c"__init")];
     let error = exec_descriptor(executable.as_fd(), &argv, &[]);

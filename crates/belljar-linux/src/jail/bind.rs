@@ -17,9 +17,9 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::identity::{HostIdentity, IdentityError, Pair};
 use super::idmap::IdMaps;
-use crate::mountinfo::MountTable;
 use super::resolve::{ResolveError, Resolved, file_type, resolve};
 use super::sensitive::{OwnPlaces, SourceRefused, TOOL_CREDENTIALS, check as check_source};
+use crate::mountinfo::MountTable;
 use crate::sys::mount::{Depth, MountAttr, set_attributes, set_id_map};
 
 /// The uid that PID 1 has inside, where it has one of its own.
@@ -147,14 +147,16 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         HostUid::PerRun => HostIdentity::choose()?,
         HostUid::Caller => HostIdentity::caller(),
     };
-    let mut binder = Binder { plan, place, table: &table, posture: plan.posture.clone(), writable: Vec::new() };
+    let mut binder =
+        Binder { plan, place, table: &table, posture: plan.posture.clone(), writable: Vec::new() };
     let (identity, mounts) = match binder.bind_mounts(&opened, &identity) {
         // One tree that cannot be shown under another owner decides for the whole run.
         Err(BindError::Clone { path, error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM })
             if identity.init.is_some() =>
         {
             let owner = owner_of(&opened, &path).filter(|owner| owner.uid != 0);
-            let identity = HostIdentity::owner(owner.ok_or(BindError::NotMappable { path: path.clone() })?);
+            let identity =
+                HostIdentity::owner(owner.ok_or(BindError::NotMappable { path: path.clone() })?);
             binder.posture.set(
                 Clause::IdUnique,
                 Enforcement::weaker(format!(
@@ -172,7 +174,15 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     writable.dedup();
     let expectation = expectation(plan, &identity, &mounts);
     let run = place.run.clone();
-    Ok(Bound { plan: plan.clone(), identity, mounts, run, expectation, posture, writable_trees: writable })
+    Ok(Bound {
+        plan: plan.clone(),
+        identity,
+        mounts,
+        run,
+        expectation,
+        posture,
+        writable_trees: writable,
+    })
 }
 
 /// The entries of a directory that serves as the root. What the sandbox has of its own is left out.
@@ -186,7 +196,8 @@ fn with_root_entries(plan: &Plan) -> Result<Plan, BindError> {
             continue;
         };
         let failed = |error| BindError::Read { path: source.as_path().to_owned(), error };
-        let taken = |target: &Path| plan.mounts.iter().any(|other| other.target.as_path() == target);
+        let taken =
+            |target: &Path| plan.mounts.iter().any(|other| other.target.as_path() == target);
         let mut entries = std::fs::read_dir(source.as_path())
             .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
             .map_err(failed)?;
@@ -232,7 +243,8 @@ fn with_link_targets(plan: &Plan) -> Plan {
     };
     let entries = std::fs::read_dir(workspace).into_iter().flatten().flatten();
     let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
-    let named: Vec<PathBuf> = links.filter_map(|link| std::fs::read_link(link.path()).ok()).collect();
+    let named: Vec<PathBuf> =
+        links.filter_map(|link| std::fs::read_link(link.path()).ok()).collect();
     for (source, _) in &trees {
         let is_named = source != workspace && named.iter().any(|target| target.starts_with(source));
         let is_there = plan.mounts.iter().any(|mount| source.starts_with(mount.target.as_path()));
@@ -277,9 +289,10 @@ fn open_source(
     }
     own.check(&opened).map_err(BindError::Never)?;
     if let Err(reason) = check_source(&opened, &place.homes, *access == Access::Writable) {
-        let allowed = plan.allow_source.iter().any(|allowed| {
-            allowed.as_path() == path || allowed.as_path() == opened.path
-        });
+        let allowed = plan
+            .allow_source
+            .iter()
+            .any(|allowed| allowed.as_path() == path || allowed.as_path() == opened.path);
         if !reason.can_be_allowed() {
             return Err(BindError::Never(reason));
         }
@@ -328,7 +341,9 @@ impl Binder<'_> {
                 },
                 MountKind::RootDirectory { .. } => continue, // its entries took its place
                 MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
-                MountKind::File { content } => BoundKind::File { content: content.clone().into_bytes() },
+                MountKind::File { content } => {
+                    BoundKind::File { content: content.clone().into_bytes() }
+                }
                 MountKind::Symlink { to } => BoundKind::Symlink { to: to.as_path().to_owned() },
                 MountKind::Proc { read_only, masked } => {
                     // Kernels differ in what they have; the same kernel serves inside.
@@ -359,8 +374,9 @@ impl Binder<'_> {
         {
             return Ok(Shape::Link(to));
         }
-        let through_overlay =
-            access == Access::ReadOnly && matches!(tree, Tree::User | Tree::Tool) && source.is_directory();
+        let through_overlay = access == Access::ReadOnly
+            && matches!(tree, Tree::User | Tree::Tool)
+            && source.is_directory();
         let below = self.table.below(&source.path);
         let as_root = rustix::process::geteuid().is_root();
         if through_overlay && !as_root && !below.is_empty() {
@@ -375,7 +391,8 @@ impl Binder<'_> {
                 .with_fix("mount the parts apart, or run as root"),
             );
         }
-        let via = if through_overlay && (as_root || below.is_empty()) { Via::Overlay } else { Via::Bind };
+        let via =
+            if through_overlay && (as_root || below.is_empty()) { Via::Overlay } else { Via::Bind };
         let depth = if via == Via::Overlay { Depth::ThisMount } else { Depth::WithSubmounts };
         let mut layer = self.layer(source, access, tree, depth, maps)?;
         if tree == Tree::Tool {
@@ -389,9 +406,10 @@ impl Binder<'_> {
             let layer = match via {
                 // One of a type that cannot be mapped shows its own owners.
                 Via::Overlay => match self.layer(&opened, access, tree, depth, maps) {
-                    Err(BindError::Clone { error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM, .. }) => {
-                        self.layer(&opened, access, Tree::System, depth, maps)?
-                    }
+                    Err(BindError::Clone {
+                        error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM,
+                        ..
+                    }) => self.layer(&opened, access, Tree::System, depth, maps)?,
                     layer => layer?,
                 },
                 Via::Bind => pinned(&opened),
@@ -451,8 +469,9 @@ impl Binder<'_> {
             return Ok(layer);
         }
         let failed = |error| BindError::Clone { path: source.path.clone(), error };
-        let mut flags =
-            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
         if depth == Depth::WithSubmounts {
             flags |= OpenTreeFlags::AT_RECURSIVE;
         }
@@ -514,7 +533,12 @@ fn pinned(source: &Resolved) -> Layer {
 /// Files of `/etc` are small; a large one is not what it should be.
 fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
     const MOST: u64 = 256 * 1024;
-    let file = match rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
+    let file = match rustix::fs::openat(
+        CWD,
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
+        Mode::empty(),
+    ) {
         Ok(fd) => std::fs::File::from(fd),
         Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(BindError::Read { path: path.to_owned(), error: error.into() }),
@@ -533,7 +557,9 @@ fn live_sockets_below(tree: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]))
-        .map(|path| PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path)))
+        .map(|path| {
+            PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path))
+        })
         .filter_map(|path| path.strip_prefix(tree).ok().map(Path::to_owned))
         .collect();
     found.sort();
@@ -563,7 +589,11 @@ fn expectation(plan: &Plan, identity: &HostIdentity, mounts: &[BoundMount]) -> E
         mounts: expected,
         seccomp_filters: crate::filter::PROGRAMS,
         landlock: crate::init::landlock_version(),
-        rlimits: plan.rlimits.iter().map(|limit| (limit.name.clone(), limit.value)).collect::<BTreeMap<_, _>>(),
+        rlimits: plan
+            .rlimits
+            .iter()
+            .map(|limit| (limit.name.clone(), limit.value))
+            .collect::<BTreeMap<_, _>>(),
         environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
         writable: writable.map(|mount| mount.target.clone()).collect(),
     }
@@ -620,7 +650,8 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
             }
         }
         BoundKind::Tmpfs { .. } => {
-            expected.push(ExpectedMount { target: target(&mount.target), ..made("", "tmpfs", false) });
+            expected
+                .push(ExpectedMount { target: target(&mount.target), ..made("", "tmpfs", false) });
         }
         BoundKind::File { .. } | BoundKind::Symlink { .. } => {}
         BoundKind::Proc { read_only, masked } => {

@@ -54,7 +54,11 @@ impl HostIdentity {
 
     /// An unused pair. Only root can give itself one.
     pub fn choose() -> Result<Self, IdentityError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(LOCKS).map_err(IdentityError::Locks)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(LOCKS)
+            .map_err(IdentityError::Locks)?;
         let mut seed = [0; 4];
         // Where random bytes are not to be had, starting at 0 is only slower.
         let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());

@@ -7,8 +7,8 @@
 mod apply;
 pub mod bind;
 pub mod cgroup;
-mod idmap;
 pub mod identity;
+mod idmap;
 mod overlay;
 mod privileged;
 mod resolve;

@@ -37,7 +37,8 @@ fn is_privileged(path: &Path, mode: u32) -> bool {
     let has_capability = || {
         let mut nothing: [u8; 0] = [];
         // With no room for the value, the answer is its length.
-        rustix::fs::lgetxattr(path, "security.capability", &mut nothing).is_ok_and(|length| length > 0)
+        rustix::fs::lgetxattr(path, "security.capability", &mut nothing)
+            .is_ok_and(|length| length > 0)
     };
     mode & SETUID_OR_SETGID != 0 || (mode & EXECUTABLE != 0 && has_capability())
 }

@@ -76,7 +76,8 @@ pub(crate) fn resolve(path: &Path, run_writable: &[PathBuf]) -> Result<Resolved,
         }
         let Some(parent) = opened.last() else { break };
         let here = at.join(&name);
-        let fd = openat(parent, &name, flags, Mode::empty()).map_err(|error| failed(&here, error))?;
+        let fd =
+            openat(parent, &name, flags, Mode::empty()).map_err(|error| failed(&here, error))?;
         let stat = fstat(&fd).map_err(|error| failed(&here, error))?;
         if file_type(&stat) != FileType::Symlink {
             at = here;
@@ -94,7 +95,8 @@ pub(crate) fn resolve(path: &Path, run_writable: &[PathBuf]) -> Result<Resolved,
         if here.starts_with("/proc") && here != Path::new("/proc/self") {
             return Err(ResolveError::MagicLink { path: path.to_owned() });
         }
-        let target = readlinkat(fd.as_fd(), "", Vec::new()).map_err(|error| failed(&here, error))?;
+        let target =
+            readlinkat(fd.as_fd(), "", Vec::new()).map_err(|error| failed(&here, error))?;
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
         if target.is_absolute() {
             opened.truncate(1);

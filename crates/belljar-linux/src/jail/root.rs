@@ -10,11 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::Access;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, symlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, symlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+    open_tree, unmount,
 };
 
 use super::bind::{BoundKind, BoundMount, BoundTree, Layer, Via, attributes};
@@ -50,7 +53,8 @@ impl Root {
     /// An empty tmpfs, attached over the old root so that mounts can be put into it.
     pub(crate) fn new() -> Result<Self, RootError> {
         let failed = |error| RootError::Mount("/".into(), error);
-        let fd = new_tmpfs(&[("mode", "0755"), ("size", "16m"), ("nr_inodes", "8k")]).map_err(failed)?;
+        let fd =
+            new_tmpfs(&[("mode", "0755"), ("size", "16m"), ("nr_inodes", "8k")]).map_err(failed)?;
         move_mount(&fd, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(failed)?;
         let device = fstat(&fd).map_err(failed)?.st_dev;
         Ok(Self { fd, own_devices: RefCell::new(vec![device]) })
@@ -78,7 +82,8 @@ impl Root {
         rustix::process::fchdir(&self.fd).map_err(|error| RootError::Enter("fchdir", error))?;
         // The old root ends up mounted on top of the new one and is taken off from there: no
         // directory is needed to put it in.
-        rustix::process::pivot_root(".", ".").map_err(|error| RootError::Enter("pivot_root", error))?;
+        rustix::process::pivot_root(".", ".")
+            .map_err(|error| RootError::Enter("pivot_root", error))?;
         unmount(".", UnmountFlags::DETACH).map_err(|error| RootError::Enter("umount", error))?;
         rustix::process::chdir("/").map_err(|error| RootError::Enter("chdir", error))
     }
@@ -101,7 +106,8 @@ impl Root {
             }
         }
         for relative in mount_points_for(&tree.shielded) {
-            let access = if tree.shielded.contains(&relative) { Access::ReadOnly } else { Access::Writable };
+            let access =
+                if tree.shielded.contains(&relative) { Access::ReadOnly } else { Access::Writable };
             self.cover_with_itself(&target.join(&relative), access)?;
         }
         for socket in &tree.sockets {
@@ -119,7 +125,12 @@ impl Root {
 
     /// Root's launcher has cloned it already. An ordinary user's clone has to come from this mount
     /// namespace: the path is opened again, without links, and must be the same thing.
-    fn open_layer(&self, layer: &Layer, access: Access, depth: Depth) -> Result<OwnedFd, RootError> {
+    fn open_layer(
+        &self,
+        layer: &Layer,
+        access: Access,
+        depth: Depth,
+    ) -> Result<OwnedFd, RootError> {
         let failed = |error| RootError::Mount(layer.path.clone(), error);
         if let Some(cloned) = &layer.cloned {
             return cloned.try_clone().map_err(|_| failed(Errno::MFILE));
@@ -206,7 +217,8 @@ impl Root {
         let stat = fstat(&at).map_err(failed)?;
         if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
             let empty = new_tmpfs(&[("size", "4k"), ("mode", "0555")]).map_err(failed)?;
-            set_attributes(empty.as_fd(), attributes(Access::ReadOnly), Depth::ThisMount).map_err(failed)?;
+            set_attributes(empty.as_fd(), attributes(Access::ReadOnly), Depth::ThisMount)
+                .map_err(failed)?;
             return put(&empty, &at).map_err(failed);
         }
         let null = self.device_node("null")?;
@@ -247,8 +259,9 @@ impl Root {
     fn device_node(&self, name: &str) -> Result<OwnedFd, RootError> {
         let path = Path::new("/dev").join(name);
         let failed = |error| RootError::Mount(path.clone(), error);
-        let opened = openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-            .map_err(failed)?;
+        let opened =
+            openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+                .map_err(failed)?;
         let stat = fstat(&opened).map_err(failed)?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device();
         if !is_device || Some(stat.st_rdev) != device_number(name) {
@@ -267,7 +280,8 @@ impl Root {
             found => return found,
         }
         let (parent, name) = self.parent_of(path)?;
-        let device = fstat(&parent).map_err(|error| RootError::Make(path.to_owned(), error))?.st_dev;
+        let device =
+            fstat(&parent).map_err(|error| RootError::Make(path.to_owned(), error))?.st_dev;
         let is_ours = self.own_devices.borrow().contains(&device);
         if !is_ours {
             return Err(RootError::TargetMissing(path.to_owned()));
@@ -310,7 +324,11 @@ impl Root {
         let name = path.file_name().ok_or_else(missing)?;
         let parent = path.parent().ok_or_else(missing)?;
         let is_root = parent.components().all(|component| component == Component::RootDir);
-        let fd = if is_root { self.open_existing(parent)? } else { self.target(parent, TargetKind::Directory)? };
+        let fd = if is_root {
+            self.open_existing(parent)?
+        } else {
+            self.target(parent, TargetKind::Directory)?
+        };
         Ok((fd, name))
     }
 }
@@ -353,8 +371,9 @@ fn device_number(name: &str) -> Option<u64> {
 }
 
 pub(super) fn clone_tree(opened: &OwnedFd, depth: Depth) -> Result<OwnedFd, Errno> {
-    let mut flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
     if depth == Depth::WithSubmounts {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }

@@ -43,15 +43,8 @@ const CREDENTIAL_PLACES: &[&str] = &[
 ];
 
 /// Files left out of an install prefix.
-pub(crate) const TOOL_CREDENTIALS: &[&str] = &[
-    "credentials",
-    "credentials.toml",
-    ".npmrc",
-    ".netrc",
-    ".pypirc",
-    ".git-credentials",
-    ".env",
-];
+pub(crate) const TOOL_CREDENTIALS: &[&str] =
+    &["credentials", "credentials.toml", ".npmrc", ".netrc", ".pypirc", ".git-credentials", ".env"];
 
 /// Why a source needs the operator's explicit word, or will not be given at all.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +73,11 @@ impl SourceRefused {
 }
 
 /// Checks an opened source. `homes`: the directories that people live in.
-pub(crate) fn check(source: &Resolved, homes: &[PathBuf], writable: bool) -> Result<(), SourceRefused> {
+pub(crate) fn check(
+    source: &Resolved,
+    homes: &[PathBuf],
+    writable: bool,
+) -> Result<(), SourceRefused> {
     let path = || source.path.clone();
     if source.path == Path::new("/") {
         return Err(SourceRefused::Root(path()));
@@ -111,7 +108,8 @@ fn credential_name(path: &Path) -> Option<&'static str> {
     let by_place = || {
         let parts: Vec<_> = path.components().map(|component| component.as_os_str()).collect();
         CREDENTIAL_PLACES.iter().find(|place| {
-            let place: Vec<_> = Path::new(place).components().map(|part| part.as_os_str()).collect();
+            let place: Vec<_> =
+                Path::new(place).components().map(|part| part.as_os_str()).collect();
             parts.windows(place.len()).any(|window| window == place)
         })
     };
@@ -152,12 +150,14 @@ impl OwnPlaces {
 
     /// Refuses a source that is, holds or lies in one of them, looking up the tree from both sides.
     pub(crate) fn check(&self, source: &Resolved) -> Result<(), SourceRefused> {
-        let refused = |own: &Path| SourceRefused::Own { path: source.path.clone(), own: own.to_owned() };
+        let refused =
+            |own: &Path| SourceRefused::Own { path: source.path.clone(), own: own.to_owned() };
         for (own, device, inode) in &self.0 {
             if above(source).any(|at| at == (*device, *inode)) {
                 return Err(refused(own));
             }
-            let Ok(fd) = rustix::fs::open(own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
+            let Ok(fd) = rustix::fs::open(own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            else {
                 continue;
             };
             let Ok(own_stat) = fstat(&fd) else { continue };

@@ -110,8 +110,10 @@ impl Report {
 /// Starts PID 1 in new namespaces. Consumes what was bound; on failure nothing is left.
 pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let make = |what, error| StartError::Make { what, error };
-    let (channel, channel_inside) = socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
-    let (report, report_inside) = socket_pair(SocketType::SEQPACKET).map_err(|e| make("a report", e))?;
+    let (channel, channel_inside) =
+        socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
+    let (report, report_inside) =
+        socket_pair(SocketType::SEQPACKET).map_err(|e| make("a report", e))?;
     let executable = own_executable().map_err(|error| {
         make("a copy of belljar", Errno::from_io_error(&error).unwrap_or(Errno::IO))
     })?;
@@ -269,7 +271,10 @@ impl Sandbox {
 fn children_of(parent: Pid) -> Vec<Pid> {
     let number = parent.as_raw_nonzero();
     if let Ok(list) = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")) {
-        return list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect();
+        return list
+            .split_whitespace()
+            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+            .collect();
     }
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let parent_line = format!("PPid:\t{number}");

@@ -198,7 +198,12 @@ pub fn landlock_version() -> u32 {
     const ASK_VERSION: libc::c_int = 1;
     // SAFETY: with this flag the kernel takes no pointer.
     let result = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, ASK_VERSION)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            ASK_VERSION,
+        )
     };
     check(result).ok().and_then(|version| u32::try_from(version).ok()).unwrap_or(0)
 }

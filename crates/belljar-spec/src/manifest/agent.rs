@@ -95,18 +95,14 @@ table! {
 }
 
 fn check_until(until: &Until) -> Result<(), String> {
-    let set = [
-        until.file.is_some(),
-        until.command.is_some(),
-        until.says.is_some(),
-    ];
+    let set = [until.file.is_some(), until.command.is_some(), until.says.is_some()];
     if set.iter().filter(|set| **set).count() != 1 {
         return Err("until needs exactly one of file, command, says".into());
     }
     match &until.file {
-        Some(file) if crate::paths::inner(file.as_path()).is_none() => Err(format!(
-            "the file \"{file}\" must be in the workspace: relative, without \"..\""
-        )),
+        Some(file) if crate::paths::inner(file.as_path()).is_none() => {
+            Err(format!("the file \"{file}\" must be in the workspace: relative, without \"..\""))
+        }
         _ => Ok(()),
     }
 }
@@ -156,34 +152,20 @@ table! {
 impl Value for CommandRule {
     fn read(node: &Node) -> Result<Self, Problem> {
         if matches!(node.data, Data::Text(_)) {
-            return Ok(Self {
-                rule: String::read(node)?,
-                ..Self::default()
-            });
+            return Ok(Self { rule: String::read(node)?, ..Self::default() });
         }
-        let CommandRuleTable {
-            rule,
-            r#match,
-            no_match,
-        } = CommandRuleTable::read(node)?;
+        let CommandRuleTable { rule, r#match, no_match } = CommandRuleTable::read(node)?;
         let (matches, no_match) = (r#match.unwrap_or_default(), no_match.unwrap_or_default());
-        Ok(Self {
-            rule,
-            matches,
-            no_match,
-        })
+        Ok(Self { rule, matches, no_match })
     }
 
     fn write(&self) -> Data {
         let filled = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
         match (filled(&self.matches), filled(&self.no_match)) {
             (None, None) => Data::Text(self.rule.clone()),
-            (r#match, no_match) => CommandRuleTable {
-                rule: self.rule.clone(),
-                r#match,
-                no_match,
+            (r#match, no_match) => {
+                CommandRuleTable { rule: self.rule.clone(), r#match, no_match }.write()
             }
-            .write(),
         }
     }
 

@@ -56,14 +56,10 @@ impl Waive {
     /// A clause's name or `all`, and a reason that says something.
     pub fn check(clause: &str, reason: &str) -> Result<(), String> {
         if clause != Self::ALL {
-            clause
-                .parse::<Clause>()
-                .map_err(|error| error.to_string())?;
+            clause.parse::<Clause>().map_err(|error| error.to_string())?;
         }
         if reason.trim().is_empty() {
-            return Err(format!(
-                "the waiver of {clause} has no reason; say why it may be missing"
-            ));
+            return Err(format!("the waiver of {clause} has no reason; say why it may be missing"));
         }
         Ok(())
     }

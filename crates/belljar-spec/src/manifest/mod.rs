@@ -81,11 +81,7 @@ pub enum Prefer {
 /// Where a setting was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    File {
-        path: OsText,
-        line: usize,
-        column: usize,
-    },
+    File { path: OsText, line: usize, column: usize },
     Variable(String),
     Flag(String),
 }
@@ -111,11 +107,7 @@ pub struct ManifestError {
 }
 
 fn key_prefix(key: &str) -> String {
-    if key.is_empty() {
-        String::new()
-    } else {
-        format!("{key}: ")
-    }
+    if key.is_empty() { String::new() } else { format!("{key}: ") }
 }
 
 impl Manifest {
@@ -134,10 +126,7 @@ impl Manifest {
     ) -> Result<Self, ManifestError> {
         let toml = text.parse::<toml_edit::Value>().ok();
         let toml = toml.map(|value| Node::new(Node::from_value(&value).data));
-        let words = text
-            .split(',')
-            .map(str::trim)
-            .filter(|word| !word.is_empty());
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let list = Node::new(Data::List(words.map(Node::text).collect()));
         let candidates = match prefer {
             Prefer::Toml => [toml, Some(Node::text(text)), Some(list)],
@@ -185,25 +174,14 @@ pub(crate) fn parse_file<T: Value + Field>(
 ) -> Result<T, ManifestError> {
     let at = |offset: usize| {
         let (line, column) = line_and_column(content, offset);
-        Place::File {
-            path: path.clone(),
-            line,
-            column,
-        }
+        Place::File { path: path.clone(), line, column }
     };
-    let no_toml = |offset, what| ManifestError {
-        place: at(offset),
-        key: String::new(),
-        what,
-    };
+    let no_toml = |offset, what| ManifestError { place: at(offset), key: String::new(), what };
     let text = std::str::from_utf8(content)
         .map_err(|error| no_toml(error.valid_up_to(), "the file is not UTF-8".into()))?;
     let document = Document::parse(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
-        no_toml(
-            offset,
-            escape(error.message().replace('\n', ", ").as_bytes()),
-        )
+        no_toml(offset, escape(error.message().replace('\n', ", ").as_bytes()))
     })?;
     T::read(&Node::from_item(document.as_item())).map_err(|problem| {
         let place = at(problem.place.as_ref().map_or(0, |place| place.start));
@@ -222,10 +200,7 @@ fn located<T: Field>(problem: Problem, place: Place) -> ManifestError {
     });
     let what = match (problem.unknown, elsewhere) {
         (Some(unknown), Some(known)) => {
-            format!(
-                "unknown key \"{}\"; did you mean {known}?",
-                escape(unknown.as_bytes())
-            )
+            format!("unknown key \"{}\"; did you mean {known}?", escape(unknown.as_bytes()))
         }
         _ => problem.what,
     };
@@ -234,11 +209,7 @@ fn located<T: Field>(problem: Problem, place: Place) -> ManifestError {
 
 fn wrap(keys: &[String], node: Node) -> Node {
     keys.iter().rev().fold(node, |node, key| {
-        Node::new(Data::Table(vec![Entry {
-            key: key.clone(),
-            key_place: None,
-            node,
-        }]))
+        Node::new(Data::Table(vec![Entry { key: key.clone(), key_place: None, node }]))
     })
 }
 
@@ -246,10 +217,7 @@ fn wrap(keys: &[String], node: Node) -> Node {
 fn line_and_column(content: &[u8], offset: usize) -> (usize, usize) {
     let before = &content[..offset.min(content.len())];
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-    let start = before
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |at| at + 1);
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
     (line, column)
 }
@@ -258,10 +226,7 @@ fn line_and_column(content: &[u8], offset: usize) -> (usize, usize) {
 pub fn schema() -> Json {
     let mut schema = <Manifest as Value>::schema();
     if let Json::Object(object) = &mut schema {
-        object.insert(
-            "$schema".into(),
-            json!("https://json-schema.org/draft/2020-12/schema"),
-        );
+        object.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
         object.insert("title".into(), json!("belljar.toml"));
     }
     schema

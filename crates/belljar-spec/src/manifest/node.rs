@@ -46,19 +46,11 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn at(node: &Node, what: impl Into<String>) -> Self {
-        Self {
-            keys: Vec::new(),
-            place: node.place.clone(),
-            what: what.into(),
-            unknown: None,
-        }
+        Self { keys: Vec::new(), place: node.place.clone(), what: what.into(), unknown: None }
     }
 
     pub(crate) fn wrong_type(node: &Node, wanted: &str) -> Self {
-        Self::at(
-            node,
-            format!("expected {wanted}, found {}", node.data.kind()),
-        )
+        Self::at(node, format!("expected {wanted}, found {}", node.data.kind()))
     }
 
     pub(crate) fn under(mut self, key: &str) -> Self {
@@ -84,11 +76,7 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     } else {
         format!("\"{}\"", escape(key.as_bytes()))
     };
-    if path.is_empty() {
-        key
-    } else {
-        format!("{path}.{key}")
-    }
+    if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
 impl Data {
@@ -119,10 +107,7 @@ impl Node {
         let Data::Table(entries) = &self.data else {
             return Err(Problem::wrong_type(self, "a table"));
         };
-        match entries
-            .iter()
-            .find(|entry| !known.contains(&entry.key.as_str()))
-        {
+        match entries.iter().find(|entry| !known.contains(&entry.key.as_str())) {
             Some(entry) => Err(unknown_key(entry, known)),
             None => Ok(entries),
         }
@@ -136,17 +121,11 @@ impl Node {
             Item::ArrayOfTables(tables) => Data::List(
                 tables
                     .iter()
-                    .map(|table| Self {
-                        data: table_data(table),
-                        place: table.span(),
-                    })
+                    .map(|table| Self { data: table_data(table), place: table.span() })
                     .collect(),
             ),
         };
-        Self {
-            data,
-            place: item.span(),
-        }
+        Self { data, place: item.span() }
     }
 
     pub(crate) fn from_value(value: &TomlValue) -> Self {
@@ -159,10 +138,7 @@ impl Node {
             TomlValue::Array(values) => Data::List(values.iter().map(Self::from_value).collect()),
             TomlValue::InlineTable(table) => table_data(table),
         };
-        Self {
-            data,
-            place: value.span(),
-        }
+        Self { data, place: value.span() }
     }
 }
 
@@ -172,11 +148,7 @@ fn table_data(table: &dyn TableLike) -> Data {
         let mut node = Node::from_item(item);
         // A table made by a dotted key has no place of its own.
         node.place = node.place.or_else(|| key_place.clone());
-        Entry {
-            key: key.to_owned(),
-            key_place,
-            node,
-        }
+        Entry { key: key.to_owned(), key_place, node }
     };
     Data::Table(table.iter().map(entry).collect())
 }

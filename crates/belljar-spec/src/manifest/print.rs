@@ -62,15 +62,9 @@ pub(crate) fn inline(data: &Data) -> TomlValue {
         Data::Integer(number) => (*number).into(),
         Data::Float(number) => (*number).into(),
         Data::Boolean(flag) => (*flag).into(),
-        Data::List(items) => items
-            .iter()
-            .map(|item| inline(&item.data))
-            .collect::<Array>()
-            .into(),
+        Data::List(items) => items.iter().map(|item| inline(&item.data)).collect::<Array>().into(),
         Data::Table(entries) => {
-            let inner = entries
-                .iter()
-                .map(|entry| (entry.key.as_str(), inline(&entry.node.data)));
+            let inner = entries.iter().map(|entry| (entry.key.as_str(), inline(&entry.node.data)));
             inner.collect::<InlineTable>().into()
         }
     }
@@ -83,9 +77,8 @@ pub(crate) fn json(data: &Data) -> Json {
         Data::Float(number) => (*number).into(),
         Data::Boolean(flag) => (*flag).into(),
         Data::List(items) => items.iter().map(|item| json(&item.data)).collect(),
-        Data::Table(entries) => entries
-            .iter()
-            .map(|entry| (entry.key.clone(), json(&entry.node.data)))
-            .collect(),
+        Data::Table(entries) => {
+            entries.iter().map(|entry| (entry.key.clone(), json(&entry.node.data))).collect()
+        }
     }
 }

@@ -113,9 +113,7 @@ impl Value for TmpfsEntry {
     fn read(node: &Node) -> Result<Self, Problem> {
         if let Data::Text(text) = &node.data {
             let parsed = TmpfsArg::parse(text.as_ref());
-            return parsed
-                .map(Self)
-                .map_err(|error| Problem::at(node, error.to_string()));
+            return parsed.map(Self).map_err(|error| Problem::at(node, error.to_string()));
         }
         let TmpfsTable { target, size } = TmpfsTable::read(node)?;
         match size.unwrap_or(DEFAULT_TMPFS_SIZE) {
@@ -125,11 +123,7 @@ impl Value for TmpfsEntry {
     }
 
     fn write(&self) -> Data {
-        TmpfsTable {
-            target: self.0.target.clone(),
-            size: Some(self.0.size),
-        }
-        .write()
+        TmpfsTable { target: self.0.target.clone(), size: Some(self.0.size) }.write()
     }
 
     fn schema() -> Json {
@@ -146,11 +140,7 @@ pub enum RootfsSetting {
 
 impl From<OsText> for RootfsSetting {
     fn from(text: OsText) -> Self {
-        if text.as_bytes() == b"host" {
-            Self::Host
-        } else {
-            Self::Directory(HostPath(text))
-        }
+        if text.as_bytes() == b"host" { Self::Host } else { Self::Directory(HostPath(text)) }
     }
 }
 
@@ -186,9 +176,9 @@ impl HiddenName {
     pub fn parse(name: &OsText) -> Result<Self, String> {
         match crate::paths::inner(name.as_path()) {
             Some(inner) => Ok(Self(inner.into())),
-            None => Err(format!(
-                "\"{name}\" must be a name in the workspace: relative, without \"..\""
-            )),
+            None => {
+                Err(format!("\"{name}\" must be a name in the workspace: relative, without \"..\""))
+            }
         }
     }
 }
@@ -214,9 +204,7 @@ pub struct VariableName(pub String);
 impl Value for VariableName {
     fn read(node: &Node) -> Result<Self, Problem> {
         let name = String::read(node)?;
-        env_file::check_name(name.as_bytes())
-            .map(Self)
-            .map_err(|why| Problem::at(node, why))
+        env_file::check_name(name.as_bytes()).map(Self).map_err(|why| Problem::at(node, why))
     }
 
     fn write(&self) -> Data {
@@ -290,9 +278,7 @@ impl std::str::FromStr for RunName {
 
 impl Value for RunName {
     fn read(node: &Node) -> Result<Self, Problem> {
-        String::read(node)?
-            .parse()
-            .map_err(|why: String| Problem::at(node, why))
+        String::read(node)?.parse().map_err(|why: String| Problem::at(node, why))
     }
 
     fn write(&self) -> Data {

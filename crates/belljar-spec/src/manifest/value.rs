@@ -57,18 +57,11 @@ pub(crate) trait Field: Sized {
 }
 
 pub(crate) fn entry(key: &str, data: Data) -> Entry {
-    Entry {
-        key: key.to_owned(),
-        key_place: None,
-        node: Node::new(data),
-    }
+    Entry { key: key.to_owned(), key_place: None, node: Node::new(data) }
 }
 
 pub(crate) fn find<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Node> {
-    entries
-        .iter()
-        .find(|entry| entry.key == key)
-        .map(|entry| &entry.node)
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
 }
 
 impl<T: Value> Field for Option<T> {
@@ -354,10 +347,7 @@ impl<T: Value> Value for Added<T> {
 impl<T: Value> Value for BTreeMap<String, T> {
     fn read(node: &Node) -> Result<Self, Problem> {
         let Data::Table(entries) = &node.data else {
-            return Err(Problem::wrong_type(
-                node,
-                "a table, such as { name = \"value\" }",
-            ));
+            return Err(Problem::wrong_type(node, "a table, such as { name = \"value\" }"));
         };
         let read = |entry: &Entry| {
             let value = T::read(&entry.node).map_err(|problem| problem.under(&entry.key))?;
@@ -367,11 +357,7 @@ impl<T: Value> Value for BTreeMap<String, T> {
     }
 
     fn write(&self) -> Data {
-        Data::Table(
-            self.iter()
-                .map(|(key, value)| entry(key, value.write()))
-                .collect(),
-        )
+        Data::Table(self.iter().map(|(key, value)| entry(key, value.write())).collect())
     }
 
     fn schema() -> Json {

@@ -14,17 +14,15 @@ use crate::span::Span;
 
 fn parse_text<T: FromStr<Err: ToString>>(node: &Node, wanted: &str) -> Result<T, Problem> {
     match &node.data {
-        Data::Text(text) => text
-            .parse()
-            .map_err(|error: T::Err| Problem::at(node, error.to_string())),
-        Data::Integer(number) => number
-            .to_string()
-            .parse()
-            .map_err(|error: T::Err| Problem::at(node, error.to_string())),
-        Data::Float(number) => number
-            .to_string()
-            .parse()
-            .map_err(|error: T::Err| Problem::at(node, error.to_string())),
+        Data::Text(text) => {
+            text.parse().map_err(|error: T::Err| Problem::at(node, error.to_string()))
+        }
+        Data::Integer(number) => {
+            number.to_string().parse().map_err(|error: T::Err| Problem::at(node, error.to_string()))
+        }
+        Data::Float(number) => {
+            number.to_string().parse().map_err(|error: T::Err| Problem::at(node, error.to_string()))
+        }
         _ => Err(Problem::wrong_type(node, wanted)),
     }
 }
@@ -204,10 +202,7 @@ impl FromStr for User {
         let number = |part: &str| {
             let wrong = || format!("\"{}\" is no UID or UID:GID; both are numbers", shown());
             let digits = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-            digits
-                .then(|| part.parse::<u32>().ok())
-                .flatten()
-                .ok_or_else(wrong)
+            digits.then(|| part.parse::<u32>().ok()).flatten().ok_or_else(wrong)
         };
         let (uid, gid) = match text.split_once(':') {
             Some((uid, gid)) => (number(uid)?, number(gid)?),
@@ -221,10 +216,7 @@ impl FromStr for User {
             ));
         }
         if uid == u32::MAX || gid == u32::MAX {
-            return Err(format!(
-                "user \"{}\" is the number that stands for no user",
-                shown()
-            ));
+            return Err(format!("user \"{}\" is the number that stands for no user", shown()));
         }
         Ok(Self { uid, gid })
     }

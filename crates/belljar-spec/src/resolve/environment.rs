@@ -62,9 +62,7 @@ fn base(request: &Request, host: &HostFacts, tools: &[OsText]) -> BTreeMap<Strin
         env.extend(passed("TERM", host).map(|value| ("TERM".to_owned(), value)));
     }
     env.extend(passed("TZ", host).map(|value| ("TZ".to_owned(), value)));
-    let rustup = tools
-        .iter()
-        .find(|tool| tool.as_path().file_name() == Some(OsStr::new(RUSTUP)));
+    let rustup = tools.iter().find(|tool| tool.as_path().file_name() == Some(OsStr::new(RUSTUP)));
     env.extend(rustup.map(|tool| ("RUSTUP_HOME".to_owned(), tool.clone())));
     env
 }
@@ -82,9 +80,7 @@ fn search_path(tools: &[OsText]) -> OsText {
 }
 
 fn passed(name: &str, host: &HostFacts) -> Option<OsText> {
-    host.env
-        .get(OsStr::new(name))
-        .map(|value| OsText::from(value.as_os_str()))
+    host.env.get(OsStr::new(name)).map(|value| OsText::from(value.as_os_str()))
 }
 
 fn wishes(
@@ -95,21 +91,13 @@ fn wishes(
     let sandbox = &settings.values.sandbox;
     let rank = |key: &str| settings.origin(key).map_or(0, Origin::rank);
     let mut wishes = Vec::new();
-    for (index, path) in sandbox
-        .env_file
-        .iter()
-        .flat_map(|files| &files.0)
-        .enumerate()
-    {
+    for (index, path) in sandbox.env_file.iter().flat_map(|files| &files.0).enumerate() {
         let key = format!("sandbox.env_file[{index}]");
-        let lines = request
-            .env_files
-            .get(&path.0)
-            .ok_or_else(|| ResolveError::Path {
-                key: key.clone(),
-                path: path.0.clone(),
-                why: "was not read".into(),
-            })?;
+        let lines = request.env_files.get(&path.0).ok_or_else(|| ResolveError::Path {
+            key: key.clone(),
+            path: path.0.clone(),
+            why: "was not read".into(),
+        })?;
         for line in lines {
             let (name, value) = match line {
                 EnvLine::Set { name, value } => (name, Some(value.clone())),
@@ -124,12 +112,7 @@ fn wishes(
             }));
         }
     }
-    for (index, name) in sandbox
-        .pass_env
-        .iter()
-        .flat_map(|names| &names.0)
-        .enumerate()
-    {
+    for (index, name) in sandbox.pass_env.iter().flat_map(|names| &names.0).enumerate() {
         let rank = rank(&format!("sandbox.pass_env[{index}]"));
         // What the host does not have is not there inside either.
         let value = passed(&name.0, host);
@@ -142,18 +125,11 @@ fn wishes(
     }
     for (name, value) in sandbox.env.iter().flat_map(|variables| &variables.0) {
         let key = join("sandbox.env", name);
-        crate::env_file::check_name(name.as_bytes()).map_err(|why| ResolveError::Variable {
-            key: key.clone(),
-            why,
-        })?;
+        crate::env_file::check_name(name.as_bytes())
+            .map_err(|why| ResolveError::Variable { key: key.clone(), why })?;
         let rank = rank(&key);
         let value = value.clone();
-        wishes.push(Wish {
-            rank,
-            way: Way::Written,
-            name: name.clone(),
-            value,
-        });
+        wishes.push(Wish { rank, way: Way::Written, name: name.clone(), value });
     }
     Ok(wishes)
 }

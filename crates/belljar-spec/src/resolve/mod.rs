@@ -79,23 +79,11 @@ impl Request {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     #[error("{key}: the target \"{target}\" {why}")]
-    Target {
-        key: String,
-        target: OsText,
-        why: String,
-    },
+    Target { key: String, target: OsText, why: String },
     #[error("{key} and {other} both appear at \"{target}\"; give one of them another target")]
-    SameTarget {
-        key: String,
-        other: String,
-        target: OsText,
-    },
+    SameTarget { key: String, other: String, target: OsText },
     #[error("{key}: \"{path}\" {why}")]
-    Path {
-        key: String,
-        path: OsText,
-        why: String,
-    },
+    Path { key: String, path: OsText, why: String },
     #[error("{key}: {why}")]
     Variable { key: String, why: String },
     #[error("network.allow: {0}")]
@@ -126,19 +114,13 @@ pub fn resolve(
     let sandbox = &settings.values.sandbox;
     let rootfs = match &sandbox.rootfs {
         None | Some(RootfsSetting::Host) => Rootfs::Host,
-        Some(RootfsSetting::Directory(path)) => Rootfs::Directory {
-            path: path.0.clone(),
-        },
+        Some(RootfsSetting::Directory(path)) => Rootfs::Directory { path: path.0.clone() },
     };
     let workspace = workspace(settings, request)?;
     let mounts = mounts(settings)?;
     let tmpfs = tmpfs(settings)?;
-    let tools: Vec<OsText> = sandbox
-        .tools
-        .iter()
-        .flat_map(|tools| &tools.0)
-        .map(|tool| tool.0.clone())
-        .collect();
+    let tools: Vec<OsText> =
+        sandbox.tools.iter().flat_map(|tools| &tools.0).map(|tool| tool.0.clone()).collect();
     targets::check(&targets::Placed {
         rootfs: &rootfs,
         workspace: workspace.as_ref(),
@@ -147,12 +129,7 @@ pub fn resolve(
         tools: &tools,
     })?;
     let backend = backend(settings);
-    let hide = sandbox
-        .hide
-        .iter()
-        .flat_map(|names| &names.0)
-        .map(|name| name.0.clone())
-        .collect();
+    let hide = sandbox.hide.iter().flat_map(|names| &names.0).map(|name| name.0.clone()).collect();
     let allow_source = sandbox.allow_source.iter().flat_map(|paths| &paths.0);
     Ok(RunSpec {
         v: RUN_SPEC_VERSION,
@@ -182,16 +159,10 @@ pub fn resolve(
 }
 
 fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
-    if command
-        .first()
-        .is_none_or(|program| program.as_bytes().is_empty())
-    {
+    if command.first().is_none_or(|program| program.as_bytes().is_empty()) {
         return Err(ResolveError::NoCommand);
     }
-    if command
-        .iter()
-        .any(|argument| argument.as_bytes().contains(&0))
-    {
+    if command.iter().any(|argument| argument.as_bytes().contains(&0)) {
         return Err(ResolveError::NulInCommand);
     }
     Ok(())
@@ -200,10 +171,7 @@ fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
 /// Under a ceiling that names backends, `auto` is the first of its own order that is allowed.
 fn backend(settings: &Settings) -> BackendChoice {
     let chosen = settings.values.sandbox.backend.unwrap_or_default();
-    let allowed = settings
-        .ceiling
-        .as_ref()
-        .and_then(|ceiling| ceiling.auto_backend());
+    let allowed = settings.ceiling.as_ref().and_then(|ceiling| ceiling.auto_backend());
     match (chosen, allowed) {
         (BackendChoice::Auto, Some(backend)) => backend.into(),
         (chosen, _) => chosen,
@@ -227,11 +195,7 @@ fn workspace(settings: &Settings, request: &Request) -> Result<Option<Mount>, Re
     };
     if !source.as_path().is_absolute() {
         let why = "is not absolute; name the workspace with --workspace DIR".to_owned();
-        return Err(ResolveError::Path {
-            key: "sandbox.workspace.path".into(),
-            path: source,
-            why,
-        });
+        return Err(ResolveError::Path { key: "sandbox.workspace.path".into(), path: source, why });
     }
     if let Some(ceiling) = &settings.ceiling {
         ceiling.check_source(settings, "sandbox.workspace.path", source.as_path())?;
@@ -241,53 +205,30 @@ fn workspace(settings: &Settings, request: &Request) -> Result<Option<Mount>, Re
         Some(target) if target.as_bytes() == SAME => source.clone(),
         Some(target) => targets::absolute("sandbox.workspace.target", target)?,
     };
-    Ok(Some(Mount {
-        source,
-        target,
-        mode,
-    }))
+    Ok(Some(Mount { source, target, mode }))
 }
 
 fn mounts(settings: &Settings) -> Result<Vec<Mount>, ResolveError> {
-    let entries = settings
-        .values
-        .sandbox
-        .mounts
-        .iter()
-        .flat_map(|mounts| &mounts.0);
+    let entries = settings.values.sandbox.mounts.iter().flat_map(|mounts| &mounts.0);
     let mount = |(index, entry): (usize, &crate::manifest::MountEntry)| {
         let target = targets::absolute(&format!("sandbox.mounts[{index}]"), &entry.target)?;
         let mode = entry.mode.unwrap_or(MountMode::Ro);
-        Ok(Mount {
-            source: entry.source.0.clone(),
-            target,
-            mode,
-        })
+        Ok(Mount { source: entry.source.0.clone(), target, mode })
     };
     entries.enumerate().map(mount).collect()
 }
 
 fn tmpfs(settings: &Settings) -> Result<Vec<Tmpfs>, ResolveError> {
-    let entries = settings
-        .values
-        .sandbox
-        .tmpfs
-        .iter()
-        .flat_map(|entries| &entries.0);
+    let entries = settings.values.sandbox.tmpfs.iter().flat_map(|entries| &entries.0);
     let tmpfs = |(index, entry): (usize, &crate::manifest::TmpfsEntry)| {
         let target = targets::absolute(&format!("sandbox.tmpfs[{index}]"), &entry.0.target)?;
-        Ok(Tmpfs {
-            target,
-            size: entry.0.size.0,
-        })
+        Ok(Tmpfs { target, size: entry.0.size.0 })
     };
     entries.enumerate().map(tmpfs).collect()
 }
 
 fn workdir(settings: &Settings, workspace: Option<&Mount>) -> Result<OsText, ResolveError> {
-    let start = workspace.map_or(OsText::from(HOME_INSIDE), |workspace| {
-        workspace.target.clone()
-    });
+    let start = workspace.map_or(OsText::from(HOME_INSIDE), |workspace| workspace.target.clone());
     match &settings.values.sandbox.workdir {
         None => Ok(start),
         Some(path) => {
@@ -300,9 +241,7 @@ fn workdir(settings: &Settings, workspace: Option<&Mount>) -> Result<OsText, Res
 fn manifest_inside(request: &Request, workspace: Option<&Mount>) -> Option<OsText> {
     let manifest = request.manifest.as_deref()?;
     let workspace: &Path = workspace?.source.as_path();
-    manifest
-        .starts_with(workspace)
-        .then(|| OsText::from(manifest))
+    manifest.starts_with(workspace).then(|| OsText::from(manifest))
 }
 
 fn network_allow(settings: &Settings) -> Result<Vec<String>, ResolveError> {
@@ -316,19 +255,13 @@ fn network_allow(settings: &Settings) -> Result<Vec<String>, ResolveError> {
 fn limits(settings: &Settings) -> Limits {
     let limits = &settings.values.limits;
     Limits {
-        memory: limits
-            .memory
-            .and_then(Limit::value)
-            .map(|Size(bytes)| bytes),
+        memory: limits.memory.and_then(Limit::value).map(|Size(bytes)| bytes),
         millicpus: limits.cpus.and_then(Limit::value).map(|cpus| cpus.millis()),
         pids: limits.pids.and_then(Limit::value),
         time: limits.time.and_then(Limit::value).map(Span::as_duration),
         idle: limits.idle.and_then(Limit::value).map(Span::as_duration),
         output: limits.output.map_or(256 << 20, |Size(bytes)| bytes),
         disk: limits.disk.and_then(Limit::value).map(|Size(bytes)| bytes),
-        stop_timeout: limits
-            .stop_timeout
-            .unwrap_or(Span::from_secs(10))
-            .as_duration(),
+        stop_timeout: limits.stop_timeout.unwrap_or(Span::from_secs(10)).as_duration(),
     }
 }

@@ -17,16 +17,8 @@ pub(super) fn required(settings: &Settings, workspace: Option<&Mount>) -> BTreeS
         Required::IfSet => limit_was_set(settings, *clause),
         Required::WherePossible | Required::OnRequest => false,
     };
-    let ceiling = settings
-        .ceiling
-        .iter()
-        .flat_map(|file| file.ceiling.require.iter().flatten());
-    let asked = settings
-        .values
-        .policy
-        .require
-        .iter()
-        .flat_map(|clauses| &clauses.0);
+    let ceiling = settings.ceiling.iter().flat_map(|file| file.ceiling.require.iter().flatten());
+    let asked = settings.values.policy.require.iter().flat_map(|clauses| &clauses.0);
     let own = Clause::ALL.iter().filter(|clause| by_itself(clause));
     own.chain(asked).chain(ceiling).copied().collect()
 }
@@ -59,10 +51,7 @@ pub(super) fn waivers(
     };
     for (name, reason) in &wanted.0 {
         if let Ok(clause) = name.parse() {
-            waivers.push(Waiver {
-                clause,
-                reason: reason.clone(),
-            });
+            waivers.push(Waiver { clause, reason: reason.clone() });
         }
     }
     if let Some(reason) = wanted.0.get(Waive::ALL) {
@@ -71,10 +60,7 @@ pub(super) fn waivers(
         }
         for clause in Clause::ALL {
             if !waivers.iter().any(|waiver| waiver.clause == *clause) {
-                waivers.push(Waiver {
-                    clause: *clause,
-                    reason: reason.clone(),
-                });
+                waivers.push(Waiver { clause: *clause, reason: reason.clone() });
             }
         }
     }

@@ -32,15 +32,9 @@ pub(super) fn absolute(key: &str, target: &OsText) -> Result<OsText, ResolveErro
         return Err(wrong("has a NUL byte in it"));
     }
     if !target.as_path().is_absolute() {
-        return Err(wrong(
-            "must be an absolute path inside the sandbox, such as /data",
-        ));
+        return Err(wrong("must be an absolute path inside the sandbox, such as /data"));
     }
-    if target
-        .as_path()
-        .components()
-        .any(|part| part == std::path::Component::ParentDir)
-    {
+    if target.as_path().components().any(|part| part == std::path::Component::ParentDir) {
         return Err(wrong("must not have \"..\" in it"));
     }
     Ok(paths::clean(target.as_path()).into())
@@ -69,11 +63,7 @@ pub(super) fn check(placed: &Placed<'_>) -> Result<(), ResolveError> {
             && workspace.target.as_path().starts_with(target.as_path())
         {
             let why = format!("would hide the workspace at \"{}\"", workspace.target);
-            return Err(ResolveError::Target {
-                key,
-                target: target.clone(),
-                why,
-            });
+            return Err(ResolveError::Target { key, target: target.clone(), why });
         }
         taken.take(key, target)?;
     }
@@ -87,11 +77,7 @@ impl<'a> Taken<'a> {
     fn take(&mut self, key: String, target: &'a OsText) -> Result<(), ResolveError> {
         if let Some((other, _)) = self.0.iter().find(|(_, there)| *there == target) {
             let other = other.clone();
-            return Err(ResolveError::SameTarget {
-                key,
-                other,
-                target: target.clone(),
-            });
+            return Err(ResolveError::SameTarget { key, other, target: target.clone() });
         }
         self.0.push((key, target));
         Ok(())
@@ -102,10 +88,7 @@ fn not_reserved(key: &str, target: &OsText, rootfs: &Rootfs) -> Result<(), Resol
     let path = target.as_path();
     let within = |tree: &&str| path.starts_with(tree);
     let libraries = || {
-        let first = path
-            .components()
-            .nth(1)
-            .map(|part| part.as_os_str().as_encoded_bytes());
+        let first = path.components().nth(1).map(|part| part.as_os_str().as_encoded_bytes());
         matches!(first, Some(b"lib" | b"lib32" | b"lib64" | b"libx32"))
     };
     let why = if path == Path::new("/") {
@@ -119,30 +102,19 @@ fn not_reserved(key: &str, target: &OsText, rootfs: &Rootfs) -> Result<(), Resol
     } else {
         return Ok(());
     };
-    Err(ResolveError::Target {
-        key: key.to_owned(),
-        target: target.clone(),
-        why: why.to_owned(),
-    })
+    Err(ResolveError::Target { key: key.to_owned(), target: target.clone(), why: why.to_owned() })
 }
 
 /// A tool stands at its own path, which may well be in `/usr`.
 fn tool_place(key: &str, tool: &OsText) -> Result<(), ResolveError> {
     let path = tool.as_path();
     let wrong = |why: &str| {
-        Err(ResolveError::Path {
-            key: key.to_owned(),
-            path: tool.clone(),
-            why: why.to_owned(),
-        })
+        Err(ResolveError::Path { key: key.to_owned(), path: tool.clone(), why: why.to_owned() })
     };
     if tool.as_bytes().contains(&b':') {
         return wrong("has a colon in it, which PATH cannot hold");
     }
-    let system = KERNEL
-        .iter()
-        .chain(&["/etc"])
-        .any(|tree| path.starts_with(tree));
+    let system = KERNEL.iter().chain(&["/etc"]).any(|tree| path.starts_with(tree));
     if path == Path::new("/") || system || Path::new(HOME_INSIDE).starts_with(path) {
         return wrong("is no install prefix; name the directory that has the tool's bin in it");
     }

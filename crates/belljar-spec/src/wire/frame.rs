@@ -89,16 +89,9 @@ impl FrameKind {
     }
 
     fn from_code(code: u8) -> Option<Self> {
-        [
-            Self::MessagePart,
-            Self::MessageEnd,
-            Self::Data,
-            Self::End,
-            Self::Window,
-            Self::Reset,
-        ]
-        .into_iter()
-        .find(|kind| kind.code() == code)
+        [Self::MessagePart, Self::MessageEnd, Self::Data, Self::End, Self::Window, Self::Reset]
+            .into_iter()
+            .find(|kind| kind.code() == code)
     }
 }
 
@@ -123,11 +116,7 @@ pub enum WireError {
     #[error("the reserved bytes of a frame are not zero")]
     Reserved,
     #[error("stream {stream}: bytes at {found} where {expected} was due")]
-    WrongOffset {
-        stream: u32,
-        expected: u64,
-        found: u64,
-    },
+    WrongOffset { stream: u32, expected: u64, found: u64 },
     #[error("stream {0}: more bytes than were asked for")]
     WindowExceeded(u32),
     #[error("stream {0} is not open")]
@@ -148,11 +137,7 @@ pub struct FrameWriter {
 
 impl FrameWriter {
     pub fn new(key: &FrameKey, side: Side) -> Self {
-        Self {
-            key: key.for_side(side),
-            side,
-            next: 0,
-        }
+        Self { key: key.for_side(side), side, next: 0 }
     }
 
     /// From here on frames are under this key; the numbering goes on.
@@ -203,13 +188,7 @@ pub struct FrameReader {
 impl FrameReader {
     /// `side` is who writes what is read here.
     pub fn new(key: &FrameKey, side: Side) -> Self {
-        Self {
-            key: key.for_side(side),
-            side,
-            next: 0,
-            buffer: Vec::new(),
-            at: 0,
-        }
+        Self { key: key.for_side(side), side, next: 0, buffer: Vec::new(), at: 0 }
     }
 
     pub fn rekey(&mut self, key: &FrameKey) {
@@ -249,10 +228,7 @@ impl FrameReader {
         let kind = FrameKind::from_code(header[8]).ok_or(WireError::UnknownKind(header[8]))?;
         let seq = u64_at(header, 12);
         if seq != self.next {
-            return Err(WireError::OutOfOrder {
-                expected: self.next,
-                found: seq,
-            });
+            return Err(WireError::OutOfOrder { expected: self.next, found: seq });
         }
         let frame = Frame {
             stream: u32_at(header, 4),

@@ -55,23 +55,11 @@ pub struct InitSetup {
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Stdio {
     /// Descriptors that PID 1 was started with: pipes, made by the launcher.
-    Given {
-        stdin: i32,
-        stdout: i32,
-        stderr: i32,
-    },
+    Given { stdin: i32, stdout: i32, stderr: i32 },
     /// Streams of the channel.
-    Streams {
-        stdin: Option<u32>,
-        stdout: u32,
-        stderr: u32,
-    },
+    Streams { stdin: Option<u32>, stdout: u32, stderr: u32 },
     /// A terminal, made inside; one stream carries both ways.
-    Pty {
-        stream: u32,
-        rows: u16,
-        columns: u16,
-    },
+    Pty { stream: u32, rows: u16, columns: u16 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -88,21 +88,16 @@ impl Mux {
             || self.streams.len() >= MAX_STREAMS
             || self.streams.contains_key(&stream)
         {
-            return Err(WireError::BadMessage(format!(
-                "stream {stream} cannot be opened"
-            )));
+            return Err(WireError::BadMessage(format!("stream {stream} cannot be opened")));
         }
-        let open = Stream {
-            receive_limit: WINDOW,
-            send_limit: WINDOW,
-            ..Stream::default()
-        };
+        let open = Stream { receive_limit: WINDOW, send_limit: WINDOW, ..Stream::default() };
         self.streams.insert(stream, open);
         Ok(())
     }
 
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
-        let text = serde_json::to_vec(message).map_err(|error| WireError::BadMessage(error.to_string()))?;
+        let text = serde_json::to_vec(message)
+            .map_err(|error| WireError::BadMessage(error.to_string()))?;
         self.send_text(&text)
     }
 
@@ -113,7 +108,11 @@ impl Mux {
         }
         let mut pieces = text.chunks(MAX_PAYLOAD).peekable();
         while let Some(piece) = pieces.next() {
-            let kind = if pieces.peek().is_some() { FrameKind::MessagePart } else { FrameKind::MessageEnd };
+            let kind = if pieces.peek().is_some() {
+                FrameKind::MessagePart
+            } else {
+                FrameKind::MessageEnd
+            };
             self.writer.write(CONTROL, kind, 0, piece, &mut self.outgoing);
         }
         Ok(())
@@ -125,11 +124,7 @@ impl Mux {
             return 0;
         };
         let ahead = DATA_AHEAD.saturating_sub(self.outgoing.len());
-        if open.ended_here {
-            0
-        } else {
-            ahead.min((open.send_limit - open.sent) as usize)
-        }
+        if open.ended_here { 0 } else { ahead.min((open.send_limit - open.sent) as usize) }
     }
 
     /// Takes as much as there is room for and says how much that was.
@@ -139,13 +134,7 @@ impl Mux {
             return 0;
         };
         for piece in bytes[..take].chunks(MAX_PAYLOAD) {
-            self.writer.write(
-                stream,
-                FrameKind::Data,
-                open.sent,
-                piece,
-                &mut self.outgoing,
-            );
+            self.writer.write(stream, FrameKind::Data, open.sent, piece, &mut self.outgoing);
             open.sent += piece.len() as u64;
         }
         take
@@ -158,8 +147,7 @@ impl Mux {
         };
         if !open.ended_here {
             open.ended_here = true;
-            self.writer
-                .write(stream, FrameKind::End, open.sent, &[], &mut self.outgoing);
+            self.writer.write(stream, FrameKind::End, open.sent, &[], &mut self.outgoing);
         }
         self.forget_if_over(stream);
     }
@@ -171,13 +159,7 @@ impl Mux {
         };
         if !open.ended_there {
             open.receive_limit = u64::MAX;
-            self.writer.write(
-                stream,
-                FrameKind::Reset,
-                open.received,
-                &[],
-                &mut self.outgoing,
-            );
+            self.writer.write(stream, FrameKind::Reset, open.received, &[], &mut self.outgoing);
         }
     }
 
@@ -252,37 +234,23 @@ impl Mux {
         stream: u32,
         frame: Frame,
     ) -> Result<Option<Arrival>, WireError> {
-        let open = self
-            .streams
-            .get_mut(&stream)
-            .ok_or(WireError::UnknownStream(stream))?;
+        let open = self.streams.get_mut(&stream).ok_or(WireError::UnknownStream(stream))?;
         match kind {
             FrameKind::Data => {
                 if open.ended_there || frame.offset != open.received {
                     let expected = open.received;
-                    return Err(WireError::WrongOffset {
-                        stream,
-                        expected,
-                        found: frame.offset,
-                    });
+                    return Err(WireError::WrongOffset { stream, expected, found: frame.offset });
                 }
                 open.received += frame.payload.len() as u64;
                 if open.received > open.receive_limit {
                     return Err(WireError::WindowExceeded(stream));
                 }
-                Ok(Some(Arrival::Data {
-                    stream,
-                    bytes: frame.payload,
-                }))
+                Ok(Some(Arrival::Data { stream, bytes: frame.payload }))
             }
             FrameKind::End => {
                 if open.ended_there || frame.offset != open.received {
                     let expected = open.received;
-                    return Err(WireError::WrongOffset {
-                        stream,
-                        expected,
-                        found: frame.offset,
-                    });
+                    return Err(WireError::WrongOffset { stream, expected, found: frame.offset });
                 }
                 open.ended_there = true;
                 self.forget_if_over(stream);
@@ -307,11 +275,7 @@ impl Mux {
 
     /// A stream's number is free again when both ends are done with it.
     fn forget_if_over(&mut self, stream: u32) {
-        if self
-            .streams
-            .get(&stream)
-            .is_some_and(|open| open.ended_here && open.ended_there)
-        {
+        if self.streams.get(&stream).is_some_and(|open| open.ended_here && open.ended_there) {
             self.streams.remove(&stream);
         }
     }

@@ -40,21 +40,9 @@ impl Given<'_> {
         };
         let mut all = vec![layer(Origin::BuiltIn, "/", layers::built_in(Some(MEMORY)))];
         let files = [
-            (
-                Origin::System("/etc/belljar/config.toml".into()),
-                "/etc/belljar",
-                self.system,
-            ),
-            (
-                Origin::User("/home/u/.config/c.toml".into()),
-                "/home/u/.config",
-                self.user,
-            ),
-            (
-                Origin::Manifest("/proj/p/belljar.toml".into()),
-                MANIFEST_DIR,
-                self.manifest,
-            ),
+            (Origin::System("/etc/belljar/config.toml".into()), "/etc/belljar", self.system),
+            (Origin::User("/home/u/.config/c.toml".into()), "/home/u/.config", self.user),
+            (Origin::Manifest("/proj/p/belljar.toml".into()), MANIFEST_DIR, self.manifest),
         ];
         for (origin, directory, text) in files {
             all.push(layer(origin, directory, manifest(text)));
@@ -71,9 +59,7 @@ impl Given<'_> {
             all.push(layer(Origin::Flag("-c".into()), CWD, values));
         }
         let path = "/etc/belljar/policy.toml".into();
-        let ceiling = self
-            .ceiling
-            .map(|text| CeilingFile::parse(text.as_bytes(), &path).unwrap());
+        let ceiling = self.ceiling.map(|text| CeilingFile::parse(text.as_bytes(), &path).unwrap());
         Settings::merge(all, ceiling, Some(HOME.as_ref()))
     }
 
@@ -90,12 +76,7 @@ pub(crate) fn request() -> Request {
 }
 
 pub(crate) fn host() -> HostFacts {
-    let env = [
-        ("TERM", "xterm"),
-        ("SECRET", "s"),
-        ("LANG", "de_DE"),
-        ("PASSED", "from host"),
-    ];
+    let env = [("TERM", "xterm"), ("SECRET", "s"), ("LANG", "de_DE"), ("PASSED", "from host")];
     HostFacts {
         memory_total: Some(MEMORY),
         home: Some(HOME.into()),

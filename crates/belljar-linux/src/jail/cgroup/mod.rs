@@ -44,11 +44,18 @@ pub enum CgroupError {
 /// Where groups can be made, found out by looking at what is mounted and who may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Available {
-    V2 { parent: PathBuf },
+    V2 {
+        parent: PathBuf,
+    },
     /// A scope that the systemd user manager makes on request.
-    Manager { manager: PathBuf },
+    Manager {
+        manager: PathBuf,
+    },
     V1(v1::Hierarchies),
-    None { why: String, fix: String },
+    None {
+        why: String,
+        fix: String,
+    },
 }
 
 impl Available {
@@ -130,12 +137,15 @@ enum Kind {
 
 impl Group {
     /// Makes the group and sets the limits. `None` where there is nothing to make it in, or no limit.
-    pub fn make(available: &Available, run: &str, limits: &Limits) -> Result<Option<Self>, CgroupError> {
+    pub fn make(
+        available: &Available,
+        run: &str,
+        limits: &Limits,
+    ) -> Result<Option<Self>, CgroupError> {
         match available {
             Available::None { .. } => Ok(None),
-            Available::V1(hierarchies) => {
-                Ok(v1::Group::make(hierarchies, run, limits)?.map(|group| Self { kind: Kind::V1(group) }))
-            }
+            Available::V1(hierarchies) => Ok(v1::Group::make(hierarchies, run, limits)?
+                .map(|group| Self { kind: Kind::V1(group) })),
             Available::V2 { parent } => {
                 let group = v2::Group::make(parent, run, limits)?;
                 Ok(Some(Self { kind: Kind::V2(group) }))
@@ -218,7 +228,9 @@ pub fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
         match std::fs::remove_dir(directory) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(_) => std::thread::sleep(std::time::Duration::from_millis(u64::from(attempt.min(10)))),
+            Err(_) => {
+                std::thread::sleep(std::time::Duration::from_millis(u64::from(attempt.min(10))))
+            }
         }
     }
     Err(CgroupError::Busy { path: directory.to_owned() })
@@ -282,6 +294,7 @@ fn read_number(path: &Path) -> Option<u64> {
 /// `key value` lines, as in `memory.events` and `cpu.stat`.
 fn read_keyed(path: &Path, key: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned));
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned));
     line?.trim().parse().ok()
 }

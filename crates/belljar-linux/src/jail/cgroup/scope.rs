@@ -24,8 +24,9 @@ pub(super) fn detect(table: &MountTable) -> Option<PathBuf> {
 }
 
 pub(super) fn holds(manager: &Path, controller: Controller) -> Result<String, (String, String)> {
-    v2::holds(manager, controller)
-        .map(|_| format!("{} limit of a scope of the systemd user manager, read back", controller.name()))
+    v2::holds(manager, controller).map(|_| {
+        format!("{} limit of a scope of the systemd user manager, read back", controller.name())
+    })
 }
 
 fn find_busctl() -> Option<PathBuf> {

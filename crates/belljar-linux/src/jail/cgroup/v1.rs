@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::{Limits, Usage};
 
+use super::{
+    CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify,
+};
 use crate::mountinfo::MountTable;
-use super::{CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify};
 
 /// Where groups can be made; `None` for a controller that is not there or not ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +35,9 @@ pub(super) fn detect(table: &MountTable, own: &str, is_root: bool) -> Option<Hie
         may_make_in(&directory).then_some(directory)
     };
     let mounted = table.of_type("cgroup").any(|line| {
-        ["memory", "cpu", "pids"].iter().any(|name| line.super_options.split(',').any(|o| o == *name))
+        ["memory", "cpu", "pids"]
+            .iter()
+            .any(|name| line.super_options.split(',').any(|o| o == *name))
     });
     let found = Hierarchies { memory: find("memory"), cpu: find("cpu"), pids: find("pids") };
     mounted.then_some(found)
@@ -58,13 +62,20 @@ impl Hierarchies {
             Some(_) => Ok(format!("cgroup v1 {} controller, read back", controller.name())),
             None => Err((
                 format!("no {} control group is delegated to this user", controller.name()),
-                format!("have root delegate one: mkdir and chown a group below the {} hierarchy, and start belljar in it", controller.name()),
+                format!(
+                    "have root delegate one: mkdir and chown a group below the {} hierarchy, and start belljar in it",
+                    controller.name()
+                ),
             )),
         }
     }
 
     pub(super) fn groups_of(&self, run: &str) -> Vec<PathBuf> {
-        [&self.memory, &self.cpu, &self.pids].into_iter().flatten().map(|parent| parent.join(run)).collect()
+        [&self.memory, &self.cpu, &self.pids]
+            .into_iter()
+            .flatten()
+            .map(|parent| parent.join(run))
+            .collect()
     }
 }
 

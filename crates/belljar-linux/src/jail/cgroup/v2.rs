@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::{Limits, Usage};
 
+use super::{
+    CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify,
+    verify_value, write,
+};
 use crate::mountinfo::MountTable;
-use super::{CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify, verify_value, write};
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
 
@@ -28,9 +31,10 @@ pub(super) fn detect(table: &MountTable, own: &str, is_root: bool) -> Option<Pat
 }
 
 fn is_ours(directory: &Path) -> bool {
-    ["cgroup.procs", "cgroup.subtree_control"].iter().all(|file| {
-        rustix::fs::access(directory.join(file), rustix::fs::Access::WRITE_OK).is_ok()
-    }) && rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+    ["cgroup.procs", "cgroup.subtree_control"]
+        .iter()
+        .all(|file| rustix::fs::access(directory.join(file), rustix::fs::Access::WRITE_OK).is_ok())
+        && rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 fn has_controllers(directory: &Path) -> bool {
@@ -118,11 +122,15 @@ pub(super) fn verify(directory: &Path, limits: &Limits) -> Result<(), CgroupErro
     let wanted = [
         ("memory.max", limits.memory.map(|bytes| bytes.to_string())),
         ("pids.max", limits.pids.map(|pids| pids.to_string())),
-        ("cpu.max", limits.millicpus.map(|millicpus| format!("{} 100000", u64::from(millicpus) * 100))),
+        (
+            "cpu.max",
+            limits.millicpus.map(|millicpus| format!("{} 100000", u64::from(millicpus) * 100)),
+        ),
     ];
-    wanted.into_iter().filter_map(|(file, value)| Some((file, value?))).try_for_each(|(file, value)| {
-        verify_value(&directory.join(file), &value)
-    })
+    wanted
+        .into_iter()
+        .filter_map(|(file, value)| Some((file, value?)))
+        .try_for_each(|(file, value)| verify_value(&directory.join(file), &value))
 }
 
 /// Hands the controllers down. A group that holds processes itself cannot do that, so where we sit in
@@ -130,7 +138,10 @@ pub(super) fn verify(directory: &Path, limits: &Limits) -> Result<(), CgroupErro
 fn enable(parent: &Path) -> Result<(), CgroupError> {
     let control = parent.join("cgroup.subtree_control");
     let have = std::fs::read_to_string(&control).unwrap_or_default();
-    if ["memory", "pids", "cpu"].iter().all(|wanted| have.split_whitespace().any(|name| name == *wanted)) {
+    if ["memory", "pids", "cpu"]
+        .iter()
+        .all(|wanted| have.split_whitespace().any(|name| name == *wanted))
+    {
         return Ok(());
     }
     if write(&control, CONTROLLERS).is_ok() {
