@@ -1,5 +1,7 @@
 //! Layers from real files, variables and flags.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 mod support;
 
 use std::ffi::{OsStr, OsString};

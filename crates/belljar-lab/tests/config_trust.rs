@@ -1,5 +1,7 @@
 //! Trust: a manifest that opens something is shown before it counts.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 mod support;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Belljar's home: where it is, what is made, what is refused.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,7 @@
 //! The ceiling: no layer goes beyond it, and each refusal says what is allowed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 mod common;
 
 use belljar_spec::manifest::Limit;

@@ -1,5 +1,7 @@
 //! Layers: which one wins, what adds up, and who is named.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 mod common;
 
 use belljar_spec::manifest::{HostPath, Limit};

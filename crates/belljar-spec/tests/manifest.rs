@@ -1,5 +1,7 @@
 //! Manifests: what is read, and what is said about what cannot be.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use belljar_spec::manifest::{AgentKind, Limit, MountEntry, WorkspaceMode};
 use belljar_spec::{Manifest, ManifestError, MountMode, Size, Span};
 

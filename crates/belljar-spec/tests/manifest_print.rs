@@ -1,5 +1,7 @@
 //! A manifest that is printed reads back equal, and no input makes the reader panic.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use std::collections::BTreeMap;
 
 use belljar_spec::manifest::*;

@@ -1,5 +1,7 @@
 //! From settings to the run.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! The published schema is the one that the code has.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use std::path::PathBuf;
 
 use belljar_spec::{env, manifest};

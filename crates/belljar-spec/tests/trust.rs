@@ -1,5 +1,7 @@
 //! What counts as more than the built-in policy.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 mod common;
 
 use belljar_spec::{layers, widenings};

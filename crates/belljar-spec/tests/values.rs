@@ -1,5 +1,7 @@
 //! Every small value: what is printed reads back the same, and no input makes a parser panic.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

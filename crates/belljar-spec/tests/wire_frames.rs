@@ -1,5 +1,7 @@
 //! Frames: only the other end's own, each once, in order.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use belljar_spec::wire::{
     Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
 };

@@ -1,5 +1,7 @@
 //! Streams and messages over frames: whole, bounded, and safe from a hostile other end.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
 use belljar_spec::wire::mux::{MAX_MESSAGE, MAX_STREAMS, WINDOW, parse};
 use belljar_spec::wire::{
     Arrival, FrameKey, FrameKind, FrameWriter, MAX_PAYLOAD, Mux, Side, ToInit, WireError,

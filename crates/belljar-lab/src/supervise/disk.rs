@@ -28,6 +28,10 @@ pub(crate) struct DiskLimit {
     pub(crate) trees: Vec<PathBuf>,
 }
 
+/// Before this nothing is watched: most runs are over by then, and a thread costs as much as a tenth of a
+/// start.
+pub(super) const FIRST_LOOK: Duration = PAUSE;
+
 pub(super) struct DiskWatch {
     /// Readable once the limit was passed.
     pub(super) fd: OwnedFd,
@@ -36,16 +40,13 @@ pub(super) struct DiskWatch {
 }
 
 impl DiskWatch {
-    pub(super) fn start(limit: DiskLimit) -> Result<Self, Errno> {
+    /// `begun`: when the command was let go, in seconds.
+    pub(super) fn start(limit: DiskLimit, begun: i64) -> Result<Self, Errno> {
         let (fd, tell) = pipe_with(PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let begun =
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let thread = thread::Builder::new().name("disk".to_owned()).spawn(move || {
-            let mut pause = PAUSE;
             loop {
-                thread::park_timeout(pause);
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
@@ -54,7 +55,7 @@ impl DiskWatch {
                     let _ = rustix::io::write(&tell, b"."); // nobody listens any more: the run is over
                     return;
                 }
-                pause = PAUSE.max(look.elapsed() * SHARE_OF_TIME);
+                thread::park_timeout(PAUSE.max(look.elapsed() * SHARE_OF_TIME));
             }
         });
         let thread =
@@ -71,6 +72,11 @@ impl Drop for DiskWatch {
             let _ = thread.join();
         }
     }
+}
+
+/// Seconds of the clock that files carry.
+pub(super) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
 fn written(limit: &DiskLimit, begun: i64, stop: &AtomicBool) -> u64 {

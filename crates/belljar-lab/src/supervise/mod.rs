@@ -161,10 +161,7 @@ pub(crate) fn supervise(
     let_go();
     channel.let_go()?;
     let begun = Instant::now();
-    let disk = disk
-        .map(DiskWatch::start)
-        .transpose()
-        .map_err(|error| SuperviseError::Step("watch the disk", error))?;
+    let disk = Disk::from(disk, begun);
     let state = State::new(plan, begun);
     let sinks = Sinks::new(started, streams, plan.limits.output);
     let mut run = Run { started, channel, signals, terminal, sinks, state, disk, supervised };
@@ -183,7 +180,7 @@ struct Run<'a> {
     terminal: Option<RawTerminal>,
     sinks: Sinks,
     state: State,
-    disk: Option<DiskWatch>,
+    disk: Disk,
     supervised: Supervised,
 }
 
@@ -198,7 +195,7 @@ impl Run<'_> {
             }
             self.channel.flush();
             self.keep_time();
-            self.keep_disk();
+            self.keep_disk()?;
         }
         Ok(())
     }
@@ -208,11 +205,13 @@ impl Run<'_> {
         if !self.state.is_over() {
             fds.push(self.channel.poll_fd());
         }
-        if let (Some(disk), false) = (&self.disk, self.state.is_over()) {
-            fds.push(PollFd::new(&disk.fd, PollFlags::IN));
+        if let (Disk::Watched(watch), false) = (&self.disk, self.state.is_over()) {
+            fds.push(PollFd::new(&watch.fd, PollFlags::IN));
         }
         self.sinks.watch(Some(&self.channel), &mut fds);
-        let timeout = self.state.next_moment().map(|at| {
+        let first_look = self.disk.first_look().filter(|_| !self.state.is_over());
+        let next = [self.state.next_moment(), first_look].into_iter().flatten().min();
+        let timeout = next.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             rustix::time::Timespec {
                 tv_sec: left.as_secs() as i64,
@@ -299,12 +298,52 @@ impl Run<'_> {
 }
 
 impl Run<'_> {
-    fn keep_disk(&mut self) {
-        let passed = self.disk.as_ref().is_some_and(|disk| sinks::is_readable(&disk.fd));
-        if passed && !self.state.is_over() {
+    fn keep_disk(&mut self) -> Result<(), SuperviseError> {
+        if self.state.is_over() {
+            return Ok(());
+        }
+        if let Some((limit, begun)) = self.disk.due(Instant::now()) {
+            let watch = DiskWatch::start(limit, begun);
+            self.disk =
+                Disk::Watched(watch.map_err(|error| SuperviseError::Step("watch the disk", error))?);
+        }
+        if let Disk::Watched(watch) = &self.disk
+            && sinks::is_readable(&watch.fd)
+        {
             self.supervised.stopping = Some(Stopping::DiskFull);
-            self.disk = None;
+            self.disk = Disk::Unlimited;
             self.started.kill();
+        }
+        Ok(())
+    }
+}
+
+/// Whether what is written to disk is being looked at.
+enum Disk {
+    Unlimited,
+    Later { limit: DiskLimit, at: Instant, begun: i64 },
+    Watched(DiskWatch),
+}
+
+impl Disk {
+    fn from(limit: Option<DiskLimit>, begun: Instant) -> Self {
+        match limit {
+            None => Self::Unlimited,
+            Some(limit) => Self::Later { limit, at: begun + disk::FIRST_LOOK, begun: disk::now() },
+        }
+    }
+
+    fn first_look(&self) -> Option<Instant> {
+        match self {
+            Self::Later { at, .. } => Some(*at),
+            Self::Unlimited | Self::Watched(_) => None,
+        }
+    }
+
+    fn due(&self, now: Instant) -> Option<(DiskLimit, i64)> {
+        match self {
+            Self::Later { limit, at, begun } if now >= *at => Some((limit.clone(), *begun)),
+            _ => None,
         }
     }
 }

@@ -5,10 +5,9 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
 
 use super::identity::Pair;
-use crate::sys::process::{CloneFlags, Forked, clone, exit_now};
+use crate::sys::process::Sleeper;
 
 /// One for each owner met; most runs meet one.
 #[derive(Debug)]
@@ -38,22 +37,9 @@ impl IdMaps {
 
 /// A namespace needs a process to be born with; it ends as soon as the descriptor is open.
 fn make(on_disk: Pair, shown: Pair) -> std::io::Result<OwnedFd> {
-    let child = match clone(CloneFlags::NEW_USER)? {
-        Forked::Child => loop {
-            // The parent's signal ends this; should the parent die, so does the wait.
-            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            if rustix::process::getppid().is_none() {
-                exit_now(0);
-            }
-            let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 });
-        },
-        Forked::Parent(child) => child,
-    };
-    let at = |name: &str| format!("/proc/{}/{name}", child.pid.as_raw_nonzero());
-    let made = std::fs::write(at("uid_map"), format!("{} {} 1", on_disk.uid, shown.uid))
-        .and_then(|()| std::fs::write(at("gid_map"), format!("{} {} 1", on_disk.gid, shown.gid)))
-        .and_then(|()| File::open(at("ns/user")));
-    pidfd_send_signal(&child.pidfd, Signal::KILL)?;
-    waitpid(Some(child.pid), WaitOptions::empty())?;
-    Ok(made?.into())
+    let sleeper = Sleeper::in_new_user_namespace()?;
+    let at = |name: &str| format!("/proc/{}/{name}", sleeper.pid.as_raw_nonzero());
+    std::fs::write(at("uid_map"), format!("{} {} 1", on_disk.uid, shown.uid))?;
+    std::fs::write(at("gid_map"), format!("{} {} 1", on_disk.gid, shown.gid))?;
+    Ok(File::open(at("ns/user"))?.into())
 }

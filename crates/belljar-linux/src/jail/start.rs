@@ -223,6 +223,10 @@ impl Sandbox {
     /// Makes the control group, sets the limits and puts PID 1 under them. The first move into a v1 group
     /// waits some milliseconds for all processors, so this is done while the sandbox locks itself down.
     pub fn make_limits(&mut self) -> Result<(), CgroupError> {
+        let Limits { memory, millicpus, pids, .. } = self.limits;
+        if (memory, millicpus, pids) == (None, None, None) {
+            return Ok(());
+        }
         self.group = Group::make(&cgroup::detect(), &self.run, &self.limits)?;
         self.group.as_mut().map_or(Ok(()), |group| group.begin(self.init.pid))
     }

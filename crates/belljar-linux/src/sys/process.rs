@@ -74,6 +74,46 @@ pub fn new_network() -> Result<(), Errno> {
     check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
 }
 
+/// A process in a user namespace of its own that does nothing until it is killed. It shares this one's
+/// memory, so making it copies nothing.
+#[derive(Debug)]
+pub struct Sleeper {
+    pub pid: Pid,
+    /// The kernel runs the sleeper on it, so it lives as long.
+    _stack: Vec<u8>,
+}
+
+impl Sleeper {
+    pub fn in_new_user_namespace() -> Result<Self, Errno> {
+        extern "C" fn sleep(_: *mut libc::c_void) -> libc::c_int {
+            loop {
+                // SAFETY: takes no argument and touches no memory but the shared errno, which the parent
+                // reads only after calls of its own.
+                unsafe { libc::pause() };
+            }
+        }
+        const STACK: usize = 16 * 1024;
+        let mut stack = vec![0_u8; STACK];
+        let top = stack.as_mut_ptr_range().end.map_addr(|at| at & !15);
+        let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD;
+        // SAFETY: the stack is as long as `sleep` needs, aligned, and lives until the sleeper is dropped,
+        // which ends it first. `sleep` uses no lock, allocation or thread-local but errno.
+        let raw = unsafe { libc::clone(sleep, top.cast(), flags, std::ptr::null_mut()) };
+        let pid = Pid::from_raw(check(libc::c_long::from(raw))? as i32).ok_or(Errno::CHILD)?;
+        Ok(Self { pid, _stack: stack })
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // It is our own unreaped child, so the number is still its.
+        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+        while let Err(Errno::INTR) =
+            rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())
+        {}
+    }
+}
+
 /// Plain `fork`, for PID 1: works where an engine's filter or gVisor has no `clone3`.
 pub fn fork() -> Result<Option<Pid>, Errno> {
     if !is_single_threaded() {
