@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use support::{Input, Lab, as_root, each_actor, host_uids, marker, processes_with, test_user};
+use support::{Input, Lab, as_root, each_user, host_uids, marker, processes_with, test_user};
 
 fn names_in(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory)
@@ -28,7 +28,7 @@ fn owner(path: &Path) -> (u32, u32) {
 
 #[test]
 fn the_workspace_is_writable_and_files_keep_its_owner() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("work/there", "before");
         let script = "cat there; echo changed > there; echo new > made; mkdir dir; ln -s made link; mv there moved";
         let done = lab.sh(&[], script);
@@ -63,7 +63,7 @@ fn a_tree_of_somebody_else_stays_somebody_elses() {
 
 #[test]
 fn the_command_is_never_the_hosts_root_and_no_two_runs_are_the_same() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let (first, second) = (marker(), marker());
         let script = |marker: &str| format!("echo ready; read end # {marker}");
         let start = |marker: &str| {
@@ -95,7 +95,7 @@ fn the_command_is_never_the_hosts_root_and_no_two_runs_are_the_same() {
 
 #[test]
 fn a_volume_is_read_only_unless_rw_is_said() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let data = lab.make_file("data/file", "content\n");
         let directory = data.parent().unwrap().display().to_string();
         let script =
@@ -117,7 +117,7 @@ fn a_volume_is_read_only_unless_rw_is_said() {
 
 #[test]
 fn the_long_spelling_of_a_mount_means_the_same() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let file = lab.make_file("data/file", "content\n");
         let directory = file.parent().unwrap().display().to_string();
         let read_only = format!("type=bind,src={directory},dst=/data");
@@ -134,7 +134,7 @@ fn the_long_spelling_of_a_mount_means_the_same() {
 
 #[test]
 fn a_tmpfs_is_writable_sized_and_gone_afterwards() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "echo kept > /scratch/file && cat /scratch/file && \
              ! dd if=/dev/zero of=/scratch/big bs=64k count=100 2>/dev/null";
         let done = lab.sh(&["--tmpfs", "/scratch:size=2m"], script);
@@ -146,7 +146,7 @@ fn a_tmpfs_is_writable_sized_and_gone_afterwards() {
 
 #[test]
 fn a_single_file_can_be_given() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let file = lab.make_file("data/one", "1\n");
         lab.make_file("data/other", "2\n");
         let mount = format!("{}:/given/one", file.display());
@@ -182,7 +182,7 @@ fn mounts_below_a_read_only_tree_are_read_only_too() {
 
 #[test]
 fn a_target_in_the_workspace_must_exist_and_be_no_link() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("data/file", "from data\n");
         lab.make_directory("work/place");
         let data = lab.path("data").display().to_string();
@@ -200,7 +200,7 @@ fn a_target_in_the_workspace_must_exist_and_be_no_link() {
 /// Places that belljar itself made for the run are not the user's tree: a target can be made there.
 #[test]
 fn a_target_can_be_put_into_the_runs_own_places() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("data/file", "from data\n");
         let data = lab.path("data").display().to_string();
         for target in ["/tmp/data", "/home/agent/data", "/home/agent/.config/tool", "/opt/a/b/c"] {
@@ -212,7 +212,7 @@ fn a_target_can_be_put_into_the_runs_own_places() {
 
 #[test]
 fn a_link_of_the_operators_is_resolved_once() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("real/file", "real\n");
         symlink(lab.path("real"), lab.path("link")).unwrap();
         let mount = format!("{}:/data", lab.path("link").display());
@@ -222,7 +222,7 @@ fn a_link_of_the_operators_is_resolved_once() {
 
 #[test]
 fn a_link_that_a_run_could_have_planted_is_not_followed() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let secret = lab.make_file("secret/file", "secret\n");
         lab.make_directory("work/data");
         let mount = format!("{}:/data", lab.work().join("data").display());
@@ -243,7 +243,7 @@ fn a_link_that_a_run_could_have_planted_is_not_followed() {
 
 #[test]
 fn another_workspace_a_read_only_one_or_none() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("other/file", "other\n");
         let other = lab.path("other").display().to_string();
         assert_eq!(lab.sh(&["--workspace", &other], "ls").expect(0).out(), "file\n");
@@ -265,7 +265,7 @@ fn another_workspace_a_read_only_one_or_none() {
 
 #[test]
 fn names_that_are_not_utf_8_work_everywhere() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let strange = OsStr::from_bytes(b"n\xff\xfe\n \xc3(");
         let directory = lab.make_directory(Path::new("strange").join(strange));
         lab.make_file(Path::new("strange").join(strange).join(strange), "content\n");
@@ -303,7 +303,7 @@ fn a_workspace_that_root_may_not_map_is_refused_or_taken_with_its_owner() {
 
 #[test]
 fn a_private_workspace_of_root_is_reachable() {
-    each_actor(|lab| {
+    each_user(|lab| {
         // Directories above a source need not be open to the run: it is mounted by descriptor.
         let closed = lab.make_directory("closed/inner");
         lab.make_file("closed/inner/file", "inside\n");
@@ -320,7 +320,7 @@ fn a_private_workspace_of_root_is_reachable() {
 /// The tree itself is the caller's too, not only what lies in it: git, ssh and others look at that.
 #[test]
 fn a_given_directory_shows_its_owner_and_its_mode() {
-    each_actor(|lab| {
+    each_user(|lab| {
         for (mode, shown) in [(0o700, "drwx------"), (0o750, "drwxr-x---"), (0o755, "drwxr-xr-x")] {
             let tree = lab.make_directory(format!("tree-{mode:o}"));
             lab.make_file(format!("tree-{mode:o}/file"), "x");

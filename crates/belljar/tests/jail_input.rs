@@ -6,7 +6,7 @@ mod support;
 
 use std::fs;
 
-use support::{Done, Lab, each_actor};
+use support::{Done, Lab, each_user};
 
 #[track_caller]
 fn refused(lab: &Lab, words: &[&str], code: i32, says: &[&str]) -> Done {
@@ -115,7 +115,7 @@ fn what_was_meant_is_guessed() {
 
 #[test]
 fn root_inside_is_refused() {
-    each_actor(|lab| {
+    each_user(|lab| {
         for user in ["0", "0:0", "1000:0"] {
             let done = lab.run(["--user", user, "--", "true"]).done();
             assert!([2, 125].contains(&done.code()), "{user}: {done}");
@@ -128,7 +128,7 @@ fn root_inside_is_refused() {
 
 #[test]
 fn a_manifest_with_an_unknown_key_is_refused_with_its_place() {
-    each_actor(|lab| {
+    each_user(|lab| {
         for (text, says) in [
             ("[limits]\nmemroy = \"1g\"\n", &["belljar.toml", "2", "memroy", "memory"][..]),
             ("\n\n[sandbx]\nbackend = \"jail\"\n", &["belljar.toml", "3", "sandbx", "sandbox"]),
@@ -239,7 +239,7 @@ fn an_unusable_home_is_explained() {
 
 #[test]
 fn very_long_input_is_no_accident() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let long = "x".repeat(100_000);
         let done = lab.run(["--", "printf", "%s", &long]).done();
         assert_eq!(done.expect(0).out(), long);

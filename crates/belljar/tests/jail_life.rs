@@ -54,12 +54,17 @@ fn assert_the_next_one_tidies_up(lab: &Lab) {
 #[test]
 fn a_launcher_killed_at_any_moment_leaves_nothing_that_lives() {
     each_actor(|lab| {
-        let (tries, step) = if in_the_guest() { (12, 30) } else { (30, 2) };
+        // Most of it where the processes are being made. The guest is emulated, and slower by much.
+        let (tries, step) = if in_the_guest() {
+            (12, Duration::from_millis(30))
+        } else {
+            (80, Duration::from_micros(500))
+        };
         for attempt in 0..tries {
             let marker = marker();
             let script = format!("(setsid sleep {marker} &); trap '' TERM HUP INT; sleep {marker}");
             let live = lab.run(["--", "sh", "-c", &script]).spawn();
-            std::thread::sleep(Duration::from_millis(attempt * step));
+            std::thread::sleep(step * attempt);
             live.signal(Signal::KILL);
             drop(live);
             assert_only_a_trace_is_left(lab, &marker);

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use support::{Lab, each_actor};
+use support::{Lab, each_user};
 
 fn owner(path: &Path) -> (u32, u32) {
     let meta = fs::symlink_metadata(path).unwrap();
@@ -17,7 +17,7 @@ fn owner(path: &Path) -> (u32, u32) {
 
 #[test]
 fn the_root_is_minimal_read_only_and_the_runs_own() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "ls -d /sys /root /boot /run /mnt /media /lost+found 2>/dev/null; \
              for d in / /usr /etc /bin /workspace/..; do touch $d/belljar-was-here 2>/dev/null && echo wrote $d; done; \
              touch /tmp/x /dev/shm/x $HOME/x && echo could; id -u; echo $HOME $PWD; cat /proc/sys/kernel/hostname";
@@ -32,7 +32,7 @@ fn the_root_is_minimal_read_only_and_the_runs_own() {
 
 #[test]
 fn users_and_groups_inside_are_made_up() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let passwd = lab.sh(&[], "cat /etc/passwd").out();
         assert!(passwd.contains("agent:x:1000:1000:"), "{passwd}");
         for line in fs::read_to_string("/etc/passwd").unwrap().lines() {
@@ -55,7 +55,7 @@ fn users_and_groups_inside_are_made_up() {
 
 #[test]
 fn home_is_on_disk_in_the_runs_directory_and_nobody_elses() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let result = lab.sh_json(&[], "echo kept > $HOME/file; mkdir -p $HOME/.cache/x");
         let home = lab.home().join("runs").join(result["id"].as_str().unwrap()).join("home");
         assert_eq!(fs::read_to_string(home.join("file")).unwrap(), "kept\n");
@@ -86,7 +86,7 @@ fn small_root(lab: &Lab) -> String {
 
 #[test]
 fn a_directory_can_be_the_root() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let root = small_root(lab);
         // Only what a shell has built in.
         let script = "read line < /opt/only-in-this-root; echo $line; echo x > /new || echo read-only; \
@@ -108,7 +108,7 @@ fn a_directory_can_be_the_root() {
 
 #[test]
 fn the_manifest_is_read_only_inside_a_writable_workspace() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("work/belljar.toml", "[limits]\npids = 100\n");
         let before = fs::read(lab.work().join("belljar.toml")).unwrap();
         let script = "echo 'x' >> belljar.toml; rm -f belljar.toml; mv belljar.toml away; \
@@ -125,7 +125,7 @@ fn the_manifest_is_read_only_inside_a_writable_workspace() {
 /// A manifest above the current directory counts too, and stays out of reach.
 #[test]
 fn a_manifest_in_a_parent_is_found_and_protected() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file(
             "work/belljar.toml",
             "[sandbox]\nworkspace = { path = \".\", mode = \"rw\" }\n",
@@ -143,7 +143,7 @@ fn a_manifest_in_a_parent_is_found_and_protected() {
 /// Whatever the caller's shell has set.
 #[test]
 fn the_callers_umask_changes_nothing() {
-    each_actor(|lab| {
+    each_user(|lab| {
         for mask in ["000", "077", "777"] {
             let script = format!("umask {mask}; exec \"$0\" \"$@\"");
             let inside = "umask; touch made && ls -l /etc/passwd made | cut -c1-10; touch $HOME/x /tmp/x; rm made";
@@ -161,7 +161,7 @@ fn the_callers_umask_changes_nothing() {
 /// A link in a directory that is to be the root leads to places in that directory, as in a `chroot`.
 #[test]
 fn a_link_in_a_root_directory_does_not_lead_to_the_host() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let root = small_root(lab);
         let secret = lab.make_file("private/file", "of the host\n");
         symlink(secret.parent().unwrap(), lab.path("rootfs/srv")).unwrap();
@@ -174,7 +174,7 @@ fn a_link_in_a_root_directory_does_not_lead_to_the_host() {
 /// Environment: named variables only.
 #[test]
 fn the_environment_is_made_anew() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let call = lab.run(["-e", "GIVEN=1", "-e", "PASSED", "--pass-env", "ALSO", "--", "env"]);
         let done = call.env("PASSED", "2").env("ALSO", "3").env("SECRET_THING", "hunter2").done();
         let out = done.expect(0).out();

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use support::{Done, Lab, each_actor};
+use support::{Done, Lab, each_user};
 
 fn mounted(lab: &Lab, source: &Path, options: &[&str], mode: &str) -> Done {
     let mount = format!("{}:/given:{mode}", source.display());
@@ -43,7 +43,7 @@ fn always_refused(lab: &Lab, source: &Path, why: &[&str]) {
 
 #[test]
 fn a_missing_source_is_named() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let done = mounted(lab, &lab.path("no-such-thing"), &[], "ro");
         done.expect(125).says(&["no-such-thing", "not"]);
         let done = lab.run(["--workspace", "/no/such/workspace", "--", "true"]).done();
@@ -54,12 +54,12 @@ fn a_missing_source_is_named() {
 
 #[test]
 fn the_whole_system_is_never_given() {
-    each_actor(|lab| always_refused(lab, Path::new("/"), &["error: / is"]));
+    each_user(|lab| always_refused(lab, Path::new("/"), &["error: / is"]));
 }
 
 #[test]
 fn a_home_directory_has_to_be_meant() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("person/file", "x");
         refused_but_can_be_allowed(lab, &lab.person(), "ro", "home directory");
         // As the workspace too, which is the easiest mistake to make: `cd; belljar run`.
@@ -73,7 +73,7 @@ fn a_home_directory_has_to_be_meant() {
 
 #[test]
 fn places_of_credentials_have_to_be_meant() {
-    each_actor(|lab| {
+    each_user(|lab| {
         for name in
             [".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gh", ".config/gcloud"]
         {
@@ -96,7 +96,7 @@ fn places_of_credentials_have_to_be_meant() {
 /// The real name counts, not the one that was given.
 #[test]
 fn a_link_does_not_hide_what_it_leads_to() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("person/.ssh/id", "key");
         let link = lab.path("harmless");
         std::os::unix::fs::symlink(lab.person().join(".ssh"), &link).unwrap();
@@ -106,7 +106,7 @@ fn a_link_does_not_hide_what_it_leads_to() {
 
 #[test]
 fn a_socket_has_to_be_meant() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let path = lab.path("docker.sock");
         let _listener = UnixListener::bind(&path).unwrap();
         let done = mounted(lab, &path, &[], "ro");
@@ -118,7 +118,7 @@ fn a_socket_has_to_be_meant() {
 
 #[test]
 fn devices_and_pipes_are_no_sources() {
-    each_actor(|lab| {
+    each_user(|lab| {
         always_refused(
             lab,
             Path::new("/dev/null"),
@@ -133,7 +133,7 @@ fn devices_and_pipes_are_no_sources() {
 
 #[test]
 fn a_file_with_two_names_is_not_made_writable_by_accident() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let file = lab.make_file("data/file", "x");
         mounted(lab, &file, &[], "rw").expect(0);
         fs::hard_link(&file, lab.path("data/other-name")).unwrap();
@@ -145,7 +145,7 @@ fn a_file_with_two_names_is_not_made_writable_by_accident() {
 
 #[test]
 fn belljars_own_directories_are_never_given() {
-    each_actor(|lab| {
+    each_user(|lab| {
         // The home itself, what lies in it, and what contains it.
         lab.make_directory("home/runs");
         lab.run(["--", "true"]).done().expect(0); // makes it a home
@@ -171,7 +171,7 @@ fn belljars_own_directories_are_never_given() {
 
 #[test]
 fn a_tool_shows_its_programs_and_not_its_credentials() {
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_program("work/tool/bin/greet", "#!/bin/sh\necho hello from the tool\n");
         lab.make_file("work/tool/credentials.toml", "token");
         let tool = lab.work().join("tool");

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
-use support::{Input, Lab, each_actor, in_the_guest, until};
+use support::{Input, Lab, each_user, in_the_guest, until};
 
 /// Every byte value, in an order that does not repeat soon.
 fn noise(length: usize) -> Vec<u8> {
@@ -37,7 +37,7 @@ fn assert_same(found: &[u8], wanted: &[u8]) {
 
 #[test]
 fn output_is_exact_to_the_byte() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let bytes = several_mebibytes();
         lab.make_file("work/noise", &bytes);
         let done = lab.sh(&[], "cat noise");
@@ -51,7 +51,7 @@ fn output_is_exact_to_the_byte() {
 
 #[test]
 fn input_is_exact_to_the_byte() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let bytes = noise(if in_the_guest() { 1 << 20 } else { 8 << 20 });
         let done = lab.run(["--", "cat"]).input(Input::Bytes(bytes.clone())).done();
         assert_same(&done.expect(0).stdout, &bytes);
@@ -60,7 +60,7 @@ fn input_is_exact_to_the_byte() {
 
 #[test]
 fn both_outputs_at_once_do_not_block_each_other() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let bytes = several_mebibytes();
         lab.make_file("work/noise", &bytes);
         // First all of one, so that whoever reads in turn would hang.
@@ -85,7 +85,7 @@ fn both_outputs_at_once_do_not_block_each_other() {
 
 #[test]
 fn a_command_that_reads_nothing_is_not_held_up_by_input() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let done = lab.run(["--", "true"]).input(Input::Bytes(noise(1 << 20))).done();
         done.expect(0);
         assert_eq!(done.err(), "");
@@ -101,7 +101,7 @@ fn a_command_that_reads_nothing_is_not_held_up_by_input() {
 
 #[test]
 fn the_end_of_input_arrives() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let mut live = lab
             .run(["--", "sh", "-c", "read a; echo got $a; cat; echo end"])
             .input(Input::Open)
@@ -119,7 +119,7 @@ fn the_end_of_input_arrives() {
 
 #[test]
 fn output_comes_while_the_command_runs() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let live = lab.run(["--", "sh", "-c", "echo early; read end"]).input(Input::Open).spawn();
         live.wait_for_output("early");
         drop(live);
@@ -219,7 +219,7 @@ fn a_slow_reader_gets_everything() {
 
 #[test]
 fn json_has_the_output_as_text_or_as_bytes() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let result = lab.sh_json(&[], "printf 'out \\303\\274\\n'; printf 'a\\tb' >&2");
         assert_eq!(result["stdout"], "out ü\n");
         assert_eq!(result["stderr"], "a\tb");
@@ -231,7 +231,7 @@ fn json_has_the_output_as_text_or_as_bytes() {
 
 #[test]
 fn captured_output_is_bounded_and_the_loss_is_counted() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "i=100000; while [ $i -lt 100400 ]; do echo $i; i=$((i+1)); done";
         let options = ["-c", "limits.output=\"100\""];
         let result = lab.sh_json(&options, script);
@@ -248,7 +248,7 @@ fn captured_output_is_bounded_and_the_loss_is_counted() {
 
 #[test]
 fn belljar_itself_says_nothing_into_the_commands_streams() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let done = lab.sh(&[], "echo out; echo err >&2");
         assert_eq!((done.out().as_str(), done.err().as_str()), ("out\n", "err\n"));
     });
@@ -256,7 +256,7 @@ fn belljar_itself_says_nothing_into_the_commands_streams() {
 
 #[test]
 fn a_terminal_inside_without_one_outside_still_works() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let done = lab
             .run(["-t", "--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo terminal"])
             .done();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use rustix::termios::LocalModes;
-use support::{Lab, PtyRun, each_actor, marker, processes_with, send, until, wait_until_gone};
+use support::{Lab, PtyRun, each_user, marker, processes_with, send, until, wait_until_gone};
 
 fn start(lab: &Lab, words: &[&str]) -> PtyRun {
     PtyRun::start(&lab.run(words).through(PtyRun::SESSION), 33, 101)
@@ -20,7 +20,7 @@ fn sh(lab: &Lab, script: &str) -> PtyRun {
 
 #[test]
 fn the_command_has_a_terminal_of_the_same_size() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let (code, screen) =
             sh(lab, "test -t 0 && test -t 1 && test -t 2 && stty size; tty; exit 5").end();
         assert_eq!(code, 5, "{screen}");
@@ -30,7 +30,7 @@ fn the_command_has_a_terminal_of_the_same_size() {
 
 #[test]
 fn a_new_size_is_passed_on() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done";
         let run = sh(lab, script);
         run.wait_for("ready");
@@ -43,9 +43,9 @@ fn a_new_size_is_passed_on() {
 
 #[test]
 fn what_is_typed_arrives_and_is_echoed_once() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let mut run = sh(lab, "echo ready; read line; echo \"got <$line>\"; exit 3");
-        run.wait_for("ready");
+        run.wait_for("ready\r\n");
         run.type_in("hello\r");
         let (code, screen) = run.end();
         assert_eq!((code, screen.as_str()), (3, "ready\r\nhello\r\ngot <hello>\r\n"));
@@ -54,9 +54,11 @@ fn what_is_typed_arrives_and_is_echoed_once() {
 
 #[test]
 fn the_interrupt_key_reaches_the_command_and_not_belljar() {
-    each_actor(|lab| {
-        let mut run =
-            sh(lab, "trap 'echo interrupted' INT; echo ready; while :; do sleep 0.05; done");
+    each_user(|lab| {
+        let mut run = sh(
+            lab,
+            "trap 'echo interrupted' INT; trap 'exit 6' QUIT; echo ready; while :; do sleep 0.05; done",
+        );
         run.wait_for("ready");
         run.type_in("\x03");
         run.wait_for("interrupted");
@@ -66,13 +68,13 @@ fn the_interrupt_key_reaches_the_command_and_not_belljar() {
         assert!(until(Duration::from_secs(20), || count() >= 2), "{:?}", run.screen());
         run.type_in("\x1c"); // quit
         let (code, screen) = run.end();
-        assert_eq!(code, 131, "{screen:?}");
+        assert_eq!(code, 6, "{screen:?}");
     });
 }
 
 #[test]
 fn a_command_that_does_not_mind_ends_by_the_interrupt_key() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let marker = marker();
         let mut run = sh(lab, &format!("echo ready; exec sleep {marker}"));
         run.wait_for("ready");
@@ -85,7 +87,7 @@ fn a_command_that_does_not_mind_ends_by_the_interrupt_key() {
 
 #[test]
 fn the_end_key_ends_the_input() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let mut run = sh(lab, "echo ready; cat > /dev/null; echo over");
         run.wait_for("ready");
         run.type_in("text\r\x04");
@@ -97,7 +99,7 @@ fn the_end_key_ends_the_input() {
 
 #[test]
 fn job_control_works_inside() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let mut run = start(lab, &["-q", "-e", "PS1=prompt: ", "--", "sh", "-i"]);
         run.wait_for("prompt: ");
         run.type_in("sleep 50\r");
@@ -119,7 +121,7 @@ fn job_control_works_inside() {
 /// The caller's own terminal is as it was, whatever the end.
 #[test]
 fn the_callers_terminal_is_put_back() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let is_cooked = |run: &PtyRun| {
             run.settings().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
         };
@@ -142,7 +144,7 @@ fn the_callers_terminal_is_put_back() {
 
 #[test]
 fn much_output_through_a_terminal_is_whole() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "i=0; while [ $i -lt 3000 ]; do echo line $i of many; i=$((i+1)); done";
         let (code, screen) = sh(lab, script).end();
         assert_eq!(code, 0);
@@ -155,7 +157,7 @@ fn much_output_through_a_terminal_is_whole() {
 /// Typing faster than the command reads must not block or lose anything.
 #[test]
 fn much_typing_arrives_whole() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let mut run = sh(
             lab,
             "stty -echo; echo ready; n=0; while read l && [ \"$l\" != end ]; do n=$((n+1)); done; echo $n",
@@ -173,7 +175,7 @@ fn much_typing_arrives_whole() {
 
 #[test]
 fn a_person_is_told_the_run_and_what_is_weaker() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let (code, screen) = start(lab, &["--", "true"]).end();
         assert_eq!(code, 0);
         let lines: Vec<&str> = screen.lines().collect();
@@ -189,7 +191,7 @@ fn a_person_is_told_the_run_and_what_is_weaker() {
 
 #[test]
 fn no_tty_gives_none_on_a_terminal() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let (code, screen) =
             start(lab, &["-q", "--no-tty", "--", "sh", "-c", "test -t 0 || echo none"]).end();
         assert_eq!((code, screen.as_str()), (0, "none\r\n"));
@@ -199,7 +201,7 @@ fn no_tty_gives_none_on_a_terminal() {
 /// The terminal goes away, as when a window is closed or a connection breaks.
 #[test]
 fn a_lost_terminal_ends_the_run() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let marker = marker();
         let run = sh(lab, &format!("trap '' HUP; echo ready; sleep {marker}"));
         run.wait_for("ready");

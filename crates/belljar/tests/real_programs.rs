@@ -14,7 +14,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Actor, Done, Lab, each_actor};
+use support::{Actor, Done, Lab, each_user};
 
 /// Installed by `cargo xtask test`.
 const ALWAYS_THERE: [&str; 6] = ["bash", "gcc", "git", "python3", "redis-server", "strace"];
@@ -45,7 +45,7 @@ fn bash() {
     if !on_host("bash") {
         return;
     }
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "set -euo pipefail; a=(1 2 3); echo ${#a[@]}; diff <(echo x) <(echo x); \
              cat <<< here; for i in {1..50}; do /bin/true; done; wait; echo $BASH_VERSINFO | grep -c .; \
              coproc cat; echo through >&${COPROC[1]}; read -u ${COPROC[0]} x; echo $x";
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     assert os.cpu_count() >= 1
     print("fine")
 "#;
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("work/all.py", SCRIPT);
         assert_eq!(clean(lab.run(["--", "/usr/bin/python3", "all.py"]).done()), "fine\n");
         assert_eq!(
@@ -108,7 +108,7 @@ fn git() {
     if !on_host("git") {
         return;
     }
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "git init -q -b main . && git config user.name a && git config user.email a@b && \
              echo one > file && git add file && git commit -q -m first && echo two >> file && \
              git commit -q -am second && git log --oneline | wc -l && git gc -q && git status --short && \
@@ -140,7 +140,7 @@ fn gcc() {
     if !on_host("gcc") {
         return;
     }
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file(
             "work/hello.c",
             "#include <stdio.h>\n#include <pthread.h>\n#include <math.h>\n\
@@ -207,7 +207,7 @@ if (!isMainThread) { parentPort.postMessage('from a thread'); } else {
   new Worker(__filename).on('message', m => console.log(m));
 }
 "#;
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file("work/all.js", SCRIPT);
         assert_eq!(clean(lab.run(["--", "node", "all.js"]).done()), "from a thread\n");
     });
@@ -218,7 +218,7 @@ fn redis() {
     if !on_host("redis-server") || !on_host("redis-cli") {
         return;
     }
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "redis-server --port 6379 --save '' --appendonly yes --dir . --logfile log & \
              for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do \
                redis-cli ping 2>/dev/null | grep -q PONG && break; sleep 0.2; done; \
@@ -232,7 +232,7 @@ fn redis() {
 
 #[test]
 fn debuggers_see_their_own_children() {
-    each_actor(|lab| {
+    each_user(|lab| {
         if on_host("strace") {
             let script =
                 "strace -f -o trace sh -c 'echo traced; /bin/true' && grep -c execve trace";
@@ -253,7 +253,7 @@ fn java() {
     if !on_host("java") {
         return;
     }
-    each_actor(|lab| {
+    each_user(|lab| {
         lab.make_file(
             "work/Main.java",
             "public class Main { public static void main(String[] a) throws Exception { \
@@ -272,7 +272,7 @@ fn java() {
 /// What an agent does all day.
 #[test]
 fn the_usual_tools() {
-    each_actor(|lab| {
+    each_user(|lab| {
         let script = "find /usr/bin -name 'env' | head -n 1; grep -rn root /etc/passwd | wc -l; \
              tar czf /tmp/a.tgz -C /usr/share/common-licenses . && tar tzf /tmp/a.tgz | wc -l | grep -qv '^0$'; \
              ps -e 2>/dev/null | grep -c sh; date +%Y | grep -c 20; mktemp -d | cut -c1-5; df /workspace > /dev/null; \

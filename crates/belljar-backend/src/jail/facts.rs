@@ -16,7 +16,7 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
     if number(&version) < floor {
         return Err(Unavailable::new(
             format!("the jail needs kernel {}.{} or newer; this is {version}", floor.0, floor.1),
-            "use an engine: --backend docker",
+            "a newer kernel; this version has no other backend that isolates",
         ));
     }
     if !is_root && let Some(blocked) = user_namespaces_blocked() {

@@ -21,8 +21,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
     let invocation = invocation(&args, &around);
+    // Wrong usage makes nothing, not even the home.
     if let Err(error) = config::check_flags(&invocation) {
-        return failed(&args, &error, EXIT_USAGE); // before the home is made
+        return failed(&args, &error, EXIT_USAGE);
+    }
+    if invocation.flags.command.is_empty() {
+        return refused(&args, &LaunchError::NoCommand);
     }
     let home = match open_home() {
         Ok(home) => home,
@@ -75,8 +79,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
 
 /// Nothing came to be.
 fn failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) -> i32 {
+    let result = RunResult::failed(error, code);
     if args.json {
-        let _ = report::json(&RunResult::failed(error, code));
+        let _ = report::json(&result);
+    }
+    if let Some(path) = &args.result {
+        let _ = write_result(path, &result); // the exit code tells it too
     }
     report::error(error, None);
     code

@@ -91,3 +91,11 @@ pub(crate) fn each_actor(test: impl Fn(&Lab)) {
         test(&Lab::new(actor));
     }
 }
+
+/// The same test for root and for an ordinary user: where cgroups make no difference.
+pub(crate) fn each_user(test: impl Fn(&Lab)) {
+    for actor in actors().into_iter().filter(|actor| *actor != Actor::Delegated) {
+        eprintln!("--- as {actor:?}");
+        test(&Lab::new(actor));
+    }
+}

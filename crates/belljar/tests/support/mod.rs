@@ -17,7 +17,9 @@ mod lab;
 mod processes;
 mod pty;
 
-pub(crate) use actor::{Actor, TestUser, actors, as_root, each_actor, in_the_guest, test_user};
+pub(crate) use actor::{
+    Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, test_user,
+};
 pub(crate) use call::{Call, Done, Input, Live, PATIENCE};
 pub(crate) use lab::{Lab, executable, marker};
 pub(crate) use processes::{
