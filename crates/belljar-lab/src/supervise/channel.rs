@@ -64,18 +64,18 @@ impl Channel {
         let nonce = hex(nonce);
         let mut channel =
             Self { fd, mux: Mux::new(Side::Launcher), nonce: nonce.clone(), early: None };
-        channel.say(&ToInit::Hello(LauncherHello {
+        channel.open_with(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
             run: run.to_string(),
             nonce,
             key: hex(key),
             lease_ms: None, // the kernel tells when a jail's launcher is gone
-        }));
+        }))?;
         let mut bytes = [0; 32];
         bytes.copy_from_slice(key);
         channel.mux.rekey(&FrameKey::new(bytes));
-        channel.say(&ToInit::Setup(setup(plan)));
+        channel.open_with(&ToInit::Setup(setup(plan)))?;
         let stdio = match plan.command.terminal {
             Terminal::None => PIPES,
             Terminal::Pty => {
@@ -84,13 +84,13 @@ impl Channel {
                 Stdio::Pty { stream: TERMINAL, rows, columns }
             }
         };
-        channel.say(&ToInit::Exec(ExecRequest {
+        channel.open_with(&ToInit::Exec(ExecRequest {
             exec: COMMAND,
             argv: plan.command.argv.clone(),
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
-        }));
+        }))?;
         channel.flush();
         Ok(channel)
     }
@@ -243,9 +243,12 @@ impl Channel {
         Ok(())
     }
 
+    fn open_with(&mut self, message: &ToInit) -> Result<(), SuperviseError> {
+        self.mux.send(message).map_err(|_| SuperviseError::TooLong)
+    }
+
     fn say(&mut self, message: &ToInit) {
-        // Our own messages are far below the limit, but for a huge environment, which PID 1 then
-        // never receives: the missing answer stops the launch.
+        // A signal or a size is always short enough.
         let _ = self.mux.send(message);
     }
 }

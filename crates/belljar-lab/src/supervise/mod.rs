@@ -43,6 +43,8 @@ pub enum SuperviseError {
     LockDown { step: String, why: String },
     #[error("PID 1 speaks another protocol: {0}")]
     Hello(String),
+    #[error("the command's arguments and variables are longer than any kernel takes")]
+    TooLong,
     #[error("the sandbox did not answer within {0} seconds")]
     NoAnswer(u64),
     #[error("the channel carried what PID 1 cannot have sent, before anything was started")]

@@ -17,8 +17,8 @@ use super::frame::{
 pub const WINDOW: u64 = 64 * 1024;
 /// Streams open at once.
 pub const MAX_STREAMS: usize = 64;
-/// The longest control message; an attestation with many mounts is the longest there is.
-pub const MAX_MESSAGE: usize = 1024 * 1024;
+/// The longest control message: arguments and environment of a command, as much as a kernel takes.
+pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 /// Data waiting to be sent, at most.
 pub const DATA_AHEAD: usize = 64 * 1024;
 const CONTROL: u32 = 0;

@@ -141,7 +141,7 @@ impl<'a> Call<'a> {
         };
         let stdout = Collected::start(child.stdout.take().unwrap());
         let stderr = Collected::start(child.stderr.take().unwrap());
-        let said = format!("{command:?}");
+        let said: String = format!("{command:?}").chars().take(2000).collect();
         Live { child: Some(child), said, begun, stdin: kept, stdout, stderr }
     }
 

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::actor::{Actor, test_user};
 use super::call::{Call, Done};
+use super::processes::{processes_of, send};
 
 #[derive(Debug)]
 pub(crate) struct Lab {
@@ -136,6 +138,15 @@ impl Lab {
     pub(crate) fn assert_nothing_was_made(&self) {
         assert_eq!(self.runs(), Vec::<String>::new(), "a refused run left its directory");
         assert_eq!(self.live(), Vec::<String>::new(), "a refused run left a sign of life");
+    }
+}
+
+impl Drop for Lab {
+    /// What a failed test left behind must not trouble the next one.
+    fn drop(&mut self) {
+        for left in processes_of(&self.exe) {
+            send(left, Signal::KILL);
+        }
     }
 }
 
