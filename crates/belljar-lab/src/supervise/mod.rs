@@ -306,8 +306,9 @@ impl Run<'_> {
         }
         if let Some((limit, begun)) = self.disk.due(Instant::now()) {
             let watch = DiskWatch::start(limit, begun);
-            self.disk =
-                Disk::Watched(watch.map_err(|error| SuperviseError::Step("watch the disk", error))?);
+            self.disk = Disk::Watched(
+                watch.map_err(|error| SuperviseError::Step("watch the disk", error))?,
+            );
         }
         if let Disk::Watched(watch) = &self.disk
             && sinks::is_readable(&watch.fd)

@@ -7,7 +7,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, mkdirat, mknodat, openat};
+use rustix::fs::{
+    FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdirat, mknodat, openat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
@@ -32,6 +34,7 @@ pub(super) fn read_only(
     for name in left_out {
         leave_out(&above, name)?;
     }
+    look_like(&above, below)?;
     let made = mount_over(&above, below);
     // Taken off through the descriptors' paths: the old root is still what paths start from.
     for (name, at) in [(BELOW, below_at), (ABOVE, above_at)] {
@@ -51,6 +54,20 @@ fn stage(root: BorrowedFd<'_>, name: &str, layer: &OwnedFd) -> Result<String, Er
 
 fn through_proc(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd))
+}
+
+/// The tree's root shows the owner and mode of the layer on top.
+fn look_like(above: &OwnedFd, below: &OwnedFd) -> Result<(), Errno> {
+    let stat = fstat(below)?;
+    // The mount's own descriptor is only a place; its root has to be opened to be changed.
+    let above =
+        &openat(above, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // An owner that is not mapped here can be given to nothing; the mode still says who may enter.
+    match fchown(above, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid))) {
+        Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
+        Err(error) => return Err(error),
+    }
+    fchmod(above, Mode::from_raw_mode(stat.st_mode & 0o1777))
 }
 
 /// A device 0:0 says "deleted" to overlayfs, and needs no privilege to make.

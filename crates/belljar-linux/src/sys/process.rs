@@ -110,7 +110,8 @@ impl Drop for Sleeper {
         let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
         while let Err(Errno::INTR) =
             rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())
-        {}
+        {
+        }
     }
 }
 

@@ -8,8 +8,10 @@ use belljar::spec::{Screen, Stdin, Terminal};
 use clap::Args;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
-    not start it; 126 not executable; 127 not found; 128+N signal N.")]
+#[command(
+    after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
+    not start it; 126 not executable; 127 not found; 128+N signal N."
+)]
 pub(crate) struct RunArgs {
     /// What makes the boundary: auto, jail, docker, podman, or host (no isolation)
     #[arg(long, value_name = "NAME", help_heading = "Boundary")]
@@ -141,7 +143,11 @@ pub(crate) struct Surroundings {
 impl RunArgs {
     pub(crate) fn terminal(&self, around: &Surroundings) -> Terminal {
         let both = around.stdin_is_terminal && around.stdout_is_terminal;
-        if self.tty || (both && !self.no_tty && !self.json) { Terminal::Pty } else { Terminal::None }
+        if self.tty || (both && !self.no_tty && !self.json) {
+            Terminal::Pty
+        } else {
+            Terminal::None
+        }
     }
 
     pub(crate) fn flags(&self, around: &Surroundings) -> Flags {

@@ -7,7 +7,8 @@ use crate::cli::BackendsArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN};
 
 pub(crate) fn run(args: &BackendsArgs) -> i32 {
-    let rows: Vec<_> = BackendName::ALL.iter().map(|name| (*name, belljar::backend_facts(*name))).collect();
+    let rows: Vec<_> =
+        BackendName::ALL.iter().map(|name| (*name, belljar::backend_facts(*name))).collect();
     if args.json {
         let list: Vec<_> = rows
             .iter()
@@ -23,7 +24,9 @@ pub(crate) fn run(args: &BackendsArgs) -> i32 {
     let mut text = String::new();
     for (name, facts) in rows {
         let shown = match (name, facts) {
-            (BackendName::Host, _) => format!("{WARN}no isolation{WARN:#}, only if asked for by name"),
+            (BackendName::Host, _) => {
+                format!("{WARN}no isolation{WARN:#}, only if asked for by name")
+            }
             (_, Ok(version)) => format!("{GOOD}available{GOOD:#} {DIM}(kernel {version}){DIM:#}"),
             (_, Err(reason)) => format!("{DIM}not available: {}{DIM:#}", reason.why),
         };

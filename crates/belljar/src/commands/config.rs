@@ -29,7 +29,11 @@ pub(crate) fn run(args: ConfigArgs) -> i32 {
     }
 }
 
-fn show(origin: bool, json: bool, source: ManifestSource) -> Result<(), Box<dyn std::error::Error>> {
+fn show(
+    origin: bool,
+    json: bool,
+    source: ManifestSource,
+) -> Result<(), Box<dyn std::error::Error>> {
     let home = open_home()?;
     let mut invocation = Invocation::new(std::env::current_dir()?, environment(), Flags::default());
     if source == ManifestSource::None {

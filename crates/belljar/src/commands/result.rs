@@ -56,7 +56,8 @@ impl<'a> RunResult<'a> {
 
     /// Nothing was started.
     pub(crate) fn refused(error: &LaunchError) -> Self {
-        let policy = matches!(error, LaunchError::NotGuaranteed { .. } | LaunchError::NotAsPlanned { .. });
+        let policy =
+            matches!(error, LaunchError::NotGuaranteed { .. } | LaunchError::NotAsPlanned { .. });
         let (reason, source) = if policy {
             (StopReason::Refused, ExitSource::Policy)
         } else {
@@ -67,7 +68,12 @@ impl<'a> RunResult<'a> {
         let chain = result.error.get_or_insert_default();
         if let LaunchError::NotGuaranteed { missing, .. } = error {
             chain.extend(missing.iter().map(|unmet| {
-                format!("{}: {}: {}", unmet.clause, unmet.enforcement.word(), unmet.enforcement.reason())
+                format!(
+                    "{}: {}: {}",
+                    unmet.clause,
+                    unmet.enforcement.word(),
+                    unmet.enforcement.reason()
+                )
             }));
         }
         if let LaunchError::NotAsPlanned { differences } = error {

@@ -4,9 +4,12 @@ use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
-use belljar::run::{LaunchError, Observer, Outcome, Output, Streams, launch, prepare, remove_leftovers};
+use belljar::run::{
+    LaunchError, Observer, Outcome, Output, Streams, launch, prepare, remove_leftovers,
+};
 use belljar::spec::{
-    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId, RunSpec, StopReason, Stdin, Terminal,
+    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId,
+    RunSpec, Stdin, StopReason, Terminal,
 };
 
 use super::result::{RunResult, write_result};
@@ -109,7 +112,8 @@ fn is_usage(error: &ConfigError) -> bool {
 }
 
 fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {
-    let copy = |fd: std::os::fd::BorrowedFd<'_>| -> std::io::Result<OwnedFd> { fd.try_clone_to_owned() };
+    let copy =
+        |fd: std::os::fd::BorrowedFd<'_>| -> std::io::Result<OwnedFd> { fd.try_clone_to_owned() };
     let output = if args.json {
         Output::Captured
     } else {
@@ -144,7 +148,8 @@ impl Observer for Announcer {
             .filter(|(_, enforcement)| enforcement.word() == "weaker")
             .map(|(clause, _)| clause.to_string())
             .collect();
-        let mut line = format!("{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested", run.tail());
+        let mut line =
+            format!("{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested", run.tail());
         if !weaker.is_empty() {
             line.push_str(&format!("; weaker: {}", report::listed(&weaker, 40)));
         }
@@ -186,7 +191,9 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
 fn in_words(outcome: &Outcome) -> String {
     match (outcome.exit.code, outcome.exit.signal) {
         (Some(code), _) => format!("{} {code}", outcome.reason.name()),
-        (None, Some(signal)) if outcome.reason == StopReason::Signal => format!("ended by signal {signal}"),
+        (None, Some(signal)) if outcome.reason == StopReason::Signal => {
+            format!("ended by signal {signal}")
+        }
         (None, Some(signal)) => format!("{}, by signal {signal}", outcome.reason.name()),
         (None, None) => outcome.reason.name().to_owned(),
     }
@@ -210,7 +217,11 @@ fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
     let Some(found) = on_host_path(&name) else { return };
     let hint = match found.parent().and_then(|bin| bin.parent()) {
         Some(prefix) if found.parent().is_some_and(|bin| bin.ends_with("bin")) => {
-            format!("the host has it at {}; bring it in with: --tool {}", found.display(), prefix.display())
+            format!(
+                "the host has it at {}; bring it in with: --tool {}",
+                found.display(),
+                prefix.display()
+            )
         }
         _ => format!("the host has it at {0}; bring it in with: -v {0}:{0}", found.display()),
     };
@@ -222,7 +233,9 @@ fn on_host_path(name: &str) -> Option<std::path::PathBuf> {
         return None;
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|candidate| candidate.is_file())
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
 }
 
 /// Nothing was started.

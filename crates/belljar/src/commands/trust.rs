@@ -21,7 +21,8 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
     let home = open_home()?;
     if args.forget {
         let before = distrust(&args.path, &home)?;
-        let word = if before == Standing::Unknown { "was not trusted" } else { "is trusted no more" };
+        let word =
+            if before == Standing::Unknown { "was not trusted" } else { "is trusted no more" };
         report::say(&format!("{} {word}", OsText::from(args.path.as_path())));
         return Ok(());
     }
