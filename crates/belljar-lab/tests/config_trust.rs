@@ -14,7 +14,7 @@ use support::World;
 const OPENS_A_HOST: &str = "[network]\nallow = ['api.example:443']\n";
 
 fn standing(world: &World) -> Option<Standing> {
-    match world.load(Flags::default()) {
+    match config::load_settings(&world.invocation(Flags::default()), &world.home) {
         Ok(_) => None,
         Err(ConfigError::Untrusted { standing, .. }) => Some(standing),
         Err(other) => panic!("another error: {other}"),
@@ -77,7 +77,9 @@ fn trust_covers_the_files_that_the_manifest_names() {
     let vars = world.write("user/project/vars", "A=1\n");
     let prompt = world.write("user/project/P.md", "do it");
     world.trust(&path);
-    assert_eq!(world.load(Flags::default()).unwrap().spec.env["A"].to_str(), Some("1"));
+    // The settings are read; a run is refused, because this version has no agents.
+    assert_eq!(standing(&world), None);
+    assert!(matches!(world.load(Flags::default()), Err(ConfigError::NotYet { .. })));
     fs::write(&vars, "A=2\n").unwrap();
     assert_eq!(standing(&world), Some(Standing::Changed));
     fs::write(&vars, "A=1\n").unwrap();

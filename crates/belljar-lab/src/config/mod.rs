@@ -184,6 +184,7 @@ fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
     };
     let found = settings.shown().into_iter().find(|shown| {
         shown.origin != Origin::BuiltIn
+            && shown.value != "[]"
             && NOT_YET.iter().any(|section| is_below(&shown.key, section))
     });
     match found {

@@ -122,6 +122,7 @@ fn is_privileged_pod(bound: &Bound) -> bool {
 /// The sandbox's first process.
 fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
     wait_for_word(go.as_fd())?; // our maps are written now: files we make have an owner
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // the caller's may hide our own root
     step("make mounts private", make_private(c"/"))?; // before the first mount, or it would travel
     let root = Root::new()?;
     for mount in &bound.mounts {

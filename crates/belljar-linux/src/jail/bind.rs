@@ -280,7 +280,9 @@ fn open_source(
         Source::Path { path } => path.as_path(),
         Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),
     };
-    let opened = match resolve(path, &place.run_writable) {
+    // A system directory may be a link, and no run can have planted it.
+    let wary_of: &[PathBuf] = if *tree == Tree::System { &[] } else { &place.run_writable };
+    let opened = match resolve(path, wary_of) {
         Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
         opened => opened?,
     };
