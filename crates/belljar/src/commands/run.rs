@@ -19,6 +19,8 @@ use crate::cli::Surroundings;
 use crate::report::{self, BOLD, DIM, WARN};
 
 pub(crate) fn run(args: Box<RunArgs>) -> i32 {
+    // Directories of the run get the modes they are given, whatever the caller's shell has set.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let around = Surroundings {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
