@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use belljar_spec::{BackendName, Clause, Expectation, Plan, Posture, RunSpec, Usage};
+use belljar_spec::{BackendName, Clause, Expectation, Place, Plan, Posture, RunSpec, Usage};
 
 /// An answer that may take its time. The jail's are ready at once: a launch starts no runtime.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -74,17 +74,6 @@ impl Unavailable {
 pub enum PlanError {
     #[error("{what} cannot be done by the {backend} backend: {why}")]
     Unsupported { backend: BackendName, what: String, why: String },
-}
-
-/// Where a run lives on the host, and what it must never be given.
-#[derive(Clone, Debug)]
-pub struct Place {
-    pub run: String,
-    pub home: PathBuf,
-    pub own: Vec<PathBuf>,
-    pub executable: Option<PathBuf>,
-    pub run_writable: Vec<PathBuf>,
-    pub homes: Vec<PathBuf>,
 }
 
 /// Pinned, ready to start. Dropping it without a start leaves nothing.

@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use belljar_spec::{
     BackendName, CgroupUse, Clause, CommandPlan, Enforcement, ExecFailure, ExitStatus, Expectation,
-    HostUid, Identity, PLAN_VERSION, Plan, Posture, RunSpec, Stdin, Terminal, User,
+    HostUid, Identity, PLAN_VERSION, Place, Plan, Posture, RunSpec, Stdin, Terminal, User,
 };
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::backend::{
     Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError,
-    Place, PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
+    PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
 };
 
 #[derive(Debug)]

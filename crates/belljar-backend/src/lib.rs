@@ -7,8 +7,8 @@ pub mod host;
 pub mod jail;
 
 pub use backend::{
-    Backend, BindError, Bound, BoxFuture, Capabilities, DestroyError, Found, ListError, Place,
-    PlanError, SandboxId, StartError, Started, Unavailable, Weakness,
+    Backend, BindError, Bound, BoxFuture, Capabilities, DestroyError, Found, ListError, PlanError,
+    SandboxId, StartError, Started, Unavailable, Weakness,
 };
 
 use belljar_spec::BackendName;

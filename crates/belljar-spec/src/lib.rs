@@ -19,6 +19,7 @@ pub mod mount_arg;
 mod number;
 mod outcome;
 pub mod paths;
+mod place;
 mod plan;
 mod posture;
 pub mod resolve;
@@ -43,6 +44,7 @@ pub use outcome::{
     EXIT_DEADLINE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_NOT_STARTED, EXIT_SIGNAL_BASE,
     EXIT_USAGE, ExecFailure, Exit, ExitSource, ExitStatus, StopReason, Usage,
 };
+pub use place::Place;
 pub use plan::{
     Access, CgroupUse, CommandPlan, HostUid, Identity, MountKind, Namespace, PLAN_VERSION, Plan,
     PlannedMount, Presence, Rlimit, Source, Tree,

@@ -7,11 +7,11 @@ mod posture;
 mod rootfs;
 
 use belljar_linux::jail;
-use belljar_spec::{BackendName, Plan, RunSpec};
+use belljar_spec::{BackendName, Place, Plan, RunSpec};
 
 use crate::backend::{
     Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError,
-    Place, PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
+    PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
 };
 
 #[derive(Debug)]
@@ -53,15 +53,7 @@ impl Backend for Jail {
 }
 
 fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
-    let place = jail::Place {
-        run: place.run.clone(),
-        home: place.home.clone(),
-        own: place.own.clone(),
-        executable: place.executable.clone(),
-        run_writable: place.run_writable.clone(),
-        homes: place.homes.clone(),
-    };
-    let bound = jail::bind(plan, &place).map_err(|error| BindError(Box::new(error)))?;
+    let bound = jail::bind(plan, place).map_err(|error| BindError(Box::new(error)))?;
     Ok(Bound {
         expectation: bound.expectation.clone(),
         posture: bound.posture.clone(),

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use belljar_backend::{Backend, Capabilities, Place, Unavailable, by_name};
-use belljar_spec::{BackendChoice, BackendName, Plan, RunId, RunSpec};
+use belljar_backend::{Backend, Capabilities, Unavailable, by_name};
+use belljar_spec::{BackendChoice, BackendName, Place, Plan, RunId, RunSpec};
 
 use super::place::RunPlace;
 use super::record::RunRecord;

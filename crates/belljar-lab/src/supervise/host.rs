@@ -5,13 +5,12 @@ use std::time::Instant;
 
 use belljar_backend::Started;
 use belljar_spec::Plan;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 
 use super::outside::Signals;
 use super::sinks::Sinks;
 use super::state::{Due, Reaction, State};
-use super::{SuperviseError, Supervised, libc_signal};
+use super::{SuperviseError, Supervised, libc_signal, wait_until};
 use crate::run::Streams;
 
 pub(super) fn supervise(
@@ -77,15 +76,5 @@ pub(super) fn supervise(
 fn wait(signals: &Signals, sinks: &Sinks, state: &State) -> Result<(), SuperviseError> {
     let mut fds = vec![PollFd::new(&signals.fd, PollFlags::IN)];
     sinks.watch(None, &mut fds);
-    let timeout = state.next_moment().map(|at| {
-        let left = at.saturating_duration_since(Instant::now());
-        rustix::time::Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        }
-    });
-    match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(SuperviseError::Step("wait", error)),
-    }
+    wait_until(&mut fds, state.next_moment())
 }

@@ -213,17 +213,7 @@ impl Run<'_> {
         self.sinks.watch(Some(&self.channel), &mut fds);
         let first_look = self.disk.first_look().filter(|_| !self.state.is_over());
         let next = [self.state.next_moment(), first_look].into_iter().flatten().min();
-        let timeout = next.map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            rustix::time::Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(SuperviseError::Step("wait", error)),
-        }
+        wait_until(&mut fds, next)
     }
 
     /// The first request to end is passed on, the second one ends.
@@ -318,6 +308,21 @@ impl Run<'_> {
             self.started.kill();
         }
         Ok(())
+    }
+}
+
+/// Until one of them is ready or the moment has come.
+fn wait_until(fds: &mut [PollFd<'_>], moment: Option<Instant>) -> Result<(), SuperviseError> {
+    let timeout = moment.map(|at| {
+        let left = at.saturating_duration_since(Instant::now());
+        rustix::time::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        }
+    });
+    match poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(SuperviseError::Step("wait", error)),
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::confine::{ConfineError, resource};
-use crate::jail::bind::normal_map;
+use crate::jail::normal_map;
 use crate::mountinfo::MountTable;
 use crate::sys::attempt;
 

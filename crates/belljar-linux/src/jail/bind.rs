@@ -3,18 +3,19 @@
 //! After this no path of the operator's is looked up again, but for the re-opening that an ordinary
 //! user's sandbox has to do in its own mount namespace, which is checked against what is pinned here.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, Clause, Enforcement, Expectation, ExpectedMount, HostUid, MountKind, OsText, Plan,
+    Access, Clause, Enforcement, Expectation, HostUid, MountKind, OsText, Place, Plan,
     PlannedMount, Posture, Presence, Source, Tree,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use super::expand::{with_link_targets, with_root_entries};
+use super::expectation::expectation;
 use super::identity::{HostIdentity, IdentityError, Pair};
 use super::idmap::IdMaps;
 use super::resolve::{ResolveError, Resolved, file_type, resolve};
@@ -55,22 +56,6 @@ pub enum BindError {
     },
     #[error("overlay mounts are not part of this version; {target} can be ro or rw")]
     Overlay { target: OsText },
-}
-
-/// Where a run lives on the host, and what it must never be given.
-#[derive(Clone, Debug)]
-pub struct Place {
-    pub run: String,
-    /// `home/` in the run's directory.
-    pub home: PathBuf,
-    /// Belljar's own directories.
-    pub own: Vec<PathBuf>,
-    /// The running executable: it and its directory are visible in a workspace at most read-only.
-    pub executable: Option<PathBuf>,
-    /// Trees that a run could write, now or earlier.
-    pub run_writable: Vec<PathBuf>,
-    /// Directories that people live in.
-    pub homes: Vec<PathBuf>,
 }
 
 /// Everything the sandbox is made of.
@@ -183,84 +168,6 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         posture,
         writable_trees: writable,
     })
-}
-
-/// The entries of a directory that serves as the root. What the sandbox has of its own is left out.
-fn with_root_entries(plan: &Plan) -> Result<Plan, BindError> {
-    const OWN: &[&str] = &["proc", "sys", "dev", "tmp", "home"];
-    let mut expanded = plan.clone();
-    expanded.mounts.clear();
-    for mount in &plan.mounts {
-        let MountKind::RootDirectory { source } = &mount.what else {
-            expanded.mounts.push(mount.clone());
-            continue;
-        };
-        let failed = |error| BindError::Read { path: source.as_path().to_owned(), error };
-        let taken =
-            |target: &Path| plan.mounts.iter().any(|other| other.target.as_path() == target);
-        let mut entries = std::fs::read_dir(source.as_path())
-            .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-            .map_err(failed)?;
-        entries.sort_by_key(std::fs::DirEntry::file_name);
-        for entry in entries {
-            let (name, path) = (entry.file_name(), entry.path());
-            let target = Path::new("/").join(&name);
-            let kind = entry.file_type().map_err(failed)?;
-            let usable = kind.is_dir() || kind.is_file() || kind.is_symlink();
-            if OWN.iter().any(|own| name == *own) || taken(&target) || !usable {
-                continue;
-            }
-            // A link is followed inside, where it means a place of this root.
-            let what = if kind.is_symlink() {
-                MountKind::Symlink { to: OsText::from(std::fs::read_link(&path).map_err(failed)?) }
-            } else {
-                MountKind::Bind {
-                    source: Source::Path { path: OsText::from(path) },
-                    access: Access::ReadOnly,
-                    presence: Presence::Required,
-                    tree: Tree::User,
-                }
-            };
-            expanded.mounts.push(PlannedMount { target: OsText::from(target), what });
-        }
-    }
-    Ok(expanded)
-}
-
-/// A link in the workspace that names the source of a mount by its absolute path (`data -> /srv/data`)
-/// should work inside: the source then appears read-only at that path too.
-fn with_link_targets(plan: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    let given = |mount: &PlannedMount| match &mount.what {
-        MountKind::Bind { source: Source::Path { path }, tree: Tree::User, access, .. } => {
-            Some((path.as_path().to_owned(), *access))
-        }
-        _ => None,
-    };
-    let trees: Vec<(PathBuf, Access)> = plan.mounts.iter().filter_map(given).collect();
-    let Some((workspace, _)) = trees.iter().find(|(_, access)| *access == Access::Writable) else {
-        return plan;
-    };
-    let entries = std::fs::read_dir(workspace).into_iter().flatten().flatten();
-    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
-    let named: Vec<PathBuf> =
-        links.filter_map(|link| std::fs::read_link(link.path()).ok()).collect();
-    for (source, _) in &trees {
-        let is_named = source != workspace && named.iter().any(|target| target.starts_with(source));
-        let is_there = plan.mounts.iter().any(|mount| source.starts_with(mount.target.as_path()));
-        if is_named && !is_there {
-            plan.mounts.push(PlannedMount {
-                target: OsText::from(source.as_path()),
-                what: MountKind::Bind {
-                    source: Source::Path { path: OsText::from(source.as_path()) },
-                    access: Access::ReadOnly,
-                    presence: Presence::Required,
-                    tree: Tree::User,
-                },
-            });
-        }
-    }
-    plan
 }
 
 /// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
@@ -567,122 +474,4 @@ fn live_sockets_below(tree: &Path) -> Vec<PathBuf> {
     found.sort();
     found.dedup();
     found
-}
-
-/// What the attestation has to find.
-fn expectation(plan: &Plan, identity: &HostIdentity, mounts: &[BoundMount]) -> Expectation {
-    let mut expected = vec![made("/", "tmpfs", true)];
-    for mount in mounts {
-        expect_mount(mount, &mut expected);
-    }
-    let user = plan.identity.inside;
-    let (uid_map, gid_map) = super::start::inner_maps(user, identity);
-    let is_root = rustix::process::geteuid().is_root();
-    let groups = if is_root { Vec::new() } else { groups_inside(identity, user.gid) };
-    let writable = plan.mounts.iter().filter(|mount| {
-        matches!(&mount.what, MountKind::Bind { access: Access::Writable, tree: Tree::Own, .. })
-            || matches!(&mount.what, MountKind::Tmpfs { .. })
-    });
-    Expectation {
-        user,
-        uid_map: normal_map(&uid_map),
-        gid_map: normal_map(&gid_map),
-        groups,
-        mounts: expected,
-        seccomp_filters: crate::filter::PROGRAMS,
-        landlock: crate::init::landlock_version(),
-        rlimits: plan
-            .rlimits
-            .iter()
-            .map(|limit| (limit.name.clone(), limit.value))
-            .collect::<BTreeMap<_, _>>(),
-        environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
-        writable: writable.map(|mount| mount.target.clone()).collect(),
-    }
-}
-
-/// One space between numbers, one line a range: the kernel pads them.
-pub(crate) fn normal_map(map: &str) -> String {
-    let lines = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
-/// An ordinary user cannot drop its supplementary groups; inside they are nobody's, but for its own.
-fn groups_inside(identity: &HostIdentity, inside: u32) -> Vec<u32> {
-    const NOBODYS: u32 = 65534;
-    let groups = rustix::process::getgroups().unwrap_or_default();
-    let shown = |gid: u32| if gid == identity.command.gid { inside } else { NOBODYS };
-    groups.into_iter().map(|gid| shown(gid.as_raw())).collect()
-}
-
-fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
-    let target = |path: &Path| OsText::from(path);
-    match &mount.kind {
-        BoundKind::Tree(tree) => {
-            let read_only = tree.access == Access::ReadOnly;
-            let at = |path: &Path, layer: &Layer| ExpectedMount {
-                target: target(path),
-                identity: (tree.via == Via::Bind).then_some((layer.device, layer.inode)),
-                fstype: (tree.via == Via::Overlay).then(|| "overlay".to_owned()),
-                read_only,
-                devices: false,
-            };
-            expected.push(at(&mount.target, &tree.layer));
-            for (relative, layer) in &tree.submounts {
-                expected.push(at(&mount.target.join(relative), layer));
-            }
-            for shielded in super::root::mount_points_for(&tree.shielded) {
-                let read_only = tree.shielded.contains(&shielded);
-                expected.push(ExpectedMount {
-                    target: target(&mount.target.join(shielded)),
-                    identity: None,
-                    fstype: None,
-                    read_only,
-                    devices: false,
-                });
-            }
-            for socket in &tree.sockets {
-                expected.push(ExpectedMount {
-                    target: target(&mount.target.join(socket)),
-                    identity: None,
-                    fstype: None,
-                    read_only: false,
-                    devices: true,
-                });
-            }
-        }
-        BoundKind::Tmpfs { .. } => {
-            expected
-                .push(ExpectedMount { target: target(&mount.target), ..made("", "tmpfs", false) });
-        }
-        BoundKind::File { .. } | BoundKind::Symlink { .. } => {}
-        BoundKind::Proc { read_only, masked } => {
-            expected.push(made("/proc", "proc", false));
-            expected.extend(read_only.iter().map(|path| made(path, "proc", true)));
-            expected.extend(masked.iter().map(|path| ExpectedMount {
-                fstype: None,
-                devices: true,
-                ..made(path, "", false)
-            }));
-        }
-        BoundKind::Dev { nodes, .. } => {
-            expected.push(ExpectedMount { devices: true, ..made("/dev/pts", "devpts", false) });
-            expected.push(made("/dev/shm", "tmpfs", false));
-            expected.extend(nodes.iter().map(|node| ExpectedMount {
-                fstype: None,
-                devices: true,
-                ..made(&format!("/dev/{node}"), "", false)
-            }));
-        }
-    }
-}
-
-fn made(path: &str, fstype: &str, read_only: bool) -> ExpectedMount {
-    ExpectedMount {
-        target: OsText::from(path),
-        identity: None,
-        fstype: Some(fstype.to_owned()),
-        read_only,
-        devices: false,
-    }
 }

@@ -7,6 +7,8 @@
 mod apply;
 pub mod bind;
 pub mod cgroup;
+mod expand;
+mod expectation;
 pub mod identity;
 mod idmap;
 mod overlay;
@@ -16,5 +18,6 @@ mod root;
 pub mod sensitive;
 pub mod start;
 
-pub use bind::{BindError, Bound, Place, bind};
+pub use bind::{BindError, Bound, bind};
+pub(crate) use expectation::normal_map;
 pub use start::{Sandbox, StartError, start};

@@ -1,0 +1,131 @@
+//! What an attestation of the bound sandbox has to say.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use belljar_spec::{Access, Expectation, ExpectedMount, MountKind, OsText, Plan, Tree};
+
+use super::bind::{BoundKind, BoundMount, Layer, Via};
+use super::identity::HostIdentity;
+
+/// What the attestation has to find.
+pub(super) fn expectation(
+    plan: &Plan,
+    identity: &HostIdentity,
+    mounts: &[BoundMount],
+) -> Expectation {
+    let mut expected = vec![made("/", "tmpfs", true)];
+    for mount in mounts {
+        expect_mount(mount, &mut expected);
+    }
+    let user = plan.identity.inside;
+    let (uid_map, gid_map) = super::start::inner_maps(user, identity);
+    let is_root = rustix::process::geteuid().is_root();
+    let groups = if is_root { Vec::new() } else { groups_inside(identity, user.gid) };
+    let writable = plan.mounts.iter().filter(|mount| {
+        matches!(&mount.what, MountKind::Bind { access: Access::Writable, tree: Tree::Own, .. })
+            || matches!(&mount.what, MountKind::Tmpfs { .. })
+    });
+    Expectation {
+        user,
+        uid_map: normal_map(&uid_map),
+        gid_map: normal_map(&gid_map),
+        groups,
+        mounts: expected,
+        seccomp_filters: crate::filter::PROGRAMS,
+        landlock: crate::init::landlock_version(),
+        rlimits: plan
+            .rlimits
+            .iter()
+            .map(|limit| (limit.name.clone(), limit.value))
+            .collect::<BTreeMap<_, _>>(),
+        environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
+        writable: writable.map(|mount| mount.target.clone()).collect(),
+    }
+}
+
+/// One space between numbers, one line a range: the kernel pads them.
+pub(crate) fn normal_map(map: &str) -> String {
+    let lines = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// An ordinary user cannot drop its supplementary groups; inside they are nobody's, but for its own.
+fn groups_inside(identity: &HostIdentity, inside: u32) -> Vec<u32> {
+    const NOBODYS: u32 = 65534;
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let shown = |gid: u32| if gid == identity.command.gid { inside } else { NOBODYS };
+    groups.into_iter().map(|gid| shown(gid.as_raw())).collect()
+}
+
+fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
+    let target = |path: &Path| OsText::from(path);
+    match &mount.kind {
+        BoundKind::Tree(tree) => {
+            let read_only = tree.access == Access::ReadOnly;
+            let at = |path: &Path, layer: &Layer| ExpectedMount {
+                target: target(path),
+                identity: (tree.via == Via::Bind).then_some((layer.device, layer.inode)),
+                fstype: (tree.via == Via::Overlay).then(|| "overlay".to_owned()),
+                read_only,
+                devices: false,
+            };
+            expected.push(at(&mount.target, &tree.layer));
+            for (relative, layer) in &tree.submounts {
+                expected.push(at(&mount.target.join(relative), layer));
+            }
+            for shielded in super::root::mount_points_for(&tree.shielded) {
+                let read_only = tree.shielded.contains(&shielded);
+                expected.push(ExpectedMount {
+                    target: target(&mount.target.join(shielded)),
+                    identity: None,
+                    fstype: None,
+                    read_only,
+                    devices: false,
+                });
+            }
+            for socket in &tree.sockets {
+                expected.push(ExpectedMount {
+                    target: target(&mount.target.join(socket)),
+                    identity: None,
+                    fstype: None,
+                    read_only: false,
+                    devices: true,
+                });
+            }
+        }
+        BoundKind::Tmpfs { .. } => {
+            expected
+                .push(ExpectedMount { target: target(&mount.target), ..made("", "tmpfs", false) });
+        }
+        BoundKind::File { .. } | BoundKind::Symlink { .. } => {}
+        BoundKind::Proc { read_only, masked } => {
+            expected.push(made("/proc", "proc", false));
+            expected.extend(read_only.iter().map(|path| made(path, "proc", true)));
+            expected.extend(masked.iter().map(|path| ExpectedMount {
+                fstype: None,
+                devices: true,
+                ..made(path, "", false)
+            }));
+        }
+        BoundKind::Dev { nodes, .. } => {
+            expected.push(ExpectedMount { devices: true, ..made("/dev/pts", "devpts", false) });
+            expected.push(made("/dev/shm", "tmpfs", false));
+            expected.extend(nodes.iter().map(|node| ExpectedMount {
+                fstype: None,
+                devices: true,
+                ..made(&format!("/dev/{node}"), "", false)
+            }));
+        }
+    }
+}
+
+fn made(path: &str, fstype: &str, read_only: bool) -> ExpectedMount {
+    ExpectedMount {
+        target: OsText::from(path),
+        identity: None,
+        fstype: Some(fstype.to_owned()),
+        read_only,
+        devices: false,
+    }
+}
