@@ -17,6 +17,7 @@ pub(crate) enum Profile {
 }
 
 /// An integration test of the package `belljar`.
+#[derive(Clone)]
 pub(crate) struct TestExecutable {
     pub(crate) name: String,
     pub(crate) path: PathBuf,

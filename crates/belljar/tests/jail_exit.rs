@@ -54,7 +54,9 @@ fn exit_codes_that_belljar_uses_too_are_told_apart() {
 fn every_deadly_signal_is_reported_by_its_number() {
     let lab = Lab::me();
     for signal in DEADLY {
-        let done = lab.sh(&["--json"], &format!("kill -{signal} $$; sleep 60"));
+        // As a program of its own: some shells do not mind all of them.
+        let script = format!("(sleep 0.2; kill -{signal} $$) & exec sleep 60");
+        let done = lab.sh(&["--json"], &script);
         done.expect(128 + signal);
         assert_exit(
             &done.json(),
@@ -62,6 +64,17 @@ fn every_deadly_signal_is_reported_by_its_number() {
             &serde_json::json!({ "signal": signal, "source": "command" }),
         );
     }
+}
+
+/// What the caller ignores, as `nohup` does, is its own affair.
+#[test]
+fn signals_that_the_caller_ignores_work_inside() {
+    each_actor(|lab| {
+        let wrapper = ["sh", "-c", "trap '' HUP INT QUIT PIPE TERM USR1 CHLD; exec \"$0\" \"$@\""];
+        let script = "grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f 2 | sort -u; kill -TERM $$; sleep 60";
+        let done = lab.run(["--", "sh", "-c", script]).through(&wrapper).done();
+        assert_eq!(done.expect(143).out(), "0000000000000000\n");
+    });
 }
 
 #[test]

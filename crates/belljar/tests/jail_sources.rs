@@ -5,10 +5,11 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use support::{Done, Lab, each_user};
+use support::{Done, Lab, as_root, each_user};
 
 fn mounted(lab: &Lab, source: &Path, options: &[&str], mode: &str) -> Done {
     let mount = format!("{}:/given:{mode}", source.display());
@@ -172,16 +173,18 @@ fn belljars_own_directories_are_never_given() {
 #[test]
 fn a_tool_shows_its_programs_and_not_its_credentials() {
     each_user(|lab| {
-        lab.make_program("work/tool/bin/greet", "#!/bin/sh\necho hello from the tool\n");
-        lab.make_file("work/tool/credentials.toml", "token");
-        let tool = lab.work().join("tool");
-        // Outside the workspace the prefix appears at its own path, read-only, with its bin on PATH.
-        let words = ["--workspace", "none", "--tool", tool.to_str().unwrap(), "--", "sh", "-c"];
+        // A prefix appears at its own path, so it lies where nothing else of the sandbox does.
+        let place = if as_root() { Path::new("/").to_owned() } else { lab.work() };
+        let prefix = tempfile::Builder::new().prefix("belljar-tool-").tempdir_in(place).unwrap();
+        fs::set_permissions(prefix.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        lab.make_program(prefix.path().join("bin/greet"), "#!/bin/sh\necho hello from the tool\n");
+        lab.make_file(prefix.path().join("credentials.toml"), "token");
+        let tool = prefix.path().to_str().unwrap();
         let script = format!(
-            "greet; ls {0}; cat {0}/credentials.toml; touch {0}/new && echo wrote",
-            tool.display()
+            "greet; ls {tool}; cat {tool}/credentials.toml; touch {tool}/new && echo wrote"
         );
-        let done = lab.run(words).arg(&script).done();
+        let words = ["--workspace", "none", "--tool", tool, "--", "sh", "-c", &script];
+        let done = lab.run(words).done();
         assert!(done.out().starts_with("hello from the tool\nbin\n"), "{done}");
         assert!(!done.out().contains("token") && !done.out().contains("wrote"), "{done}");
     });

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::artifacts::Artifacts;
 
 /// One job's limit: a hung test costs this much, and the rest still runs.
-const TEST_SECONDS: u32 = 300;
+const TEST_SECONDS: u32 = 600;
 const SMOKE_SECONDS: u32 = 120;
 
 /// The output is looked at, so that an executable that does nothing does not pass.

@@ -47,12 +47,8 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         what: MountKind::Dev { nodes: owned(DEVICES), shm_size: SHM_SIZE },
     });
     mounts.push(tmpfs(&Tmpfs { target: OsText::from("/tmp"), size: TMP_SIZE }));
-    mounts.push(PlannedMount {
-        target: OsText::from("/var/tmp"),
-        what: MountKind::Symlink { to: OsText::from("/tmp") },
-    });
-    if matches!(spec.rootfs, Rootfs::Directory { .. }) {
-        mounts.pop(); // the directory's own /var is there
+    if spec.rootfs == Rootfs::Host {
+        mounts.push(tmpfs(&Tmpfs { target: OsText::from("/var/tmp"), size: TMP_SIZE }));
     }
     mounts.push(PlannedMount {
         target: OsText::from(HOME),

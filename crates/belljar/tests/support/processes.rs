@@ -97,7 +97,8 @@ fn look_in(directory: &Path, names: &[String], depth: u32, found: &mut Vec<PathB
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
     {
-        if names.iter().any(|name| entry.file_name().to_str() == Some(name)) {
+        let name = entry.file_name();
+        if names.iter().any(|run| name.to_string_lossy().ends_with(run.as_str())) {
             found.push(entry.path());
         } else if depth > 0 {
             look_in(&entry.path(), names, depth - 1, found);

@@ -56,7 +56,7 @@ pub(super) fn holds(parent: &Path, controller: Controller) -> Result<String, (St
 }
 
 pub(super) fn directory_of(parent: &Path, run: &str) -> PathBuf {
-    parent.join(format!("run-{run}"))
+    parent.join(run)
 }
 
 #[derive(Debug)]
