@@ -122,6 +122,8 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let Pipes { stdin, stdout, stderr, inside } = pipes;
     let pod = match clone(CloneFlags::NEW_USER).map_err(StartError::Pod)? {
         Forked::Child => {
+            // The launcher's own ends: with a copy of them here, its death would never be seen.
+            drop((channel, report, stdin, stdout, stderr));
             let ends =
                 Ends { channel: channel_inside, stdio: inside, executable, report: report_inside };
             run_pod(&bound, ends)

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 use super::actor::{Actor, test_user};
 use super::call::{Call, Done};
-use super::processes::{processes_of, send};
+use super::processes::{cgroups_named, processes_of, send, until};
 
 #[derive(Debug)]
 pub(crate) struct Lab {
@@ -146,6 +147,10 @@ impl Drop for Lab {
     fn drop(&mut self) {
         for left in processes_of(&self.exe) {
             send(left, Signal::KILL);
+        }
+        // Those of runs that were killed: the home that would lead the next belljar to them goes now.
+        for group in cgroups_named(&self.live()) {
+            until(Duration::from_secs(2), || fs::remove_dir(&group).is_ok());
         }
     }
 }
