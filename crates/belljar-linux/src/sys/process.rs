@@ -85,11 +85,16 @@ pub struct Sleeper {
 
 impl Sleeper {
     pub fn in_new_user_namespace() -> Result<Self, Errno> {
-        extern "C" fn sleep(_: *mut libc::c_void) -> libc::c_int {
-            loop {
-                // SAFETY: takes no argument and touches no memory but the shared errno, which the parent
-                // reads only after calls of its own.
-                unsafe { libc::pause() };
+        extern "C" fn sleep(parent: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: plain system calls, which touch no memory but the shared errno, and that the parent
+            // reads only after calls of its own.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // Who died before that is not told of any more.
+                while libc::getppid() as usize == parent.addr() {
+                    libc::pause();
+                }
+                libc::_exit(0)
             }
         }
         const STACK: usize = 16 * 1024;
@@ -98,7 +103,8 @@ impl Sleeper {
         let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD;
         // SAFETY: the stack is as long as `sleep` needs, aligned, and lives until the sleeper is dropped,
         // which ends it first. `sleep` uses no lock, allocation or thread-local but errno.
-        let raw = unsafe { libc::clone(sleep, top.cast(), flags, std::ptr::null_mut()) };
+        let parent = std::ptr::without_provenance_mut(std::process::id() as usize);
+        let raw = unsafe { libc::clone(sleep, top.cast(), flags, parent) };
         let pid = Pid::from_raw(check(libc::c_long::from(raw))? as i32).ok_or(Errno::CHILD)?;
         Ok(Self { pid, _stack: stack })
     }
