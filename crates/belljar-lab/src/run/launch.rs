@@ -106,10 +106,10 @@ fn attempt(
         |observer: &mut dyn Observer| observer.started(&place.id, prepared.plan.backend, &posture);
     let supervised = open(&mut started, &prepared.plan, &place.id, streams)
         .map_err(LaunchError::from)
-        .and_then(|opened| {
-            // Both while the sandbox locks itself down, and both before it is let go.
-            started.make_limits()?;
-            record.write(&place.directory)?;
+        .and_then(|mut opened| {
+            started.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
+            opened.ask_for_command(&prepared.plan)?;
+            record.write(&place.directory)?; // while the command locks itself down; before it is let go
             Ok(supervise(opened, &mut started, &prepared.plan, &expectation, disk, || {
                 let_go(observer)
             })?)

@@ -49,13 +49,8 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Sends everything that needs no answer at once: hello, set-up, command.
-    pub(super) fn open(
-        fd: OwnedFd,
-        plan: &Plan,
-        run: &RunId,
-        size: Option<Size>,
-    ) -> Result<Self, SuperviseError> {
+    /// Sends the hello and the set-up.
+    pub(super) fn open(fd: OwnedFd, plan: &Plan, run: &RunId) -> Result<Self, SuperviseError> {
         let step = |name| move |error| SuperviseError::Step(name, error);
         rustix::io::ioctl_fionbio(&fd, true).map_err(step("read the channel without waiting"))?;
         let mut secret = [0; 48];
@@ -76,23 +71,33 @@ impl Channel {
         bytes.copy_from_slice(key);
         channel.mux.rekey(&FrameKey::new(bytes));
         channel.open_with(&ToInit::Setup(setup(plan)))?;
+        channel.flush();
+        Ok(channel)
+    }
+
+    /// Names the command. PID 1 makes its process now, so whatever PID 1 is to hand down is in place.
+    pub(super) fn ask_for_command(
+        &mut self,
+        plan: &Plan,
+        size: Option<Size>,
+    ) -> Result<(), SuperviseError> {
         let stdio = match plan.command.terminal {
             Terminal::None => PIPES,
             Terminal::Pty => {
                 let (rows, columns) = size.unwrap_or((24, 80));
-                channel.mux.open(TERMINAL).map_err(SuperviseError::Wire)?;
+                self.mux.open(TERMINAL).map_err(SuperviseError::Wire)?;
                 Stdio::Pty { stream: TERMINAL, rows, columns }
             }
         };
-        channel.open_with(&ToInit::Exec(ExecRequest {
+        self.open_with(&ToInit::Exec(ExecRequest {
             exec: COMMAND,
             argv: plan.command.argv.clone(),
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
         }))?;
-        channel.flush();
-        Ok(channel)
+        self.flush();
+        Ok(())
     }
 
     /// Waits for the hello and the attestation; anything else before them is wrong.

@@ -103,7 +103,7 @@ fn killed(source: ExitSource) -> Exit {
     Exit { code: None, signal: Some(9), source }
 }
 
-/// A sandbox that has been told what to become, and has not been let go.
+/// A sandbox whose PID 1 has been spoken to, and whose command has not been let go.
 pub(crate) enum Opened {
     Sandbox {
         channel: Box<Channel>,
@@ -115,7 +115,7 @@ pub(crate) enum Opened {
     Host(Streams),
 }
 
-/// Sends everything that needs no answer. What takes time on the host can be done meanwhile.
+/// Says hello. What takes time on the host can be done meanwhile.
 pub(crate) fn open(
     started: &mut Started,
     plan: &Plan,
@@ -126,9 +126,20 @@ pub(crate) fn open(
     let signals =
         Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
     let terminal = streams.terminal.as_ref().map(RawTerminal::new);
-    let size = terminal.as_ref().map(RawTerminal::size);
-    let channel = Box::new(Channel::open(channel, plan, run, size)?);
+    let channel = Box::new(Channel::open(channel, plan, run)?);
     Ok(Opened::Sandbox { channel, signals, terminal, streams })
+}
+
+impl Opened {
+    /// After this the command's process locks itself down; what it inherits from PID 1 must be there.
+    pub(crate) fn ask_for_command(&mut self, plan: &Plan) -> Result<(), SuperviseError> {
+        match self {
+            Self::Sandbox { channel, terminal, .. } => {
+                channel.ask_for_command(plan, terminal.as_ref().map(RawTerminal::size))
+            }
+            Self::Host(_) => Ok(()),
+        }
+    }
 }
 
 /// Attests, lets go, carries the streams, keeps the deadline. Returns when nothing is left to carry.

@@ -101,9 +101,9 @@ impl Sleeper {
         let mut stack = vec![0_u8; STACK];
         let top = stack.as_mut_ptr_range().end.map_addr(|at| at & !15);
         let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD;
+        let parent = std::ptr::without_provenance_mut(std::process::id() as usize);
         // SAFETY: the stack is as long as `sleep` needs, aligned, and lives until the sleeper is dropped,
         // which ends it first. `sleep` uses no lock, allocation or thread-local but errno.
-        let parent = std::ptr::without_provenance_mut(std::process::id() as usize);
         let raw = unsafe { libc::clone(sleep, top.cast(), flags, parent) };
         let pid = Pid::from_raw(check(libc::c_long::from(raw))? as i32).ok_or(Errno::CHILD)?;
         Ok(Self { pid, _stack: stack })
