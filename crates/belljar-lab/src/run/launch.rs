@@ -61,7 +61,8 @@ fn choose(choice: BackendChoice) -> Result<(Box<dyn Backend>, Capabilities), Lau
     Ok((backend, capabilities))
 }
 
-/// Runs it. An error means that nothing of the command was started and nothing is left.
+/// Runs it. An error means that nothing of the command was started and nothing is left, but for
+/// [`LaunchError::EndNotRecorded`].
 pub fn launch(
     home: &Home,
     prepared: Prepared,
@@ -75,6 +76,8 @@ pub fn launch(
             place.close()?; // after the record has its end
             Ok(outcome)
         }
+        // The command ran: what is on disk stays, and the next command closes it as lost.
+        Err(error @ LaunchError::EndNotRecorded { .. }) => Err(error),
         Err(error) => {
             place.discard();
             Err(error)
@@ -140,12 +143,14 @@ fn attempt(
     };
     record.attestation = outcome.attestation.clone();
     record.outcome = Some(outcome.clone());
-    record.write(&place.directory)?;
+    let mut recorded = record.write(&place.directory);
     if let Err(leak) = started.destroy() {
         outcome.leak = Some(leak.to_string());
         record.outcome = Some(outcome.clone());
-        record.write(&place.directory)?;
+        recorded = record.write(&place.directory);
     }
+    recorded
+        .map_err(|error| LaunchError::EndNotRecorded { run: place.id, error: Box::new(error) })?;
     Ok(outcome)
 }
 

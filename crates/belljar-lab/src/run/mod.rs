@@ -108,6 +108,12 @@ pub enum LaunchError {
         #[source]
         error: std::io::Error,
     },
+    #[error("run {run} is over, and its end could not be recorded")]
+    EndNotRecorded {
+        run: RunId,
+        #[source]
+        error: Box<LaunchError>,
+    },
     #[error("there is no command to run")]
     NoCommand,
     #[error("{option} needs {needs}")]
