@@ -14,7 +14,7 @@ mod mountinfo;
 pub mod sys;
 
 /// An error and all its causes, on one line: for a process that can only send text.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -26,16 +26,6 @@ pub use stage::{Arm, Identity, Stage, StageError};
 pub fn prove(case: &Case, stage: &Stage) -> Verdict {
     match (case.run)(stage) {
         Ok(verdict) => verdict,
-        Err(error) => Verdict::Failed { why: chain(&error) },
+        Err(error) => Verdict::Failed { why: belljar_linux::chain(&error) },
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
