@@ -1,6 +1,6 @@
 //! The trait, and what passes between a backend and the launcher.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 
@@ -160,8 +160,28 @@ impl Started {
             }
             StartedInner::Host(child) => {
                 child.kill();
+                child.reap();
                 Ok(())
             }
+        }
+    }
+
+    /// Waits until everything inside has ended and takes stock; what was made on the host stays. After a
+    /// kill, or when the channel closed.
+    pub fn reap(&mut self) {
+        match &mut self.inner {
+            #[cfg(target_os = "linux")]
+            StartedInner::Jail(sandbox) => sandbox.reap(),
+            StartedInner::Host(child) => child.reap(),
+        }
+    }
+
+    /// Takes note of what only the present shows: about once a second, and at the end.
+    pub fn sample(&mut self) {
+        match &mut self.inner {
+            #[cfg(target_os = "linux")]
+            StartedInner::Jail(sandbox) => sandbox.sample(),
+            StartedInner::Host(_) => {}
         }
     }
 
@@ -196,6 +216,24 @@ impl Started {
         }
     }
 
+    /// Readable once everything inside is gone. `None` where nothing can tell.
+    pub fn end(&self) -> Option<BorrowedFd<'_>> {
+        match &self.inner {
+            #[cfg(target_os = "linux")]
+            StartedInner::Jail(sandbox) => Some(sandbox.end()),
+            StartedInner::Host(_) => None,
+        }
+    }
+
+    /// Nothing runs inside but PID 1.
+    pub fn is_quiet(&self) -> bool {
+        match &self.inner {
+            #[cfg(target_os = "linux")]
+            StartedInner::Jail(sandbox) => sandbox.is_quiet(),
+            StartedInner::Host(_) => false,
+        }
+    }
+
     /// Whether the kernel ended something inside for want of memory, judged from outside.
     pub fn oom_kills(&self) -> u64 {
         match &self.inner {
@@ -205,6 +243,7 @@ impl Started {
         }
     }
 
+    /// So far; all of it after [`Started::reap`], and still after [`Started::destroy`].
     pub fn usage(&self, usage: &mut Usage) {
         match &self.inner {
             #[cfg(target_os = "linux")]

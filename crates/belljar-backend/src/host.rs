@@ -147,6 +147,13 @@ impl Child {
         }
     }
 
+    /// Waits for the command's end; what it told is kept for [`Child::try_wait`].
+    pub fn reap(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.wait(); // an error means that there is nothing to wait for
+        }
+    }
+
     pub fn signal(&self, signal: i32) {
         let group = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32));
         if let (Some(group), Some(signal)) = (group, Signal::from_named_raw(signal)) {

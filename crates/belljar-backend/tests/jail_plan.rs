@@ -55,6 +55,7 @@ fn spec() -> RunSpec {
         terminal: Terminal::None,
         required: BTreeSet::new(),
         waivers: Vec::new(),
+        retention: Default::default(),
     }
 }
 

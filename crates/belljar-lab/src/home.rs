@@ -16,13 +16,20 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// The layout of the directory that this build writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The oldest layout that can be turned into this one.
+const OLDEST_FORMAT: u32 = 1;
 const FORMAT_FILE: &str = "format";
 /// A format file that is being written.
 const FORMAT_DRAFT: &str = ".format.";
 const RUNS: &str = "runs";
 const LIVE: &str = "live";
 const BIN: &str = "bin";
+const TRASH: &str = "trash";
+/// Held while the layout changes or the ledger is made anew.
+const LOCK: &str = "lock";
+const LEDGER: &str = "ledger.db";
+const KEY: &str = "key";
 const PRIVATE: u32 = 0o700;
 
 /// Belljar's home, checked and ready.
@@ -71,7 +78,7 @@ pub enum HomeError {
     )]
     Newer { path: PathBuf, found: u32 },
     #[error(
-        "{file} does not hold a format number; if this is belljar's home, write 1 into it",
+        "{file} does not hold a format number; if this is belljar's home, write {FORMAT} into it",
         file = .path.join(FORMAT_FILE).display()
     )]
     BadFormat { path: PathBuf },
@@ -104,7 +111,7 @@ impl Home {
         home.check_owner(directory.as_fd())?;
         home.check_file_system(directory.as_fd())?;
         home.check_format(directory.as_fd())?;
-        for name in [RUNS, LIVE, BIN] {
+        for name in [RUNS, LIVE, BIN, TRASH] {
             match rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(PRIVATE)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(home.io(errno.into())),
@@ -130,6 +137,31 @@ impl Home {
     /// Copies of belljar that live runs were started with.
     pub fn bin(&self) -> PathBuf {
         self.path.join(BIN)
+    }
+
+    /// What is on its way out. A removal that was cut short is finished from here.
+    pub fn trash(&self) -> PathBuf {
+        self.path.join(TRASH)
+    }
+
+    /// The index over all runs.
+    pub fn ledger_path(&self) -> PathBuf {
+        self.path.join(LEDGER)
+    }
+
+    /// The key of the records' chains.
+    pub fn key_path(&self) -> PathBuf {
+        self.path.join(KEY)
+    }
+
+    /// Where the supervisor of a live run listens.
+    pub fn socket_path(&self, id: &RunId) -> PathBuf {
+        self.live().join(format!("{id}.sock"))
+    }
+
+    /// The sign of life of a run: a file whose lock its supervisor holds.
+    pub fn live_path(&self, id: &RunId) -> PathBuf {
+        self.live().join(id.as_str())
     }
 
     pub fn run_dir(&self, id: &RunId) -> PathBuf {
@@ -178,38 +210,86 @@ impl Home {
     }
 
     fn check_format(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
+        match self.read_format(directory)? {
+            Some(FORMAT) => Ok(()),
+            Some(OLDEST_FORMAT..FORMAT) => self.migrate(directory),
+            Some(found) if found > FORMAT => {
+                Err(HomeError::Newer { path: self.path.clone(), found })
+            }
+            Some(_) => Err(HomeError::BadFormat { path: self.path.clone() }),
+            None => self.begin(directory),
+        }
+    }
+
+    fn read_format(&self, directory: BorrowedFd<'_>) -> Result<Option<u32>, HomeError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(directory, FORMAT_FILE, flags, Mode::empty()) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return self.begin(directory),
+            Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.io(errno.into())),
         };
         let mut text = String::new();
         let bad = || HomeError::BadFormat { path: self.path.clone() };
         std::fs::File::from(file).take(16).read_to_string(&mut text).map_err(|_| bad())?;
-        match text.trim().parse::<u32>() {
-            Ok(FORMAT) => Ok(()),
-            Ok(found) if found > FORMAT => Err(HomeError::Newer { path: self.path.clone(), found }),
-            _ => Err(bad()),
+        text.trim().parse().map(Some).map_err(|_| bad())
+    }
+
+    /// Format 1 had neither a ledger nor a trash; its runs have their `run.json`, which is read where
+    /// the ledger has no row. So only the number changes.
+    fn migrate(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
+        let _lock = self.lock().map_err(|error| self.io(error))?;
+        match self.read_format(directory)? {
+            // Another process has done it while this one waited.
+            Some(FORMAT) => Ok(()),
+            Some(OLDEST_FORMAT..FORMAT) => {
+                self.write_format(directory).map_err(|error| self.io(error))
+            }
+            Some(found) => Err(HomeError::Newer { path: self.path.clone(), found }),
+            None => Err(HomeError::BadFormat { path: self.path.clone() }),
         }
+    }
+
+    /// Waits until nobody else changes the layout. Held until the file is closed.
+    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(self.path.join(LOCK), flags, Mode::from_raw_mode(0o600))?;
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+        })?;
+        Ok(lock)
     }
 
     /// Writes the format into a directory that is empty, or that another belljar has just made.
     fn begin(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
         for entry in std::fs::read_dir(&self.path).map_err(|error| self.io(error))? {
             let name = entry.map_err(|error| self.io(error))?.file_name();
-            let ours = [RUNS, LIVE, BIN, FORMAT_FILE].iter().any(|own| name == OsStr::new(own))
-                || name.as_bytes().starts_with(FORMAT_DRAFT.as_bytes());
+            let ours = [RUNS, LIVE, BIN, TRASH, LOCK, FORMAT_FILE]
+                .iter()
+                .any(|own| name == OsStr::new(own))
+                || is_draft(&name);
             if !ours {
                 let found = belljar_spec::text::escape(name.as_bytes());
                 return Err(HomeError::Foreign { path: self.path.clone(), found });
             }
         }
-        self.write_format(directory).map_err(|error| self.io(error))
+        let lock = self.lock().map_err(|error| self.io(error))?;
+        if self.read_format(directory)?.is_none() {
+            return self.write_format(directory).map_err(|error| self.io(error));
+        }
+        // Another process has done it while this one waited.
+        drop(lock);
+        self.check_format(directory)
     }
 
-    /// By rename, so that nobody reads half of it.
+    /// By rename, so that nobody reads half of it. Under the lock: a draft that is there was left by
+    /// somebody who was killed.
     fn write_format(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if is_draft(&entry.file_name()) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
         // Threads of one process may come here at the same time.
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let count = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -224,6 +304,10 @@ impl Home {
         rustix::fs::renameat(directory, &draft, directory, FORMAT_FILE)?;
         Ok(())
     }
+}
+
+fn is_draft(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(FORMAT_DRAFT.as_bytes())
 }
 
 fn locate(env: &BTreeMap<OsString, OsString>) -> Result<PathBuf, HomeError> {

@@ -4,7 +4,11 @@ mod block_on;
 pub mod config;
 pub mod doctor;
 pub mod home;
+pub mod ledger;
+pub mod record;
 pub mod run;
+pub mod store;
 mod supervise;
+pub mod tree;
 
 pub use block_on::block_on;

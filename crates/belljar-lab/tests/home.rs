@@ -31,12 +31,14 @@ fn a_home_is_made_private_and_opens_again() {
     let home = open(&path).unwrap();
     assert_eq!(home.path(), path);
     assert_eq!(mode(&path), 0o700);
-    for directory in [home.runs(), home.live(), home.bin()] {
+    for directory in [home.runs(), home.live(), home.bin(), home.trash()] {
         assert_eq!(mode(&directory), 0o700, "{}", directory.display());
     }
-    assert_eq!(fs::read_to_string(path.join("format")).unwrap().trim(), "1");
-    let left: Vec<_> = fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 4, "no draft is left: {left:?}");
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap().trim(), "2");
+    let left = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut left: Vec<_> = left.collect();
+    left.sort();
+    assert_eq!(left, ["bin", "format", "live", "lock", "runs", "trash"], "no draft is left");
     assert!(open(&path).is_ok());
 
     let id = RunId::from_parts(1, 2);
@@ -99,14 +101,73 @@ fn a_newer_format_and_nonsense_are_refused() {
     let path = temp.path().join("home");
     open(&path).unwrap();
     let format = path.join("format");
-    fs::write(&format, "2\n").unwrap();
-    assert!(matches!(open(&path), Err(HomeError::Newer { found: 2, .. })));
+    fs::write(&format, "3\n").unwrap();
+    assert!(matches!(open(&path), Err(HomeError::Newer { found: 3, .. })));
     for bad in ["", "one", "-1", "0", "99999999999999999999"] {
         fs::write(&format, bad).unwrap();
         assert!(matches!(open(&path), Err(HomeError::BadFormat { .. })), "{bad}");
     }
-    fs::write(&format, "1").unwrap();
+    fs::write(&format, "2").unwrap();
     assert!(open(&path).is_ok());
+}
+
+#[test]
+fn a_home_of_format_1_is_migrated_by_one_of_many() {
+    let temp = TempDir::new().unwrap();
+    let path = temp.path().join("home");
+    for name in ["runs/0123456789abcdef", "live", "bin"] {
+        fs::create_dir_all(path.join(name)).unwrap();
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(path.join("runs/0123456789abcdef/run.json"), "{}").unwrap();
+    for _ in 0..20 {
+        fs::write(path.join("format"), "1\n").unwrap();
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| open(&path).map(|_| ()))).collect();
+            for one in all {
+                one.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "2\n");
+    }
+    let run = fs::read_to_string(path.join("runs/0123456789abcdef/run.json")).unwrap();
+    assert_eq!(run, "{}", "runs are as they were");
+    let drafts = fs::read_dir(&path).unwrap().flatten();
+    let drafts = drafts.filter(|e| e.file_name().to_string_lossy().starts_with(".format"));
+    assert_eq!(drafts.count(), 0);
+}
+
+#[test]
+fn a_migration_waits_for_the_lock_and_the_common_path_does_not() {
+    use rustix::fs::{FlockOperation, flock};
+    let temp = TempDir::new().unwrap();
+    let path = temp.path().join("home");
+    open(&path).unwrap();
+    let lock = fs::File::create(path.join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    assert!(open(&path).is_ok(), "the current format needs no lock");
+    fs::write(path.join("format"), "1\n").unwrap();
+    let waiting = std::thread::spawn({
+        let path = path.clone();
+        move || open(&path).map(|_| ())
+    });
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!waiting.is_finished());
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "1\n");
+    drop(lock);
+    waiting.join().unwrap().unwrap();
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "2\n");
+}
+
+#[test]
+fn places_in_the_home() {
+    let temp = TempDir::new().unwrap();
+    let home = open(&temp.path().join("home")).unwrap();
+    let id = RunId::from_parts(1, 2);
+    assert_eq!(home.ledger_path(), home.path().join("ledger.db"));
+    assert_eq!(home.key_path(), home.path().join("key"));
+    assert_eq!(home.live_path(&id), home.path().join("live").join(id.as_str()));
+    assert_eq!(home.socket_path(&id), home.path().join("live").join(format!("{id}.sock")));
 }
 
 #[test]
@@ -158,4 +219,17 @@ fn many_at_once_make_one_home() {
             one.join().unwrap().unwrap();
         }
     });
+}
+
+/// Whoever is killed while the format is written leaves a draft; the next one takes it away.
+#[test]
+fn a_draft_of_a_killed_maker_goes_with_the_next_one() {
+    let temp = TempDir::new().unwrap();
+    let path = temp.path().join("home");
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(path.join(".format.77.0"), "2").unwrap();
+    open(&path).unwrap();
+    assert!(!path.join(".format.77.0").exists());
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "2\n");
 }

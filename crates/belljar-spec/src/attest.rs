@@ -90,3 +90,20 @@ pub struct Attestation {
     pub wrote: Vec<OsText>,
     pub attempts: Vec<Attempt>,
 }
+
+/// The short form, for each later command of a sandbox whose first process attested everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShortAttestation {
+    pub uids: Ids,
+    pub gids: Ids,
+    pub groups: Vec<u32>,
+    pub capabilities: CapabilitySets,
+    pub no_new_privileges: bool,
+    pub seccomp_mode: u32,
+    pub seccomp_filters: u32,
+    /// What the command will have open.
+    pub descriptors: Vec<SeenDescriptor>,
+    pub rlimits: BTreeMap<String, u64>,
+    /// Names only.
+    pub environment: Vec<OsText>,
+}

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of the record's format; stands in the first event.
-pub const RECORD_VERSION: u32 = 1;
+pub const RECORD_VERSION: u32 = 2;
 
 /// What happened. Dotted names: they are a contract with whoever reads the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,14 +28,37 @@ pub enum EventKind {
     EgressDenied,
     #[serde(rename = "limit.hit")]
     LimitHit,
+    /// Values that look secret stood in the output and were covered.
+    #[serde(rename = "secret.masked")]
+    SecretMasked,
     #[serde(rename = "checkpoint")]
     Checkpoint,
     #[serde(rename = "exec.exit")]
     ExecExit,
     #[serde(rename = "sandbox.destroyed")]
     SandboxDestroyed,
+    /// Something of the run could not be taken away.
+    #[serde(rename = "sandbox.leak")]
+    SandboxLeak,
     #[serde(rename = "run.stop")]
     RunStop,
+}
+
+/// One of a command's output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+impl OutputStream {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
 }
 
 /// One event. `hash` covers the exact bytes of the stored line before it.

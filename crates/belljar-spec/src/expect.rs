@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attest::{Answer, Attestation, SeenMount};
+use crate::attest::{
+    Answer, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+};
 use crate::runspec::User;
 use crate::text::OsText;
 
@@ -52,16 +54,21 @@ impl Expectation {
         wrong
     }
 
+    /// The short form, for a later command of the same sandbox, which has an environment of its own.
+    /// What all commands share was compared for the first one; the parent may be a process of PID 1's.
+    pub fn compare_short(&self, seen: &ShortAttestation, environment: &[OsText]) -> Vec<String> {
+        let mut wrong = Vec::new();
+        self.compare_ids(seen.uids, seen.gids, &seen.groups, &mut wrong);
+        compare_capabilities(seen.capabilities, seen.no_new_privileges, &mut wrong);
+        self.compare_filter(seen.seccomp_mode, seen.seccomp_filters, &mut wrong);
+        self.compare_rlimits(&seen.rlimits, &mut wrong);
+        compare_descriptors(&seen.descriptors, &mut wrong);
+        compare_environment(&seen.environment, environment, &mut wrong);
+        wrong
+    }
+
     fn compare_identity(&self, seen: &Attestation, wrong: &mut Vec<String>) {
-        let User { uid, gid } = self.user;
-        let ids = [seen.uids.real, seen.uids.effective, seen.uids.saved];
-        if ids != [uid; 3] {
-            wrong.push(format!("the uids are {ids:?}, not {uid}"));
-        }
-        let ids = [seen.gids.real, seen.gids.effective, seen.gids.saved];
-        if ids != [gid; 3] {
-            wrong.push(format!("the gids are {ids:?}, not {gid}"));
-        }
+        self.compare_ids(seen.uids, seen.gids, &seen.groups, wrong);
         for (what, expected, found) in
             [("uid", &self.uid_map, &seen.uid_map), ("gid", &self.gid_map, &seen.gid_map)]
         {
@@ -69,33 +76,46 @@ impl Expectation {
                 wrong.push(format!("the {what} map is \"{found}\", not \"{expected}\""));
             }
         }
-        if self.groups != seen.groups {
-            wrong.push(format!("the groups are {:?}, not {:?}", seen.groups, self.groups));
-        }
         if seen.parent != 1 {
             wrong.push(format!("the parent is process {}, not 1", seen.parent));
         }
     }
 
+    fn compare_ids(&self, uids: Ids, gids: Ids, groups: &[u32], wrong: &mut Vec<String>) {
+        let User { uid, gid } = self.user;
+        for (what, found, expected) in [("uids", uids, uid), ("gids", gids, gid)] {
+            let ids = [found.real, found.effective, found.saved];
+            if ids != [expected; 3] {
+                wrong.push(format!("the {what} are {ids:?}, not {expected}"));
+            }
+        }
+        if self.groups != groups {
+            wrong.push(format!("the groups are {groups:?}, not {:?}", self.groups));
+        }
+    }
+
     fn compare_privileges(&self, seen: &Attestation, wrong: &mut Vec<String>) {
-        if !seen.capabilities.are_empty() {
-            wrong.push(format!("capabilities are left: {:?}", seen.capabilities));
-        }
-        if !seen.no_new_privileges {
-            wrong.push("no-new-privileges is not set".to_owned());
-        }
-        if seen.seccomp_mode != 2 || seen.seccomp_filters < self.seccomp_filters {
-            wrong.push(format!(
-                "{} system call filters in mode {}, not {} in mode 2",
-                seen.seccomp_filters, seen.seccomp_mode, self.seccomp_filters
-            ));
-        }
+        compare_capabilities(seen.capabilities, seen.no_new_privileges, wrong);
+        self.compare_filter(seen.seccomp_mode, seen.seccomp_filters, wrong);
         if seen.landlock < self.landlock {
             wrong.push(format!("Landlock version {}, not {}", seen.landlock, self.landlock));
         }
+        self.compare_rlimits(&seen.rlimits, wrong);
+    }
+
+    fn compare_filter(&self, mode: u32, filters: u32, wrong: &mut Vec<String>) {
+        if mode != 2 || filters < self.seccomp_filters {
+            wrong.push(format!(
+                "{filters} system call filters in mode {mode}, not {} in mode 2",
+                self.seccomp_filters
+            ));
+        }
+    }
+
+    fn compare_rlimits(&self, seen: &BTreeMap<String, u64>, wrong: &mut Vec<String>) {
         for (name, value) in &self.rlimits {
-            if seen.rlimits.get(name) != Some(value) {
-                wrong.push(format!("rlimit {name} is {:?}, not {value}", seen.rlimits.get(name)));
+            if seen.get(name) != Some(value) {
+                wrong.push(format!("rlimit {name} is {:?}, not {value}", seen.get(name)));
             }
         }
     }
@@ -121,18 +141,32 @@ impl Expectation {
         if seen.interfaces.iter().any(|name| name != "lo") {
             wrong.push(format!("network interfaces: {:?}, not only lo", seen.interfaces));
         }
-        if let Some(open) = seen.descriptors.iter().find(|open| open.number > 2) {
-            wrong.push(format!("descriptor {} is open ({})", open.number, open.refers_to));
-        }
-        if seen.environment != self.environment {
-            wrong.push(format!(
-                "the environment is {:?}, not {:?}",
-                seen.environment, self.environment
-            ));
-        }
+        compare_descriptors(&seen.descriptors, wrong);
+        compare_environment(&seen.environment, &self.environment, wrong);
         for place in self.writable.iter().filter(|place| !seen.wrote.contains(place)) {
             wrong.push(format!("{place} should be writable and is not"));
         }
+    }
+}
+
+fn compare_capabilities(sets: CapabilitySets, no_new_privileges: bool, wrong: &mut Vec<String>) {
+    if !sets.are_empty() {
+        wrong.push(format!("capabilities are left: {sets:?}"));
+    }
+    if !no_new_privileges {
+        wrong.push("no-new-privileges is not set".to_owned());
+    }
+}
+
+fn compare_descriptors(seen: &[SeenDescriptor], wrong: &mut Vec<String>) {
+    if let Some(open) = seen.iter().find(|open| open.number > 2) {
+        wrong.push(format!("descriptor {} is open ({})", open.number, open.refers_to));
+    }
+}
+
+fn compare_environment(seen: &[OsText], expected: &[OsText], wrong: &mut Vec<String>) {
+    if seen != expected {
+        wrong.push(format!("the environment is {seen:?}, not {expected:?}"));
     }
 }
 
@@ -173,6 +207,72 @@ fn compare_attempts(seen: &Attestation, wrong: &mut Vec<String>) {
                 wrong.push(format!("{} failed with error {other}", attempt.call))
             }
             Answer::Succeeded => wrong.push(format!("{} worked", attempt.call)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expected() -> Expectation {
+        Expectation {
+            user: User { uid: 1000, gid: 1000 },
+            uid_map: String::new(),
+            gid_map: String::new(),
+            groups: Vec::new(),
+            mounts: Vec::new(),
+            seccomp_filters: 1,
+            landlock: 0,
+            rlimits: [("core".to_owned(), 1)].into(),
+            environment: vec![OsText::from("HOME")],
+            writable: Vec::new(),
+        }
+    }
+
+    fn good() -> ShortAttestation {
+        let ids = Ids { real: 1000, effective: 1000, saved: 1000 };
+        let pipe = |number| SeenDescriptor { number, refers_to: OsText::from("pipe:[1]") };
+        ShortAttestation {
+            uids: ids,
+            gids: ids,
+            groups: Vec::new(),
+            capabilities: CapabilitySets::default(),
+            no_new_privileges: true,
+            seccomp_mode: 2,
+            seccomp_filters: 1,
+            descriptors: vec![pipe(0), pipe(1), pipe(2)],
+            rlimits: [("core".to_owned(), 1)].into(),
+            environment: vec![OsText::from("TERM")],
+        }
+    }
+
+    #[test]
+    fn a_short_attestation_is_compared_with_the_command_s_own_environment() {
+        let own = [OsText::from("TERM")];
+        assert_eq!(expected().compare_short(&good(), &own), Vec::<String>::new());
+        assert_eq!(expected().compare_short(&good(), &[]).len(), 1);
+    }
+
+    #[test]
+    fn each_thing_that_a_short_attestation_says_is_looked_at() {
+        type Change = fn(&mut ShortAttestation);
+        let changes: [Change; 9] = [
+            |seen| seen.uids.saved = 0,
+            |seen| seen.gids.real = 0,
+            |seen| seen.groups.push(27),
+            |seen| seen.capabilities.bounding = 1,
+            |seen| seen.no_new_privileges = false,
+            |seen| seen.seccomp_mode = 0,
+            |seen| seen.seccomp_filters = 0,
+            |seen| seen.descriptors[2].number = 3,
+            |seen| seen.rlimits.clear(),
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut seen = good();
+            change(&mut seen);
+            let wrong = expected().compare_short(&seen, &[OsText::from("TERM")]);
+            assert_eq!(wrong.len(), 1, "change {at}: {wrong:?}");
         }
     }
 }

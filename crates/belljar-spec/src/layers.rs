@@ -14,7 +14,7 @@ use crate::env;
 use crate::manifest::node::{Data, Node};
 use crate::manifest::value::{Base, Field, Merge, Value};
 use crate::manifest::{Limit, Manifest, ManifestError, Place, Prefer, print};
-use crate::runspec::BackendChoice;
+use crate::runspec::{BackendChoice, Retention};
 use crate::size::Size;
 use crate::span::Span;
 use crate::text::{OsText, escape};
@@ -164,6 +164,9 @@ pub fn built_in(memory_total: Option<u64>) -> Manifest {
     limits.output = Some(Size(256 << 20));
     limits.disk = Some(Limit::At(Size(10 << 30)));
     limits.stop_timeout = Some(Span::from_secs(10));
+    let Retention { sandboxes, runs } = Retention::default();
+    values.retention.sandboxes = Some(sandboxes);
+    values.retention.runs = Some(runs);
     values
 }
 

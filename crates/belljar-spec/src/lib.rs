@@ -26,15 +26,18 @@ pub mod resolve;
 mod runspec;
 mod size;
 mod span;
+mod state;
 pub mod text;
 pub mod trust;
 pub mod wire;
 
-pub use attest::{Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount};
+pub use attest::{
+    Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+};
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use clause::{Clause, Required, UnknownClause};
 pub use cpus::{Cpus, CpusError};
-pub use event::{Event, EventKind, RECORD_VERSION};
+pub use event::{Event, EventKind, OutputStream, RECORD_VERSION};
 pub use expect::{Expectation, ExpectedMount};
 pub use host_rule::HostRule;
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
@@ -52,13 +55,17 @@ pub use plan::{
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
 pub use resolve::{HostFacts, Request, ResolveError, Screen, resolve};
 pub use runspec::{
-    BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Rootfs, RunSpec, Stdin,
-    Terminal, Tmpfs, User,
+    BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs,
+    RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 pub use size::{Size, SizeError};
 pub use span::{Span, SpanError};
+pub use state::RunState;
 pub use text::OsText;
 pub use trust::{Widening, widenings};
+
+/// Which build of the contract this is. A program and the belljar it starts must have the same.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("BELLJAR_CONTRACT"));
 
 /// BLAKE3 over the JSON form, in hexadecimal.
 fn hash_of(value: &impl serde::Serialize) -> String {

@@ -158,4 +158,7 @@ pub struct Usage {
     pub memory_peak: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pids_peak: Option<u64>,
+    /// Bytes that were handed to a disk.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub written: Option<u64>,
 }

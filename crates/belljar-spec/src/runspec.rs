@@ -214,6 +214,21 @@ pub struct Limits {
     pub stop_timeout: Duration,
 }
 
+/// How much of stopped runs with the same name is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// Of so many the sandbox, with all that was left in it.
+    pub sandboxes: u32,
+    /// Of so many the record. At least 1.
+    pub runs: u32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { sandboxes: 5, runs: 200 }
+    }
+}
+
 /// Where standard input comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -262,6 +277,9 @@ pub struct RunSpec {
     pub terminal: Terminal,
     pub required: BTreeSet<Clause>,
     pub waivers: Vec<Waiver>,
+    /// Not in specs of older versions.
+    #[serde(default)]
+    pub retention: Retention,
 }
 
 impl RunSpec {

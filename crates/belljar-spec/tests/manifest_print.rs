@@ -261,7 +261,7 @@ prop_compose! {
             .prop_map(|(command, network)| Setup { command, network }),
         commands in (of(select(CommandMode::ALL)), rules(), rules())
             .prop_map(|(mode, deny, allow)| Commands { mode, deny, allow }),
-        retention in (of(any::<u32>()), of(any::<u32>()))
+        retention in (of(any::<u32>()), of(1..=u32::MAX))
             .prop_map(|(sandboxes, runs)| Retention { sandboxes, runs }),
     ) -> Manifest {
         Manifest {

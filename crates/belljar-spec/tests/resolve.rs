@@ -273,13 +273,13 @@ fn hosts_are_checked_and_kept() {
 }
 
 #[test]
-fn a_run_needs_a_command() {
+fn a_command_needs_a_name() {
     let settings = Given::default().settings();
     let with = |command: Vec<OsText>| {
         resolve(&settings, &belljar_spec::Request { command, ..request() }, &host())
     };
     assert!(with(vec!["a".into(), "".into()]).is_ok());
-    assert_eq!(with(vec![]), Err(ResolveError::NoCommand));
+    assert!(with(vec![]).is_ok(), "a sandbox can wait for its commands");
     assert_eq!(with(vec!["".into()]), Err(ResolveError::NoCommand));
     let nul = OsText::from_bytes(b"a\0".to_vec());
     assert_eq!(with(vec!["a".into(), nul]), Err(ResolveError::NulInCommand));

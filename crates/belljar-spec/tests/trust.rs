@@ -95,7 +95,7 @@ fn everything_that_opens_something_is_found() {
         ("[setup]\nnetwork = ['x.example']", "setup.network"),
         ("[commands]\nmode = 'off'", "commands.mode"),
         ("[commands]\nallow = ['x']", "commands.allow"),
-        ("[retention]\nruns = 0", "retention"),
+        ("[retention]\nruns = 1", "retention"),
     ] {
         assert_eq!(keys(text), [want], "{text}");
     }

@@ -4,7 +4,7 @@
 
 use belljar_spec::wire::mux::{MAX_MESSAGE, MAX_STREAMS, WINDOW, parse};
 use belljar_spec::wire::{
-    Arrival, FrameKey, FrameKind, FrameWriter, MAX_PAYLOAD, Mux, Side, ToInit, WireError,
+    Arrival, Flow, FrameKey, FrameKind, FrameWriter, MAX_PAYLOAD, Mux, Side, ToInit, WireError,
 };
 use proptest::prelude::*;
 
@@ -183,6 +183,72 @@ fn after_a_reset_nothing_more_is_sent() {
     carry(&mut init, &mut launcher);
     assert_eq!(arrivals(&mut launcher), Ok(vec![Arrival::Reset { stream: 1 }]));
     assert_eq!(launcher.send_data(1, b"def"), 0);
+}
+
+/// A stream that only init writes to, open on both ends.
+fn one_way() -> (Mux, Mux) {
+    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    launcher.open_for(1, Flow::Incoming).unwrap();
+    init.open_for(1, Flow::Outgoing).unwrap();
+    (launcher, init)
+}
+
+#[test]
+fn a_one_way_stream_is_free_on_both_ends_when_its_writer_is_done() {
+    let (mut launcher, mut init) = one_way();
+    assert!(launcher.open(1).is_err() && init.open(1).is_err());
+    assert_eq!(init.send_data(1, b"last"), 4);
+    init.end(1);
+    assert!(init.open(1).is_ok());
+    carry(&mut init, &mut launcher);
+    let all = arrivals(&mut launcher).unwrap();
+    assert_eq!(all[1..], [Arrival::End { stream: 1 }]);
+    assert!(launcher.open(1).is_ok());
+}
+
+#[test]
+fn only_one_end_of_a_one_way_stream_writes() {
+    let (mut launcher, mut init) = one_way();
+    assert_eq!(launcher.send_data(1, b"x"), 0);
+    assert_eq!(init.send_data(1, b"x"), 1);
+    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Launcher);
+    let mut bytes = Vec::new();
+    writer.write(1, FrameKind::Data, 0, b"x", &mut bytes);
+    init.push(&bytes);
+    assert!(matches!(arrivals(&mut init), Err(WireError::WrongOffset { .. })));
+}
+
+#[test]
+fn a_window_or_a_reset_for_a_stream_that_has_just_ended_is_no_error() {
+    let (mut launcher, mut init) = one_way();
+    let sent = init.send_data(1, &[0; WINDOW as usize]);
+    carry(&mut init, &mut launcher);
+    arrivals(&mut launcher).unwrap();
+    init.end(1);
+    launcher.consumed(1, sent);
+    launcher.reset(1);
+    assert!(!launcher.outgoing().is_empty());
+    carry(&mut launcher, &mut init);
+    assert_eq!(arrivals(&mut init), Ok(Vec::new()));
+    // The control: data for it would be an error.
+    let late = hostile(|writer, bytes| writer.write(7, FrameKind::Data, 0, b"x", bytes));
+    assert_eq!(late, Err(WireError::UnknownStream(7)));
+}
+
+#[test]
+fn a_reader_that_gives_up_frees_the_stream_once_the_writer_ends_it() {
+    let (mut launcher, mut init) = one_way();
+    launcher.reset(1);
+    let once = launcher.outgoing().len();
+    launcher.reset(1);
+    assert_eq!(launcher.outgoing().len(), once);
+    carry(&mut launcher, &mut init);
+    assert_eq!(arrivals(&mut init), Ok(vec![Arrival::Reset { stream: 1 }]));
+    assert_eq!(init.room(1), 0);
+    init.end(1);
+    carry(&mut init, &mut launcher);
+    assert_eq!(arrivals(&mut launcher), Ok(vec![Arrival::End { stream: 1 }]));
+    assert!(launcher.open(1).is_ok() && init.open(1).is_ok());
 }
 
 fn length(arrival: &Arrival) -> usize {

@@ -1,11 +1,26 @@
 //! Belljar runs autonomous agents, and the commands they issue, sealed off.
 //!
 //! This is the library that the `belljar` command is made of; the command uses nothing beneath it.
+//! Programs start with [`Sandbox`].
+//!
 //! A run is decided by [`config::load`], planned by [`run::prepare`] and started by [`run::launch`].
 
-pub use belljar_lab::{config, doctor, home, run};
+mod sandbox;
+
+pub use belljar_lab::{config, doctor, home, ledger, record, run, store};
 pub use belljar_prove as prove;
 pub use belljar_spec as spec;
+pub use sandbox::{
+    BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
+    CopyReport, DEFAULT_OUTPUT_LIMIT, Destination, Error, Exec, Input, LaunchedRun, Omitted,
+    Output, Reader, RunOutput, Running, Sandbox, SandboxBuilder, Source, Supervisors, Transport,
+    Unavailable, available_backends, find_executable,
+};
+
+/// For the tests of programs that embed belljar.
+pub mod testing {
+    pub use crate::sandbox::fake::{FakeBackend, FakeCall, FakeReply};
+}
 
 /// What `main` of a program does first if it starts sandboxes: the same executable is PID 1 inside.
 ///

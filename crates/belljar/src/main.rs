@@ -15,6 +15,9 @@ fn main() -> ExitCode {
     if let Some(code) = belljar::run_as_init(std::env::args_os()) {
         return exit(code);
     }
+    if let Some(code) = belljar::run::supervise_if_asked(std::env::args_os()) {
+        return exit(code);
+    }
     if let Some(code) = belljar::run_probe_if_asked(std::env::args_os()) {
         return exit(code);
     }
@@ -29,6 +32,20 @@ fn main() -> ExitCode {
     arguments.color.apply();
     exit(match arguments.verb {
         Verb::Run(run) => commands::run::run(run),
+        Verb::Exec(exec) => commands::exec::run(exec),
+        Verb::Shell(shell) => commands::shell::run(&shell),
+        Verb::Attach(attach) => commands::attach::run(&attach),
+        Verb::Ps(ps) => commands::ps::run(&ps),
+        Verb::Logs(logs) => commands::logs::run(&logs),
+        Verb::Show(show) => commands::show::run(&show),
+        Verb::Wait(wait) => commands::wait::run(&wait),
+        Verb::Stop(stop) => commands::stop::run(&stop),
+        Verb::Cp(cp) => commands::cp::run(&cp),
+        Verb::Rm(rm) => commands::rm::run(&rm),
+        Verb::Prune(prune) => commands::prune::run(&prune),
+        Verb::Events(events) => commands::events::run(&events),
+        Verb::Verify(verify) => commands::verify::run(&verify),
+        Verb::Reconcile(reconcile) => commands::reconcile::run(&reconcile),
         Verb::Prove(prove) => commands::prove::run(&prove),
         Verb::Doctor(doctor) => commands::doctor::run(&doctor),
         Verb::Backends(backends) => commands::backends::run(&backends),

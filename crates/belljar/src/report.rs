@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use belljar::spec::Unmet;
+use belljar::spec::{ExecFailure, Unmet};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -33,6 +33,44 @@ pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
     if let Some(hint) = hint {
         say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
     }
+}
+
+/// Any error of a command. Those of the library tell their causes themselves.
+pub(crate) fn failure(what: &(dyn Error + 'static)) {
+    use belljar::Error as Library;
+    match what.downcast_ref::<Library>() {
+        Some(Library::Refused { missing, causes, fix }) => {
+            chain(causes);
+            unmet(missing);
+            next(fix.as_deref());
+        }
+        Some(Library::Start { causes, fix }) => {
+            chain(causes);
+            next(fix.as_deref());
+        }
+        Some(Library::Config(_) | Library::Home(_)) | None => error(what, None),
+        Some(_) => say(&format!("{BAD}error:{BAD:#} {what}")),
+    }
+}
+
+fn chain(causes: &[String]) {
+    for (at, cause) in causes.iter().enumerate() {
+        match at {
+            0 => say(&format!("{BAD}error:{BAD:#} {cause}")),
+            _ => say(&format!("{BOLD}cause:{BOLD:#} {cause}")),
+        }
+    }
+}
+
+fn next(fix: Option<&str>) {
+    if let Some(fix) = fix {
+        say(&format!("{BOLD}hint:{BOLD:#}  {fix}"));
+    }
+}
+
+/// 126 and 127: the command never began.
+pub(crate) fn not_executed(name: &str, failure: &ExecFailure) {
+    say(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
 }
 
 /// The clauses that stopped a launch, each with its way out.

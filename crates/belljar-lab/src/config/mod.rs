@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use belljar_spec::layers::{self, Variable};
 use belljar_spec::manifest::ManifestError;
 use belljar_spec::{
-    CeilingFile, Layer, Manifest, Origin, OsText, Request, ResolveError, RunSpec, Settings,
-    Widening, env, env_file, resolve,
+    CeilingFile, Layer, Manifest, Origin, OsText, Request, ResolveError, Retention, RunSpec,
+    Settings, Widening, env, env_file, resolve,
 };
 
 pub use files::ReadError;
@@ -80,6 +80,8 @@ impl Invocation {
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub spec: RunSpec,
+    /// The spec's own.
+    pub retention: Retention,
     pub settings: Settings,
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
@@ -159,7 +161,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     for name in flags.passed_but_missing(&invocation.env) {
         warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
     }
-    Ok(Loaded { spec, settings, manifest, warnings })
+    Ok(Loaded { retention: spec.retention, spec, settings, manifest, warnings })
 }
 
 /// Keys that parse, because their names are settled, and that nothing acts on yet.
@@ -171,7 +173,6 @@ const NOT_YET: &[&str] = &[
     "service",
     "setup",
     "commands",
-    "retention",
     "network.allow_private",
     "sandbox.fallback",
     "sandbox.oci_runtime",

@@ -1,24 +1,33 @@
 //! A run, from a decided specification to its outcome.
 
-mod cleanup;
+mod housekeeping;
 mod launch;
+mod log;
 mod place;
-mod record;
+pub(crate) mod reconcile;
+pub(crate) mod record;
+mod refusal;
+mod serve;
 mod writable;
 
 use std::os::fd::OwnedFd;
 
 use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailable};
+use belljar_spec::wire::control::StopReport;
 use belljar_spec::{
-    Attestation, BackendName, ExecFailure, Exit, OsText, Plan, Posture, RunId, StopReason, Unmet,
-    Usage,
+    Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, OsText, Plan,
+    Posture, RunId, StopReason, Unmet, Usage,
 };
 use serde::{Deserialize, Serialize};
 
-pub use cleanup::remove_leftovers;
 pub use launch::{Prepared, launch, prepare};
+pub use reconcile::{ReconcileError, Reconciled, reconcile};
 
+use crate::record::{KeyError, RecordError};
 use crate::supervise::SuperviseError;
+pub use crate::supervise::knock;
+pub(crate) use place::LiveSign;
+pub use serve::supervise_if_asked;
 
 /// Where the command's streams go.
 #[derive(Debug)]
@@ -42,6 +51,9 @@ pub struct Streams {
 /// Told when the sandbox has been attested and the command is let go.
 pub trait Observer {
     fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture);
+
+    /// What dead runs had left was looked for.
+    fn reconciled(&mut self, _found: &Result<Reconciled, ReconcileError>) {}
 }
 
 /// Bytes of one stream: the first and the last of them if there were too many.
@@ -70,9 +82,74 @@ pub struct Outcome {
     pub stderr: Captured,
     #[serde(skip)]
     pub attestation: Option<Box<Attestation>>,
+    /// What went wrong, where belljar itself ended it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<String>,
+    /// The log has its end, and the ledger does not know it yet.
+    #[serde(skip)]
+    pub unanchored: bool,
     /// Something of the run that could not be taken away.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub leak: Option<String>,
+}
+
+impl Outcome {
+    /// As it stands in `run.stop`, and as whoever follows the run is told.
+    pub fn report(&self) -> StopReport {
+        StopReport {
+            run: self.id,
+            reason: self.reason,
+            exit: self.exit,
+            detail: self.detail.clone(),
+            usage: self.usage,
+            leak: self.leak.clone(),
+        }
+    }
+
+    /// However it ended: what it said cannot be trusted to be on the disk.
+    fn output_may_be_lost(&mut self, error: &RecordError) {
+        self.reason = StopReason::Error;
+        self.exit = Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Sandbox);
+        self.detail.get_or_insert_with(|| belljar_linux::chain(error));
+    }
+
+    /// It was accepted, and never came to run.
+    fn not_started(id: RunId, backend: BackendName, posture: Posture, error: &LaunchError) -> Self {
+        let (reason, source) = match error {
+            LaunchError::NotAsPlanned { .. } | LaunchError::NotGuaranteed { .. } => {
+                (StopReason::Refused, ExitSource::Policy)
+            }
+            _ => (StopReason::Error, ExitSource::Sandbox),
+        };
+        let report = StopReport {
+            run: id,
+            reason,
+            exit: Exit::of_belljar(EXIT_NOT_STARTED, source),
+            detail: Some(belljar_linux::chain(error)),
+            usage: Usage::default(),
+            leak: None,
+        };
+        Self::told(report, backend, posture)
+    }
+
+    /// From what the log has of an end.
+    pub(crate) fn told(report: StopReport, backend: BackendName, posture: Posture) -> Self {
+        Self {
+            id: report.run,
+            backend,
+            reason: report.reason,
+            exit: report.exit,
+            failure: None,
+            posture,
+            usage: report.usage,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            attestation: None,
+            detail: report.detail,
+            unanchored: false,
+            leak: report.leak,
+        }
+    }
 }
 
 /// Why nothing was started.
@@ -114,6 +191,10 @@ pub enum LaunchError {
         #[source]
         error: Box<LaunchError>,
     },
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Log(#[from] RecordError),
     #[error("there is no command to run")]
     NoCommand,
     #[error("{option} needs {needs}")]

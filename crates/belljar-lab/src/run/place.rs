@@ -1,11 +1,11 @@
 //! The run's own directory and its sign of life.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar_spec::{MountKind, Plan, RunId, Source};
+use belljar_spec::{MountKind, Plan, RunId, RunState, Source};
 use rustix::fs::{FlockOperation, flock};
 
 use super::LaunchError;
@@ -17,27 +17,46 @@ pub(super) struct RunPlace {
     pub(super) id: RunId,
     pub(super) directory: PathBuf,
     pub(super) live: PathBuf,
-    _lock: File,
+    pub(super) sign: LiveSign,
+}
+
+/// The locked file in `live/`. What stands in it is for people who list runs; that it is locked is what
+/// counts.
+#[derive(Debug)]
+pub(crate) struct LiveSign(File);
+
+impl LiveSign {
+    pub(crate) fn say(&self, state: RunState) {
+        // A listing that is late by a word is no reason to end a run.
+        let _ = self.0.write_all_at(format!("{state:<9}\n").as_bytes(), 0);
+    }
+
+    pub(super) fn share(&self) -> std::io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
 }
 
 impl RunPlace {
     pub(super) fn make(home: &Home) -> Result<Self, LaunchError> {
-        let id = new_id();
-        let directory = home.run_dir(&id);
-        let live = home.live().join(id.as_str());
         let failed = |path: &PathBuf| {
             let path = path.clone();
             move |error| LaunchError::Record { path, error }
         };
         // The sign of life first: whatever comes after it is found again.
-        let lock = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&live);
-        let lock = lock.map_err(failed(&live))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| LaunchError::Record { path: live.clone(), error: error.into() })?;
+        let (id, live, lock) = loop {
+            let id = new_id();
+            let live = home.live_path(&id);
+            if let Some(lock) = locked(&live).map_err(failed(&live))? {
+                break (id, live, lock);
+            }
+        };
+        let directory = home.run_dir(&id);
         for path in [&directory, &directory.join("home")] {
             DirBuilder::new().mode(0o700).create(path).map_err(failed(path))?;
         }
-        Ok(Self { id, directory, live, _lock: lock })
+        let sign = LiveSign(lock);
+        sign.say(RunState::Planned);
+        Ok(Self { id, directory, live, sign })
     }
 
     pub(super) fn home(&self) -> PathBuf {
@@ -83,10 +102,24 @@ impl RunPlace {
     /// Nothing was started, so nothing is left.
     pub(super) fn discard(self) {
         // What cannot be removed now is found by the next command through `live/`.
-        if std::fs::remove_dir_all(&self.directory).is_ok() {
+        if crate::tree::remove(&self.directory).is_ok() {
             let _ = std::fs::remove_file(&self.live);
         }
     }
+}
+
+/// A new file that is locked, and still there. Another command that came between its making and its
+/// lock has taken it for one that a dead supervisor left: then it is gone, and a new one is due.
+fn locked(path: &Path) -> std::io::Result<Option<File>> {
+    let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
+    // Waits for such a command, which lets go at once.
+    rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
+    let here = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        here => here?,
+    };
+    let ours = file.metadata()?;
+    Ok(((here.dev(), here.ino()) == (ours.dev(), ours.ino())).then_some(file))
 }
 
 fn new_id() -> RunId {

@@ -1,16 +1,21 @@
 //! `run.json`: what was decided, what holds, how it ended. Written whole or not at all.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_spec::{
-    Attestation, BackendName, Plan, Posture, RECORD_VERSION, RunId, RunSpec, Waiver,
+    Attestation, BackendName, OsText, Plan, Posture, RECORD_VERSION, RunId, RunSpec, RunState,
+    Waiver,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{LaunchError, Outcome};
+use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, command_line};
+use crate::record::{Anchor, Secrets, looks_secret};
 
 /// What stands in `run.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,14 +36,23 @@ pub(crate) struct RunRecord {
 }
 
 impl RunRecord {
-    pub(super) fn new(id: RunId, spec: &RunSpec, plan: &Plan, posture: &Posture) -> Self {
+    pub(super) fn new(
+        id: RunId,
+        spec: &RunSpec,
+        plan: &Plan,
+        posture: &Posture,
+        secrets: &Secrets,
+    ) -> Self {
+        let shown = without_secret_values(spec, secrets);
+        // Hashes of what is recorded: one over a secret would let it be found by trying.
+        let spec_hash = shown.hash();
         Self {
             v: RECORD_VERSION,
             id,
             backend: plan.backend,
-            spec: without_secret_values(spec),
-            spec_hash: spec.hash(),
-            plan_hash: plan.hash(),
+            spec: shown,
+            spec_hash,
+            plan_hash: plan_without_secret_values(plan, secrets).hash(),
             posture: posture.clone(),
             waivers: spec.waivers.clone(),
             attestation: None,
@@ -46,7 +60,7 @@ impl RunRecord {
         }
     }
 
-    /// Its content is on disk when this returns.
+    /// Not synced: everything in it stands in the log too, from where it is written again.
     pub(super) fn write(&self, directory: &Path) -> Result<(), LaunchError> {
         let path = directory.join("run.json");
         self.write_to(directory, &path).map_err(|error| LaunchError::Record { path, error })
@@ -59,37 +73,75 @@ impl RunRecord {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         file.write_all(&text)?;
-        file.sync_data()?;
-        // The name may lag behind the content: after a power cut the record then says how the run began
-        // and not how it ended, which is read as `lost`.
         std::fs::rename(&new, path)
     }
 
-    pub(super) fn read(directory: &Path) -> std::io::Result<Self> {
+    /// The run's row, now that it is over.
+    pub(super) fn ledger_row(&self, anchor: Option<Anchor>) -> LedgerRow {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let outcome = self.outcome.as_ref();
+        LedgerRow {
+            id: self.id,
+            name: self.spec.name.clone(),
+            backend: self.backend,
+            state: RunState::Stopped,
+            command: command_line(&self.spec.command),
+            workspace: self.spec.workspace.as_ref().map(|mount| mount.source.clone()),
+            created_ms: self.id.unix_millis(),
+            stopped_ms: Some(now.as_millis() as u64),
+            reason: outcome.map(|outcome| outcome.reason),
+            exit: outcome.map(|outcome| outcome.exit),
+            usage: outcome.map(|outcome| outcome.usage).unwrap_or_default(),
+            sandbox: SandboxKept::Yes,
+            anchor: anchor.map(|Anchor { seq, hash, inode, durable }| AnchorRow {
+                seq,
+                hash,
+                inode,
+                durable,
+            }),
+            origin: RowOrigin::Supervisor,
+        }
+    }
+
+    pub(crate) fn read(directory: &Path) -> std::io::Result<Self> {
         let text = std::fs::read(directory.join("run.json"))?;
         Ok(serde_json::from_slice(&text)?)
     }
 }
 
-/// A variable whose name looks like a secret's is recorded by name only.
-fn without_secret_values(spec: &RunSpec) -> RunSpec {
-    const SECRET_WORDS: &[&str] = &[
-        "SECRET",
-        "TOKEN",
-        "PASSWORD",
-        "PASSWD",
-        "APIKEY",
-        "API_KEY",
-        "CREDENTIAL",
-        "PRIVATE_KEY",
-        "AUTH",
-    ];
+/// What of a run must not be recorded: values of variables whose names look secret.
+pub(super) fn secrets_of(spec: &RunSpec) -> Secrets {
+    let values = spec.env.iter().filter(|(name, _)| looks_secret(name));
+    Secrets::new(values.map(|(_, value)| value.as_bytes().to_vec()))
+}
+
+/// Such a variable is recorded by name only, and its value nowhere else either.
+pub(super) fn without_secret_values(spec: &RunSpec, secrets: &Secrets) -> RunSpec {
     let mut spec = spec.clone();
-    for (name, value) in &mut spec.env {
-        let upper = name.to_uppercase();
-        if SECRET_WORDS.iter().any(|word| upper.contains(word)) {
-            *value = "(not recorded)".into();
-        }
+    hide_values(&mut spec.env, secrets);
+    spec.command = spec.command.iter().map(|word| secrets.mask_word(word)).collect();
+    spec.workdir = secrets.mask_word(&spec.workdir);
+    for value in spec.labels.values_mut() {
+        *value = secrets.mask_words_of(value);
     }
     spec
+}
+
+/// The same for a plan, which holds the command too.
+pub(super) fn plan_without_secret_values(plan: &Plan, secrets: &Secrets) -> Plan {
+    let mut plan = plan.clone();
+    hide_values(&mut plan.command.env, secrets);
+    plan.command.argv = plan.command.argv.iter().map(|word| secrets.mask_word(word)).collect();
+    plan.command.workdir = secrets.mask_word(&plan.command.workdir);
+    plan
+}
+
+/// A value may also stand in that of another variable: a password in an address.
+fn hide_values(env: &mut BTreeMap<String, OsText>, secrets: &Secrets) {
+    for (name, value) in env {
+        *value = match looks_secret(name) {
+            true => "(not recorded)".into(),
+            false => secrets.mask_word(value),
+        };
+    }
 }

@@ -5,26 +5,30 @@ use std::time::{Duration, Instant};
 
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, ExecRequest, FrameKey, FromInit, InitHello, InitSetup, LauncherHello, Mux,
-    PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, WireError,
+    Arrival, Depth, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitHello, InitSetup,
+    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, WireError, Work,
 };
 use belljar_spec::{
-    Access, Attestation, ExecFailure, ExitStatus, MountKind, OsText, Plan, RunId, Terminal, Tree,
+    Access, Attestation, ExecFailure, ExitStatus, MountKind, OsText, Plan, RunId, ShortAttestation,
+    Terminal, Tree,
 };
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::SuperviseError;
 use super::outside::Signals;
+use super::readiness::wait_until;
 
 /// The run's own command.
-const COMMAND: u32 = 0;
+pub(super) const COMMAND: u32 = 0;
 /// The stream of its terminal.
-const TERMINAL: u32 = 1;
+pub(super) const TERMINAL: u32 = 1;
 /// Where PID 1 finds the pipes that it was started with.
 const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 /// From the start to the attestation; on a machine under heavy load too.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Before the loop looks at everything else again.
+const READS_AT_ONCE: usize = 16;
 /// PID 1's own clock only matters when the launcher's does not work.
 const INIT_DEADLINE_AFTER: Duration = Duration::from_secs(5);
 
@@ -33,19 +37,49 @@ pub(super) type Size = (u16, u16);
 
 /// What PID 1 told.
 pub(super) enum News {
-    Terminal(Vec<u8>),
-    NotExecuted(ExecFailure),
-    Exited(ExitStatus),
+    Attested(Box<Attestation>),
+    AttestedShort {
+        exec: u32,
+        attestation: Box<ShortAttestation>,
+    },
+    NotPrepared {
+        exec: u32,
+        step: String,
+        why: String,
+    },
+    Started {
+        exec: u32,
+    },
+    NotExecuted {
+        exec: u32,
+        failure: ExecFailure,
+    },
+    Exited {
+        exec: u32,
+        status: ExitStatus,
+    },
     DeadlinePassed,
+    Data {
+        stream: u32,
+        bytes: Vec<u8>,
+    },
+    End {
+        stream: u32,
+    },
+    Reset {
+        stream: u32,
+    },
     /// The channel closed.
     Gone,
 }
 
+#[derive(Debug)]
 pub(crate) struct Channel {
     fd: OwnedFd,
     mux: Mux,
     nonce: String,
-    early: Option<Result<Box<Attestation>, SuperviseError>>,
+    /// A hello that cannot be worked with.
+    bad_hello: Option<SuperviseError>,
 }
 
 impl Channel {
@@ -58,8 +92,8 @@ impl Channel {
         let (key, nonce) = secret.split_at(32);
         let nonce = hex(nonce);
         let mut channel =
-            Self { fd, mux: Mux::new(Side::Launcher), nonce: nonce.clone(), early: None };
-        channel.open_with(&ToInit::Hello(LauncherHello {
+            Self { fd, mux: Mux::new(Side::Launcher), nonce: nonce.clone(), bad_hello: None };
+        channel.send(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
             run: run.to_string(),
@@ -70,34 +104,59 @@ impl Channel {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(key);
         channel.mux.rekey(&FrameKey::new(bytes));
-        channel.open_with(&ToInit::Setup(setup(plan)))?;
+        channel.send(&ToInit::Setup(setup(plan)))?;
         channel.flush();
         Ok(channel)
     }
 
-    /// Names the command. PID 1 makes its process now, so whatever PID 1 is to hand down is in place.
+    /// Names the run's own command. PID 1 makes its process now, so whatever PID 1 is to hand down is in
+    /// place.
     pub(super) fn ask_for_command(
         &mut self,
         plan: &Plan,
         size: Option<Size>,
     ) -> Result<(), SuperviseError> {
-        let stdio = match plan.command.terminal {
-            Terminal::None => PIPES,
-            Terminal::Pty => {
+        let stdio = match (plan.command.terminal, plan.command.argv.is_empty()) {
+            (Terminal::Pty, false) => {
                 let (rows, columns) = size.unwrap_or((24, 80));
                 self.mux.open(TERMINAL).map_err(SuperviseError::Wire)?;
                 Stdio::Pty { stream: TERMINAL, rows, columns }
             }
+            _ => PIPES,
         };
-        self.open_with(&ToInit::Exec(ExecRequest {
+        let work = match plan.command.argv.as_slice() {
+            [] => Work::Nothing,
+            argv => Work::Program { argv: argv.to_vec() },
+        };
+        self.send(&ToInit::Exec(ExecRequest {
             exec: COMMAND,
-            argv: plan.command.argv.clone(),
+            work,
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
+            depth: Depth::Whole,
+            descendants: Descendants::Loose,
         }))?;
         self.flush();
         Ok(())
+    }
+
+    /// Names one more command. Its streams are open on this side when this returns.
+    pub(super) fn ask_for_exec(&mut self, request: &ExecRequest) -> Result<(), SuperviseError> {
+        let open =
+            |mux: &mut Mux, stream, flow| mux.open_for(stream, flow).map_err(SuperviseError::Wire);
+        match request.stdio {
+            Stdio::Given { .. } => {}
+            Stdio::Streams { stdin, stdout, stderr } => {
+                if let Some(stdin) = stdin {
+                    open(&mut self.mux, stdin, Flow::Outgoing)?;
+                }
+                open(&mut self.mux, stdout, Flow::Incoming)?;
+                open(&mut self.mux, stderr, Flow::Incoming)?;
+            }
+            Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::BothWays)?,
+        }
+        self.send(&ToInit::Exec(request.clone()))
     }
 
     /// Waits for the hello and the attestation; anything else before them is wrong.
@@ -107,42 +166,55 @@ impl Channel {
     ) -> Result<Box<Attestation>, SuperviseError> {
         let until = Instant::now() + ANSWER_WITHIN;
         loop {
-            for news in self.read().map_err(SuperviseError::Wire)? {
-                if matches!(news, News::Gone) {
-                    return Err(SuperviseError::NoAnswer(0));
+            if let Some(news) = self.read().map_err(SuperviseError::Wire)?.into_iter().next() {
+                match news {
+                    News::Attested(attestation) => return Ok(attestation),
+                    News::NotPrepared { step, why, .. } => {
+                        return Err(SuperviseError::LockDown { step, why });
+                    }
+                    News::Started { .. } | News::Exited { .. } => {
+                        let why = "its process ended before it had attested".to_owned();
+                        return Err(SuperviseError::LockDown { step: "lock down".to_owned(), why });
+                    }
+                    News::Gone => return Err(SuperviseError::NoAnswer(0)),
+                    _ => return Err(SuperviseError::Wire(lie("news before the attestation"))),
                 }
             }
-            if let Some(answer) = self.early.take() {
-                return answer;
+            if let Some(error) = self.bad_hello.take() {
+                return Err(error);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(SuperviseError::NoAnswer(ANSWER_WITHIN.as_secs()));
             }
-            if signals.take().iter().any(|signal| *signal != super::libc_signal::WINCH) {
+            use super::libc_signal::{CHLD, WINCH};
+            if signals.take().iter().any(|signal| !matches!(*signal, WINCH | CHLD)) {
                 return Err(SuperviseError::Step("asked to stop before the start", Errno::INTR));
             }
-            let timeout = rustix::time::Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
             let mut fds = [self.poll_fd(), PollFd::new(&signals.fd, PollFlags::IN)];
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(SuperviseError::Step("wait", error)),
-            }
+            wait_until(&mut fds, Some(until))?;
             self.flush();
         }
     }
 
-    pub(super) fn let_go(&mut self) -> Result<(), SuperviseError> {
-        self.say(&ToInit::Go { exec: COMMAND });
-        self.flush();
-        Ok(())
+    pub(super) fn say(&mut self, message: &ToInit) {
+        // Everything that is said without an answer is short enough.
+        let _ = self.mux.send(message);
     }
 
-    pub(super) fn signal(&mut self, signal: i32) {
-        self.say(&ToInit::Signal { exec: COMMAND, signal });
+    pub(super) fn let_go(&mut self, exec: u32) {
+        self.say(&ToInit::Go { exec });
+        self.flush();
+    }
+
+    /// The process that attested for a sandbox without a command of its own.
+    pub(super) fn dismiss(&mut self) {
+        self.say(&ToInit::Dismiss { exec: COMMAND });
+        self.flush();
+    }
+
+    pub(super) fn signal(&mut self, exec: u32, signal: i32) {
+        self.say(&ToInit::Signal { exec, signal });
     }
 
     pub(super) fn signal_all(&mut self, signal: i32) {
@@ -150,8 +222,8 @@ impl Channel {
         self.flush();
     }
 
-    pub(super) fn resize(&mut self, (rows, columns): Size) {
-        self.say(&ToInit::Resize { exec: COMMAND, rows, columns });
+    pub(super) fn resize(&mut self, exec: u32, (rows, columns): Size) {
+        self.say(&ToInit::Resize { exec, rows, columns });
     }
 
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
@@ -163,22 +235,26 @@ impl Channel {
         PollFd::new(&self.fd, events)
     }
 
-    /// How much typing the terminal inside would take now.
-    pub(super) fn terminal_room(&self) -> usize {
-        self.mux.room(TERMINAL)
+    /// How many bytes this stream would take now.
+    pub(super) fn room(&self, stream: u32) -> usize {
+        self.mux.room(stream)
     }
 
-    pub(super) fn type_in(&mut self, bytes: &[u8]) -> usize {
-        self.mux.send_data(TERMINAL, bytes)
+    pub(super) fn type_in(&mut self, stream: u32, bytes: &[u8]) -> usize {
+        self.mux.send_data(stream, bytes)
     }
 
-    pub(super) fn end_typing(&mut self) {
-        self.mux.end(TERMINAL);
+    pub(super) fn end_typing(&mut self, stream: u32) {
+        self.mux.end(stream);
     }
 
-    /// Bytes of the terminal were shown.
-    pub(super) fn shown(&mut self, count: usize) {
-        self.mux.consumed(TERMINAL, count);
+    /// Bytes of this stream were passed on.
+    pub(super) fn consumed(&mut self, stream: u32, count: usize) {
+        self.mux.consumed(stream, count);
+    }
+
+    pub(super) fn stop_reading(&mut self, stream: u32) {
+        self.mux.reset(stream);
     }
 
     pub(super) fn flush(&mut self) {
@@ -199,7 +275,7 @@ impl Channel {
     pub(super) fn read(&mut self) -> Result<Vec<News>, WireError> {
         let mut news = Vec::new();
         let mut buffer = [0; 16 * 1024];
-        loop {
+        for _ in 0..READS_AT_ONCE {
             match rustix::io::read(&self.fd, &mut buffer) {
                 Ok(0) | Err(Errno::CONNRESET) => {
                     news.push(News::Gone);
@@ -211,51 +287,49 @@ impl Channel {
             }
             while let Some(arrival) = self.mux.next_arrival()? {
                 match arrival {
-                    Arrival::Data { bytes, .. } => news.push(News::Terminal(bytes)),
-                    Arrival::End { .. } | Arrival::Reset { .. } => {}
-                    Arrival::Message(message) => self.hear(parse(&message)?, &mut news)?,
+                    Arrival::Data { stream, bytes } => news.push(News::Data { stream, bytes }),
+                    Arrival::End { stream } => news.push(News::End { stream }),
+                    Arrival::Reset { stream } => {
+                        self.mux.end(stream); // so that both ends forget it
+                        news.push(News::Reset { stream });
+                    }
+                    Arrival::Message(message) => news.extend(self.hear(parse(&message)?)?),
                 }
             }
         }
+        Ok(news)
     }
 
-    fn hear(&mut self, message: FromInit, news: &mut Vec<News>) -> Result<(), WireError> {
-        let lie = |what: &str| Err(WireError::BadMessage(what.to_owned()));
-        match message {
+    fn hear(&mut self, message: FromInit) -> Result<Option<News>, WireError> {
+        Ok(Some(match message {
             FromInit::Hello(InitHello { version, nonce, .. }) => {
                 if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&version) {
-                    self.early = Some(Err(SuperviseError::Hello(format!("version {version}"))));
+                    self.bad_hello = Some(SuperviseError::Hello(format!("version {version}")));
                 } else if nonce != self.nonce {
-                    return lie("a hello to another launch");
+                    return Err(lie("a hello to another launch"));
                 }
+                return Ok(None);
             }
-            FromInit::Attested { exec: COMMAND, attestation } => self.early = Some(Ok(attestation)),
-            FromInit::SetupFailed { exec: COMMAND, step, why } => {
-                self.early = Some(Err(SuperviseError::LockDown { step, why }));
+            FromInit::Attested { exec: COMMAND, attestation } => News::Attested(attestation),
+            FromInit::Attested { .. } => return Err(lie("an attestation nobody asked for")),
+            FromInit::AttestedShort { exec, attestation } => {
+                News::AttestedShort { exec, attestation }
             }
-            FromInit::Started { exec: COMMAND } => {}
-            FromInit::ExecFailed { exec: COMMAND, failure } => {
-                news.push(News::NotExecuted(failure))
-            }
-            FromInit::Exited { exec: COMMAND, status } => news.push(News::Exited(status)),
-            FromInit::DeadlinePassed => news.push(News::DeadlinePassed),
-            FromInit::Attested { .. }
-            | FromInit::SetupFailed { .. }
-            | FromInit::Started { .. }
-            | FromInit::ExecFailed { .. }
-            | FromInit::Exited { .. } => return lie("news of a command that was never asked for"),
-        }
-        Ok(())
+            FromInit::SetupFailed { exec, step, why } => News::NotPrepared { exec, step, why },
+            FromInit::Started { exec } => News::Started { exec },
+            FromInit::ExecFailed { exec, failure } => News::NotExecuted { exec, failure },
+            FromInit::Exited { exec, status } => News::Exited { exec, status },
+            FromInit::DeadlinePassed => News::DeadlinePassed,
+        }))
     }
 
-    fn open_with(&mut self, message: &ToInit) -> Result<(), SuperviseError> {
+    fn send(&mut self, message: &ToInit) -> Result<(), SuperviseError> {
         self.mux.send(message).map_err(|_| SuperviseError::TooLong)
     }
+}
 
-    fn say(&mut self, message: &ToInit) {
-        // A signal or a size is always short enough.
-        let _ = self.mux.send(message);
-    }
+pub(super) fn lie(what: &str) -> WireError {
+    WireError::BadMessage(what.to_owned())
 }
 
 fn setup(plan: &Plan) -> InitSetup {

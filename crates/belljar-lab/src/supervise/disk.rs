@@ -5,17 +5,28 @@
 //! since the start.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, statat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::readiness::is_readable;
+
+/// A deeper tree counts as too large.
+const DEEPEST: usize = 512;
+/// What an empty file takes too.
+const INODE: u64 = 256;
+/// Files with several names that are told apart.
+const MOST_REMEMBERED: usize = 200_000;
 /// Between two looks, at least; a walk that takes long is repeated less often.
 const PAUSE: Duration = Duration::from_secs(2);
 const SHARE_OF_TIME: u32 = 10;
@@ -30,18 +41,19 @@ pub(crate) struct DiskLimit {
 
 /// Before this nothing is watched: most runs are over by then, and a thread costs as much as a tenth of a
 /// start.
-pub(super) const FIRST_LOOK: Duration = PAUSE;
+const FIRST_LOOK: Duration = PAUSE;
 
+#[derive(Debug)]
 pub(super) struct DiskWatch {
     /// Readable once the limit was passed.
-    pub(super) fd: OwnedFd,
+    fd: OwnedFd,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DiskWatch {
     /// `begun`: when the command was let go, in seconds.
-    pub(super) fn start(limit: DiskLimit, begun: i64) -> Result<Self, Errno> {
+    fn start(limit: DiskLimit, begun: i64) -> Result<Self, Errno> {
         let (fd, tell) = pipe_with(PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -74,8 +86,53 @@ impl Drop for DiskWatch {
     }
 }
 
+/// Whether what is written to disk is being looked at.
+#[derive(Debug)]
+pub(super) enum Disk {
+    Unlimited,
+    Later { limit: DiskLimit, at: Instant, begun: i64 },
+    Watched(DiskWatch),
+}
+
+impl Disk {
+    pub(super) fn from(limit: Option<DiskLimit>, begun: Instant) -> Self {
+        match limit {
+            None => Self::Unlimited,
+            Some(limit) => Self::Later { limit, at: begun + FIRST_LOOK, begun: now() },
+        }
+    }
+
+    pub(super) fn first_look(&self) -> Option<Instant> {
+        match self {
+            Self::Later { at, .. } => Some(*at),
+            Self::Unlimited | Self::Watched(_) => None,
+        }
+    }
+
+    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        match self {
+            Self::Watched(watch) => Some(PollFd::new(&watch.fd, PollFlags::IN)),
+            Self::Unlimited | Self::Later { .. } => None,
+        }
+    }
+
+    /// `true`, once: the limit was passed.
+    pub(super) fn look(&mut self, at: Instant) -> Result<bool, Errno> {
+        if let Self::Later { limit, at: due, begun } = self
+            && at >= *due
+        {
+            *self = Self::Watched(DiskWatch::start(limit.clone(), *begun)?);
+        }
+        let full = matches!(self, Self::Watched(watch) if is_readable(&watch.fd));
+        if full {
+            *self = Self::Unlimited;
+        }
+        Ok(full)
+    }
+}
+
 /// Seconds of the clock that files carry.
-pub(super) fn now() -> i64 {
+fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
@@ -83,31 +140,55 @@ fn written(limit: &DiskLimit, begun: i64, stop: &AtomicBool) -> u64 {
     let mut seen = HashSet::new();
     let everything = usage(&limit.home, i64::MIN, &mut seen, stop);
     let changed = limit.trees.iter().map(|tree| usage(tree, begun, &mut seen, stop));
-    everything + changed.sum::<u64>()
+    changed.fold(everything, u64::saturating_add)
 }
 
 /// Bytes on disk below a directory, without following a link or counting a file twice. What cannot be
-/// read is not counted: the run itself may be changing it.
+/// read is not counted: the run itself may be changing it. By descriptor, one for each level, so that
+/// neither a wide nor a deep tree, nor a directory that becomes a link, leads anywhere or costs memory.
 fn usage(directory: &Path, since: i64, seen: &mut HashSet<(u64, u64)>, stop: &AtomicBool) -> u64 {
     let mut total = 0;
-    let mut todo = vec![directory.to_owned()];
-    while let Some(directory) = todo.pop() {
+    let Some(top) = open(CWD, directory.as_os_str()) else { return 0 };
+    let mut levels = vec![top];
+    while let Some(level) = levels.last_mut() {
         if stop.load(Ordering::Relaxed) {
             return total;
         }
-        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
-        for entry in entries.flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            if meta.is_dir() {
-                todo.push(entry.path());
-            }
-            let is_new = meta.nlink() < 2 || meta.is_dir() || seen.insert((meta.dev(), meta.ino()));
-            if meta.ctime() >= since && is_new {
-                total += meta.blocks() * 512;
-            }
+        let Some(Ok(entry)) = level.read() else {
+            levels.pop();
+            continue;
+        };
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let Ok(here) = level.fd() else { continue };
+        let Ok(stat) = statat(here, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        // Past so many files with several names they are counted as often as they are met.
+        let is_new = stat.st_nlink < 2
+            || is_directory
+            || seen.len() >= MOST_REMEMBERED
+            || seen.insert((stat.st_dev, stat.st_ino));
+        if stat.st_ctime >= since && is_new {
+            total += u64::try_from(stat.st_blocks).unwrap_or(0) * 512 + INODE;
+        }
+        if is_directory && levels.len() >= DEEPEST {
+            return u64::MAX; // nobody works in such a tree: it is there to hide something
+        }
+        if is_directory {
+            let name = OsStr::from_bytes(name.to_bytes()).to_owned();
+            let below = levels.last().and_then(|level| open(level.fd().ok()?, &name));
+            levels.extend(below);
         }
     }
     total
+}
+
+fn open(at: impl AsFd, name: &OsStr) -> Option<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(at, name, flags, Mode::empty()).ok()?;
+    Dir::new(fd).ok()
 }
 
 #[cfg(test)]

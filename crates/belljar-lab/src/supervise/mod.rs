@@ -1,35 +1,55 @@
 //! Follows one sandbox from its first word to its end.
 //!
-//! One loop owns the state; the channel, the command's pipes, the caller's streams, signals and clocks
-//! send it something. Every byte from inside is hostile: a frame that makes no sense ends the run.
+//! One loop owns the state; the channel, the commands' pipes, the caller's streams, connections to the
+//! run's socket, signals and clocks send it something. Every byte from inside is hostile: a frame that
+//! makes no sense ends the run. What cannot be recorded ends the run too.
 
 mod capture;
 mod channel;
+mod client;
 mod disk;
-mod host;
+mod door;
+mod farewell;
+mod follow;
+mod inlet;
+mod inside;
+mod judge;
+mod outlet;
 mod outside;
-mod sinks;
+mod own_task;
+mod readiness;
+mod requests;
 mod state;
+mod task;
 mod terminal;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use belljar_backend::{StartError, Started};
 use belljar_spec::wire::WireError;
+use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
 use belljar_spec::{
-    Attestation, EXIT_DEADLINE, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, ExitStatus,
-    Expectation, Plan, RunId, StopReason, Usage,
+    Attestation, EventKind, ExecFailure, ExitStatus, Expectation, Plan, RunId, Usage,
 };
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use serde_json::json;
 
-use crate::run::{Captured, Streams};
+use crate::record::{RecordError, Recorder};
+use crate::run::{Captured, LaunchError, Streams};
 use channel::Channel;
+use client::Clients;
+pub(crate) use client::Connection;
+use disk::Disk;
 pub(crate) use disk::DiskLimit;
-use disk::DiskWatch;
+use door::Door;
+pub use door::knock;
+use farewell::Farewells;
+use follow::Run;
+use inside::Inside;
 use outside::{Signals, host_uid_of_child};
-use sinks::Sinks;
+use own_task::own_task;
 use state::{State, Stopping};
 use terminal::RawTerminal;
 
@@ -49,6 +69,42 @@ pub enum SuperviseError {
     NoAnswer(u64),
     #[error("the channel carried what PID 1 cannot have sent, before anything was started")]
     Wire(#[source] WireError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// Who is given the run's own command: this process's caller, or a connection.
+#[derive(Debug)]
+pub(crate) enum Caller {
+    Here(Streams),
+    There {
+        connection: Box<Connection>,
+        streams: belljar_spec::wire::control::Streams,
+        bond: Bond,
+    },
+    /// Handed over to the run.
+    Served,
+}
+
+impl Caller {
+    /// Nothing was let go, and whoever asked over a connection is told why.
+    pub(crate) fn refuse(&mut self, error: &LaunchError) {
+        if let Self::There { connection, .. } = self {
+            connection.say(&FromSupervisor::LaunchRefused(Box::new(error.refusal())));
+            connection.finish(Duration::from_secs(2));
+        }
+    }
+}
+
+/// What a run is told apart from its plan.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    pub(crate) run: RunId,
+    pub(crate) keep: Keep,
+    pub(crate) disk: Option<DiskLimit>,
+    /// Where others find it once the command was let go.
+    pub(crate) socket: PathBuf,
+    pub(crate) live: crate::run::LiveSign,
 }
 
 /// What the supervisor saw.
@@ -61,58 +117,37 @@ pub(crate) struct Supervised {
     pub(crate) failure: Option<ExecFailure>,
     pub(crate) stopping: Option<Stopping>,
     pub(crate) tampered: Option<WireError>,
+    /// It could not be recorded or watched any more.
+    pub(crate) broken: Option<SuperviseError>,
+    pub(crate) kept: bool,
     pub(crate) stdout: Captured,
     pub(crate) stderr: Captured,
     pub(crate) usage: Usage,
+    /// What is still to be told, once the end is on disk.
+    farewells: Option<Farewells>,
 }
 
 impl Supervised {
-    /// One named reason, and whose exit code it is. Memory is judged from outside.
-    pub(crate) fn judged(&self, oom_kills: u64) -> (StopReason, Exit) {
-        if self.tampered.is_some() {
-            return (StopReason::Tampered, Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Policy));
-        }
-        if let Some(failure) = &self.failure {
-            return (StopReason::Error, Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox));
-        }
-        let by_us =
-            |source| Exit { source, ..self.status.map_or(killed(source), Exit::of_command) };
-        match (self.stopping, self.status) {
-            (Some(Stopping::Deadline), _) => {
-                (StopReason::Deadline, Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline))
-            }
-            (Some(Stopping::DiskFull), _) => (StopReason::Limit, killed(ExitSource::Policy)),
-            (Some(Stopping::Idle), _) => (StopReason::Idle, killed(ExitSource::Deadline)),
-            (_, Some(ExitStatus::Signal(9)) | None) if oom_kills > 0 => {
-                (StopReason::Oom, killed(ExitSource::Oom))
-            }
-            (Some(Stopping::Asked { .. }), Some(ExitStatus::Signal(_)) | None) => {
-                (StopReason::Stopped, by_us(ExitSource::Command))
-            }
-            (_, Some(ExitStatus::Code(code))) => {
-                (StopReason::Exited, Exit::of_command(ExitStatus::Code(code)))
-            }
-            (_, Some(status)) => (StopReason::Signal, Exit::of_command(status)),
-            // PID 1 went away without a word.
-            (_, None) => (StopReason::Lost, killed(ExitSource::Sandbox)),
+    /// What went wrong, where belljar itself ended the run.
+    pub(crate) fn detail(&self) -> Option<String> {
+        let tampered = self.tampered.as_ref().map(|error| error.to_string());
+        tampered.or_else(|| self.broken.as_ref().map(|error| belljar_linux::chain(error)))
+    }
+
+    /// Tells everybody, now that the record has its end.
+    pub(crate) fn dismiss(self, report: StopReport) {
+        if let Some(farewells) = self.farewells {
+            farewells.say(report);
         }
     }
 }
 
-fn killed(source: ExitSource) -> Exit {
-    Exit { code: None, signal: Some(9), source }
-}
-
 /// A sandbox whose PID 1 has been spoken to, and whose command has not been let go.
-pub(crate) enum Opened {
-    Sandbox {
-        channel: Box<Channel>,
-        signals: Signals,
-        terminal: Option<RawTerminal>,
-        streams: Streams,
-    },
-    /// There is no PID 1 to talk to.
-    Host(Streams),
+#[derive(Debug)]
+pub(crate) struct Opened {
+    inside: Inside,
+    signals: Signals,
+    terminal: Option<RawTerminal>,
 }
 
 /// Says hello. What takes time on the host can be done meanwhile.
@@ -120,251 +155,125 @@ pub(crate) fn open(
     started: &mut Started,
     plan: &Plan,
     run: &RunId,
-    streams: Streams,
+    caller: &Caller,
 ) -> Result<Opened, SuperviseError> {
-    let Some(channel) = started.channel.take() else { return Ok(Opened::Host(streams)) };
     let signals =
         Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
-    let terminal = streams.terminal.as_ref().map(RawTerminal::new);
-    let channel = Box::new(Channel::open(channel, plan, run)?);
-    Ok(Opened::Sandbox { channel, signals, terminal, streams })
+    let inside = match started.channel.take() {
+        Some(channel) => Inside::Init(Box::new(Channel::open(channel, plan, run)?)),
+        None => Inside::Child,
+    };
+    let terminal = match caller {
+        Caller::Here(streams) => streams.terminal.as_ref().map(RawTerminal::new),
+        Caller::There { .. } | Caller::Served => None,
+    };
+    Ok(Opened { inside, signals, terminal })
 }
 
 impl Opened {
     /// After this the command's process locks itself down; what it inherits from PID 1 must be there.
-    pub(crate) fn ask_for_command(&mut self, plan: &Plan) -> Result<(), SuperviseError> {
-        match self {
-            Self::Sandbox { channel, terminal, .. } => {
-                channel.ask_for_command(plan, terminal.as_ref().map(RawTerminal::size))
-            }
-            Self::Host(_) => Ok(()),
+    pub(crate) fn ask_for_command(
+        &mut self,
+        plan: &Plan,
+        caller: &Caller,
+    ) -> Result<(), SuperviseError> {
+        let size = match caller {
+            Caller::Here(_) => self.terminal.as_ref().map(RawTerminal::size),
+            Caller::There {
+                streams: belljar_spec::wire::control::Streams::Terminal(size), ..
+            } => Some((size.rows, size.columns)),
+            Caller::There { .. } | Caller::Served => None,
+        };
+        match &mut self.inside {
+            Inside::Init(channel) => channel.ask_for_command(plan, size),
+            Inside::Child => Ok(()),
         }
     }
 }
 
 /// Attests, lets go, carries the streams, keeps the deadline. Returns when nothing is left to carry.
 pub(crate) fn supervise(
-    opened: Opened,
+    mut opened: Opened,
     started: &mut Started,
-    plan: &Plan,
-    expectation: &Expectation,
-    disk: Option<DiskLimit>,
-    let_go: impl FnOnce(),
+    (plan, expectation): (&Plan, &Expectation),
+    caller: &mut Caller,
+    mut orders: Orders,
+    recorder: &mut Recorder,
+    let_go: &mut dyn FnMut(&mut Caller),
 ) -> Result<Supervised, SuperviseError> {
-    let (mut channel, signals, terminal, streams) = match opened {
-        Opened::Sandbox { channel, signals, terminal, streams } => {
-            (channel, signals, terminal, streams)
+    let mut supervised = Supervised::default();
+    if let Inside::Init(channel) = &mut opened.inside {
+        let attestation =
+            channel.wait_for_attestation(&opened.signals).map_err(|error| match error {
+                SuperviseError::NoAnswer(0) => SuperviseError::SetUp(started.set_up_failure()),
+                other => other,
+            })?;
+        started.join_limits().map_err(SuperviseError::SetUp)?;
+        supervised.not_as_planned = expectation.compare(&attestation);
+        if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
+            supervised.not_as_planned.extend(host_uid_of_child(init, uid));
         }
-        Opened::Host(streams) => return host::supervise(started, plan, streams, let_go),
-    };
-    let attestation = channel.wait_for_attestation(&signals).map_err(|error| match error {
-        SuperviseError::NoAnswer(0) => SuperviseError::SetUp(started.set_up_failure()),
-        other => other,
-    })?;
-    started.join_limits().map_err(SuperviseError::SetUp)?;
-    let mut wrong = expectation.compare(&attestation);
-    if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
-        wrong.extend(host_uid_of_child(init, uid));
-    }
-    let mut supervised = Supervised { attestation: Some(attestation), ..Supervised::default() };
-    if !wrong.is_empty() {
-        supervised.not_as_planned = wrong;
+        supervised.attestation = Some(attestation);
+        if !supervised.not_as_planned.is_empty() {
+            return Ok(supervised);
+        }
+    } else if let Some(failure) =
+        started.host_child().and_then(|child| child.exec_failure().cloned())
+    {
+        supervised.failure = Some(failure);
         return Ok(supervised);
     }
-    let_go();
-    channel.let_go()?;
+    recorder
+        .event(EventKind::SandboxAttested, &json!({ "attestation": supervised.attestation }))?;
+    let command: Vec<_> = plan.command.argv.clone();
+    if !command.is_empty() {
+        let argv = recorder.masked(&command);
+        recorder.event(EventKind::ExecStart, &json!({ "exec": 0, "argv": argv }))?;
+    }
+    // Everything that can fail comes before the command is let go.
+    let door = Door::open(&orders.socket)
+        .map_err(|error| SuperviseError::Step("open the run's socket", error))?;
+    // On disk before anything of the command runs.
+    recorder.barrier()?;
+    match &mut opened.inside {
+        Inside::Init(channel) if command.is_empty() => channel.dismiss(),
+        Inside::Init(channel) => channel.let_go(channel::COMMAND),
+        Inside::Child => {}
+    }
     let begun = Instant::now();
-    let disk = Disk::from(disk, begun);
-    let state = State::new(plan, begun);
-    let sinks = Sinks::new(started, streams, plan.limits.output);
-    let mut run = Run { started, channel, signals, terminal, sinks, state, disk, supervised };
-    run.follow()?;
-    let Run { mut supervised, sinks, terminal, .. } = run;
-    drop(terminal); // the caller's terminal as it was, before anything is said
-    (supervised.stdout, supervised.stderr) = sinks.captured();
-    supervised.usage.wall_ms = begun.elapsed().as_millis() as u64;
-    Ok(supervised)
-}
-
-struct Run<'a> {
-    started: &'a mut Started,
-    channel: Box<Channel>,
-    signals: Signals,
-    terminal: Option<RawTerminal>,
-    sinks: Sinks,
-    state: State,
-    disk: Disk,
-    supervised: Supervised,
-}
-
-impl Run<'_> {
-    fn follow(&mut self) -> Result<(), SuperviseError> {
-        while !(self.state.is_over() && self.sinks.are_empty()) {
-            self.wait()?;
-            self.take_signals();
-            self.take_messages();
-            if self.sinks.move_bytes(Some(&mut self.channel)) {
-                self.state.something_happened(Instant::now());
-            }
-            self.channel.flush();
-            self.keep_time();
-            self.keep_disk()?;
-        }
-        Ok(())
-    }
-
-    fn wait(&self) -> Result<(), SuperviseError> {
-        let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
-        if !self.state.is_over() {
-            fds.push(self.channel.poll_fd());
-        }
-        if let (Disk::Watched(watch), false) = (&self.disk, self.state.is_over()) {
-            fds.push(PollFd::new(&watch.fd, PollFlags::IN));
-        }
-        self.sinks.watch(Some(&self.channel), &mut fds);
-        let first_look = self.disk.first_look().filter(|_| !self.state.is_over());
-        let next = [self.state.next_moment(), first_look].into_iter().flatten().min();
-        wait_until(&mut fds, next)
-    }
-
-    /// The first request to end is passed on, the second one ends.
-    fn take_signals(&mut self) {
-        for signal in self.signals.take() {
-            if signal == libc_signal::WINCH {
-                if let Some(size) = self.terminal.as_ref().map(RawTerminal::size) {
-                    self.channel.resize(size);
-                }
-                continue;
-            }
-            match self.state.asked_to_stop(signal, Instant::now()) {
-                state::Reaction::Forward => self.channel.signal(signal),
-                state::Reaction::ForwardToAll => self.channel.signal_all(signal),
-                state::Reaction::Kill => self.started.kill(),
-            }
-        }
-    }
-
-    fn take_messages(&mut self) {
-        if self.state.is_over() {
-            return;
-        }
-        match self.channel.read() {
-            Ok(news) => {
-                for item in news {
-                    self.take(item);
-                }
-            }
-            Err(error) => {
-                self.supervised.tampered = Some(error);
-                self.end();
-            }
-        }
-    }
-
-    fn take(&mut self, news: channel::News) {
-        match news {
-            channel::News::Terminal(bytes) => {
-                self.state.something_happened(Instant::now());
-                self.sinks.terminal_output(&bytes);
-            }
-            channel::News::NotExecuted(failure) => {
-                self.supervised.failure = Some(failure);
-                self.end();
-            }
-            channel::News::Exited(status) => {
-                self.supervised.status = Some(status);
-                self.end();
-            }
-            channel::News::DeadlinePassed => {
-                self.supervised.stopping = Some(Stopping::Deadline);
-                self.end();
-            }
-            channel::News::Gone => self.end(),
-        }
-    }
-
-    /// The command is over, and with it everything inside; what it wrote before is still carried.
-    fn end(&mut self) {
-        self.supervised.stopping = self.supervised.stopping.or(self.state.stopping());
-        self.started.kill();
-        self.state.end();
-        self.sinks.close_input();
-    }
-
-    fn keep_time(&mut self) {
-        match self.state.due(Instant::now()) {
-            state::Due::Nothing => {}
-            state::Due::AskToStop => self.channel.signal_all(libc_signal::TERM),
-            state::Due::Kill => self.started.kill(),
-        }
-    }
-}
-
-impl Run<'_> {
-    fn keep_disk(&mut self) -> Result<(), SuperviseError> {
-        if self.state.is_over() {
-            return Ok(());
-        }
-        if let Some((limit, begun)) = self.disk.due(Instant::now()) {
-            let watch = DiskWatch::start(limit, begun);
-            self.disk = Disk::Watched(
-                watch.map_err(|error| SuperviseError::Step("watch the disk", error))?,
-            );
-        }
-        if let Disk::Watched(watch) = &self.disk
-            && sinks::is_readable(&watch.fd)
-        {
-            self.supervised.stopping = Some(Stopping::DiskFull);
-            self.disk = Disk::Unlimited;
-            self.started.kill();
-        }
-        Ok(())
-    }
-}
-
-/// Until one of them is ready or the moment has come.
-fn wait_until(fds: &mut [PollFd<'_>], moment: Option<Instant>) -> Result<(), SuperviseError> {
-    let timeout = moment.map(|at| {
-        let left = at.saturating_duration_since(Instant::now());
-        rustix::time::Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        }
-    });
-    match poll(fds, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(SuperviseError::Step("wait", error)),
-    }
-}
-
-/// Whether what is written to disk is being looked at.
-enum Disk {
-    Unlimited,
-    Later { limit: DiskLimit, at: Instant, begun: i64 },
-    Watched(DiskWatch),
-}
-
-impl Disk {
-    fn from(limit: Option<DiskLimit>, begun: Instant) -> Self {
-        match limit {
-            None => Self::Unlimited,
-            Some(limit) => Self::Later { limit, at: begun + disk::FIRST_LOOK, begun: disk::now() },
-        }
-    }
-
-    fn first_look(&self) -> Option<Instant> {
-        match self {
-            Self::Later { at, .. } => Some(*at),
-            Self::Unlimited | Self::Watched(_) => None,
-        }
-    }
-
-    fn due(&self, now: Instant) -> Option<(DiskLimit, i64)> {
-        match self {
-            Self::Later { limit, at, begun } if now >= *at => Some((limit.clone(), *begun)),
-            _ => None,
-        }
-    }
+    orders.live.say(belljar_spec::RunState::Running);
+    let_go(caller);
+    let caller = std::mem::replace(caller, Caller::Served);
+    let mut clients = Clients::default();
+    let (task, bonded_to) = own_task(plan, started, caller, &mut clients);
+    let Opened { inside, signals, terminal } = opened;
+    let disk = Disk::from(orders.disk.take(), begun);
+    let mut run = Run {
+        started,
+        plan,
+        expectation,
+        recorder,
+        orders,
+        inside,
+        signals,
+        terminal,
+        tasks: task.into_iter().map(|task| (channel::COMMAND, task)).collect(),
+        next_exec: 1,
+        door: Some(door),
+        clients,
+        bonded_to,
+        state: State::new(plan, begun),
+        disk,
+        sampled: begun,
+        buffer: vec![0; outlet::CHUNK].into_boxed_slice(),
+        pace: Default::default(),
+        pause: None,
+        lingering: Default::default(),
+        command_is_over: false,
+        supervised,
+    };
+    run.follow();
+    Ok(run.finish(begun))
 }
 
 /// The numbers that are the same on every Linux.
@@ -372,6 +281,7 @@ pub(crate) mod libc_signal {
     pub(crate) const HUP: i32 = 1;
     pub(crate) const INT: i32 = 2;
     pub(crate) const QUIT: i32 = 3;
+    pub(crate) const KILL: i32 = 9;
     pub(crate) const TERM: i32 = 15;
     pub(crate) const CHLD: i32 = 17;
     pub(crate) const WINCH: i32 = 28;

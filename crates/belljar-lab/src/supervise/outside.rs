@@ -8,18 +8,15 @@ use rustix::io::Errno;
 use super::libc_signal::{CHLD, HUP, INT, QUIT, TERM, WINCH};
 
 /// Signals to the launcher, as something to read.
+#[derive(Debug)]
 pub(crate) struct Signals {
     pub(super) fd: OwnedFd,
 }
 
 impl Signals {
+    /// A child's end is one of them: the host backend's command is our own child.
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { fd: signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH])? })
-    }
-
-    /// For a command that is our own child.
-    pub(super) fn with_children() -> Result<Self, Errno> {
-        Ok(Self { fd: signal::read_instead(&[INT, TERM, HUP, QUIT, CHLD])? })
+        Ok(Self { fd: signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH, CHLD])? })
     }
 
     pub(super) fn take(&self) -> Vec<i32> {

@@ -6,6 +6,9 @@ use belljar_spec::{Plan, Terminal};
 
 use super::libc_signal::{HUP, INT, QUIT, TERM};
 
+/// A kill that did not end it is repeated.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
+
 /// Why the run is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopping {
@@ -35,6 +38,7 @@ pub(super) enum Due {
 
 #[derive(Debug)]
 pub(super) struct State {
+    begun: Instant,
     deadline: Option<Instant>,
     grace: Duration,
     idle: Option<Duration>,
@@ -50,6 +54,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(plan: &Plan, begun: Instant) -> Self {
         Self {
+            begun,
             deadline: plan.limits.time.map(|limit| begun + limit),
             grace: plan.limits.stop_timeout,
             idle: plan.limits.idle,
@@ -68,6 +73,33 @@ impl State {
 
     pub(super) fn stopping(&self) -> Option<Stopping> {
         self.stopping
+    }
+
+    /// Asked to end and not over yet: nothing new begins. A first interrupt is the command's to answer.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.kill_at.is_some()
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Another grace than the run's own. `true`: it is being stopped already, and will not take longer than
+    /// that now.
+    pub(super) fn shorten_grace(&mut self, grace: Option<Duration>, now: Instant) -> bool {
+        self.grace = grace.unwrap_or(self.grace);
+        match &mut self.kill_at {
+            Some(at) => {
+                *at = (*at).min(now + self.grace);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whoever the run was bound to is gone.
+    pub(super) fn owner_is_gone(&mut self) {
+        self.stopping = self.stopping.or(Some(Stopping::Asked { signal: HUP }));
     }
 
     pub(super) fn end(&mut self) {
@@ -109,7 +141,7 @@ impl State {
             return Due::Nothing;
         }
         if self.kill_at.is_some_and(|at| now >= at) {
-            self.kill_at = None;
+            self.kill_at = Some(now + KILL_AGAIN);
             return Due::Kill;
         }
         if self.deadline.is_some_and(|at| now >= at) {

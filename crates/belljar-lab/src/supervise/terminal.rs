@@ -8,6 +8,7 @@ use super::channel::Size;
 use super::duplicate;
 
 /// In raw mode for as long as this lives; then as it was.
+#[derive(Debug)]
 pub(crate) struct RawTerminal {
     fd: Option<OwnedFd>,
     before: Option<Termios>,

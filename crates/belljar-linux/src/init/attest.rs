@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use belljar_spec::wire::{ExecRequest, InitSetup};
 use belljar_spec::{
     Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
+    ShortAttestation,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
@@ -27,16 +28,10 @@ pub(super) fn attest(
         parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
         uids: status.ids("Uid:"),
         gids: status.ids("Gid:"),
-        groups: status.numbers("Groups:", 10).map(|gid| gid as u32).collect(),
+        groups: status.groups(),
         uid_map: normal_map(&read("/proc/self/uid_map")?),
         gid_map: normal_map(&read("/proc/self/gid_map")?),
-        capabilities: CapabilitySets {
-            inheritable: status.number("CapInh:", 16),
-            permitted: status.number("CapPrm:", 16),
-            effective: status.number("CapEff:", 16),
-            bounding: status.number("CapBnd:", 16),
-            ambient: status.number("CapAmb:", 16),
-        },
+        capabilities: status.capabilities(),
         no_new_privileges: status.number("NoNewPrivs:", 10) == 1,
         seccomp_mode: status.number("Seccomp:", 10) as u32,
         seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
@@ -45,10 +40,35 @@ pub(super) fn attest(
         interfaces: interfaces()?,
         descriptors: descriptors()?,
         rlimits: rlimits(setup),
-        environment: request.env.keys().map(|name| OsText::from(name.as_str())).collect(),
+        environment: environment(request),
         wrote: setup.write_check.iter().filter(|place| can_write(place)).cloned().collect(),
         attempts: attempts(),
     })
+}
+
+/// Only what can differ between two commands of one sandbox, in few calls.
+pub(super) fn attest_short(
+    setup: &InitSetup,
+    request: &ExecRequest,
+) -> Result<ShortAttestation, ConfineError> {
+    let status = read("/proc/self/status")?;
+    let status = Status(&status);
+    Ok(ShortAttestation {
+        uids: status.ids("Uid:"),
+        gids: status.ids("Gid:"),
+        groups: status.groups(),
+        capabilities: status.capabilities(),
+        no_new_privileges: status.number("NoNewPrivs:", 10) == 1,
+        seccomp_mode: status.number("Seccomp:", 10) as u32,
+        seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
+        descriptors: descriptors()?,
+        rlimits: rlimits(setup),
+        environment: environment(request),
+    })
+}
+
+fn environment(request: &ExecRequest) -> Vec<OsText> {
+    request.env.keys().map(|name| OsText::from(name.as_str())).collect()
 }
 
 fn read(path: &'static str) -> Result<String, ConfineError> {
@@ -67,6 +87,20 @@ impl Status<'_> {
 
     fn number(&self, key: &str, radix: u32) -> u64 {
         self.numbers(key, radix).next().unwrap_or(u64::MAX)
+    }
+
+    fn groups(&self) -> Vec<u32> {
+        self.numbers("Groups:", 10).map(|gid| gid as u32).collect()
+    }
+
+    fn capabilities(&self) -> CapabilitySets {
+        CapabilitySets {
+            inheritable: self.number("CapInh:", 16),
+            permitted: self.number("CapPrm:", 16),
+            effective: self.number("CapEff:", 16),
+            bounding: self.number("CapBnd:", 16),
+            ambient: self.number("CapAmb:", 16),
+        }
     }
 
     fn ids(&self, key: &str) -> Ids {

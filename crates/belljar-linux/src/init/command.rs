@@ -1,26 +1,23 @@
-//! One command: the process that will become it, from the fork to the `exec`.
+//! One command, as PID 1 sees it: its process, from the fork to its end.
 //!
-//! The new process locks itself down, attests, and waits at a gate. Everything it has to say goes
-//! through one pipe, a line each; the pipe closes by itself when it becomes the command.
+//! Everything that the process has to say before it becomes the command goes through one pipe, a line
+//! each; the pipe closes by itself then.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::time::Instant;
 
-use belljar_spec::wire::{ExecRequest, InitSetup, Mux, Stdio, WireError};
-use belljar_spec::{Attestation, ExecFailure, ExitStatus};
+use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError};
+use belljar_spec::{ExecFailure, ExitStatus};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Pid;
-use serde_json::{Value, json};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
 
-use super::attest::attest;
-use super::confine::{ConfineError, confine};
+use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, Telling, become_command};
 use super::pump::Pumps;
+use super::shim::{Forked, Shim, ShimTold};
 use super::terminal::Terminal;
-use crate::sys::process::{adopt_descriptor, arrange_descriptors, exec_path, exit_now, fork};
-use crate::sys::signal;
+use crate::sys::process::{adopt_descriptor, fork};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
@@ -28,6 +25,8 @@ pub(super) enum CommandError {
     Step(&'static str, #[source] Errno),
     #[error(transparent)]
     Wire(#[from] WireError),
+    #[error("the number {0} is still that of another command")]
+    Taken(u32),
     #[error("descriptor {0} is not there")]
     NotGiven(i32, #[source] Errno),
 }
@@ -36,13 +35,13 @@ fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, CommandErr
     result.map_err(|error| CommandError::Step(name, error))
 }
 
-/// Begins the line that holds an attestation.
-const ATTESTED: &[u8] = b"attested ";
-
 /// What the process told before it became the command.
 pub(super) enum Told {
     /// As text: PID 1 only passes it on, and the launcher reads it as it reads everything from inside.
-    Attested(Vec<u8>),
+    Attested {
+        say: &'static str,
+        text: Vec<u8>,
+    },
     Failed {
         step: String,
         why: String,
@@ -51,20 +50,41 @@ pub(super) enum Told {
     Executed,
 }
 
+/// What PID 1 has of a command: its process, or the one above it.
+enum Process {
+    Own(Pid),
+    Below(Shim),
+    /// Reaped: its number may be somebody else's.
+    Gone,
+}
+
+/// How far a process has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    AtTheGate,
+    Executed,
+    /// It told why it could not become the command.
+    Failed,
+    /// Nobody wants to hear of it any more.
+    Dismissed,
+}
+
+/// Which process of PID 1's ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChildWas {
+    Command,
+    Shim,
+    /// From inside: what was below it is PID 1's now.
+    KilledShim,
+}
+
 pub(super) struct Command {
-    pub(super) pid: Pid,
-    pub(super) ended: Option<ExitStatus>,
-    pub(super) executed: bool,
+    process: Process,
+    ended: Option<ExitStatus>,
+    standing: Standing,
     gate: Option<OwnedFd>,
     report: Option<OwnedFd>,
     heard: Vec<u8>,
-    failed: bool,
-}
-
-/// The command's own ends of its streams.
-struct Inside {
-    stdio: [OwnedFd; 3],
-    terminal: Option<OwnedFd>,
 }
 
 impl Command {
@@ -74,34 +94,47 @@ impl Command {
         pumps: &mut Pumps,
         mux: &mut Mux,
     ) -> Result<Self, CommandError> {
-        let inside = open_streams(&request, setup, pumps, mux)?;
-        let (gate_read, gate_write) = step("make a gate", pipe_with(PipeFlags::CLOEXEC))?;
-        let (report_read, report_write) = step("make a report", pipe_with(PipeFlags::CLOEXEC))?;
-        match step("fork", fork())? {
-            None => {
-                let told = Telling(report_write);
-                become_command(&request, setup, inside, gate_read, told)
-            }
-            Some(pid) => {
-                step(
-                    "read the report without waiting",
-                    rustix::io::ioctl_fionbio(&report_read, true),
-                )?;
-                Ok(Self {
-                    pid,
-                    ended: None,
-                    executed: false,
-                    gate: Some(gate_write),
-                    report: Some(report_read),
-                    heard: Vec::new(),
-                    failed: false,
-                })
+        let streams = streams_of(&request.stdio);
+        for (at, (stream, flow)) in streams.iter().enumerate() {
+            if let Err(error) = mux.open_for(*stream, *flow) {
+                give_up(&streams[..at], mux);
+                return Err(error.into());
             }
         }
+        let exec = request.exec;
+        Self::make(request, setup, pumps).inspect_err(|_| {
+            pumps.forget(exec);
+            give_up(&streams, mux);
+        })
     }
 
-    pub(super) fn report(&self) -> Option<BorrowedFd<'_>> {
-        self.report.as_ref().map(AsFd::as_fd)
+    fn make(
+        request: ExecRequest,
+        setup: &InitSetup,
+        pumps: &mut Pumps,
+    ) -> Result<Self, CommandError> {
+        let inside = open_streams(&request, setup, pumps)?;
+        let (gate_read, gate) = step("make a gate", pipe_with(PipeFlags::CLOEXEC))?;
+        let (report, report_write) = step("make a report", pipe_with(PipeFlags::CLOEXEC))?;
+        step("read the report without waiting", rustix::io::ioctl_fionbio(&report, true))?;
+        let forked = match request.descendants {
+            Descendants::Loose => step("fork", fork())?.map(Process::Own),
+            Descendants::Tracked => match step("fork", Shim::fork())? {
+                Forked::Command => None,
+                Forked::PidOne(shim) => Some(Process::Below(shim)),
+            },
+        };
+        let Some(process) = forked else {
+            become_command(&request, setup, inside, gate_read, Telling(report_write));
+        };
+        Ok(Self {
+            process,
+            ended: None,
+            standing: Standing::AtTheGate,
+            gate: Some(gate),
+            report: Some(report),
+            heard: Vec::new(),
+        })
     }
 
     pub(super) fn let_go(&mut self) {
@@ -110,7 +143,111 @@ impl Command {
         }
     }
 
-    pub(super) fn read_report(&mut self) -> Vec<Told> {
+    /// The process at the gate is not needed: with the gate gone it ends by itself.
+    pub(super) fn dismiss(&mut self) {
+        if self.standing == Standing::AtTheGate && self.gate.take().is_some() {
+            self.standing = Standing::Dismissed;
+        }
+    }
+
+    /// PID 1's own child: the process, or its shim.
+    pub(super) fn child(&self) -> Option<Pid> {
+        match &self.process {
+            Process::Own(pid) => Some(*pid),
+            Process::Below(shim) => Some(shim.pid),
+            Process::Gone => None,
+        }
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        match &self.process {
+            Process::Below(shim) => shim.signal(signal),
+            // The command leads its own group; without one (it moved) the process itself is meant.
+            Process::Own(pid) => {
+                if kill_process_group(*pid, signal).is_err() {
+                    let _ = kill_process(*pid, signal);
+                }
+            }
+            Process::Gone => {}
+        }
+    }
+
+    /// Without a shim, what the command left to PID 1 cannot be told from what others did.
+    pub(super) fn kill_tree(&mut self) {
+        match self.shim() {
+            Some(shim) => shim.kill_tree(),
+            None => self.signal(Signal::KILL),
+        }
+    }
+
+    pub(super) fn shim(&mut self) -> Option<&mut Shim> {
+        match &mut self.process {
+            Process::Below(shim) => Some(shim),
+            Process::Own(_) | Process::Gone => None,
+        }
+    }
+
+    pub(super) fn end_by(&self) -> Option<Instant> {
+        match &self.process {
+            Process::Below(shim) => shim.end_by(),
+            Process::Own(_) | Process::Gone => None,
+        }
+    }
+
+    /// PID 1's own child was reaped.
+    pub(super) fn child_ended(&mut self, status: ExitStatus) -> ChildWas {
+        let Process::Below(shim) = std::mem::replace(&mut self.process, Process::Gone) else {
+            self.ended = Some(status);
+            return ChildWas::Command;
+        };
+        if let (None, Some(ShimTold::Ended(status))) = (self.ended, shim.told()) {
+            self.ended = Some(status);
+        }
+        self.ended.get_or_insert(ExitStatus::Signal(9));
+        // A shim ends by itself when nothing is below it; all else was done to it.
+        if status == ExitStatus::Code(0) { ChildWas::Shim } else { ChildWas::KilledShim }
+    }
+
+    /// Whether its end can be told: everything it said has been heard, and what was to end is gone.
+    pub(super) fn is_over(&self) -> bool {
+        let ending = matches!(&self.process, Process::Below(shim) if shim.is_ending());
+        self.ended.is_some() && self.report.is_none() && !ending
+    }
+
+    /// What is to be told about the end, and the shim that stays for what still lives.
+    pub(super) fn finish(self) -> (Option<ExitStatus>, Option<Shim>) {
+        let told = self.ended.filter(|_| self.standing == Standing::Executed);
+        match self.process {
+            Process::Below(shim) => (told, Some(shim)),
+            Process::Own(_) | Process::Gone => (told, None),
+        }
+    }
+
+    /// Everything that can become readable.
+    pub(super) fn reports(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let shim = match &self.process {
+            // Once it has told the end there is nothing more to come.
+            Process::Below(shim) if self.ended.is_none() => Some(shim.report()),
+            _ => None,
+        };
+        self.report.as_ref().map(AsFd::as_fd).into_iter().chain(shim)
+    }
+
+    pub(super) fn read_reports(&mut self) -> Vec<Told> {
+        let mut told = self.read_report();
+        if let Process::Below(shim) = &self.process
+            && self.ended.is_none()
+        {
+            match shim.told() {
+                Some(ShimTold::Ended(status)) => self.ended = Some(status),
+                Some(ShimTold::NotForked(error)) => told = self.not_forked(error),
+                None => {}
+            }
+        }
+        if self.standing == Standing::Dismissed { Vec::new() } else { told }
+    }
+
+    fn read_report(&mut self) -> Vec<Told> {
         const MOST: usize = 1024 * 1024;
         let mut told = Vec::new();
         let mut buffer = [0; 4096];
@@ -118,8 +255,8 @@ impl Command {
             match rustix::io::read(report, &mut buffer) {
                 Ok(0) => {
                     self.report = None;
-                    if !self.failed {
-                        self.executed = true;
+                    if self.standing == Standing::AtTheGate {
+                        self.standing = Standing::Executed;
                         told.push(Told::Executed);
                     }
                 }
@@ -133,17 +270,29 @@ impl Command {
             while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.heard.drain(..=end).collect();
                 let line = read_line(&line);
-                self.failed |= !matches!(line, Told::Attested(_));
+                let attested = matches!(line, Told::Attested { .. });
+                if !attested && self.standing == Standing::AtTheGate {
+                    self.standing = Standing::Failed;
+                }
                 told.push(line);
             }
         }
         told
     }
+
+    /// The report's end then meant that there never was a process.
+    fn not_forked(&mut self, error: Errno) -> Vec<Told> {
+        self.standing = Standing::Failed;
+        let why = std::io::Error::from(error).to_string();
+        vec![Told::Failed { step: "fork".to_owned(), why }]
+    }
 }
 
 fn read_line(line: &[u8]) -> Told {
-    if let Some(attestation) = line.strip_prefix(ATTESTED) {
-        return Told::Attested(attestation.trim_ascii_end().to_vec());
+    for (prefix, say) in [(ATTESTED, "attested"), (ATTESTED_SHORT, "attested_short")] {
+        if let Some(attestation) = line.strip_prefix(prefix) {
+            return Told::Attested { say, text: attestation.trim_ascii_end().to_vec() };
+        }
     }
     let unreadable =
         || Told::Failed { step: "attest".to_owned(), why: "an unreadable report".to_owned() };
@@ -157,12 +306,32 @@ fn read_line(line: &[u8]) -> Told {
     Told::Failed { step: text(map.remove("step")), why: text(map.remove("why")) }
 }
 
+/// Each stream of the channel, and who writes to it, as seen from inside.
+fn streams_of(stdio: &Stdio) -> Vec<(u32, Flow)> {
+    match *stdio {
+        Stdio::Given { .. } => Vec::new(),
+        Stdio::Streams { stdin, stdout, stderr } => stdin
+            .map(|stream| (stream, Flow::Incoming))
+            .into_iter()
+            .chain([(stdout, Flow::Outgoing), (stderr, Flow::Outgoing)])
+            .collect(),
+        Stdio::Pty { stream, .. } => vec![(stream, Flow::BothWays)],
+    }
+}
+
+/// Nothing will come of these streams: both ends are to forget them.
+fn give_up(streams: &[(u32, Flow)], mux: &mut Mux) {
+    for (stream, _) in streams {
+        mux.reset(*stream);
+        mux.end(*stream);
+    }
+}
+
 /// The command's streams: pipes that the launcher made, streams of the channel, or a terminal.
 fn open_streams(
     request: &ExecRequest,
     setup: &InitSetup,
     pumps: &mut Pumps,
-    mux: &mut Mux,
 ) -> Result<Inside, CommandError> {
     match request.stdio {
         Stdio::Given { stdin, stdout, stderr } => {
@@ -173,14 +342,11 @@ fn open_streams(
             let pipe = || step("make a pipe", pipe_with(PipeFlags::CLOEXEC));
             let (out_read, out_write) = pipe()?;
             let (err_read, err_write) = pipe()?;
-            mux.open(stdout)?;
-            mux.open(stderr)?;
             pumps.add_outlet(request.exec, stdout, out_read);
             pumps.add_outlet(request.exec, stderr, err_read);
             let input = match stdin {
                 Some(stream) => {
                     let (read, write) = pipe()?;
-                    mux.open(stream)?;
                     pumps.add_inlet(request.exec, stream, write);
                     read
                 }
@@ -189,7 +355,6 @@ fn open_streams(
             Ok(Inside { stdio: [input, out_write, err_write], terminal: None })
         }
         Stdio::Pty { stream, rows, columns } => {
-            mux.open(stream)?;
             let Terminal { ours, theirs } =
                 step("make a terminal", Terminal::open(setup.user, rows, columns))?;
             let again =
@@ -204,139 +369,4 @@ fn open_streams(
 fn open_null() -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags, open};
     open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// The way back to PID 1.
-struct Telling(OwnedFd);
-
-impl Telling {
-    fn attested(&self, attestation: &Attestation) {
-        let mut line = ATTESTED.to_vec();
-        // Strings, numbers and lists: there is nothing that JSON could not hold.
-        if serde_json::to_writer(&mut line, attestation).is_ok() {
-            line.push(b'\n');
-            self.send(line);
-        }
-    }
-
-    fn say(&self, what: &Value) {
-        self.send(format!("{what}\n").into_bytes());
-    }
-
-    fn send(&self, mut rest: Vec<u8>) {
-        while !rest.is_empty() {
-            match rustix::io::write(&self.0, &rest) {
-                Ok(length) => drop(rest.drain(..length)),
-                Err(Errno::INTR) => {}
-                Err(_) => return, // PID 1 is gone, and so will we be
-            }
-        }
-    }
-}
-
-/// The order of a lock-down. Ends in the command, or not at all.
-fn become_command(
-    request: &ExecRequest,
-    setup: &InitSetup,
-    inside: Inside,
-    gate: OwnedFd,
-    telling: Telling,
-) -> ! {
-    let (gate, telling) = match take_places(inside, gate, telling) {
-        Ok(kept) => kept,
-        Err(_) => exit_now(125), // without a way to tell; PID 1 reports the end
-    };
-    match lock_down(request, setup) {
-        Ok(attestation) => telling.attested(&attestation),
-        Err(error) => {
-            telling.say(&json!({ "step": "lock down", "why": crate::chain(&error) }));
-            exit_now(125);
-        }
-    }
-    let mut word = [0];
-    loop {
-        match rustix::io::read(&gate, &mut word) {
-            Ok(1) => break,
-            Err(Errno::INTR) => {}
-            _ => exit_now(125), // not let go
-        }
-    }
-    let failure = execute(request);
-    telling.say(&json!({ "not_executed": failure }));
-    exit_now(failure.exit_code())
-}
-
-/// Streams at 0, 1, 2; then only the gate and the report, both gone at the `exec`.
-fn take_places(
-    inside: Inside,
-    gate: OwnedFd,
-    telling: Telling,
-) -> Result<(OwnedFd, Telling), Errno> {
-    rustix::process::setsid()?;
-    if let Some(terminal) = &inside.terminal {
-        rustix::process::ioctl_tiocsctty(terminal)?;
-    }
-    let [stdin, stdout, stderr] = inside.stdio;
-    arrange_descriptors(0, vec![stdin, stdout, stderr, gate, telling.0])?;
-    std::mem::forget(inside.terminal); // closed by the arrangement
-    Ok((adopt_descriptor(3)?, Telling(adopt_descriptor(4)?)))
-}
-
-fn lock_down(request: &ExecRequest, setup: &InitSetup) -> Result<Attestation, ConfineError> {
-    signal::reset_all().map_err(|error| ConfineError::Step("reset signals", error))?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    confine(setup)?;
-    // As the command's user: a directory it may not enter is not entered for it.
-    rustix::process::chdir(request.workdir.as_path())
-        .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
-    attest(setup, request)
-}
-
-/// As a shell finds a program: by name on `PATH`, by path if the name has a slash. Returns on failure.
-fn execute(request: &ExecRequest) -> ExecFailure {
-    let cstring = |bytes: &[u8]| CString::new(bytes).ok();
-    let argv: Option<Vec<CString>> =
-        request.argv.iter().map(|arg| cstring(arg.as_bytes())).collect();
-    let env: Option<Vec<CString>> = request
-        .env
-        .iter()
-        .map(|(name, value)| cstring(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
-        .collect();
-    let (Some(argv), Some(env)) = (argv, env) else {
-        return ExecFailure::Other { why: "an argument or variable holds a NUL byte".to_owned() };
-    };
-    let Some(name) = request.argv.first() else {
-        return ExecFailure::Other { why: "there is no command".to_owned() };
-    };
-    if name.as_bytes().contains(&b'/') {
-        let error =
-            cstring(name.as_bytes()).map_or(Errno::NOENT, |path| exec_path(&path, &argv, &env));
-        return failure(error);
-    }
-    let path = request.env.get("PATH").map(|path| path.as_bytes().to_vec()).unwrap_or_default();
-    let mut worst = Errno::NOENT;
-    for directory in path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty()) {
-        let candidate = Path::new(std::ffi::OsStr::from_bytes(directory)).join(name.as_path());
-        let Some(candidate) = cstring(candidate.as_os_str().as_bytes()) else { continue };
-        match exec_path(&candidate, &argv, &env) {
-            Errno::NOENT | Errno::NOTDIR => {}
-            error => worst = error,
-        }
-    }
-    failure(worst)
-}
-
-fn failure(error: Errno) -> ExecFailure {
-    match error {
-        Errno::NOENT | Errno::NOTDIR => ExecFailure::NotFound,
-        Errno::ACCESS | Errno::NOEXEC | Errno::PERM | Errno::ISDIR => {
-            let why = match error {
-                Errno::NOEXEC => "it is no program for this machine, and has no #! line".to_owned(),
-                Errno::ISDIR => "it is a directory".to_owned(),
-                _ => "permission denied".to_owned(),
-            };
-            ExecFailure::NotExecutable { why }
-        }
-        other => ExecFailure::Other { why: std::io::Error::from(other).to_string() },
-    }
 }

@@ -1,5 +1,7 @@
 //! Taking rights away: from PID 1 by Landlock, from each command everything.
 
+use std::sync::OnceLock;
+
 use belljar_spec::OsText;
 use belljar_spec::wire::InitSetup;
 use landlock::{
@@ -102,19 +104,29 @@ fn change_user(setup: &InitSetup) -> Result<(), ConfineError> {
     step("change the uid", set_thread_res_uid(uid, uid, uid))
 }
 
+/// What PID 1 has in its bounding set, looked up once: the set never grows, and to ask for each of the
+/// kernel's capabilities costs every command a call.
+static BOUNDING: OnceLock<Vec<CapabilitySet>> = OnceLock::new();
+
+/// For PID 1, so that its copies need not look.
+pub(super) fn bounding_set() -> &'static [CapabilitySet] {
+    use rustix::thread::capability_is_in_bounding_set;
+    BOUNDING.get_or_init(|| {
+        let all = (0..64_u32).map(|number| CapabilitySet::from_bits_retain(1 << number));
+        let known = all.map_while(|capability| {
+            let held = capability_is_in_bounding_set(capability).ok()?; // past the last one
+            Some((capability, held))
+        });
+        known.filter(|(_, held)| *held).map(|(capability, _)| capability).collect()
+    })
+}
+
+/// That nothing is left is not believed: the attestation reads it back.
 fn empty_bounding_set() -> Result<(), ConfineError> {
-    use rustix::thread::{capability_is_in_bounding_set, remove_capability_from_bounding_set};
-    for number in 0..64_u32 {
-        let capability = CapabilitySet::from_bits_retain(1 << number);
-        match capability_is_in_bounding_set(capability) {
-            Ok(true) => {
-                step("empty the bounding set", remove_capability_from_bounding_set(capability))?;
-            }
-            Ok(false) => {}
-            Err(_) => break, // past the last one
-        }
-    }
-    Ok(())
+    use rustix::thread::remove_capability_from_bounding_set;
+    bounding_set().iter().try_for_each(|capability| {
+        step("empty the bounding set", remove_capability_from_bounding_set(*capability))
+    })
 }
 
 /// The limits a plan can name.

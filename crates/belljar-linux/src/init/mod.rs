@@ -7,11 +7,17 @@
 mod attest;
 mod command;
 mod confine;
+mod copy;
+mod inside;
 mod pump;
+mod shim;
 mod terminal;
+mod tree;
 mod watch;
 
 use std::ffi::OsString;
+
+use belljar_spec::ExitStatus;
 
 /// The channel's descriptor.
 pub const CHANNEL_FD: i32 = 3;
@@ -41,4 +47,12 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
             125
         }
     })
+}
+
+fn exit_status(status: rustix::process::WaitStatus) -> Option<ExitStatus> {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Some(ExitStatus::Code(code as u8)),
+        (None, Some(signal)) => Some(ExitStatus::Signal(signal as u8)),
+        (None, None) => None,
+    }
 }

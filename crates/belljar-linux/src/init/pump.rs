@@ -12,6 +12,8 @@ use super::terminal;
 pub(super) struct Ready {
     pub(super) channel: bool,
     pub(super) children: bool,
+    /// Streams whose descriptor has something to give, or is at its end.
+    pub(super) streams: Vec<u32>,
 }
 
 /// A descriptor that a command reads or writes the other end of.
@@ -31,6 +33,8 @@ enum Direction {
     Unused,
     Open,
     Ended,
+    /// Read and dropped: a terminal that nobody empties would hold its command up for ever.
+    Discarded,
 }
 
 #[derive(Default)]
@@ -58,10 +62,17 @@ impl Pumps {
         self.0.push(Pump { exec, stream, fd, out, input, pending: Vec::new(), is_terminal });
     }
 
-    pub(super) fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) {
+    /// Adds what is to be waited for, and says for which stream each of them stands.
+    pub(super) fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
+        let mut streams = Vec::new();
         for pump in &self.0 {
             let mut events = PollFlags::empty();
-            if pump.out == Direction::Open && mux.room(pump.stream) > 0 {
+            let wanted = match pump.out {
+                Direction::Open => mux.room(pump.stream) > 0,
+                Direction::Discarded => true,
+                Direction::Unused | Direction::Ended => false,
+            };
+            if wanted {
                 events |= PollFlags::IN;
             }
             if !pump.pending.is_empty() {
@@ -69,12 +80,14 @@ impl Pumps {
             }
             if !events.is_empty() {
                 fds.push(PollFd::new(&pump.fd, events));
+                streams.push(pump.stream);
             }
         }
+        streams
     }
 
     /// Something for a stream arrived.
-    pub(super) fn take(&mut self, arrival: Arrival) {
+    pub(super) fn take(&mut self, arrival: Arrival, mux: &mut Mux) {
         let stream = match &arrival {
             Arrival::Data { stream, .. } | Arrival::End { stream } | Arrival::Reset { stream } => {
                 *stream
@@ -87,15 +100,17 @@ impl Pumps {
                 pump.pending.extend_from_slice(&bytes);
             }
             Arrival::End { .. } => pump.input = Direction::Ended,
-            Arrival::Reset { .. } => pump.out = Direction::Ended,
+            Arrival::Reset { .. } => pump.give_up_output(mux),
             Arrival::Data { .. } | Arrival::Message(_) => {}
         }
     }
 
-    pub(super) fn move_bytes(&mut self, mux: &mut Mux) {
+    pub(super) fn move_bytes(&mut self, ready: &[u32], mux: &mut Mux) {
         for pump in &mut self.0 {
             pump.deliver(mux);
-            pump.collect(mux);
+            if ready.contains(&pump.stream) {
+                pump.collect(mux);
+            }
         }
         // A pipe whose writer is done closes, so that the command reads an end.
         self.0.retain(|pump| {
@@ -118,9 +133,16 @@ impl Pumps {
                     pump.finish(mux);
                 }
             }
+            if pump.input == Direction::Open {
+                mux.reset(pump.stream); // nobody is left to read it
+            }
         }
-        self.0.retain(|pump| pump.exec != exec);
+        self.forget(exec);
         true
+    }
+
+    pub(super) fn forget(&mut self, exec: u32) {
+        self.0.retain(|pump| pump.exec != exec);
     }
 
     pub(super) fn resize(&mut self, exec: u32, rows: u16, columns: u16) {
@@ -162,6 +184,9 @@ impl Pump {
     /// How many bytes came out.
     fn collect(&mut self, mux: &mut Mux) -> usize {
         let mut buffer = [0; 16 * 1024];
+        if self.out == Direction::Discarded {
+            self.discard(&mut buffer);
+        }
         let mut total = 0;
         while self.out == Direction::Open {
             let room = mux.room(self.stream).min(buffer.len());
@@ -180,6 +205,23 @@ impl Pump {
             }
         }
         total
+    }
+
+    fn discard(&mut self, buffer: &mut [u8]) {
+        match rustix::io::read(self.fd(), buffer) {
+            Ok(0) | Err(Errno::IO) => self.out = Direction::Ended,
+            Ok(_) | Err(_) => {} // the rest comes in the next round
+        }
+    }
+
+    /// The other end takes no more. Who writes to a pipe learns it when the pipe closes.
+    fn give_up_output(&mut self, mux: &mut Mux) {
+        if self.out == Direction::Open {
+            self.finish(mux);
+            if self.is_terminal {
+                self.out = Direction::Discarded;
+            }
+        }
     }
 
     fn finish(&mut self, mux: &mut Mux) {

@@ -13,13 +13,14 @@ use belljar_spec::wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Signal, WaitOptions, kill_process, kill_process_group, set_dumpable_behavior,
-    wait,
+    DumpableBehavior, Pid, Signal, WaitOptions, getpid, set_dumpable_behavior, wait,
 };
 
-use super::command::{Command, CommandError, Told};
+use super::command::{ChildWas, Command, CommandError, Told};
 use super::pump::{Pumps, Ready};
-use super::{CHANNEL_FD, confine};
+use super::shim::Shim;
+use super::tree::{Found, Tree};
+use super::{CHANNEL_FD, confine, exit_status};
 use crate::sys::{process::adopt_descriptor, signal};
 
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,7 @@ pub(super) fn run() -> Result<(), InitError> {
         mux: Mux::new(Side::Init),
         setup: None,
         commands: BTreeMap::new(),
+        lingering: BTreeMap::new(),
         pumps: Pumps::default(),
         lease: None,
         heard: Instant::now(),
@@ -72,6 +74,8 @@ struct Watch {
     mux: Mux,
     setup: Option<InitSetup>,
     commands: BTreeMap<u32, Command>,
+    /// Shims of commands that ended while something they had started lives on.
+    lingering: BTreeMap<u32, Shim>,
     pumps: Pumps,
     lease: Option<Duration>,
     heard: Instant,
@@ -97,7 +101,7 @@ impl Watch {
                 return Ok(());
             }
             self.read_reports()?;
-            self.pumps.move_bytes(&mut self.mux);
+            self.pumps.move_bytes(&ready.streams, &mut self.mux);
             if ready.children {
                 self.reap()?;
             }
@@ -116,9 +120,10 @@ impl Watch {
             PollFd::new(&self.children, PollFlags::IN),
         ];
         let reports: Vec<BorrowedFd<'_>> =
-            self.commands.values().filter_map(Command::report).collect();
+            self.commands.values().flat_map(Command::reports).collect();
         fds.extend(reports.iter().map(|report| PollFd::new(report, PollFlags::IN)));
-        self.pumps.watch(&self.mux, &mut fds);
+        let before = fds.len();
+        let streams = self.pumps.watch(&self.mux, &mut fds);
         let timeout = self.next_moment().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             rustix::time::Timespec {
@@ -131,12 +136,22 @@ impl Watch {
             Err(error) => return Err(InitError::Step("wait", error)),
         }
         let happened = |at: usize| !fds[at].revents().is_empty();
-        Ok(Ready { channel: happened(0), children: happened(1) })
+        let streams = (before..).zip(streams).filter(|(at, _)| happened(*at));
+        let streams = streams.map(|(_, stream)| stream).collect();
+        Ok(Ready { channel: happened(0), children: happened(1), streams })
     }
 
     fn next_moment(&self) -> Option<Instant> {
         let lease = self.lease.map(|lease| self.heard + lease);
-        [lease, self.deadline].into_iter().flatten().min()
+        let slow = self.slow_shims().map(|(by, _)| by).min();
+        [lease, self.deadline, slow].into_iter().flatten().min()
+    }
+
+    /// When a shim that was told to end its tree must have done so.
+    fn slow_shims(&self) -> impl Iterator<Item = (Instant, u32)> {
+        let commands = self.commands.iter().map(|(exec, command)| (command.end_by(), *exec));
+        let lingering = self.lingering.iter().map(|(exec, shim)| (shim.end_by(), *exec));
+        commands.chain(lingering).filter_map(|(by, exec)| Some((by?, exec)))
     }
 
     fn time_is_up(&mut self) -> Result<bool, InitError> {
@@ -144,6 +159,14 @@ impl Watch {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.mux.send(&FromInit::DeadlinePassed)?;
             return Ok(true);
+        }
+        let slow: Vec<u32> =
+            self.slow_shims().filter(|(by, _)| now >= *by).map(|(_, exec)| exec).collect();
+        for exec in slow {
+            let shim = self.commands.get_mut(&exec).and_then(Command::shim);
+            if let Some(shim) = shim.or(self.lingering.get_mut(&exec)) {
+                shim.kill(); // what is below it comes to us, and ends then
+            }
         }
         Ok(self.lease.is_some_and(|lease| now >= self.heard + lease))
     }
@@ -164,7 +187,7 @@ impl Watch {
                 let life = match arrival {
                     Arrival::Message(message) => self.obey(parse(&message)?)?,
                     other => {
-                        self.pumps.take(other);
+                        self.pumps.take(other, &mut self.mux);
                         Life::GoesOn
                     }
                 };
@@ -180,6 +203,7 @@ impl Watch {
             ToInit::Hello(hello) => self.answer(&hello)?,
             ToInit::Setup(setup) => {
                 confine::landlock(&setup.writable)?;
+                confine::bounding_set();
                 self.deadline =
                     setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
                 self.setup = Some(setup);
@@ -190,7 +214,24 @@ impl Watch {
                     command.let_go();
                 }
             }
-            ToInit::Signal { exec, signal } => self.signal(exec, signal),
+            ToInit::Dismiss { exec } => {
+                if let Some(command) = self.commands.get_mut(&exec) {
+                    command.dismiss();
+                }
+            }
+            ToInit::KillTree { exec } => {
+                if let Some(command) = self.commands.get_mut(&exec) {
+                    command.kill_tree();
+                } else if let Some(shim) = self.lingering.get_mut(&exec) {
+                    shim.kill_tree();
+                }
+            }
+            ToInit::Signal { exec, signal } => {
+                let command = self.commands.get(&exec);
+                if let (Some(command), Some(signal)) = (command, Signal::from_named_raw(signal)) {
+                    command.signal(signal);
+                }
+            }
             ToInit::SignalAll { signal } => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
                     signal_everything(signal);
@@ -210,7 +251,8 @@ impl Watch {
         if max < PROTOCOL_MIN || min > PROTOCOL_MAX {
             return Err(InitError::Protocol { min, max });
         }
-        let key = key_from_hex(&hello.key).ok_or(InitError::OutOfTurn("a key that is none"))?;
+        let key =
+            FrameKey::from_hex(&hello.key).ok_or(InitError::OutOfTurn("a key that is none"))?;
         self.mux.rekey(&key);
         self.lease = hello.lease_ms.map(Duration::from_millis);
         let version = max.min(PROTOCOL_MAX);
@@ -221,6 +263,9 @@ impl Watch {
     fn prepare(&mut self, request: ExecRequest) -> Result<(), InitError> {
         let setup = self.setup.as_ref().ok_or(InitError::OutOfTurn("what to run"))?;
         let exec = request.exec;
+        if self.commands.contains_key(&exec) || self.lingering.contains_key(&exec) {
+            return self.refuse(exec, &CommandError::Taken(exec));
+        }
         match Command::prepare(request, setup, &mut self.pumps, &mut self.mux) {
             Ok(command) => {
                 self.commands.insert(exec, command);
@@ -239,10 +284,10 @@ impl Watch {
     fn read_reports(&mut self) -> Result<(), InitError> {
         for (exec, command) in &mut self.commands {
             let exec = *exec;
-            for told in command.read_report() {
+            for told in command.read_reports() {
                 let message = match told {
-                    Told::Attested(text) => {
-                        let head = format!(r#"{{"say":"attested","exec":{exec},"attestation":"#);
+                    Told::Attested { say, text } => {
+                        let head = format!(r#"{{"say":"{say}","exec":{exec},"attestation":"#);
                         self.mux.send_text(&[head.as_bytes(), &text, b"}"].concat())?;
                         continue;
                     }
@@ -256,21 +301,54 @@ impl Watch {
         Ok(())
     }
 
-    /// Collects every child that ended: commands, and orphans that came to PID 1.
+    /// Collects every child that ended: commands, shims, and orphans that came to PID 1.
     fn reap(&mut self) -> Result<(), InitError> {
         while step("read a signal", signal::next(&self.children))?.is_some() {}
+        let mut orphaned = false;
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
-                    let command = self.commands.values_mut().find(|command| command.pid == pid);
-                    if let (Some(command), Some(status)) = (command, exit_status(status)) {
-                        command.ended = Some(status);
+                    if let Some(status) = exit_status(status) {
+                        orphaned |= self.child_ended(pid, status) == ChildWas::KilledShim;
                     }
                 }
-                Ok(None) | Err(Errno::CHILD) => return Ok(()),
+                Ok(None) | Err(Errno::CHILD) => break,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(InitError::Step("reap", error)),
             }
+        }
+        if orphaned {
+            self.end_orphans();
+        }
+        Ok(())
+    }
+
+    fn child_ended(&mut self, pid: Pid, status: ExitStatus) -> ChildWas {
+        if let Some(command) =
+            self.commands.values_mut().find(|command| command.child() == Some(pid))
+        {
+            return command.child_ended(status);
+        }
+        let exec = self.lingering.iter().find(|(_, shim)| shim.pid == pid).map(|(exec, _)| *exec);
+        match exec.and_then(|exec| self.lingering.remove(&exec)) {
+            Some(_) if status != ExitStatus::Code(0) => ChildWas::KilledShim,
+            Some(_) => ChildWas::Shim,
+            None => ChildWas::Command, // of no interest: an orphan
+        }
+    }
+
+    /// What came to PID 1 because somebody inside killed a shim. It is not to be told from orphans of
+    /// commands without one, so those end too; whoever kills shims could have killed them anyway.
+    fn end_orphans(&self) {
+        let shims = self.lingering.values().map(|shim| shim.pid);
+        let spared: Vec<Pid> =
+            self.commands.values().filter_map(Command::child).chain(shims).collect();
+        let tree = Tree { root: getpid(), spared: &spared };
+        for _ in 0..200 {
+            if tree.end_once() == Found::Nothing {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -279,35 +357,23 @@ impl Watch {
         let ended: Vec<u32> = self
             .commands
             .iter()
-            .filter(|(_, command)| command.ended.is_some() && command.report().is_none())
+            .filter(|(_, command)| command.is_over())
             .map(|(exec, _)| *exec)
             .collect();
         for exec in ended {
             if !self.pumps.drained(exec, &mut self.mux) {
                 continue;
             }
-            if let Some(Command { ended: Some(status), executed: true, .. }) =
-                self.commands.remove(&exec)
-            {
+            let Some(command) = self.commands.remove(&exec) else { continue };
+            let (status, shim) = command.finish();
+            if let Some(shim) = shim {
+                self.lingering.insert(exec, shim);
+            }
+            if let Some(status) = status {
                 self.mux.send(&FromInit::Exited { exec, status })?;
             }
         }
         Ok(())
-    }
-
-    fn signal(&self, exec: u32, signal: i32) {
-        let (Some(command), Some(signal)) =
-            (self.commands.get(&exec), Signal::from_named_raw(signal))
-        else {
-            return;
-        };
-        if command.ended.is_some() {
-            return; // its number may be somebody else's by now
-        }
-        // The command leads its own group; without one (it moved) the process itself is meant.
-        if kill_process_group(command.pid, signal).is_err() {
-            let _ = kill_process(command.pid, signal);
-        }
     }
 
     fn flush(&mut self) -> Result<(), InitError> {
@@ -345,23 +411,4 @@ fn signal_everything(signal: Signal) {
 fn end_everything() {
     signal_everything(Signal::KILL);
     while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
-}
-
-fn exit_status(status: rustix::process::WaitStatus) -> Option<ExitStatus> {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Some(ExitStatus::Code(code as u8)),
-        (None, Some(signal)) => Some(ExitStatus::Signal(signal as u8)),
-        (None, None) => None,
-    }
-}
-
-fn key_from_hex(text: &str) -> Option<FrameKey> {
-    let mut key = [0; 32];
-    if text.len() != 64 {
-        return None;
-    }
-    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(FrameKey::new(key))
 }

@@ -17,6 +17,7 @@ mod resolve;
 mod root;
 pub mod sensitive;
 pub mod start;
+mod usage;
 
 pub use bind::{BindError, Bound, bind};
 pub(crate) use expectation::normal_map;

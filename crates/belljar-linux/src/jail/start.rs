@@ -7,14 +7,15 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal, waitpid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
 use super::apply::{self, init_ids};
 use super::bind::Bound;
 use super::cgroup::{self, CgroupError, Group};
 use super::identity::HostIdentity;
-use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable};
+use super::usage::{Count, WriteAccount};
+use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable, reap};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -54,6 +55,16 @@ pub struct Sandbox {
     run: String,
     limits: Limits,
     identity: HostIdentity,
+    count: Count,
+    written: WriteAccount,
+    life: Life,
+}
+
+/// Whether PID 1 can still be asked and signalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Unreaped,
+    Reaped,
 }
 
 /// What the new process takes along.
@@ -134,6 +145,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let introduced = introduce(&bound, &pod, report.as_fd());
     end(&pod); // it has said its last word, or failed to
     let init = introduced?;
+    let written = WriteAccount::open(init.pid);
     let Bound { identity, run, plan, .. } = bound;
     let limits = plan.limits;
     Ok(Sandbox {
@@ -147,6 +159,9 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
         run,
         limits,
         identity,
+        count: Count::default(),
+        written,
+        life: Life::Unreaped,
     })
 }
 
@@ -246,6 +261,16 @@ impl Sandbox {
         group.holds_exactly(&all)
     }
 
+    /// Readable once PID 1 is gone, and with it everything inside.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.init.pidfd.as_fd()
+    }
+
+    /// Nothing runs inside but PID 1.
+    pub fn is_quiet(&self) -> bool {
+        children_of(self.init.pid).is_empty()
+    }
+
     pub fn command_uid(&self) -> u32 {
         self.identity.command.uid
     }
@@ -254,21 +279,59 @@ impl Sandbox {
         self.group.as_ref().map_or(0, Group::oom_kills)
     }
 
-    pub fn usage(&self, usage: &mut Usage) {
+    /// Takes note of what only the present shows. Called now and then, and once at the end.
+    pub fn sample(&mut self) {
+        if self.life == Life::Reaped {
+            return;
+        }
+        self.count.saw_written(self.written.bytes());
         if let Some(group) = &self.group {
-            group.usage(usage);
+            self.count.saw_processes(group.processes());
         }
     }
 
+    /// So far; all of it once PID 1 has been reaped.
+    pub fn usage(&self, usage: &mut Usage) {
+        if let (Life::Unreaped, Some(group)) = (self.life, &self.group) {
+            group.usage(usage);
+        }
+        self.count.fill(usage);
+    }
+
     /// Ends everything inside: when PID 1 goes, the kernel takes the whole pid namespace with it.
-    pub fn kill(&self) {
-        let _ = pidfd_send_signal(&self.init.pidfd, Signal::KILL); // gone already is as good
+    pub fn kill(&mut self) {
+        if self.life == Life::Unreaped {
+            self.sample(); // the last chance for what only a living process shows
+            let _ = pidfd_send_signal(&self.init.pidfd, Signal::KILL); // gone already is as good
+        }
+    }
+
+    /// Waits for PID 1's end and takes stock; the groups stay. May be called again.
+    pub fn reap(&mut self) {
+        if self.life == Life::Reaped {
+            return;
+        }
+        self.wait_for_end();
+        // A process that ended can be asked until it is reaped: then it has counted all that it reaped.
+        self.sample();
+        let used = reap(self.init.pid).ok();
+        let mut counted = Usage::default();
+        if let Some(group) = &self.group {
+            group.usage(&mut counted);
+        }
+        self.count.is_final(counted, used);
+        self.life = Life::Reaped;
+    }
+
+    fn wait_for_end(&self) {
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while let Err(Errno::INTR) = waitid(WaitId::Pid(self.init.pid), ended) {}
     }
 
     /// Kills, reaps, and takes the control groups away. May be called again.
-    pub fn destroy(&self) -> Result<(), CgroupError> {
+    pub fn destroy(&mut self) -> Result<(), CgroupError> {
         self.kill();
-        reap(&self.init);
+        self.reap();
         self.group.as_ref().map_or(Ok(()), Group::remove)
     }
 }
@@ -296,17 +359,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
 
 fn end(child: &Child) {
     let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
-    reap(child);
-}
-
-fn reap(child: &Child) -> Option<WaitStatus> {
-    loop {
-        match waitpid(Some(child.pid), WaitOptions::empty()) {
-            Ok(Some((_, status))) => return Some(status),
-            Err(Errno::INTR) => {}
-            _ => return None, // reaped before
-        }
-    }
+    let _ = reap(child.pid); // an error means that it was reaped before
 }
 
 fn socket_pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), Errno> {

@@ -131,6 +131,35 @@ pub fn fork() -> Result<Option<Pid>, Errno> {
     Ok(Pid::from_raw(raw as i32))
 }
 
+/// What a process used, with all the children that it reaped, and what those had reaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    pub cpu_ms: u64,
+    /// Of the largest single process.
+    pub memory_peak: u64,
+}
+
+/// Waits for a child's end and takes it off the process table. An error: it is no child any more.
+pub fn reap(child: Pid) -> Result<Used, Errno> {
+    // SAFETY: all-zero is a valid `rusage`.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    let number = child.as_raw_nonzero().get();
+    loop {
+        // SAFETY: a null status is allowed, and the kernel writes one `rusage` into `used`.
+        let result = unsafe { libc::wait4(number, std::ptr::null_mut(), 0, &raw mut used) };
+        match check(libc::c_long::from(result)) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let ms = |time: libc::timeval| time.tv_sec as u64 * 1000 + time.tv_usec as u64 / 1000;
+    Ok(Used {
+        cpu_ms: ms(used.ru_utime) + ms(used.ru_stime),
+        memory_peak: used.ru_maxrss as u64 * 1024,
+    })
+}
+
 /// Without `/proc` nothing can be told, and a caller that cannot tell does not clone.
 fn is_single_threaded() -> bool {
     rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
@@ -175,8 +204,8 @@ pub fn exit_now(code: i32) -> ! {
 
 /// Closes every descriptor from `first` on.
 pub fn close_from(first: RawFd) -> Result<(), Errno> {
-    // SAFETY: only called in a process about to become another one; no owner of a closed descriptor
-    // is used or dropped after this.
+    // SAFETY: only called in a process about to become another one, or that has just begun; no owner of a
+    // closed descriptor is used or dropped after this.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
     match check(result) {
         Err(Errno::NOSYS) => close_each_from(first),

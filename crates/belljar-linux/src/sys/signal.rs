@@ -20,6 +20,17 @@ pub fn read_instead(signals: &[i32]) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Blocks every signal that can be blocked.
+pub fn block_all() -> Result<(), Errno> {
+    // SAFETY: `sigfillset` initialises the whole set, which outlives the call; a null old set is allowed.
+    let result = unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
+    };
+    check(libc::c_long::from(result)).map(|_| ())
+}
+
 /// The next signal that arrived, if one did.
 pub fn next(signals: &OwnedFd) -> Result<Option<i32>, Errno> {
     // SAFETY: all-zero is a valid `signalfd_siginfo`.

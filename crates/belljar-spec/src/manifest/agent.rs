@@ -209,12 +209,22 @@ table! {
 }
 
 section! {
-    /// How much of finished runs is kept, per name.
+    /// How much of stopped runs is kept, per name.
     pub struct Retention {
-        /// Stopped sandboxes.
+        /// Sandboxes, with all that was left in them. 0 keeps none.
         sandboxes: Option<u32>,
-        /// Records.
+        /// Records. At least 1.
         runs: Option<u32>,
+    }
+    check check_retention;
+}
+
+fn check_retention(retention: &Retention) -> Result<(), String> {
+    match retention.runs {
+        Some(0) => {
+            Err("runs = 0 would remove the record of a run as it ends; the least is 1".into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -64,7 +64,7 @@ section! {
         setup: Setup,
         /// Rules on commands.
         commands: Commands,
-        /// How much of finished runs is kept.
+        /// How much of stopped runs is kept.
         retention: Retention,
     }
 }

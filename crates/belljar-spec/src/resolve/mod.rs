@@ -15,8 +15,8 @@ use crate::host_rule::HostRule;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
-    BackendChoice, Limits, Mount, MountMode, RUN_SPEC_VERSION, Rootfs, RunSpec, Stdin, Terminal,
-    Tmpfs,
+    BackendChoice, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin,
+    Terminal, Tmpfs,
 };
 use crate::size::Size;
 use crate::span::Span;
@@ -150,6 +150,7 @@ pub fn resolve(
         terminal: request.terminal,
         required: policy::required(settings, workspace.as_ref()),
         waivers: policy::waivers(settings, backend)?,
+        retention: retention(settings),
         rootfs,
         workspace,
         tools,
@@ -159,7 +160,8 @@ pub fn resolve(
 }
 
 fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
-    if command.first().is_none_or(|program| program.as_bytes().is_empty()) {
+    // None at all is for a sandbox that waits for its commands; whether this is one, the launcher knows.
+    if command.first().is_some_and(|program| program.as_bytes().is_empty()) {
         return Err(ResolveError::NoCommand);
     }
     if command.iter().any(|argument| argument.as_bytes().contains(&0)) {
@@ -250,6 +252,15 @@ fn network_allow(settings: &Settings) -> Result<Vec<String>, ResolveError> {
         HostRule::parse(rule).map_err(ResolveError::HostRule)?;
     }
     Ok(rules)
+}
+
+fn retention(settings: &Settings) -> Retention {
+    let wanted = &settings.values.retention;
+    let built_in = Retention::default();
+    Retention {
+        sandboxes: wanted.sandboxes.unwrap_or(built_in.sandboxes),
+        runs: wanted.runs.unwrap_or(built_in.runs),
+    }
 }
 
 fn limits(settings: &Settings) -> Limits {

@@ -47,6 +47,18 @@ impl FrameKey {
         Self(bytes)
     }
 
+    /// As a hello carries it.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let mut key = [0; 32];
+        if text.len() != 64 {
+            return None;
+        }
+        for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+        }
+        Some(Self(key))
+    }
+
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }

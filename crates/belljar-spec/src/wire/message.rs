@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attest::Attestation;
+use crate::attest::{Attestation, ShortAttestation};
 use crate::outcome::{ExecFailure, ExitStatus};
 use crate::plan::Rlimit;
 use crate::runspec::User;
@@ -62,14 +62,54 @@ pub enum Stdio {
     Pty { stream: u32, rows: u16, columns: u16 },
 }
 
+/// What a process inside is to become, once it has been let go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Work {
+    Program {
+        argv: Vec<OsText>,
+    },
+    /// Nothing: it only attests, for a sandbox that waits for its first command.
+    Nothing,
+    /// Belljar's own code writes the tree at `path` to standard output, as [`super::archive`] says.
+    Pack {
+        path: OsText,
+    },
+    /// Belljar's own code makes what comes on standard input at `path`.
+    Unpack {
+        path: OsText,
+    },
+}
+
+/// How much a process reads back before it is let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    Whole,
+    /// What can differ between two commands of one sandbox.
+    Short,
+}
+
+/// Whether a command's descendants can be ended apart from everything else inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Descendants {
+    /// A child of PID 1; its orphans are PID 1's.
+    Loose,
+    /// A process of PID 1's own stands between, to which orphans come.
+    Tracked,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRequest {
     /// Chosen by the launcher; 0 is the run's own command.
     pub exec: u32,
-    pub argv: Vec<OsText>,
+    pub work: Work,
     pub env: BTreeMap<String, OsText>,
     pub workdir: OsText,
     pub stdio: Stdio,
+    pub depth: Depth,
+    pub descendants: Descendants,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,9 +122,17 @@ pub enum ToInit {
     Go {
         exec: u32,
     },
+    /// The process at the gate is not needed: it ends, and nothing is said about it.
+    Dismiss {
+        exec: u32,
+    },
     Signal {
         exec: u32,
         signal: i32,
+    },
+    /// End this command and everything it started; only for tracked descendants.
+    KillTree {
+        exec: u32,
     },
     Resize {
         exec: u32,
@@ -108,6 +156,10 @@ pub enum FromInit {
     Attested {
         exec: u32,
         attestation: Box<Attestation>,
+    },
+    AttestedShort {
+        exec: u32,
+        attestation: Box<ShortAttestation>,
     },
     /// The lock-down failed; nothing of the command ran.
     SetupFailed {

@@ -3,7 +3,11 @@
 //! Three layers, none of which does I/O: [`frame`] cuts a byte stream into authenticated frames,
 //! [`mux`] carries control messages and flow-controlled streams in them, [`message`] is what the
 //! control messages say. Both ends use the same code; each treats the other's bytes as hostile.
+//!
+//! The supervisor's own socket speaks the same frames; [`control`] is what they say there.
 
+pub mod archive;
+pub mod control;
 pub mod frame;
 pub mod message;
 pub mod mux;
@@ -12,7 +16,7 @@ pub use frame::{
     Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
 };
 pub use message::{
-    ExecRequest, FromInit, InitHello, InitSetup, LauncherHello, PROTOCOL_MAX, PROTOCOL_MIN, Stdio,
-    ToInit,
+    Depth, Descendants, ExecRequest, FromInit, InitHello, InitSetup, LauncherHello, PROTOCOL_MAX,
+    PROTOCOL_MIN, Stdio, ToInit, Work,
 };
-pub use mux::{Arrival, Mux};
+pub use mux::{Arrival, Flow, Mux};

@@ -1,10 +1,10 @@
 //! Control messages and flow-controlled streams over frames.
 //!
 //! Sans-I/O: bytes in, arrivals out; what is to be sent waits in `outgoing`. The budget is fixed:
-//! 64 KiB a stream, 64 streams, and data is only taken while little else waits, so that a control
+//! 64 KiB a stream, 192 streams, and data is only taken while little else waits, so that a control
 //! message never queues behind more than [`DATA_AHEAD`] bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,12 +15,14 @@ use super::frame::{
 
 /// Bytes of one stream that may be on their way.
 pub const WINDOW: u64 = 64 * 1024;
-/// Streams open at once.
-pub const MAX_STREAMS: usize = 64;
+/// Streams open at once: three for each of 64 commands.
+pub const MAX_STREAMS: usize = 192;
 /// The longest control message: arguments and environment of a command, as much as a kernel takes.
 pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 /// Data waiting to be sent, at most.
 pub const DATA_AHEAD: usize = 64 * 1024;
+/// Given-up streams whose late frames are still recognised.
+const MAX_FORGOTTEN: usize = 1024;
 const CONTROL: u32 = 0;
 
 /// What came in.
@@ -38,6 +40,14 @@ pub enum Arrival {
     Reset {
         stream: u32,
     },
+}
+
+/// Who writes to a stream, seen from this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    BothWays,
+    Outgoing,
+    Incoming,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +70,8 @@ pub struct Mux {
     reader: FrameReader,
     writer: FrameWriter,
     streams: BTreeMap<u32, Stream>,
+    /// Streams that were given up before both ends were done with them.
+    forgotten: VecDeque<u32>,
     partial: Vec<u8>,
     outgoing: Vec<u8>,
 }
@@ -71,6 +83,7 @@ impl Mux {
             reader: FrameReader::new(&FrameKey::OPENING, side.other()),
             writer: FrameWriter::new(&FrameKey::OPENING, side),
             streams: BTreeMap::new(),
+            forgotten: VecDeque::new(),
             partial: Vec::new(),
             outgoing: Vec::new(),
         }
@@ -84,13 +97,27 @@ impl Mux {
 
     /// Both ends open a stream before the message that names it takes effect.
     pub fn open(&mut self, stream: u32) -> Result<(), WireError> {
+        self.open_for(stream, Flow::BothWays)
+    }
+
+    /// A stream that only one end writes to is over, and its number free, when that end is done. What
+    /// the other end says about it meanwhile is late and means nothing; so that it is never taken for
+    /// another stream's, whoever chooses the numbers of one channel chooses each of them once.
+    pub fn open_for(&mut self, stream: u32, flow: Flow) -> Result<(), WireError> {
         if stream == CONTROL
             || self.streams.len() >= MAX_STREAMS
             || self.streams.contains_key(&stream)
         {
             return Err(WireError::BadMessage(format!("stream {stream} cannot be opened")));
         }
-        let open = Stream { receive_limit: WINDOW, send_limit: WINDOW, ..Stream::default() };
+        self.forgotten.retain(|old| *old != stream);
+        let open = Stream {
+            receive_limit: WINDOW,
+            send_limit: WINDOW,
+            ended_here: flow == Flow::Incoming,
+            ended_there: flow == Flow::Outgoing,
+            ..Stream::default()
+        };
         self.streams.insert(stream, open);
         Ok(())
     }
@@ -157,7 +184,7 @@ impl Mux {
         let Some(open) = self.streams.get_mut(&stream) else {
             return;
         };
-        if !open.ended_there {
+        if !open.ended_there && open.receive_limit != u64::MAX {
             open.receive_limit = u64::MAX;
             self.writer.write(stream, FrameKind::Reset, open.received, &[], &mut self.outgoing);
         }
@@ -182,6 +209,26 @@ impl Mux {
                 &[],
                 &mut self.outgoing,
             );
+        }
+    }
+
+    pub fn is_open(&self, stream: u32) -> bool {
+        self.streams.contains_key(&stream)
+    }
+
+    /// Whether this end may still write to the stream.
+    pub fn may_send(&self, stream: u32) -> bool {
+        self.streams.get(&stream).is_some_and(|open| !open.ended_here)
+    }
+
+    /// The task that this stream belonged to is over. Frames that the other end sent before it knew are
+    /// dropped.
+    pub fn forget(&mut self, stream: u32) {
+        if self.streams.remove(&stream).is_some() {
+            if self.forgotten.len() >= MAX_FORGOTTEN {
+                self.forgotten.pop_front();
+            }
+            self.forgotten.push_back(stream);
         }
     }
 
@@ -234,7 +281,12 @@ impl Mux {
         stream: u32,
         frame: Frame,
     ) -> Result<Option<Arrival>, WireError> {
-        let open = self.streams.get_mut(&stream).ok_or(WireError::UnknownStream(stream))?;
+        let Some(open) = self.streams.get_mut(&stream) else {
+            // What we ended is over for us before the other end has heard of it.
+            let late = matches!(kind, FrameKind::Window | FrameKind::Reset);
+            let known = late || self.forgotten.contains(&stream);
+            return if known { Ok(None) } else { Err(WireError::UnknownStream(stream)) };
+        };
         match kind {
             FrameKind::Data => {
                 if open.ended_there || frame.offset != open.received {

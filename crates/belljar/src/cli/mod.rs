@@ -1,14 +1,20 @@
 //! What can be said on the command line.
 
+mod inside;
 mod prove;
+mod record;
 mod run;
+mod runs;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
+pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};
 pub(crate) use run::{RunArgs, Surroundings};
+pub(crate) use runs::{PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs};
 
 /// Run a command sealed off: explicit mounts, no network, limits, and proof.
 #[derive(Debug, Parser)]
@@ -21,6 +27,8 @@ pub(crate) use run::{RunArgs, Surroundings};
         belljar run -v ~/data:/data -- ls /data     a read-only mount\n  \
         belljar run -m 2g --timeout 10m -- ./build.sh\n  \
         belljar run --dry-run -- true       the plan and what it promises\n  \
+        belljar run --keep --name web       a sandbox that stays; then: belljar exec web -- ls\n  \
+        belljar run -d -- ./long.sh         in the background; then: belljar logs -f RUN\n  \
         belljar doctor                      what this machine can hold"
 )]
 pub(crate) struct Arguments {
@@ -36,6 +44,34 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     /// Run a command in a fresh sandbox, with its own output and exit code
     Run(Box<RunArgs>),
+    /// Run one more command in a sandbox that is there
+    Exec(ExecArgs),
+    /// Open a shell in a sandbox
+    Shell(ShellArgs),
+    /// Follow the command of a run that was detached
+    Attach(AttachArgs),
+    /// List runs
+    Ps(PsArgs),
+    /// Print what a run's commands put out
+    Logs(LogsArgs),
+    /// Tell about one run: what ran, how it ended, what held
+    Show(ShowArgs),
+    /// Wait until runs are over, and exit with their code
+    Wait(WaitArgs),
+    /// End runs, with everything in them
+    Stop(StopArgs),
+    /// Copy files into a sandbox, or out of it
+    Cp(CopyArgs),
+    /// Remove runs that are over, with their records
+    Rm(RmArgs),
+    /// Remove old runs
+    Prune(PruneArgs),
+    /// Print the events of a run's record, one JSON object a line
+    Events(EventsArgs),
+    /// Check that records are what was written
+    Verify(VerifyArgs),
+    /// Finish what dead supervisors left, and take leftovers away
+    Reconcile(ReconcileArgs),
     /// Find out, by trying, what this machine can hold
     Doctor(DoctorArgs),
     /// Attack the boundary with the whole catalogue, and say what held

@@ -9,6 +9,11 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 #[command(
+    before_help = "Examples:\n  \
+        belljar run -- make test\n  \
+        belljar run -v ~/data:/data -m 2g --timeout 10m -- ./build.sh\n  \
+        belljar run -d --name nightly -- ./long.sh\n  \
+        belljar run --keep --name web",
     after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
     not start it; 126 not executable; 127 not found; 128+N signal N."
 )]
@@ -96,7 +101,13 @@ pub(crate) struct RunArgs {
     /// A label for the run
     #[arg(short, long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
-    /// Pass standard input on (the default)
+    /// Run it in the background, and print the run's id
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// Keep the sandbox until it is stopped; commands can come later, with exec
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Pass standard input on (the default, unless the run is detached)
     #[arg(short, long)]
     interactive: bool,
     /// Give the command a terminal (the default where stdin and stdout are terminals)
@@ -143,20 +154,23 @@ pub(crate) struct Surroundings {
 impl RunArgs {
     pub(crate) fn terminal(&self, around: &Surroundings) -> Terminal {
         let both = around.stdin_is_terminal && around.stdout_is_terminal;
-        if self.tty || (both && !self.no_tty && !self.json) {
+        if self.tty || (both && !self.no_tty && !self.json && !self.leaves()) {
             Terminal::Pty
         } else {
             Terminal::None
         }
     }
 
+    /// Whether belljar ends before the run does.
+    pub(crate) fn leaves(&self) -> bool {
+        self.detach || (self.keep && self.command.is_empty())
+    }
+
     pub(crate) fn flags(&self, around: &Surroundings) -> Flags {
         let terminal = self.terminal(around);
-        // A captured run does not wait for somebody to type.
-        let stdin = match (self.json, around.stdin_is_terminal, self.interactive) {
-            (true, true, false) => Stdin::Null,
-            _ => Stdin::Passed,
-        };
+        // Neither a captured nor a detached run waits for somebody to type.
+        let nobody_types = self.leaves() || (self.json && around.stdin_is_terminal);
+        let stdin = if nobody_types && !self.interactive { Stdin::Null } else { Stdin::Passed };
         Flags {
             backend: self.backend.clone(),
             image: self.image.clone(),

@@ -40,6 +40,9 @@ fn in_words(examined: &[Examined]) -> String {
     for row in examined.iter().filter(|row| row.usable) {
         text.push_str(&clauses(row));
     }
+    if let Some(warning) = super::background::ends_at_logout() {
+        text.push_str(&format!("{WARN}⚠{WARN:#} {}\n", folded(&warning, 2)));
+    }
     text.push_str(&format!(
         "{DIM}host: no isolation; only with --backend host and every clause waived{DIM:#}\n"
     ));

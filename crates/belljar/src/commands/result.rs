@@ -112,7 +112,7 @@ fn joined(captured: &Captured) -> OsText {
 }
 
 /// Whole or not at all.
-pub(crate) fn write_result(path: &Path, result: &RunResult<'_>) -> std::io::Result<()> {
+pub(crate) fn write_result(path: &Path, result: &impl Serialize) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(result)?;
     text.push(b'\n');
     let new = path.with_added_extension("new");

@@ -5,18 +5,22 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
 use belljar::run::{
-    LaunchError, Observer, Outcome, Output, Streams, launch, prepare, remove_leftovers,
+    LaunchError, Observer, Outcome, Output, ReconcileError, Reconciled, Streams, launch, prepare,
 };
+use belljar::spec::wire::control::Keep;
 use belljar::spec::{
     BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId,
     RunSpec, Stdin, StopReason, Terminal,
 };
 
 use super::result::{RunResult, write_result};
-use super::{environment, open_home, show_plan};
+use super::{background, environment, open_home, show_plan, when};
 use crate::cli::RunArgs;
 use crate::cli::Surroundings;
 use crate::report::{self, BOLD, DIM, WARN};
+
+/// The settings want a command; a sandbox that is kept for exec has none of its own.
+const NO_COMMAND: &str = "true";
 
 pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     // Directories of the run get the modes they are given, whatever the caller's shell has set.
@@ -25,13 +29,22 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
-    let invocation = invocation(&args, &around);
+    let mut invocation = invocation(&args, &around);
     // Wrong usage makes nothing, not even the home.
     if let Err(error) = config::check_flags(&invocation) {
         return failed(&args, &error, EXIT_USAGE);
     }
-    if invocation.flags.command.is_empty() {
+    let no_command = invocation.flags.command.is_empty();
+    if no_command && !args.keep {
         return refused(&args, &LaunchError::NoCommand);
+    }
+    if args.json && args.keep && !args.leaves() && !args.dry_run {
+        let needs = "-d too: nothing of a kept sandbox is captured".to_owned();
+        let error = LaunchError::Conflict { option: "--json with --keep".to_owned(), needs };
+        return failed(&args, &error, EXIT_USAGE);
+    }
+    if no_command {
+        invocation.flags.command.push(NO_COMMAND.into());
     }
     let home = match open_home() {
         Ok(home) => home,
@@ -53,12 +66,26 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // nothing stands between the command and the caller's own
     }
-    let prepared = match prepare(spec.clone()) {
+    if no_command {
+        spec.command.clear();
+    }
+    let keep = if args.keep { Keep::UntilStopped } else { Keep::WhileCommandRuns };
+    let prepared = match prepare(spec.clone(), keep) {
         Ok(prepared) => prepared,
         Err(error) => return refused(&args, &error),
     };
     if args.dry_run {
         return show_plan::show(&prepared.dry_run(), args.json);
+    }
+    if args.keep || args.detach {
+        if let Some(error) = background::unmet(&prepared) {
+            return refused(&args, &error);
+        }
+        return background::start(&args, &home, spec).unwrap_or_else(|error| {
+            write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
+            report::failure(error.as_ref());
+            EXIT_NOT_STARTED
+        });
     }
     let streams = match streams(&args, &spec) {
         Ok(streams) => streams,
@@ -68,22 +95,22 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         }
     };
     let tell = !args.quiet && !args.json && std::io::stderr().is_terminal();
-    let mut announcer = Announcer { tell };
+    let mut announcer = Announcer { tell, warn: !args.quiet };
     let outcome = match launch(&home, prepared, streams, &mut announcer) {
         Ok(outcome) => outcome,
         Err(error) => return refused(&args, &error),
     };
-    // After the run, so that no start waits for it.
-    if let Err(error) = remove_leftovers(&home)
-        && !args.quiet
-    {
-        report::say(&format!("{WARN}warning:{WARN:#} leftovers of an earlier run stay: {error}"));
-    }
     finish(&args, &spec, &outcome, tell)
 }
 
 /// Nothing came to be.
 fn failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) -> i32 {
+    write_failed(args, error, code);
+    report::error(error, None);
+    code
+}
+
+fn write_failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) {
     let result = RunResult::failed(error, code);
     if args.json {
         let _ = report::json(&result);
@@ -91,8 +118,6 @@ fn failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) -> i32 {
     if let Some(path) = &args.result {
         let _ = write_result(path, &result); // the exit code tells it too
     }
-    report::error(error, None);
-    code
 }
 
 fn invocation(args: &RunArgs, around: &Surroundings) -> Invocation {
@@ -138,6 +163,7 @@ fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {
 /// One line at the start, for a person.
 struct Announcer {
     tell: bool,
+    warn: bool,
 }
 
 impl Observer for Announcer {
@@ -156,6 +182,18 @@ impl Observer for Announcer {
             line.push_str(&format!("; weaker: {}", report::listed(&weaker, 40)));
         }
         report::say(&format!("{line}\r")); // the caller's terminal may be in raw mode already
+    }
+
+    fn reconciled(&mut self, found: &Result<Reconciled, ReconcileError>) {
+        let left = match found {
+            Err(error) => vec![error.to_string()],
+            Ok(found) => found.left.clone(),
+        };
+        for what in left.iter().filter(|_| self.warn) {
+            report::say(&format!(
+                "{WARN}warning:{WARN:#} leftovers of an earlier run stay: {what}\r"
+            ));
+        }
     }
 }
 
@@ -176,6 +214,11 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     {
         explain_failure(failure, spec);
     }
+    if let Some(detail) = &outcome.detail
+        && !args.json
+    {
+        report::say(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
+    }
     if let Some(leak) = &outcome.leak {
         report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
     }
@@ -184,7 +227,7 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
             "{DIM}belljar {}{DIM:#} {}, {}",
             outcome.id.tail(),
             in_words(outcome),
-            duration(outcome.usage.wall_ms),
+            when::duration(outcome.usage.wall_ms),
         ));
     }
     code
@@ -201,18 +244,10 @@ fn in_words(outcome: &Outcome) -> String {
     }
 }
 
-fn duration(ms: u64) -> String {
-    match ms {
-        0..1000 => format!("{ms} ms"),
-        1000..120_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
-        _ => format!("{} min", ms / 60_000),
-    }
-}
-
 /// 126 and 127, with the tool that would bring the program in.
 fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
     let name = spec.command.first().map(ToString::to_string).unwrap_or_default();
-    report::say(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
+    report::not_executed(&name, failure);
     if !matches!(failure, ExecFailure::NotFound) || spec.rootfs != Rootfs::Host {
         return;
     }
@@ -248,19 +283,7 @@ fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
     if let Some(path) = &args.result {
         let _ = write_result(path, &RunResult::refused(error)); // the exit code tells it too
     }
-    let hint = match error {
-        LaunchError::NotGuaranteed { backend: BackendName::Host, .. } => {
-            Some("start without isolation, with a reason: --waive all=REASON".to_owned())
-        }
-        LaunchError::NotGuaranteed { missing, .. } => {
-            let waivers = missing.iter().map(|unmet| format!("--waive {}=REASON", unmet.clause));
-            Some(format!("start anyway, with a reason: {}", waivers.collect::<Vec<_>>().join(" ")))
-        }
-        LaunchError::Unavailable { reason, .. } => Some(reason.fix.clone()),
-        LaunchError::NoCommand => Some("belljar run -- COMMAND".to_owned()),
-        LaunchError::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),
-        _ => None,
-    };
+    let hint = error.fix();
     report::error(error, None);
     match error {
         LaunchError::NotGuaranteed { missing, .. } => report::unmet(missing),

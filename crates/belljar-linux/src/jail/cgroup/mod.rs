@@ -204,6 +204,11 @@ impl Group {
         }
     }
 
+    /// How many there are now; `None` where nobody counts them.
+    pub fn processes(&self) -> Option<u64> {
+        self.directories().iter().find_map(|directory| read_number(&directory.join("pids.current")))
+    }
+
     pub fn directories(&self) -> Vec<PathBuf> {
         match &self.kind {
             Kind::V1(group) => group.directories(),

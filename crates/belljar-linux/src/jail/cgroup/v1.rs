@@ -158,6 +158,11 @@ impl Group {
         if let Some(directory) = &self.memory {
             usage.memory_peak = read_number(&directory.join("memory.max_usage_in_bytes"));
         }
+        if let Some(directory) = &self.cpu {
+            // Where the two controllers share a hierarchy, as they do on most systems.
+            let nanos = read_number(&directory.join("cpuacct.usage"));
+            usage.cpu_ms = nanos.map(|nanos| nanos / 1_000_000);
+        }
         if let Some(directory) = &self.pids {
             usage.pids_peak = read_number(&directory.join("pids.peak"));
         }

@@ -115,6 +115,13 @@ pub(super) fn usage(directory: &Path, usage: &mut Usage) {
     usage.memory_peak = read_number(&at("memory.peak"));
     usage.pids_peak = read_number(&at("pids.peak"));
     usage.cpu_ms = read_keyed(&at("cpu.stat"), "usage_usec").map(|micros| micros / 1000);
+    usage.written = std::fs::read_to_string(at("io.stat")).ok().map(|text| written(&text));
+}
+
+/// `8:0 rbytes=1 wbytes=2 …`, a line for each device.
+fn written(stat: &str) -> u64 {
+    let values = stat.split_whitespace().filter_map(|word| word.strip_prefix("wbytes="));
+    values.filter_map(|value| value.parse::<u64>().ok()).sum()
 }
 
 /// Somebody else set the limits: they must read as asked.
@@ -151,4 +158,17 @@ fn enable(parent: &Path) -> Result<(), CgroupError> {
     make_directory(&leaf)?;
     write(&leaf.join("cgroup.procs"), &std::process::id().to_string())?;
     write(&control, CONTROLLERS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::written;
+
+    #[test]
+    fn what_was_written_is_added_up_over_all_devices() {
+        let stat =
+            "8:0 rbytes=1 wbytes=20 rios=3 wios=4 dbytes=5 dios=6\n253:1 rbytes=9 wbytes=300\n";
+        assert_eq!(written(stat), 320);
+        assert_eq!(written(""), 0);
+    }
 }

@@ -1,0 +1,376 @@
+//! What a supervisor holds: the log, the output files, and when which of them is due.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belljar_spec::{EventKind, OsText, OutputStream};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::log::{EventLog, Head, LogError};
+use super::mask::Secrets;
+use super::output::{OutputError, OutputFile};
+use super::verify::Anchor;
+use super::{Finished, RunKey};
+
+/// From the first byte to the event that covers it: what comes within shares the event.
+const SOON: Duration = Duration::from_millis(50);
+/// The same once the log is long: a command that trickles for days must not fill the disk with events.
+const LATER: Duration = Duration::from_secs(1);
+const LONG_LOG: u64 = 20_000;
+/// Files of commands that are over, kept open until the next barrier.
+const MOST_UNSYNCED: usize = 32;
+/// In the data of `run.stop`: stored output may reach further than its events.
+pub(super) const INCOMPLETE: &str = "output_incomplete";
+
+/// Why something could not be recorded. The run must not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+impl RecordError {
+    /// The disk, or the user's share of it, is full.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::Log(error) => error.is_no_space(),
+            Self::Output(
+                OutputError::Create { error, .. }
+                | OutputError::Write { error, .. }
+                | OutputError::Sync { error, .. }
+                | OutputError::Read { error, .. },
+            ) => matches!(
+                error.kind(),
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+            ),
+        }
+    }
+}
+
+/// How much of the record is there when `run.stop` is.
+#[derive(Debug)]
+pub enum Stopped {
+    Whole,
+    /// Events or output are missing before it; `run.stop` says so too.
+    Incomplete {
+        why: RecordError,
+    },
+}
+
+/// An output file that is written.
+#[derive(Debug)]
+struct Stream {
+    file: OutputFile,
+    /// When what is stored gets its event.
+    due: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub struct Recorder {
+    directory: PathBuf,
+    log: EventLog,
+    secrets: Secrets,
+    output_limit: u64,
+    streams: BTreeMap<(u32, OutputStream), Stream>,
+    unsynced: Vec<OutputFile>,
+    /// When the log's lines go into its file.
+    log_due: Option<Instant>,
+    /// Where the log stood when the command was let go.
+    first_barrier: Option<Head>,
+    /// What was told to the caller, who may have gone on to the end.
+    failed: Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failed {
+    Never,
+    Once,
+}
+
+impl Recorder {
+    pub fn create(
+        directory: &Path,
+        key: RunKey,
+        secrets: Secrets,
+        output_limit: u64,
+    ) -> Result<Self, RecordError> {
+        Ok(Self {
+            directory: directory.to_owned(),
+            log: EventLog::create(directory, key)?,
+            secrets,
+            output_limit,
+            streams: BTreeMap::new(),
+            unsynced: Vec::new(),
+            log_due: None,
+            first_barrier: None,
+            failed: Failed::Never,
+        })
+    }
+
+    /// In the log's file with the next [`Recorder::tick`], on disk with the next [`Recorder::barrier`].
+    pub fn event(&mut self, kind: EventKind, data: &impl Serialize) -> Result<(), RecordError> {
+        self.log_due.get_or_insert_with(Instant::now);
+        let appended = match self.log.append(kind, data) {
+            // An inode of some file systems, for instance.
+            Err(LogError::NumberTooLarge { .. }) => self.log.append(kind, &large_as_text(data)),
+            appended => appended,
+        };
+        self.noted(appended)
+    }
+
+    /// Stores bytes that a command put out.
+    pub fn output(
+        &mut self,
+        exec: u32,
+        stream: OutputStream,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<(), RecordError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let soon = if self.log.count() < LONG_LOG { SOON } else { LATER };
+        let open = self.streams.entry((exec, stream)).or_insert_with(|| Stream {
+            file: OutputFile::new(
+                &self.directory,
+                exec,
+                stream,
+                self.secrets.clone(),
+                self.output_limit,
+            ),
+            due: None,
+        });
+        let written = open.file.write(bytes);
+        let mut appended = Ok(());
+        while let Some(event) = open.file.take_full_event() {
+            open.due = None; // the next byte begins a new event
+            self.log_due.get_or_insert(now);
+            appended = appended.and(self.log.append(EventKind::Output, &event));
+        }
+        if open.file.has_uncovered() {
+            open.due.get_or_insert(now + soon);
+        }
+        self.noted(written)?;
+        self.noted(appended)
+    }
+
+    /// Events so far are with the system when this returns: a decision before its effect.
+    pub fn flush(&mut self) -> Result<(), RecordError> {
+        self.log_due = None;
+        let flushed = self.log.flush();
+        self.noted(flushed)
+    }
+
+    /// More values that must not be recorded, from now on.
+    pub fn add_secrets(&mut self, values: impl IntoIterator<Item = Vec<u8>>) {
+        let before = self.secrets.count();
+        self.secrets = self.secrets.and(values);
+        if self.secrets.count() > before {
+            for stream in self.streams.values_mut() {
+                stream.file.cover_too(self.secrets.clone());
+            }
+        }
+    }
+
+    /// Words as they may be recorded.
+    pub fn masked(&self, words: &[OsText]) -> Vec<OsText> {
+        words.iter().map(|word| self.secrets.mask_word(word)).collect()
+    }
+
+    /// What must not be recorded.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// Nothing that had to be recorded is missing.
+    pub fn is_sound(&self) -> bool {
+        self.failed == Failed::Never
+    }
+
+    /// When [`Recorder::tick`] has something to do.
+    pub fn next_flush(&self) -> Option<Instant> {
+        self.streams.values().filter_map(|stream| stream.due).chain(self.log_due).min()
+    }
+
+    /// Events that are due get into the log, and the log into its file.
+    pub fn tick(&mut self, now: Instant) -> Result<(), RecordError> {
+        let mut appended = Ok(());
+        for stream in self.streams.values_mut().filter(|s| s.due.is_some_and(|due| due <= now)) {
+            appended = appended.and(cover(&mut self.log, stream));
+            self.log_due.get_or_insert(now);
+        }
+        self.noted(appended)?;
+        if self.log_due.is_some_and(|due| due <= now) {
+            self.log_due = None;
+            let flushed = self.log.flush();
+            self.noted(flushed)?;
+        }
+        Ok(())
+    }
+
+    /// A command is over and its streams are read to their ends. Its `exec.exit` comes after this.
+    pub fn end_exec(&mut self, exec: u32) -> Result<(), RecordError> {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            let Some(open) = self.streams.remove(&(exec, stream)) else { continue };
+            let ended = self.end_stream(exec, stream, open);
+            self.noted(ended)?;
+        }
+        Ok(())
+    }
+
+    fn end_stream(
+        &mut self,
+        exec: u32,
+        stream: OutputStream,
+        mut open: Stream,
+    ) -> Result<(), RecordError> {
+        let finished = open.file.finish();
+        cover(&mut self.log, &mut open)?;
+        let Finished { total, lost, masked, tail } = finished?;
+        self.log_due.get_or_insert_with(Instant::now);
+        if lost > 0 {
+            let data = json!({
+                "limit": "output", "exec": exec, "stream": stream, "total": total,
+                "kept": total - lost, "lost": lost, "tail": tail,
+            });
+            self.log.append(EventKind::LimitHit, &data)?;
+        }
+        if masked > 0 {
+            let data = json!({ "exec": exec, "stream": stream, "count": masked });
+            self.log.append(EventKind::SecretMasked, &data)?;
+        }
+        self.unsynced.push(open.file);
+        if self.unsynced.len() > MOST_UNSYNCED {
+            self.unsynced.remove(0).sync()?;
+        }
+        Ok(())
+    }
+
+    /// Everything so far is on the disk: output first, so that no event speaks of bytes that are not.
+    pub fn barrier(&mut self) -> Result<(), RecordError> {
+        let done = self.bring_to_disk();
+        self.noted(done)?;
+        self.first_barrier.get_or_insert_with(|| self.log.head());
+        Ok(())
+    }
+
+    /// The output so far is on the disk. Asked before the end is written, which must not tell of a
+    /// success whose output may be lost.
+    pub fn settle(&mut self) -> Result<(), RecordError> {
+        let done = self.bring_output_to_disk();
+        self.noted(done)
+    }
+
+    fn bring_to_disk(&mut self) -> Result<(), RecordError> {
+        self.bring_output_to_disk()?;
+        self.log_due = None;
+        Ok(self.log.sync()?)
+    }
+
+    fn bring_output_to_disk(&mut self) -> Result<(), RecordError> {
+        for stream in self.streams.values_mut() {
+            cover(&mut self.log, stream)?;
+            stream.file.sync()?;
+        }
+        for file in &mut self.unsynced {
+            file.sync()?;
+        }
+        self.unsynced.clear();
+        Ok(())
+    }
+
+    /// Ends what is still open and writes `run.stop`, which is on the disk when this returns. Where
+    /// the disk is full, the room that was kept for it is used. If something before it is missing,
+    /// `run.stop` gets `"output_incomplete": true`.
+    pub fn stop(&mut self, data: &impl Serialize) -> Result<Stopped, RecordError> {
+        let mut data = serde_json::to_value(data)
+            .map_err(|error| LogError::Data { path: self.log.path().to_owned(), error })?;
+        let failed_before = self.failed == Failed::Once;
+        let mut first = None;
+        let execs: Vec<u32> = self.streams.keys().map(|(exec, _)| *exec).collect();
+        for exec in execs {
+            // Both streams, even if the first fails: the call takes them out one after the other.
+            while self.streams.keys().any(|(open, _)| *open == exec) {
+                first = first.or(self.end_exec(exec).err());
+            }
+        }
+        let first = first.or(self.bring_to_disk().err());
+        if (first.is_some() || failed_before)
+            && let Value::Object(fields) = &mut data
+        {
+            fields.insert(INCOMPLETE.to_owned(), Value::Bool(true));
+        }
+        let written = match &first {
+            Some(RecordError::Log(_)) => self.log.append_last(EventKind::RunStop, &data),
+            _ => self.log.append(EventKind::RunStop, &data).and_then(|()| self.log.sync()).or_else(
+                |error| match error.is_no_space() {
+                    true => self.log.append_last(EventKind::RunStop, &data),
+                    false => Err(error),
+                },
+            ),
+        };
+        match (written, first) {
+            (Ok(()), None) => Ok(Stopped::Whole),
+            (Ok(()), Some(why)) => Ok(Stopped::Incomplete { why }),
+            (Err(error), _) => Err(error.into()),
+        }
+    }
+
+    /// For the ledger: how far the log reaches, and where it was known to be on disk before. `None` if the
+    /// log's file cannot be looked at.
+    pub fn anchor(&self) -> Option<Anchor> {
+        let Head { seq, hash } = self.log.head();
+        let durable = self.first_barrier.iter().map(|head| (head.seq, head.hash.clone())).collect();
+        Some(Anchor { seq, hash, inode: self.log.inode().ok()?, durable })
+    }
+
+    /// For the ledger. Covers events that are not on the disk yet: ask after a barrier.
+    pub fn head(&self) -> Head {
+        self.log.head()
+    }
+
+    /// Of the log's file, for the ledger.
+    pub fn inode(&self) -> Result<u64, RecordError> {
+        Ok(self.log.inode()?)
+    }
+
+    fn noted<E: Into<RecordError>>(&mut self, done: Result<(), E>) -> Result<(), RecordError> {
+        done.map_err(|error| {
+            self.failed = Failed::Once;
+            error.into()
+        })
+    }
+}
+
+/// Integers that not every reader of JSON can hold, as text.
+fn large_as_text(data: &impl Serialize) -> Value {
+    fn convert(value: &mut Value) {
+        match value {
+            Value::Number(number) if !number.is_f64() => {
+                let small = number.as_i64().is_some_and(|n| n.unsigned_abs() < 1 << 53);
+                if !small {
+                    *value = Value::String(number.to_string());
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(convert),
+            Value::Object(fields) => fields.values_mut().for_each(convert),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(data).unwrap_or_default();
+    convert(&mut value);
+    value
+}
+
+/// Events for everything that is stored.
+fn cover(log: &mut EventLog, stream: &mut Stream) -> Result<(), LogError> {
+    stream.due = None;
+    while let Some(event) = stream.file.take_event() {
+        log.append(EventKind::Output, &event)?;
+    }
+    Ok(())
+}

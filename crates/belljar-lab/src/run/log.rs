@@ -1,0 +1,120 @@
+//! The record of one run while it is written: the log, `run.json`, and the ledger's row at the end.
+
+use belljar_backend::Started;
+use belljar_spec::{BackendName, EventKind, Posture, RunId, RunSpec, Waiver};
+use serde_json::json;
+
+use super::launch::Prepared;
+use super::place::RunPlace;
+use super::record::{RunRecord, plan_without_secret_values, secrets_of};
+use super::{LaunchError, Outcome};
+use crate::home::Home;
+use crate::ledger::Ledger;
+use crate::record::{HomeKey, Recorder};
+
+/// Whether the ledger knows the log's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Anchored {
+    Yes,
+    No,
+}
+
+pub(super) struct RunLog<'a> {
+    pub(super) recorder: Recorder,
+    record: RunRecord,
+    place: &'a RunPlace,
+}
+
+impl<'a> RunLog<'a> {
+    /// Writes `run.start`. It is on disk before the command is let go, not before this returns: the
+    /// sandbox is built meanwhile.
+    pub(super) fn begin(
+        home: &Home,
+        place: &'a RunPlace,
+        prepared: &Prepared,
+        posture: &Posture,
+    ) -> Result<Self, LaunchError> {
+        let key = HomeKey::load_or_make(home.path())?;
+        let secrets = secrets_of(&prepared.spec);
+        let record = RunRecord::new(place.id, &prepared.spec, &prepared.plan, posture, &secrets);
+        let plan = plan_without_secret_values(&prepared.plan, &secrets);
+        let output = prepared.plan.limits.output;
+        let key = key.for_run(&place.id);
+        let mut recorder = Recorder::create(&place.directory, key, secrets, output)?;
+        recorder.event(EventKind::RunStart, &Start::of(&record))?;
+        recorder.event(EventKind::SandboxPlanned, &json!({ "plan": plan }))?;
+        recorder.flush()?;
+        Ok(Self { recorder, record, place })
+    }
+
+    /// The sandbox stands.
+    pub(super) fn started(&mut self, started: &Started) -> Result<(), LaunchError> {
+        self.recorder
+            .event(EventKind::SandboxStarted, &json!({ "command_uid": started.command_uid }))?;
+        self.record.write(&self.place.directory)
+    }
+
+    /// Writes the end: durable when this returns. The ledger follows.
+    pub(super) fn close(mut self, home: &Home, outcome: &Outcome) -> Result<Anchored, LaunchError> {
+        if self.recorder.is_sound() {
+            let gone = match &outcome.leak {
+                None => self.recorder.event(EventKind::SandboxDestroyed, &json!({})),
+                Some(leak) => self.recorder.event(EventKind::SandboxLeak, &json!({ "what": leak })),
+            };
+            gone?;
+        }
+        self.recorder.stop(&outcome.report())?;
+        self.record.attestation = outcome.attestation.clone();
+        let mut outcome = outcome.clone();
+        outcome.failure =
+            outcome.failure.map(|failure| self.recorder.secrets().mask_failure(&failure));
+        self.record.outcome = Some(outcome);
+        // Both can be made again from the log.
+        let written = self.record.write(&self.place.directory);
+        let row = self.record.ledger_row(self.recorder.anchor());
+        let anchored = Ledger::open(home).and_then(|mut ledger| ledger.upsert(&row));
+        Ok(match (written, anchored) {
+            (Ok(()), Ok(())) => Anchored::Yes,
+            _ => Anchored::No,
+        })
+    }
+}
+
+/// The data of `run.start`: `run.json` as it was decided, and where it was written.
+#[derive(Debug, serde::Serialize)]
+struct Start<'a> {
+    boot: String,
+    build: &'static str,
+    v: u32,
+    id: RunId,
+    backend: BackendName,
+    spec: &'a RunSpec,
+    spec_hash: &'a str,
+    plan_hash: &'a str,
+    posture: &'a Posture,
+    waivers: &'a [Waiver],
+}
+
+impl<'a> Start<'a> {
+    fn of(record: &'a RunRecord) -> Self {
+        let RunRecord { v, id, backend, spec, spec_hash, plan_hash, posture, waivers, .. } = record;
+        Self {
+            boot: boot_id(),
+            build: belljar_spec::BUILD,
+            v: *v,
+            id: *id,
+            backend: *backend,
+            spec,
+            spec_hash,
+            plan_hash,
+            posture,
+            waivers,
+        }
+    }
+}
+
+/// Tells one start of the machine from the next.
+pub(super) fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}

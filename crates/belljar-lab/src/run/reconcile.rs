@@ -1,0 +1,239 @@
+//! Compares what is recorded with what lives, and finishes what a dead supervisor left.
+//!
+//! Looks at `live/` only: an entry whose lock is free has lost its supervisor. Whatever a run leaves
+//! behind is found by the run's own id, never by a process number, so a stranger is never touched.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use belljar_backend::{DestroyError, SandboxId, by_name};
+use belljar_spec::wire::control::StopReport;
+use belljar_spec::{
+    BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
+};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::Outcome;
+use super::log::boot_id;
+use super::record::RunRecord;
+use crate::block_on;
+use crate::home::Home;
+use crate::ledger::{Ledger, LedgerError};
+use crate::record::{Anchor, EVENTS, EventLog, Head, HomeKey, KeyError, LogError, Recovered};
+use crate::store::trash::{self, TrashError};
+use crate::tree::{self, TreeError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    #[error("cannot read {}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("cannot remove {}", .path.display())]
+    Remove {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("something of run {run} is still there; the next command tries again")]
+    Destroy {
+        run: RunId,
+        #[source]
+        error: DestroyError,
+    },
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Record(#[from] super::LaunchError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    #[error(transparent)]
+    Trash(#[from] TrashError),
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reconciled {
+    /// Their supervisor was gone; their record has its end now.
+    pub lost: Vec<RunId>,
+    /// They had their end, and something was still missing after it.
+    pub finished: Vec<RunId>,
+    /// Never accepted: nothing of them stays.
+    pub discarded: Vec<RunId>,
+    /// Their logs were not written with this home's key, or were changed; they were left as they are.
+    pub unreadable: Vec<RunId>,
+    /// What could not be finished now.
+    pub left: Vec<String>,
+}
+
+impl Reconciled {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Idempotent; never touches a live run; cheap when there is nothing to do.
+pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
+    let mut done = Reconciled::default();
+    for (id, path) in entries(home)? {
+        let Some(_lock) = take_over(&path) else { continue };
+        match finish(home, &id) {
+            Ok(Finished::Lost) => done.lost.push(id),
+            Ok(Finished::WasOver) => done.finished.push(id),
+            Ok(Finished::NeverAccepted) => done.discarded.push(id),
+            Ok(Finished::Unreadable) => done.unreadable.push(id),
+            // One run that cannot be finished does not keep the others from it.
+            Err(error) => {
+                done.left.push(belljar_linux::chain(&error));
+                continue;
+            }
+        }
+        remove(&home.socket_path(&id))?;
+        remove(&path)?;
+    }
+    trash::empty(home)?;
+    Ok(done)
+}
+
+fn entries(home: &Home) -> Result<Vec<(RunId, PathBuf)>, ReconcileError> {
+    let live = home.live();
+    let entries = match std::fs::read_dir(&live) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| ReconcileError::Read { path: live, error })?,
+    };
+    let named = entries.flatten().filter_map(|entry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        Some((id, entry.path()))
+    });
+    Ok(named.collect())
+}
+
+/// The lock, if its supervisor is gone. Two commands that come here at once do not do it twice.
+fn take_over(path: &Path) -> Option<File> {
+    let file = OpenOptions::new().write(true).open(path).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    // Whoever held it before us may have finished and removed it.
+    let here = std::fs::symlink_metadata(path).ok()?;
+    let ours = file.metadata().ok()?;
+    use std::os::unix::fs::MetadataExt;
+    ((here.dev(), here.ino()) == (ours.dev(), ours.ino())).then_some(file)
+}
+
+fn remove(path: &Path) -> Result<(), ReconcileError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(ReconcileError::Remove { path: path.to_owned(), error })
+        }
+        _ => Ok(()),
+    }
+}
+
+enum Finished {
+    Lost,
+    WasOver,
+    NeverAccepted,
+    /// Its log was not written with this home's key, or was changed: it stays as it is, for `verify` to tell.
+    Unreadable,
+}
+
+fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
+    let directory = home.run_dir(id);
+    destroy(&directory, id)?;
+    // Empty: the supervisor died before it had written anything.
+    let log = match std::fs::symlink_metadata(directory.join(EVENTS)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Ok(found) if found.len() == 0 => None,
+        // Without its key nothing can be said about the log: that waits until the key is back.
+        _ => match EventLog::reopen(&directory, HomeKey::load(home.path())?.for_run(id)) {
+            Err(LogError::NotOurs { .. }) => return Ok(Finished::Unreadable),
+            log => Some(log?),
+        },
+    };
+    let Some((mut log, recovered)) = log.filter(|(_, recovered)| recovered.has_start) else {
+        tree::remove(&directory)?;
+        return Ok(Finished::NeverAccepted);
+    };
+    let record = recovered.start_data.as_ref().and_then(|data| RunRecord::deserialize(data).ok());
+    let record = match record.map_or_else(|| RunRecord::read(&directory), Ok) {
+        Ok(record) => record,
+        Err(error) => return Err(ReconcileError::Read { path: directory, error }),
+    };
+    let (report, finished) = match recovered.stop_data.as_ref().map(StopReport::deserialize) {
+        Some(Ok(report)) => (report, Finished::WasOver),
+        // Of another version; there is never a second one.
+        Some(Err(_)) => (lost(id, &recovered), Finished::WasOver),
+        None => {
+            let report = lost(id, &recovered);
+            log.append(EventKind::RunStop, &report).and_then(|()| log.sync()).or_else(|error| {
+                if error.is_no_space() {
+                    log.append_last(EventKind::RunStop, &report)
+                } else {
+                    Err(error)
+                }
+            })?;
+            (report, Finished::Lost)
+        }
+    };
+    close(home, record, report, &log)?;
+    Ok(finished)
+}
+
+/// Control groups and the like, whatever the record says about the run.
+fn destroy(directory: &Path, id: &RunId) -> Result<(), ReconcileError> {
+    let backend = RunRecord::read(directory).map_or(BackendName::Jail, |record| record.backend);
+    if let Ok(backend) = by_name(backend) {
+        block_on(backend.destroy(&SandboxId(id.to_string())))
+            .map_err(|error| ReconcileError::Destroy { run: *id, error })?;
+    }
+    Ok(())
+}
+
+fn lost(id: &RunId, recovered: &Recovered) -> StopReport {
+    let start = recovered.start_data.as_ref();
+    let boot = start.and_then(|data| data.get("boot")).and_then(|boot| boot.as_str());
+    let mut detail = match boot {
+        Some(boot) if boot != boot_id() => "the machine was started again meanwhile".to_owned(),
+        _ => "its supervisor died".to_owned(),
+    };
+    if recovered.cut_bytes > 0 {
+        detail.push_str(&format!("; {} bytes of its log were no events", recovered.cut_bytes));
+    }
+    StopReport {
+        run: *id,
+        reason: StopReason::Lost,
+        exit: Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Sandbox),
+        detail: Some(detail),
+        usage: Usage::default(),
+        leak: None,
+    }
+}
+
+fn close(
+    home: &Home,
+    mut record: RunRecord,
+    report: StopReport,
+    log: &EventLog,
+) -> Result<(), ReconcileError> {
+    let lost = report.reason == StopReason::Lost;
+    let written = RunRecord::read(&home.run_dir(&record.id)).ok();
+    record.attestation = written.as_ref().and_then(|record| record.attestation.clone());
+    let (backend, posture) = (record.backend, record.posture.clone());
+    let known = written.and_then(|record| record.outcome);
+    record.outcome = Some(known.unwrap_or_else(|| Outcome::told(report, backend, posture)));
+    record.write(&home.run_dir(&record.id))?;
+    let Head { seq, hash } = log.head();
+    let anchor = Anchor { seq, hash, inode: log.inode()?, durable: Vec::new() };
+    let mut row = record.ledger_row(Some(anchor));
+    if lost {
+        row.origin = crate::ledger::RowOrigin::Reconcile;
+    }
+    Ledger::open(home)?.upsert(&row)?;
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Why a run was not started, as its supervisor tells it.
+
+use belljar_spec::wire::control::{LaunchRefusal, RefusalKind};
+
+use super::LaunchError;
+
+impl LaunchError {
+    pub fn refusal(&self) -> LaunchRefusal {
+        let kind = match self.started_as() {
+            Self::Unavailable { .. } => RefusalKind::Unavailable,
+            Self::NotGuaranteed { .. } | Self::NotAsPlanned { .. } => RefusalKind::Refused,
+            Self::Record { .. } | Self::Key(_) | Self::Log(_) | Self::EndNotRecorded { .. } => {
+                RefusalKind::Io
+            }
+            _ => RefusalKind::Start,
+        };
+        let mut causes = vec![self.to_string()];
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            causes.push(error.to_string());
+            cause = error.source();
+        }
+        if let Self::NotAsPlanned { differences } = self {
+            causes.extend(differences.iter().cloned());
+        }
+        let missing = match self {
+            Self::NotGuaranteed { missing, .. } => missing.clone(),
+            _ => Vec::new(),
+        };
+        LaunchRefusal { kind, causes, missing, fix: self.fix() }
+    }
+
+    /// What to do next, where there is something.
+    pub fn fix(&self) -> Option<String> {
+        use belljar_spec::BackendName;
+        match self {
+            Self::NotGuaranteed { backend: BackendName::Host, .. } => {
+                Some("start without isolation, with a reason: --waive all=REASON".to_owned())
+            }
+            Self::NotGuaranteed { missing, .. } => {
+                let waivers =
+                    missing.iter().map(|unmet| format!("--waive {}=REASON", unmet.clause));
+                let waivers = waivers.collect::<Vec<_>>().join(" ");
+                Some(format!("start anyway, with a reason: {waivers}"))
+            }
+            Self::Unavailable { reason, .. } => Some(reason.fix.clone()),
+            Self::NoCommand => Some("belljar run -- COMMAND".to_owned()),
+            Self::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// A failed cleanup does not change what kind of failure it was.
+    fn started_as(&self) -> &Self {
+        match self {
+            Self::AndCleanup { start, .. } => start.started_as(),
+            other => other,
+        }
+    }
+}

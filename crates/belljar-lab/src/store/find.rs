@@ -1,0 +1,106 @@
+//! Finding the run that somebody means.
+
+use std::collections::BTreeMap;
+
+use belljar_spec::text::escape;
+use belljar_spec::{Lookup, MIN_QUERY, RunId, look_up};
+
+use super::{ListError, RunInfo, every_id, info};
+use crate::home::Home;
+use crate::ledger::{Ledger, LedgerError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    #[error(
+        "no run is called \"{}\": it is no id, no head or tail of one (of at least {MIN_QUERY} \
+         characters), and no name; belljar ps -a lists all runs", escape(.query.as_bytes())
+    )]
+    NotFound { query: String },
+    #[error("{}", ambiguous(query, matches))]
+    Ambiguous {
+        query: String,
+        /// Newest first.
+        matches: Vec<RunInfo>,
+    },
+    #[error(transparent)]
+    List(#[from] ListError),
+}
+
+impl From<LedgerError> for FindError {
+    fn from(error: LedgerError) -> Self {
+        Self::List(error.into())
+    }
+}
+
+fn ambiguous(query: &str, matches: &[RunInfo]) -> String {
+    let query = escape(query.as_bytes());
+    let mut text = format!("\"{query}\" can mean {} runs; say more of the id:", matches.len());
+    for run in matches {
+        let name = run.name.as_deref().map_or("-".to_owned(), |name| escape(name.as_bytes()));
+        let (tail, state, command) = (run.id.tail(), run.state, escape(run.command.as_bytes()));
+        text.push_str(&format!("\n  {tail}  {name}  {state}  {command}"));
+    }
+    text
+}
+
+/// The run that `query` means: an id; a name, for its live run or else its newest; a head or a tail
+/// of an id that no other run has.
+pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
+    let ledger = Ledger::open(home)?;
+    if let Ok(id) = query.parse::<RunId>()
+        && let Some(run) = info(home, &ledger, &id)?
+    {
+        return Ok(run);
+    }
+    let (ids, without_row) = every_id(home, &ledger)?;
+    let named = named(home, &ledger, query, &without_row)?;
+    let by_id = match look_up(ids, query) {
+        Lookup::None => Vec::new(),
+        Lookup::One(id) => vec![id],
+        Lookup::Ambiguous(ids) => ids,
+    };
+    let mut meant: BTreeMap<RunId, RunInfo> =
+        chosen(named).into_iter().map(|run| (run.id, run)).collect();
+    for id in by_id {
+        if !meant.contains_key(&id) {
+            meant.extend(info(home, &ledger, &id)?.map(|run| (id, run)));
+        }
+    }
+    let query = query.to_owned();
+    let mut matches: Vec<RunInfo> = meant.into_values().rev().collect();
+    match matches.len() {
+        0 => Err(FindError::NotFound { query }),
+        1 => Ok(matches.remove(0)),
+        _ => Err(FindError::Ambiguous { query, matches }),
+    }
+}
+
+/// The runs of exactly that name.
+fn named(
+    home: &Home,
+    ledger: &Ledger,
+    name: &str,
+    without_row: &[RunId],
+) -> Result<Vec<RunInfo>, LedgerError> {
+    let rows = ledger.of_name(&Some(name.to_owned()))?;
+    let mut found: Vec<RunInfo> = rows
+        .into_iter()
+        .map(|row| {
+            let life = super::life::of(home, &row.id);
+            RunInfo::from_row(home, row, life)
+        })
+        .collect();
+    for id in without_row {
+        let run = info(home, ledger, id)?;
+        found.extend(run.filter(|run| run.name.as_deref() == Some(name)));
+    }
+    Ok(found)
+}
+
+/// Of runs with one name: those that live, or else the newest.
+fn chosen(named: Vec<RunInfo>) -> Vec<RunInfo> {
+    if named.iter().any(RunInfo::is_live) {
+        return named.into_iter().filter(RunInfo::is_live).collect();
+    }
+    named.into_iter().max_by_key(|run| run.id).into_iter().collect()
+}

@@ -1,0 +1,69 @@
+//! Removing one run, or its sandbox alone.
+
+use belljar_spec::RunId;
+
+use super::trash::{self, TrashError};
+use super::{Life, RunInfo, life};
+use crate::home::Home;
+use crate::ledger::{Ledger, LedgerError};
+use crate::tree;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    #[error("run {id} is live; stop it first with: belljar stop {id}")]
+    Live { id: RunId },
+    #[error(
+        "run {id} was left by a supervisor that is gone, and something of it may still be there; \
+         finish it first with: belljar reconcile"
+    )]
+    Unfinished { id: RunId },
+    #[error(transparent)]
+    Trash(#[from] TrashError),
+}
+
+impl From<LedgerError> for RemoveError {
+    fn from(error: LedgerError) -> Self {
+        Self::Trash(error.into())
+    }
+}
+
+/// Removes a run that is over: its directory and its row. What was cut short, [`trash::empty`] finishes.
+pub fn remove(home: &Home, run: &RunInfo) -> Result<(), RemoveError> {
+    let mut ledger = Ledger::open(home)?;
+    whole(home, &mut ledger, &run.id)
+}
+
+pub(super) fn whole(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<(), RemoveError> {
+    refuse_unless_over(home, id)?;
+    let moved = trash::take_run(home, id)?;
+    // After the move: a row without a directory does no harm, a directory without a row comes back.
+    ledger.remove(&[*id])?;
+    if let Some(moved) = moved {
+        tree::remove(&moved).map_err(TrashError::from)?;
+    }
+    Ok(())
+}
+
+/// Removes what a stopped run left behind, and keeps its record.
+pub(super) fn sandbox(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<(), RemoveError> {
+    refuse_unless_over(home, id)?;
+    let mut moved = Vec::new();
+    for part in trash::PARTS {
+        moved.extend(trash::take_part(home, id, part)?);
+    }
+    ledger.set_sandbox_gone(id)?;
+    for path in moved {
+        tree::remove(&path).map_err(TrashError::from)?;
+    }
+    Ok(())
+}
+
+/// The sign of life is made before anything else of a run, never again under the same id, and goes
+/// last. So a run without one stays over.
+fn refuse_unless_over(home: &Home, id: &RunId) -> Result<(), RemoveError> {
+    match life::of(home, id) {
+        Life::Over => Ok(()),
+        Life::Live(_) => Err(RemoveError::Live { id: *id }),
+        Life::Unfinished => Err(RemoveError::Unfinished { id: *id }),
+    }
+}

@@ -1,0 +1,41 @@
+//! Keeping only so much of finished runs: after every run, for its own name.
+
+use belljar_spec::{Retention, RunId};
+
+use super::{RemoveError, remove};
+use crate::home::Home;
+use crate::ledger::{Ledger, LedgerError};
+
+/// What went, oldest first.
+#[derive(Debug, Default)]
+pub struct Retained {
+    /// Runs that only have their record now.
+    pub sandboxes: Vec<RunId>,
+    pub runs: Vec<RunId>,
+    /// What could not be removed, and is tried again after the next run.
+    pub failed: Vec<RemoveError>,
+}
+
+/// Of the stopped runs with exactly that name: beyond the newest `runs` the whole run goes, beyond
+/// the newest `sandboxes` what it left behind. Costs two questions to the ledger where nothing is to do.
+pub fn retain(
+    home: &Home,
+    name: &Option<String>,
+    retention: Retention,
+) -> Result<Retained, LedgerError> {
+    let mut ledger = Ledger::open(home)?;
+    let mut retained = Retained::default();
+    for id in ledger.stopped_beyond(name, retention.runs)? {
+        match remove::whole(home, &mut ledger, &id) {
+            Ok(()) => retained.runs.push(id),
+            Err(error) => retained.failed.push(error),
+        }
+    }
+    for id in ledger.kept_beyond(name, retention.sandboxes)? {
+        match remove::sandbox(home, &mut ledger, &id) {
+            Ok(()) => retained.sandboxes.push(id),
+            Err(error) => retained.failed.push(error),
+        }
+    }
+    Ok(retained)
+}

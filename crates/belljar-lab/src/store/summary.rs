@@ -1,0 +1,80 @@
+//! What listings need of `run.json`. Reads the rest over, so that records of other versions can be listed
+//! and removed too.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::UNIX_EPOCH;
+
+use belljar_spec::{BackendName, Exit, Mount, OsText, RunId, StopReason, Usage};
+use rustix::fs::{Mode, OFlags};
+use serde::Deserialize;
+
+use crate::home::Home;
+use crate::ledger::command_line;
+
+/// Arguments, variables and an attestation fit many times.
+const MOST_BYTES: u64 = 64 << 20;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Summary {
+    pub(crate) id: RunId,
+    pub(crate) name: Option<String>,
+    pub(crate) backend: BackendName,
+    pub(crate) command: String,
+    pub(crate) workspace: Option<OsText>,
+    pub(crate) outcome: Option<End>,
+    /// When the file was last written: where there is an outcome, when the run stopped.
+    pub(crate) written_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct End {
+    pub(crate) reason: StopReason,
+    pub(crate) exit: Exit,
+    #[serde(default)]
+    pub(crate) usage: Usage,
+}
+
+#[derive(Deserialize)]
+struct Record {
+    id: RunId,
+    backend: BackendName,
+    spec: Spec,
+    #[serde(default)]
+    outcome: Option<End>,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    command: Vec<OsText>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    workspace: Option<Mount>,
+}
+
+impl Summary {
+    pub(crate) fn read(home: &Home, id: &RunId) -> io::Result<Self> {
+        let path = home.run_dir(id).join("run.json");
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let written = file.metadata().and_then(|metadata| metadata.modified());
+        let mut text = Vec::new();
+        Read::by_ref(&mut file).take(MOST_BYTES).read_to_end(&mut text)?;
+        let record: Record = serde_json::from_slice(&text)?;
+        if record.id != *id {
+            let why = format!("the record is of run {}", record.id);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let since_epoch = written.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Ok(Self {
+            id: record.id,
+            name: record.spec.name,
+            backend: record.backend,
+            command: command_line(&record.spec.command),
+            workspace: record.spec.workspace.map(|mount| mount.source),
+            outcome: record.outcome,
+            written_ms: since_epoch.and_then(|time| u64::try_from(time.as_millis()).ok()),
+        })
+    }
+}

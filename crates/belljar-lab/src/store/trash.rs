@@ -1,0 +1,123 @@
+//! What is on its way out.
+//!
+//! A removal first moves the tree here, then tells the ledger, then removes the tree. Wherever that was cut
+//! short, [`empty`] finishes it. A whole run lies here as `<id>`, a part of one as `<id>-<part>`; where
+//! that is taken, a number follows.
+
+use std::io;
+use std::path::PathBuf;
+
+use belljar_spec::RunId;
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use crate::home::Home;
+use crate::ledger::{Ledger, LedgerError};
+use crate::tree::{self, TreeError};
+
+/// What goes when a sandbox is no longer kept; the record stays.
+pub(super) const PARTS: &[&str] = &["home", "upper", "checkpoints"];
+
+/// Leftovers of removals that were cut short; more than these are a sign of something else.
+const MOST_OF_ONE_NAME: u32 = 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrashError {
+    #[error("cannot move {} to the trash", .path.display())]
+    Move {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot read the trash {}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+}
+
+/// Finishes every removal that was cut short; says how many. Goes on after a failure, and tells the first.
+pub fn empty(home: &Home) -> Result<usize, TrashError> {
+    let trash = home.trash();
+    let failed = |error| TrashError::Read { path: trash.clone(), error };
+    let mut finished = 0;
+    let mut first_failure = None;
+    let mut ledger = None;
+    for entry in std::fs::read_dir(&trash).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let done = tell_ledger(home, &mut ledger, &entry.file_name())
+            .and_then(|()| Ok(tree::remove(&entry.path())?));
+        match done {
+            Ok(()) => finished += 1,
+            Err(error) => {
+                first_failure.get_or_insert(error);
+            }
+        }
+    }
+    first_failure.map_or(Ok(finished), Err)
+}
+
+/// The removal may have been cut short before the ledger knew of it.
+fn tell_ledger(
+    home: &Home,
+    ledger: &mut Option<Ledger>,
+    name: &std::ffi::OsStr,
+) -> Result<(), TrashError> {
+    let Some((id, rest)) = name.to_str().and_then(|name| name.split_at_checked(16)) else {
+        return Ok(());
+    };
+    let Ok(id) = id.parse::<RunId>() else { return Ok(()) };
+    let ledger = match ledger {
+        Some(ledger) => ledger,
+        None => ledger.insert(Ledger::open(home)?),
+    };
+    if rest.starts_with('-') {
+        ledger.set_sandbox_gone(&id)?;
+    } else if std::fs::symlink_metadata(home.run_dir(&id)).is_err() {
+        ledger.remove(&[id])?;
+    }
+    Ok(())
+}
+
+/// Moves a whole run here. `None`: it had no directory.
+pub(super) fn take_run(home: &Home, id: &RunId) -> Result<Option<PathBuf>, TrashError> {
+    take(home, home.run_dir(id), id.as_str())
+}
+
+/// Moves a part of a run here, if it has it.
+pub(super) fn take_part(
+    home: &Home,
+    id: &RunId,
+    part: &str,
+) -> Result<Option<PathBuf>, TrashError> {
+    take(home, home.run_dir(id).join(part), &format!("{id}-{part}"))
+}
+
+fn take(home: &Home, path: PathBuf, name: &str) -> Result<Option<PathBuf>, TrashError> {
+    for count in 0..MOST_OF_ONE_NAME {
+        let name = if count == 0 { name.to_owned() } else { format!("{name}.{count}") };
+        let target = home.trash().join(name);
+        // Nothing that lies there is replaced: not even an empty directory.
+        match move_to_new(&path, &target) {
+            Ok(()) => return Ok(Some(target)),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(TrashError::Move { path, error: errno.into() }),
+        }
+    }
+    Err(TrashError::Move { path, error: Errno::EXIST.into() })
+}
+
+fn move_to_new(path: &std::path::Path, target: &std::path::Path) -> Result<(), Errno> {
+    use rustix::fs::{CWD, renameat, renameat_with};
+    match renameat_with(CWD, path, CWD, target, RenameFlags::NOREPLACE) {
+        // Not every file system knows the flag. A plain rename replaces an empty directory at most.
+        Err(Errno::INVAL | Errno::NOSYS) => renameat(CWD, path, CWD, target),
+        done => done,
+    }
+}

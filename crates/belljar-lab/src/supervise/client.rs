@@ -1,0 +1,342 @@
+//! The connections to this run's supervisor.
+//!
+//! Whoever connects has the same user as the home's owner, and could do all this by hand; still no
+//! connection can make the supervisor grow or stop: windows bound what waits, and a frame that makes no
+//! sense ends the connection, not the run.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use belljar_spec::BUILD;
+use belljar_spec::RunId;
+use belljar_spec::wire::control::{
+    CONTROL_MAX, CONTROL_MIN, ClientHello, ControlError, FromSupervisor, Streams, TaskStreams,
+    ToSupervisor,
+};
+use belljar_spec::wire::mux::parse;
+use belljar_spec::wire::{Arrival, Flow, FrameKey, Mux, Side};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::readiness::wait_until;
+
+/// A connection that reads nothing is given up when this much waits for it besides its streams.
+const MOST_WAITING: usize = 1024 * 1024;
+/// Before the loop looks at everything else again.
+const READS_AT_ONCE: usize = 16;
+/// Connections at once; one more is closed again.
+const MOST_CLIENTS: usize = 128;
+
+/// Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ClientId(u64);
+
+/// What a connection brought.
+#[derive(Debug)]
+pub(super) enum Brought {
+    Request(ToSupervisor),
+    Data { stream: u32, bytes: Vec<u8> },
+    End { stream: u32 },
+    Reset { stream: u32 },
+    Closed,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    fd: OwnedFd,
+    mux: Mux,
+    greeted: bool,
+    /// Came with a request that was waited for.
+    early: Vec<Brought>,
+}
+
+impl Connection {
+    pub(crate) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd, mux: Mux::new(Side::Init), greeted: false, early: Vec::new() })
+    }
+
+    /// Waits for the next request; for a supervisor that does nothing else yet.
+    pub(crate) fn next_request(&mut self, within: Duration) -> Option<ToSupervisor> {
+        let until = Instant::now() + within;
+        while Instant::now() < until {
+            let mut brought = Vec::new();
+            self.read(None, &mut brought);
+            let mut brought = brought.into_iter();
+            match brought.next() {
+                Some(Brought::Request(request)) => {
+                    self.early = brought.collect();
+                    return Some(request);
+                }
+                Some(_) => return None,
+                None => {}
+            }
+            self.flush();
+            let mut fds = [self.poll_fd()];
+            wait_until(&mut fds, Some(until)).ok()?;
+        }
+        None
+    }
+
+    pub(crate) fn say(&mut self, message: &FromSupervisor) {
+        let _ = self.mux.send(message); // none of ours is too long
+        self.flush();
+    }
+
+    /// Gives the other end a moment to take what was said last.
+    pub(crate) fn finish(&mut self, within: Duration) {
+        let until = Instant::now() + within;
+        self.flush();
+        while !self.mux.outgoing().is_empty() && Instant::now() < until {
+            let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
+            if wait_until(&mut fds, Some(until)).is_err() {
+                return;
+            }
+            self.flush();
+        }
+    }
+
+    /// The streams that a request names, as this end has them.
+    fn open_streams(&mut self, task: u32, streams: Streams) -> Result<(), ControlError> {
+        let bad = |why: &str| ControlError::BadTask { task, why: why.to_owned() };
+        let numbers = TaskStreams::of(task).ok_or_else(|| bad("its number is too high"))?;
+        let mut open = |stream, flow| {
+            self.mux.open_for(stream, flow).map_err(|_| bad("it is running already"))
+        };
+        match streams {
+            Streams::Unwatched => Ok(()),
+            Streams::Terminal(_) => open(numbers.stdin, Flow::BothWays),
+            Streams::Output => {
+                open(numbers.stdout, Flow::Outgoing)?;
+                open(numbers.stderr, Flow::Outgoing)
+            }
+            Streams::InputAndOutput => {
+                open(numbers.stdin, Flow::Incoming)?;
+                open(numbers.stdout, Flow::Outgoing)?;
+                open(numbers.stderr, Flow::Outgoing)
+            }
+        }
+    }
+
+    /// The task never was, or is over: both ends forget its streams.
+    pub(super) fn forget_streams(&mut self, task: u32) {
+        if let Some(TaskStreams { stdin, stdout, stderr }) = TaskStreams::of(task) {
+            for stream in [stdin, stdout, stderr] {
+                self.mux.forget(stream);
+            }
+        }
+    }
+
+    fn poll_fd(&self) -> PollFd<'_> {
+        let waiting = !self.mux.outgoing().is_empty();
+        let events = if waiting { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        PollFd::new(&self.fd, events)
+    }
+
+    fn flush(&mut self) {
+        while !self.mux.outgoing().is_empty() {
+            match rustix::io::write(&self.fd, self.mux.outgoing()) {
+                Ok(length) => self.mux.sent(length),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    let length = self.mux.outgoing().len();
+                    self.mux.sent(length); // the read side tells that it is closed
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, run: Option<RunId>, brought: &mut Vec<Brought>) {
+        let mut buffer = [0; 16 * 1024];
+        for _ in 0..READS_AT_ONCE {
+            match rustix::io::read(&self.fd, &mut buffer) {
+                Ok(length) if length > 0 => self.mux.push(&buffer[..length]),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return,
+                _ => return brought.push(Brought::Closed),
+            }
+            loop {
+                match self.mux.next_arrival() {
+                    Ok(None) => break,
+                    Ok(Some(Arrival::Data { stream, bytes })) => {
+                        brought.push(Brought::Data { stream, bytes });
+                    }
+                    Ok(Some(Arrival::End { stream })) => brought.push(Brought::End { stream }),
+                    Ok(Some(Arrival::Reset { stream })) => {
+                        self.mux.end(stream);
+                        brought.push(Brought::Reset { stream });
+                    }
+                    Ok(Some(Arrival::Message(message))) => match parse(&message) {
+                        Ok(ToSupervisor::Hello(hello)) if !self.greeted => {
+                            if !self.greet(&hello, run) {
+                                return brought.push(Brought::Closed);
+                            }
+                        }
+                        Ok(request) if self.greeted => brought.extend(self.prepare_for(request)),
+                        _ => return brought.push(Brought::Closed),
+                    },
+                    Err(_) => return brought.push(Brought::Closed),
+                }
+            }
+        }
+    }
+
+    /// A request's streams have to be known before their first bytes are read.
+    fn prepare_for(&mut self, request: ToSupervisor) -> Option<Brought> {
+        let opened = match &request {
+            ToSupervisor::Exec(exec) => Some((exec.task, exec.streams)),
+            ToSupervisor::Attach { streams } => Some((0, *streams)),
+            ToSupervisor::Launch(launch) => Some((0, launch.streams)),
+            _ => None,
+        };
+        let refused = opened
+            .and_then(|(task, streams)| self.open_streams(task, streams).err().map(|e| (task, e)));
+        match refused {
+            None => Some(Brought::Request(request)),
+            Some((task, error)) => {
+                self.say(&FromSupervisor::TaskRefused { task, error });
+                None
+            }
+        }
+    }
+
+    fn greet(&mut self, hello: &ClientHello, run: Option<RunId>) -> bool {
+        let Some(key) = FrameKey::from_hex(&hello.key) else { return false };
+        self.mux.rekey(&key);
+        self.greeted = true;
+        let (ours, theirs) = (BUILD.to_owned(), hello.build.clone());
+        let refusal = if hello.max < CONTROL_MIN || hello.min > CONTROL_MAX {
+            Some(ControlError::Protocol { min: CONTROL_MIN, max: CONTROL_MAX })
+        } else if run.is_none() && ours != theirs {
+            // What is launched is decided by the client; both have to mean the same by it.
+            Some(ControlError::OtherBuild { ours: theirs, theirs: ours.clone() })
+        } else {
+            None
+        };
+        let version = hello.max.min(CONTROL_MAX);
+        self.say(&FromSupervisor::Hello { version, build: ours, run });
+        match refusal {
+            None => true,
+            Some(error) => {
+                self.say(&FromSupervisor::Refused(error));
+                self.finish(Duration::from_secs(1));
+                false
+            }
+        }
+    }
+}
+
+/// All connections.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    open: BTreeMap<ClientId, Connection>,
+    last: u64,
+}
+
+impl Clients {
+    /// `None`: there are too many.
+    pub(super) fn add(&mut self, connection: Connection) -> Option<ClientId> {
+        if self.open.len() >= MOST_CLIENTS {
+            return None;
+        }
+        self.last += 1;
+        let id = ClientId(self.last);
+        self.open.insert(id, connection);
+        Some(id)
+    }
+
+    pub(super) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        fds.extend(self.open.values().map(Connection::poll_fd));
+    }
+
+    pub(super) fn read(&mut self, run: RunId) -> Vec<(ClientId, Brought)> {
+        let mut all = Vec::new();
+        for (id, connection) in &mut self.open {
+            let mut brought = std::mem::take(&mut connection.early);
+            connection.read(Some(run), &mut brought);
+            all.extend(brought.into_iter().map(|what| (*id, what)));
+        }
+        all
+    }
+
+    pub(super) fn say(&mut self, client: ClientId, message: &FromSupervisor) {
+        let Some(connection) = self.open.get_mut(&client) else { return };
+        if connection.mux.outgoing().len() > MOST_WAITING {
+            // It asks and asks, and reads nothing. The next read finds it closed.
+            let _ = rustix::net::shutdown(&connection.fd, rustix::net::Shutdown::Both);
+            return;
+        }
+        connection.say(message);
+    }
+
+    pub(super) fn get(&mut self, client: ClientId) -> Option<&mut Connection> {
+        self.open.get_mut(&client)
+    }
+
+    pub(super) fn remove(&mut self, client: ClientId) {
+        self.open.remove(&client);
+    }
+
+    /// How much was taken; `None` if the client is gone or takes no more of this stream.
+    pub(super) fn send_data(&mut self, id: ClientId, stream: u32, bytes: &[u8]) -> Option<usize> {
+        let connection = self.open.get_mut(&id)?;
+        connection.mux.may_send(stream).then(|| {
+            let taken = connection.mux.send_data(stream, bytes);
+            connection.flush();
+            taken
+        })
+    }
+
+    pub(super) fn consumed(&mut self, client: ClientId, stream: u32, count: usize) {
+        if let Some(connection) = self.open.get_mut(&client) {
+            connection.mux.consumed(stream, count);
+        }
+    }
+
+    /// The end of a task: of its streams, then the word about it.
+    pub(super) fn end_task(&mut self, client: ClientId, task: u32, message: &FromSupervisor) {
+        if let (Some(connection), Some(streams)) =
+            (self.open.get_mut(&client), TaskStreams::of(task))
+        {
+            for stream in [streams.stdin, streams.stdout, streams.stderr] {
+                connection.mux.end(stream);
+            }
+        }
+        self.say(client, message);
+        if let Some(connection) = self.open.get_mut(&client) {
+            connection.forget_streams(task);
+        }
+    }
+
+    /// For a supervisor whose run is over: only how far the others have read matters now.
+    pub(super) fn take_windows(&mut self) {
+        let mut gone = Vec::new();
+        for (id, connection) in &mut self.open {
+            let mut brought = Vec::new();
+            connection.read(None, &mut brought);
+            if brought.iter().any(|what| matches!(what, Brought::Closed)) {
+                gone.push(*id);
+            }
+        }
+        for id in gone {
+            self.open.remove(&id);
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.open.values_mut().for_each(Connection::flush);
+    }
+
+    /// The last thing that is said to everybody.
+    pub(crate) fn dismiss(mut self, message: &FromSupervisor) {
+        for connection in self.open.values_mut() {
+            connection.say(message);
+        }
+        for connection in self.open.values_mut() {
+            connection.finish(Duration::from_secs(2));
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! The loop.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use belljar_backend::Started;
+use belljar_spec::wire::control::{Bond, FromSupervisor, Keep};
+use belljar_spec::wire::{ToInit, WireError};
+use belljar_spec::{EventKind, Expectation, Plan, RunState};
+use rustix::event::{PollFd, PollFlags};
+use serde_json::json;
+
+use super::channel::{COMMAND, News, lie};
+use super::client::Clients;
+use super::disk::Disk;
+use super::door::Door;
+use super::farewell::{Farewell, Farewells};
+use super::outlet::CHUNK;
+use super::outside::Signals;
+use super::readiness::{is_readable, wait_until};
+use super::state::{self, State, Stopping};
+use super::task::{End, Ended, Phase, Task};
+use super::terminal::RawTerminal;
+use super::{Inside, Orders, SuperviseError, Supervised, libc_signal};
+use crate::record::{RecordError, Recorder};
+
+/// How often a kept sandbox that was asked to stop is looked at.
+const QUIET_LOOK: Duration = Duration::from_millis(20);
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// A command that writes without pause, in small pieces, would wake this loop for each of them. After a
+/// few such turns a moment is waited, in which its pipe fills.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    turns: u32,
+}
+
+impl Pace {
+    const MOMENT: Duration = Duration::from_micros(50);
+    const TURNS: u32 = 8;
+    /// More than this at once is worth a turn.
+    const ENOUGH: usize = CHUNK / 4;
+
+    fn next(&mut self, said: usize) -> Option<Duration> {
+        self.turns = match said {
+            0 => 0,
+            _ => self.turns.saturating_add(1),
+        };
+        (self.turns > Self::TURNS && said < Self::ENOUGH).then_some(Self::MOMENT)
+    }
+}
+
+pub(super) struct Run<'a> {
+    pub(super) started: &'a mut Started,
+    pub(super) plan: &'a Plan,
+    pub(super) expectation: &'a Expectation,
+    pub(super) recorder: &'a mut Recorder,
+    pub(super) orders: Orders,
+    pub(super) inside: Inside,
+    pub(super) signals: Signals,
+    pub(super) terminal: Option<RawTerminal>,
+    pub(super) tasks: BTreeMap<u32, Task>,
+    pub(super) next_exec: u32,
+    pub(super) door: Option<Door>,
+    pub(super) clients: Clients,
+    pub(super) bonded_to: Option<super::client::ClientId>,
+    pub(super) state: State,
+    pub(super) disk: Disk,
+    pub(super) sampled: Instant,
+    pub(super) buffer: Box<[u8]>,
+    pub(super) pace: Pace,
+    pub(super) pause: Option<Duration>,
+    /// Commands that are over, whose time limit still holds for what they left running.
+    pub(super) lingering: BTreeMap<u32, Instant>,
+    /// The run's own command ended just now, and the sandbox stays.
+    pub(super) command_is_over: bool,
+    pub(super) supervised: Supervised,
+}
+
+impl Run<'_> {
+    /// Until the sandbox is over and everything it said is recorded.
+    pub(super) fn follow(&mut self) {
+        while !(self.state.is_over() && self.tasks.values().all(Task::is_recorded)) {
+            if let Err(error) = self.wait().and_then(|()| self.keep_disk()) {
+                self.cannot_go_on(error);
+            }
+            self.take_signals();
+            if let Err(error) = self.turn() {
+                self.cannot_go_on(error.into());
+            }
+            self.keep_time();
+            self.finish_tasks();
+            self.flush();
+        }
+    }
+
+    /// What has to be recorded as it goes.
+    fn turn(&mut self) -> Result<(), RecordError> {
+        self.take_messages()?;
+        self.take_requests()?;
+        let mut said = 0;
+        // Asked before the last look: what was written before the end is then found.
+        let emptied = self.state.is_over() && self.nothing_is_left();
+        let command_is_over = std::mem::take(&mut self.command_is_over);
+        for task in self.tasks.values_mut() {
+            let emptied = emptied || (command_is_over && task.exec == COMMAND);
+            if emptied {
+                task.read_the_rest();
+            }
+            said += task.move_bytes(
+                &mut self.buffer,
+                self.inside.channel(),
+                &mut self.clients,
+                &mut *self.recorder,
+            )?;
+            if emptied {
+                task.give_up();
+            }
+        }
+        let now = Instant::now();
+        if said > 0 {
+            self.state.something_happened(now);
+        }
+        self.pause = self.pace.next(said);
+        if self.recorder.is_sound() {
+            self.recorder.tick(now)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever holds a command's streams now is not of this run, and what it writes not of the record: a
+    /// descriptor can be handed to somebody else.
+    fn nothing_is_left(&self) -> bool {
+        self.started.end().is_none_or(is_readable)
+    }
+
+    fn flush(&mut self) {
+        if let Some(channel) = self.inside.channel() {
+            channel.flush();
+        }
+        self.clients.flush();
+    }
+
+    fn wait(&self) -> Result<(), SuperviseError> {
+        if let Some(pause) = self.pause {
+            std::thread::sleep(pause);
+        }
+        let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
+        let end = self.started.end().filter(|_| self.state.is_over() && !self.nothing_is_left());
+        fds.extend(end.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
+        if !self.state.is_over() {
+            fds.extend(self.inside.channel_ref().map(|channel| channel.poll_fd()));
+            fds.extend(self.disk.poll_fd());
+            fds.extend(self.door.as_ref().and_then(Door::poll_fd));
+        }
+        self.clients.watch(&mut fds);
+        for task in self.tasks.values() {
+            task.watch(self.inside.channel_ref(), &mut fds);
+        }
+        wait_until(&mut fds, self.next_moment())
+    }
+
+    fn next_moment(&self) -> Option<Instant> {
+        let recorded = self.recorder.next_flush();
+        if self.state.is_over() {
+            return recorded;
+        }
+        let quiet = self.waits_for_quiet().then(|| Instant::now() + QUIET_LOOK);
+        let deadlines = self
+            .tasks
+            .values()
+            .flat_map(|task| [task.deadline, task.give_up_at])
+            .flatten()
+            .chain(self.lingering.values().copied());
+        [
+            self.state.next_moment(),
+            self.disk.first_look(),
+            recorded,
+            quiet,
+            self.door.as_ref().and_then(Door::shut_until),
+            Some(self.sampled + SAMPLE_EVERY),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(deadlines)
+        .min()
+    }
+
+    /// The first request to end is passed on, the second one ends.
+    fn take_signals(&mut self) {
+        for signal in self.signals.take() {
+            match signal {
+                libc_signal::CHLD => {}
+                libc_signal::WINCH => {
+                    if let (Some(terminal), Some(channel)) = (&self.terminal, self.inside.channel())
+                    {
+                        channel.resize(COMMAND, terminal.size());
+                    }
+                }
+                signal => self.asked_to_stop(signal),
+            }
+        }
+        if let Some(status) = self.started.host_child().and_then(|child| child.try_wait())
+            && !self.state.is_over()
+        {
+            self.end_task(COMMAND, End::Exited(status));
+        }
+    }
+
+    pub(super) fn asked_to_stop(&mut self, signal: i32) {
+        match self.state.asked_to_stop(signal, Instant::now()) {
+            state::Reaction::Forward => self.inside.signal_command(self.started, signal),
+            state::Reaction::ForwardToAll => self.inside.signal_all(self.started, signal),
+            state::Reaction::Kill => self.started.kill(),
+        }
+        if self.state.is_stopping() {
+            self.orders.live.say(RunState::Stopping);
+        }
+    }
+
+    fn take_messages(&mut self) -> Result<(), RecordError> {
+        if self.state.is_over() {
+            return Ok(());
+        }
+        let Some(channel) = self.inside.channel() else { return Ok(()) };
+        match channel.read() {
+            Ok(news) => {
+                for item in news {
+                    if let Err(error) = self.take(item)? {
+                        self.tampered(error);
+                        break;
+                    }
+                }
+            }
+            Err(error) => self.tampered(error),
+        }
+        Ok(())
+    }
+
+    fn tampered(&mut self, error: WireError) {
+        self.supervised.tampered = Some(error);
+        self.end();
+    }
+
+    /// The inner result is about PID 1: news that make no sense.
+    fn take(&mut self, news: News) -> Result<Result<(), WireError>, RecordError> {
+        let unknown = || Ok(Err(lie("news of a command that was never asked for")));
+        match news {
+            News::Data { stream, bytes } => {
+                self.state.something_happened(Instant::now());
+                let Inside::Init(channel) = &mut self.inside else { return unknown() };
+                match self.tasks.values_mut().find(|task| task.has_stream(stream)) {
+                    Some(task) => task.take_output(
+                        stream,
+                        &bytes,
+                        channel,
+                        &mut self.clients,
+                        &mut *self.recorder,
+                    )?,
+                    None => channel.consumed(stream, bytes.len()), // of a command that is forgotten
+                }
+            }
+            News::End { stream } => {
+                if let Some(task) = self.tasks.values_mut().find(|task| task.has_stream(stream)) {
+                    task.end_output(stream);
+                }
+            }
+            News::Reset { stream } => {
+                let tasks = self.tasks.values_mut();
+                for input in tasks.filter_map(|task| task.input.as_mut()) {
+                    if input.goes_to(stream) {
+                        input.close();
+                    }
+                }
+            }
+            News::AttestedShort { exec, attestation } => {
+                return self.attested(exec, &attestation);
+            }
+            News::NotPrepared { exec, step, why } => {
+                let why = format!("{step}: {why}");
+                return self.never_began(exec, belljar_spec::ExecFailure::Other { why });
+            }
+            News::Started { exec } => match self.tasks.get(&exec) {
+                Some(task) => {
+                    if let Some(follower) = task.follower {
+                        let message = FromSupervisor::TaskStarted { task: follower.task, exec };
+                        self.clients.say(follower.client, &message);
+                    }
+                }
+                None => return unknown(),
+            },
+            News::NotExecuted { exec, failure } => return self.never_began(exec, failure),
+            News::Exited { exec, status } => {
+                if !self.tasks.contains_key(&exec) {
+                    return unknown();
+                }
+                self.end_task(exec, End::Exited(status));
+            }
+            News::DeadlinePassed => {
+                self.supervised.stopping = Some(Stopping::Deadline);
+                self.end();
+            }
+            News::Attested(_) => return Ok(Err(lie("a second attestation"))),
+            News::Gone => self.end(),
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) fn never_began(
+        &mut self,
+        exec: u32,
+        failure: belljar_spec::ExecFailure,
+    ) -> Result<Result<(), WireError>, RecordError> {
+        if !self.tasks.contains_key(&exec) {
+            return Ok(Err(lie("news of a command that was never asked for")));
+        }
+        if exec == COMMAND {
+            self.supervised.failure = Some(failure.clone());
+        }
+        self.end_task(exec, End::NotExecuted(failure));
+        Ok(Ok(()))
+    }
+
+    /// A command ended. The run's own takes everything with it, unless the sandbox is to stay.
+    fn end_task(&mut self, exec: u32, end: End) {
+        let Some(task) = self.tasks.get_mut(&exec) else { return };
+        if exec == COMMAND
+            && let End::Exited(status) = end
+        {
+            self.supervised.status = Some(status);
+        }
+        let asked = task.ended == Some(Ended::Asked);
+        task.phase = Phase::Over(end);
+        if let Some(deadline) = task.deadline.take() {
+            self.lingering.insert(exec, deadline);
+        }
+        if let Some(input) = &mut task.input {
+            input.close();
+        }
+        if exec != COMMAND
+            && asked
+            && let Some(channel) = self.inside.channel()
+        {
+            channel.say(&ToInit::KillTree { exec }); // what it left running goes too
+        }
+        let stays = self.orders.keep == Keep::UntilStopped
+            && matches!(self.inside, Inside::Init(_))
+            && self.supervised.failure.is_none();
+        match (exec, stays) {
+            (COMMAND, false) => self.end(),
+            // What it left in the background may hold its pipes for ever, and is no longer listened to.
+            (COMMAND, true) => self.command_is_over = true,
+            _ => {}
+        }
+    }
+
+    /// The sandbox is over, and with it everything inside; what was written before is still carried.
+    pub(super) fn end(&mut self) {
+        if self.state.is_over() {
+            return;
+        }
+        self.supervised.stopping = self.supervised.stopping.or(self.state.stopping());
+        self.started.sample();
+        self.started.kill();
+        self.state.end();
+        self.orders.live.say(RunState::Stopping);
+        self.door = None;
+        for task in self.tasks.values_mut() {
+            if task.is_running() {
+                task.phase = Phase::Over(End::Gone);
+            }
+            task.deadline = None;
+            task.input = None;
+            task.sandbox_is_gone();
+        }
+    }
+
+    /// What cannot be recorded, or watched, does not go on.
+    fn cannot_go_on(&mut self, error: SuperviseError) {
+        self.supervised.broken.get_or_insert(error);
+        self.end();
+        for task in self.tasks.values_mut() {
+            task.give_up();
+        }
+    }
+
+    /// Tells of commands whose last byte has been passed on.
+    fn finish_tasks(&mut self) {
+        if self.state.is_over() {
+            return; // they are told when the run's end is on disk
+        }
+        let finished: Vec<u32> =
+            self.tasks.values().filter(|task| task.is_finished()).map(|task| task.exec).collect();
+        for exec in finished {
+            if let Some(task) = self.tasks.remove(&exec)
+                && let Err(error) = self.close_task(task)
+            {
+                self.cannot_go_on(error.into());
+            }
+        }
+    }
+
+    /// Its end is recorded, then told.
+    fn close_task(&mut self, mut task: Task) -> Result<(), RecordError> {
+        self.record_end(&mut task)?;
+        if let (Some(follower), Some(message)) = (task.follower, task.last_word()) {
+            self.clients.end_task(follower.client, follower.task, &message);
+        }
+        Ok(())
+    }
+
+    fn record_end(&mut self, task: &mut Task) -> Result<(), RecordError> {
+        if self.recorder.is_sound() {
+            if let Some(work) = task.unrecorded.take() {
+                self.record_work(task.exec, work)?; // it never came to run
+            }
+            self.recorder.end_exec(task.exec)?;
+            let mut data = json!({ "exec": task.exec, "exit": task.exit() });
+            if let Phase::Over(End::NotExecuted(failure)) = &task.phase {
+                data["failure"] = json!(self.recorder.secrets().mask_failure(failure));
+            }
+            self.recorder.event(EventKind::ExecExit, &data)?;
+        }
+        if task.exec == COMMAND {
+            (self.supervised.stdout, self.supervised.stderr) =
+                (task.stdout.captured(), task.stderr.captured());
+        }
+        Ok(())
+    }
+
+    /// A kept sandbox that was asked to stop ends as soon as nothing runs in it.
+    fn waits_for_quiet(&self) -> bool {
+        self.orders.keep == Keep::UntilStopped && self.state.is_stopping()
+    }
+
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        match self.state.due(now) {
+            state::Due::Nothing => {}
+            state::Due::AskToStop => {
+                self.inside.signal_all(self.started, libc_signal::TERM);
+                self.orders.live.say(RunState::Stopping);
+            }
+            state::Due::Kill => self.started.kill(),
+        }
+        if self.state.is_over() {
+            return;
+        }
+        if self.waits_for_quiet() && self.started.is_quiet() {
+            self.end();
+        }
+        if now >= self.sampled + SAMPLE_EVERY {
+            self.sampled = now;
+            self.started.sample();
+        }
+        let mut overdue = Vec::new();
+        for task in self.tasks.values_mut() {
+            if task.deadline.is_some_and(|at| now >= at) {
+                task.deadline = None;
+                task.end(Ended::Deadline);
+                overdue.push(task.exec);
+            }
+            if task.give_up_at.is_some_and(|at| now >= at) {
+                task.stop_waiting(self.inside.channel());
+            }
+        }
+        self.lingering.retain(|exec, at| {
+            let is_over = now >= *at;
+            overdue.extend(is_over.then_some(*exec));
+            !is_over
+        });
+        if let Some(channel) = self.inside.channel() {
+            for exec in overdue {
+                channel.say(&ToInit::KillTree { exec });
+            }
+        }
+    }
+
+    fn keep_disk(&mut self) -> Result<(), SuperviseError> {
+        if self.state.is_over() {
+            return Ok(());
+        }
+        let full = self
+            .disk
+            .look(Instant::now())
+            .map_err(|error| SuperviseError::Step("watch the disk", error))?;
+        if full {
+            self.supervised.stopping = Some(Stopping::DiskFull);
+            self.started.kill();
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self, begun: Instant) -> Supervised {
+        let mut farewells = Vec::new();
+        for mut task in std::mem::take(&mut self.tasks).into_values() {
+            if let Err(error) = self.record_end(&mut task) {
+                self.supervised.broken.get_or_insert(error.into());
+            }
+            farewells.push(Farewell { message: task.last_word(), task });
+        }
+        let Self { mut supervised, terminal, clients, orders, signals, .. } = self;
+        drop(terminal); // the caller's terminal as it was, before anything is said
+        supervised.kept = orders.keep == Keep::UntilStopped;
+        supervised.farewells = Some(Farewells { clients, tasks: farewells, signals });
+        supervised.usage.wall_ms = begun.elapsed().as_millis() as u64;
+        supervised
+    }
+
+    /// Whether a connection's end is the end of what it started.
+    pub(super) fn let_client_go(&mut self, client: super::client::ClientId) {
+        self.clients.remove(client);
+        for task in self.tasks.values_mut() {
+            if task.follower.is_none_or(|follower| follower.client != client) {
+                continue;
+            }
+            task.unfollow(self.inside.channel());
+            if task.bond == Bond::EndsWithConnection && task.is_running() {
+                task.end(Ended::Asked);
+                if task.exec != COMMAND
+                    && let Some(channel) = self.inside.channel()
+                {
+                    channel.say(&ToInit::KillTree { exec: task.exec });
+                }
+            }
+        }
+        if self.bonded_to == Some(client) && !self.state.is_over() {
+            self.state.owner_is_gone();
+            self.started.kill();
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! One named reason for every end.
+
+use belljar_spec::{EXIT_DEADLINE, EXIT_NOT_STARTED, Exit, ExitSource, ExitStatus, StopReason};
+
+use super::Supervised;
+use super::state::Stopping;
+
+impl Supervised {
+    /// The reason, and whose exit code it is. Memory is judged from outside.
+    pub(crate) fn judged(&self, oom_kills: u64) -> (StopReason, Exit) {
+        if self.tampered.is_some() {
+            return (StopReason::Tampered, Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Policy));
+        }
+        if self.broken.is_some() {
+            return (StopReason::Error, Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Sandbox));
+        }
+        if let Some(failure) = &self.failure {
+            return (StopReason::Error, Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox));
+        }
+        let by_us =
+            |source| Exit { source, ..self.status.map_or(killed(source), Exit::of_command) };
+        match (self.stopping, self.status) {
+            (Some(Stopping::Deadline), _) => {
+                (StopReason::Deadline, Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline))
+            }
+            (Some(Stopping::DiskFull), _) => (StopReason::Limit, killed(ExitSource::Policy)),
+            (Some(Stopping::Idle), _) => (StopReason::Idle, killed(ExitSource::Deadline)),
+            // A sandbox that waits for commands ends because it is told to.
+            (Some(Stopping::Asked { .. }), status) if self.kept => {
+                let nothing_ran = Exit::of_belljar(0, ExitSource::Sandbox);
+                (StopReason::Stopped, status.map_or(nothing_ran, Exit::of_command))
+            }
+            (_, Some(ExitStatus::Signal(9)) | None) if oom_kills > 0 => {
+                (StopReason::Oom, killed(ExitSource::Oom))
+            }
+            (Some(Stopping::Asked { .. }), Some(ExitStatus::Signal(_)) | None) => {
+                (StopReason::Stopped, by_us(ExitSource::Command))
+            }
+            (_, Some(ExitStatus::Code(code))) => {
+                (StopReason::Exited, Exit::of_command(ExitStatus::Code(code)))
+            }
+            (_, Some(status)) => (StopReason::Signal, Exit::of_command(status)),
+            // PID 1 went away without a word.
+            (_, None) => (StopReason::Lost, killed(ExitSource::Sandbox)),
+        }
+    }
+}
+
+fn killed(source: ExitSource) -> Exit {
+    Exit { code: None, signal: Some(9), source }
+}

@@ -1,0 +1,45 @@
+//! Belljar's own work inside a sandbox: a tree of files out, or in.
+//!
+//! Done by a process that is locked down like any command and has its user and its limits, so that it
+//! can reach exactly what a command could. It runs no program of the sandbox.
+
+mod pack;
+#[cfg(test)]
+mod tests;
+mod unpack;
+
+use belljar_spec::text::escape;
+use belljar_spec::wire::Work;
+
+use crate::sys::signal;
+
+/// Does it, over standard input and output. The answer is the exit code.
+pub(super) fn work(work: &Work) -> i32 {
+    // Who stops reading gets an error returned, not our death.
+    signal::ignore_broken_pipe();
+    let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+    match work {
+        Work::Program { .. } | Work::Nothing => 0,
+        Work::Pack { path } => match pack::pack(path.as_path(), stdout) {
+            Ok(()) => 0,
+            Err(error) => {
+                complain(&crate::chain(&error));
+                1
+            }
+        },
+        Work::Unpack { path } => match unpack::unpack(path.as_path(), stdin, complain) {
+            Ok(unpack::Outcome::Whole) => 0,
+            Ok(unpack::Outcome::WithFailures) => 1,
+            Err(error) => {
+                complain(&crate::chain(&error));
+                1
+            }
+        },
+    }
+}
+
+/// A line on standard error. Names are hostile, so nothing in it moves a cursor.
+fn complain(message: &str) {
+    let line = format!("{}\n", escape(message.as_bytes()));
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes()); // nobody else could be told
+}

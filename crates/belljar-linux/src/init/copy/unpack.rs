@@ -1,0 +1,404 @@
+//! Makes a tree from what comes through a pipe, as `cp -r` would: directories are merged, files and links
+//! take the place of what was there, nothing changes its owner.
+//!
+//! What has no name of its own in the archive is made at the path itself: its parent must be there. If the
+//! first entry has a name, the path must be a directory.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::OsText;
+use belljar_spec::wire::archive::{ArchiveError, Entry, EntryKind, HEADER, MAX_PATH};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, chmodat, fchmod, futimens, mkdirat,
+    openat, renameat, statat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+const CHUNK: usize = 64 * 1024;
+/// Afterwards only the exit code tells.
+const MOST_MESSAGES: usize = 100;
+/// What a file or directory of ours does not get, as with the usual umask.
+const UMASK: u32 = 0o022;
+
+/// What makes it senseless to go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnpackError {
+    #[error("the copy cannot be read")]
+    Read(#[source] Errno),
+    #[error("the copy was cut off")]
+    Cut,
+    #[error("what arrives is no copy")]
+    Archive(#[from] ArchiveError),
+    #[error("cannot make {path}")]
+    Top {
+        path: OsText,
+        #[source]
+        error: Errno,
+    },
+    #[error("cannot write {path}")]
+    Full {
+        path: OsText,
+        #[source]
+        error: Errno,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Whole,
+    /// They were told.
+    WithFailures,
+}
+
+pub(super) fn unpack(
+    path: &Path,
+    from: BorrowedFd<'_>,
+    complain: impl FnMut(&str),
+) -> Result<Outcome, UnpackError> {
+    let mut input = Input { from, buffer: Vec::new(), start: 0, left: 0 };
+    let mut place = Place { path, top: None, levels: Vec::new(), temporary: 0 };
+    let mut failures = Failures { count: 0, complain };
+    loop {
+        let entry = input.next_entry()?;
+        if entry.kind == EntryKind::End {
+            place.leave_all();
+            return Ok(failures.outcome());
+        }
+        match place.make(&entry, &mut input) {
+            Ok(()) => {}
+            Err(Trouble::Fatal(error)) => return Err(error),
+            Err(Trouble::Entry(error)) => {
+                let path = OsText::from(place.shown(&entry));
+                if matches!(error, Errno::NOSPC | Errno::DQUOT) {
+                    return Err(UnpackError::Full { path, error });
+                }
+                if entry.path.is_empty() {
+                    return Err(UnpackError::Top { path, error });
+                }
+                failures.add(&format!("cannot make {path}: {}", std::io::Error::from(error)));
+            }
+        }
+    }
+}
+
+struct Failures<C> {
+    count: usize,
+    complain: C,
+}
+
+impl<C: FnMut(&str)> Failures<C> {
+    fn add(&mut self, message: &str) {
+        self.count += 1;
+        if self.count <= MOST_MESSAGES {
+            (self.complain)(message);
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        if let Some(more) = self.count.checked_sub(MOST_MESSAGES).filter(|more| *more > 0) {
+            (self.complain)(&format!("and {more} more"));
+        }
+        if self.count == 0 { Outcome::Whole } else { Outcome::WithFailures }
+    }
+}
+
+/// What is wrong with one entry, or with everything.
+enum Trouble {
+    Entry(Errno),
+    Fatal(UnpackError),
+}
+
+impl From<Errno> for Trouble {
+    fn from(error: Errno) -> Self {
+        Self::Entry(error)
+    }
+}
+
+impl From<UnpackError> for Trouble {
+    fn from(error: UnpackError) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+/// The pipe. What an entry's maker did not take is passed over before the next entry.
+struct Input<'a> {
+    from: BorrowedFd<'a>,
+    buffer: Vec<u8>,
+    start: usize,
+    /// Content of the entry at hand.
+    left: u64,
+}
+
+impl Input<'_> {
+    fn next_entry(&mut self) -> Result<Entry, UnpackError> {
+        while self.left > 0 {
+            self.content()?;
+        }
+        loop {
+            if let Some((entry, length)) = Entry::read(&self.buffer[self.start..])? {
+                self.start += length;
+                self.left = entry.size;
+                return Ok(entry);
+            }
+            self.fill()?;
+        }
+    }
+
+    /// The next piece of content; empty when there is no more.
+    fn content(&mut self) -> Result<&[u8], UnpackError> {
+        if self.left == 0 {
+            return Ok(&[]);
+        }
+        if self.start == self.buffer.len() {
+            self.fill()?;
+        }
+        let have = self.buffer.len() - self.start;
+        let take = have.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let piece = &self.buffer[self.start..self.start + take];
+        self.start += take;
+        self.left -= take as u64;
+        Ok(piece)
+    }
+
+    fn fill(&mut self) -> Result<(), UnpackError> {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        let have = self.buffer.len();
+        debug_assert!(have <= HEADER + MAX_PATH);
+        self.buffer.resize(have + CHUNK, 0);
+        let length = loop {
+            match rustix::io::read(self.from, &mut self.buffer[have..]) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        self.buffer.truncate(have + *length.as_ref().unwrap_or(&0));
+        match length {
+            Ok(0) => Err(UnpackError::Cut),
+            Ok(_) => Ok(()),
+            Err(error) => Err(UnpackError::Read(error)),
+        }
+    }
+}
+
+/// Where entries go.
+struct Place<'a> {
+    path: &'a Path,
+    top: Option<OwnedFd>,
+    /// The directories from the top to the one in which the last entry was made.
+    levels: Vec<Level>,
+    temporary: u64,
+}
+
+struct Level {
+    name: Vec<u8>,
+    fd: OwnedFd,
+    /// What it gets when everything is in it: it could not be filled if it had it before.
+    mode: Option<Mode>,
+}
+
+impl Place<'_> {
+    fn make(&mut self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+        if entry.kind == EntryKind::Skipped {
+            return Ok(());
+        }
+        if entry.path.is_empty() {
+            return self.make_top(entry, input);
+        }
+        let (above, name) = match entry.path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&entry.path[..at], &entry.path[at + 1..]),
+            None => (&b""[..], &entry.path[..]),
+        };
+        self.enter(above)?;
+        let temporary = self.temporary_name();
+        let parent = match self.levels.last() {
+            Some(level) => level.fd.as_fd(),
+            None => self.top()?,
+        };
+        let at = At { parent, name: OsStr::from_bytes(name), temporary };
+        match entry.kind {
+            EntryKind::Directory => {
+                let level = at.directory(entry)?;
+                self.levels.push(level);
+                Ok(())
+            }
+            _ => at.file_or_link(entry, input),
+        }
+    }
+
+    fn make_top(&mut self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+        if entry.kind == EntryKind::Directory {
+            match mkdirat(CWD, self.path, filled(entry.mode)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.top()?;
+            return Ok(());
+        }
+        let name = self.path.file_name().ok_or(Errno::ISDIR)?;
+        let above = self.path.parent().filter(|above| !above.as_os_str().is_empty());
+        let parent = open_directory(CWD, above.unwrap_or(Path::new(".")).as_os_str(), Follow::Yes)?;
+        let temporary = self.temporary_name();
+        At { parent: parent.as_fd(), name, temporary }.file_or_link(entry, input)
+    }
+
+    fn top(&mut self) -> Result<BorrowedFd<'_>, Trouble> {
+        if self.top.is_none() {
+            let opened = open_directory(CWD, self.path.as_os_str(), Follow::Yes);
+            let path = || OsText::from(self.path);
+            self.top = Some(opened.map_err(|error| UnpackError::Top { path: path(), error })?);
+        }
+        self.top.as_ref().map(AsFd::as_fd).ok_or(Trouble::Entry(Errno::NOENT))
+    }
+
+    /// Goes to a directory below the top, by the shortest way from where it is.
+    fn enter(&mut self, path: &[u8]) -> Result<(), Trouble> {
+        let names: Vec<&[u8]> =
+            path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        let shared =
+            self.levels.iter().zip(&names).take_while(|(level, name)| level.name == **name).count();
+        self.leave(shared);
+        for name in &names[shared..] {
+            let parent = match self.levels.last() {
+                Some(level) => level.fd.as_fd(),
+                None => self.top()?,
+            };
+            let fd = open_directory(parent, OsStr::from_bytes(name), Follow::No)?;
+            self.levels.push(Level { name: name.to_vec(), fd, mode: None });
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, keep: usize) {
+        while self.levels.len() > keep {
+            let Some(Level { name, mode, .. }) = self.levels.pop() else { return };
+            let parent = self.levels.last().map(|level| &level.fd).or(self.top.as_ref());
+            if let (Some(mode), Some(parent)) = (mode, parent) {
+                // It is there and filled; only its permissions are wider than they were.
+                let _ = chmodat(parent, OsStr::from_bytes(&name), mode, AtFlags::empty());
+            }
+        }
+    }
+
+    fn leave_all(&mut self) {
+        self.leave(0);
+    }
+
+    fn temporary_name(&mut self) -> String {
+        self.temporary += 1;
+        format!(".belljar-copy-{}-{}", std::process::id(), self.temporary)
+    }
+
+    fn shown(&self, entry: &Entry) -> PathBuf {
+        if entry.path.is_empty() {
+            return self.path.to_owned();
+        }
+        self.path.join(OsStr::from_bytes(&entry.path))
+    }
+}
+
+/// One entry's place.
+struct At<'a> {
+    parent: BorrowedFd<'a>,
+    name: &'a OsStr,
+    temporary: String,
+}
+
+impl At<'_> {
+    fn directory(&self, entry: &Entry) -> Result<Level, Trouble> {
+        let made = match mkdirat(self.parent, self.name, filled(entry.mode)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let fd = open_directory(self.parent, self.name, Follow::No)?;
+        let mode = (made && entry.mode & 0o700 != 0o700).then(|| masked(entry.mode));
+        Ok(Level { name: self.name.as_bytes().to_vec(), fd, mode })
+    }
+
+    /// Made beside and moved over what is there, so that nobody sees half of it.
+    fn file_or_link(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+        // A rename onto an empty directory would be refused with a word that explains nothing.
+        let there = statat(self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+            return Err(Errno::ISDIR.into());
+        }
+        let temporary = self.temporary.as_str();
+        let made = match entry.kind {
+            EntryKind::Link => self.link(input),
+            _ => self.file(entry, input),
+        };
+        let placed =
+            made.and_then(|()| Ok(renameat(self.parent, temporary, self.parent, self.name)?));
+        if placed.is_err() {
+            let _ = unlinkat(self.parent, temporary, AtFlags::empty()); // perhaps never made
+        }
+        placed
+    }
+
+    fn link(&self, input: &mut Input<'_>) -> Result<(), Trouble> {
+        let mut target = Vec::new();
+        loop {
+            let piece = input.content()?;
+            if piece.is_empty() {
+                break;
+            }
+            if target.len() + piece.len() > MAX_PATH {
+                return Err(Errno::NAMETOOLONG.into());
+            }
+            target.extend_from_slice(piece);
+        }
+        Ok(symlinkat(OsStr::from_bytes(&target), self.parent, self.temporary.as_str())?)
+    }
+
+    fn file(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let own = Mode::from_raw_mode(0o600);
+        let file = openat(self.parent, self.temporary.as_str(), flags, own)?;
+        loop {
+            let mut piece = input.content()?;
+            if piece.is_empty() {
+                break;
+            }
+            while !piece.is_empty() {
+                match rustix::io::write(&file, piece) {
+                    Ok(length) => piece = &piece[length..],
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        fchmod(&file, masked(entry.mode))?;
+        let modified = Timespec { tv_sec: entry.modified, tv_nsec: 0 };
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: modified };
+        let _ = futimens(&file, &times); // a date that this file system cannot hold
+        Ok(())
+    }
+}
+
+enum Follow {
+    Yes,
+    No,
+}
+
+fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, follow: Follow) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = match follow {
+        Follow::Yes => flags,
+        Follow::No => flags | OFlags::NOFOLLOW,
+    };
+    openat(parent, name, flags, Mode::empty())
+}
+
+fn masked(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o777 & !UMASK)
+}
+
+/// A directory that things can be put into.
+fn filled(mode: u32) -> Mode {
+    Mode::from_raw_mode((mode | 0o700) & 0o777 & !UMASK)
+}

@@ -1,0 +1,177 @@
+//! The process that will be a command: it locks itself down, attests, waits at a gate, and becomes what
+//! it was asked for.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use belljar_spec::wire::{Depth, ExecRequest, InitSetup, Work};
+use belljar_spec::{ExecFailure, OsText};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::attest::{attest, attest_short};
+use super::confine::{ConfineError, confine};
+use super::copy;
+use crate::sys::process::{adopt_descriptor, arrange_descriptors, exec_path, exit_now};
+use crate::sys::signal;
+
+/// What the line that holds an attestation begins with.
+pub(super) const ATTESTED: &[u8] = b"attested ";
+pub(super) const ATTESTED_SHORT: &[u8] = b"attested_short ";
+
+/// The command's own ends of its streams.
+pub(super) struct Inside {
+    pub(super) stdio: [OwnedFd; 3],
+    pub(super) terminal: Option<OwnedFd>,
+}
+
+/// The way back to PID 1.
+pub(super) struct Telling(pub(super) OwnedFd);
+
+impl Telling {
+    fn attested(&self, prefix: &[u8], attestation: serde_json::Result<Vec<u8>>) {
+        // Strings, numbers and lists: there is nothing that JSON could not hold.
+        if let Ok(attestation) = attestation {
+            self.send([prefix, &attestation, b"\n"].concat());
+        }
+    }
+
+    fn say(&self, what: &Value) {
+        self.send(format!("{what}\n").into_bytes());
+    }
+
+    fn send(&self, mut rest: Vec<u8>) {
+        while !rest.is_empty() {
+            match rustix::io::write(&self.0, &rest) {
+                Ok(length) => drop(rest.drain(..length)),
+                Err(Errno::INTR) => {}
+                Err(_) => return, // PID 1 is gone, and so will we be
+            }
+        }
+    }
+}
+
+/// The order of a lock-down. Ends in the command, or not at all.
+pub(super) fn become_command(
+    request: &ExecRequest,
+    setup: &InitSetup,
+    inside: Inside,
+    gate: OwnedFd,
+    telling: Telling,
+) -> ! {
+    let (gate, telling) = match take_places(inside, gate, telling) {
+        Ok(kept) => kept,
+        Err(_) => exit_now(125), // without a way to tell; PID 1 reports the end
+    };
+    if let Err(error) = lock_down(request, setup, &telling) {
+        telling.say(&json!({ "step": "lock down", "why": crate::chain(&error) }));
+        exit_now(125);
+    }
+    let mut word = [0];
+    loop {
+        match rustix::io::read(&gate, &mut word) {
+            Ok(1) => break,
+            Err(Errno::INTR) => {}
+            _ => exit_now(125), // not let go
+        }
+    }
+    match &request.work {
+        Work::Program { argv } => {
+            let failure = execute(request, argv);
+            telling.say(&json!({ "not_executed": failure }));
+            exit_now(failure.exit_code())
+        }
+        work => {
+            drop((gate, telling)); // as an `exec` would: PID 1 takes it for the start
+            exit_now(copy::work(work))
+        }
+    }
+}
+
+/// Streams at 0, 1, 2; then only the gate and the report, both gone at the `exec`.
+fn take_places(
+    inside: Inside,
+    gate: OwnedFd,
+    telling: Telling,
+) -> Result<(OwnedFd, Telling), Errno> {
+    rustix::process::setsid()?;
+    if let Some(terminal) = &inside.terminal {
+        rustix::process::ioctl_tiocsctty(terminal)?;
+    }
+    let [stdin, stdout, stderr] = inside.stdio;
+    arrange_descriptors(0, vec![stdin, stdout, stderr, gate, telling.0])?;
+    std::mem::forget(inside.terminal); // closed by the arrangement
+    Ok((adopt_descriptor(3)?, Telling(adopt_descriptor(4)?)))
+}
+
+fn lock_down(
+    request: &ExecRequest,
+    setup: &InitSetup,
+    telling: &Telling,
+) -> Result<(), ConfineError> {
+    signal::reset_all().map_err(|error| ConfineError::Step("reset signals", error))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    confine(setup)?;
+    // As the command's user: a directory it may not enter is not entered for it.
+    rustix::process::chdir(request.workdir.as_path())
+        .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
+    match request.depth {
+        Depth::Whole => {
+            telling.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
+        }
+        Depth::Short => {
+            telling.attested(ATTESTED_SHORT, serde_json::to_vec(&attest_short(setup, request)?));
+        }
+    }
+    Ok(())
+}
+
+/// As a shell finds a program: by name on `PATH`, by path if the name has a slash. Returns on failure.
+fn execute(request: &ExecRequest, words: &[OsText]) -> ExecFailure {
+    let cstring = |bytes: &[u8]| CString::new(bytes).ok();
+    let argv: Option<Vec<CString>> = words.iter().map(|arg| cstring(arg.as_bytes())).collect();
+    let env: Option<Vec<CString>> = request
+        .env
+        .iter()
+        .map(|(name, value)| cstring(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .collect();
+    let (Some(argv), Some(env)) = (argv, env) else {
+        return ExecFailure::Other { why: "an argument or variable holds a NUL byte".to_owned() };
+    };
+    let Some(name) = words.first() else {
+        return ExecFailure::Other { why: "there is no command".to_owned() };
+    };
+    if name.as_bytes().contains(&b'/') {
+        let error =
+            cstring(name.as_bytes()).map_or(Errno::NOENT, |path| exec_path(&path, &argv, &env));
+        return failure(error);
+    }
+    let path = request.env.get("PATH").map(|path| path.as_bytes().to_vec()).unwrap_or_default();
+    let mut worst = Errno::NOENT;
+    for directory in path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty()) {
+        let candidate = Path::new(std::ffi::OsStr::from_bytes(directory)).join(name.as_path());
+        let Some(candidate) = cstring(candidate.as_os_str().as_bytes()) else { continue };
+        match exec_path(&candidate, &argv, &env) {
+            Errno::NOENT | Errno::NOTDIR => {}
+            error => worst = error,
+        }
+    }
+    failure(worst)
+}
+
+fn failure(error: Errno) -> ExecFailure {
+    match error {
+        Errno::NOENT | Errno::NOTDIR => ExecFailure::NotFound,
+        Errno::ACCESS | Errno::NOEXEC | Errno::PERM | Errno::ISDIR => {
+            let why = match error {
+                Errno::NOEXEC => "it is no program for this machine, and has no #! line".to_owned(),
+                Errno::ISDIR => "it is a directory".to_owned(),
+                _ => "permission denied".to_owned(),
+            };
+            ExecFailure::NotExecutable { why }
+        }
+        other => ExecFailure::Other { why: std::io::Error::from(other).to_string() },
+    }
+}

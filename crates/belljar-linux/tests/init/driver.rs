@@ -1,0 +1,378 @@
+//! A sandbox with PID 1 in it and nothing else: namespaces, `/proc`, and the channel.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use belljar_linux::sys::process::{
+    Child, CloneFlags, Forked, arrange_descriptors, clone, exec_path, exit_now, own_executable,
+};
+use belljar_spec::wire::mux::parse;
+use belljar_spec::wire::{
+    Arrival, Depth, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup, LauncherHello,
+    Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, Work,
+};
+use belljar_spec::{ExitStatus, OsText, User};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal};
+
+/// Whose processes PID 1's are, seen from the commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// As root makes it: the commands cannot touch PID 1's processes.
+    Two,
+    /// As an ordinary user has it.
+    One,
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Driver {
+    init: Child,
+    channel: OwnedFd,
+    mux: Mux,
+    next: u32,
+    pub(crate) output: BTreeMap<u32, Vec<u8>>,
+    /// Streams that PID 1 wants no more input for.
+    pub(crate) reset: Vec<u32>,
+    ended: Vec<u32>,
+    messages: Vec<FromInit>,
+}
+
+/// A command that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exec {
+    pub(crate) exec: u32,
+    pub(crate) stdin: u32,
+    pub(crate) stdout: u32,
+    pub(crate) stderr: u32,
+}
+
+impl Driver {
+    pub(crate) fn start(users: Users) -> Self {
+        let (channel, inside) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let (ready, ready_inside) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let flags = CloneFlags::NEW_USER | CloneFlags::NEW_PID | CloneFlags::NEW_MOUNT;
+        let init = match clone(flags).unwrap() {
+            Forked::Parent(child) => child,
+            Forked::Child => {
+                drop((channel, ready));
+                become_init(inside, &ready_inside, users)
+            }
+        };
+        drop((inside, ready_inside));
+        write_maps(init.pid, users);
+        rustix::io::write(&ready, b".").unwrap();
+        rustix::io::ioctl_fionbio(&channel, true).unwrap();
+        let mut driver = Self {
+            init,
+            channel,
+            mux: Mux::new(Side::Launcher),
+            next: 1,
+            output: BTreeMap::new(),
+            reset: Vec::new(),
+            ended: Vec::new(),
+            messages: Vec::new(),
+        };
+        driver.greet();
+        driver
+    }
+
+    fn greet(&mut self) {
+        self.say(&ToInit::Hello(LauncherHello {
+            min: PROTOCOL_MIN,
+            max: PROTOCOL_MAX,
+            run: "test".to_owned(),
+            nonce: "n".to_owned(),
+            key: "07".repeat(32),
+            lease_ms: None,
+        }));
+        self.mux.rekey(&FrameKey::new([7; 32]));
+        self.say(&ToInit::Setup(InitSetup {
+            user: User { uid: 1000, gid: 1000 },
+            rlimits: Vec::new(),
+            filter: "command".to_owned(),
+            writable: vec![OsText::from("/")],
+            write_check: Vec::new(),
+            deadline_ms: None,
+        }));
+        self.wait_for("the hello", |message| matches!(message, FromInit::Hello(_)));
+    }
+
+    /// PID 1's number, here.
+    pub(crate) fn init_pid(&self) -> i32 {
+        self.init.pid.as_raw_nonzero().get()
+    }
+
+    pub(crate) fn ask(&mut self, work: Work) -> Exec {
+        self.ask_with(work, Descendants::Tracked)
+    }
+
+    pub(crate) fn ask_with(&mut self, work: Work, descendants: Descendants) -> Exec {
+        let exec = self.next;
+        self.next += 4;
+        let names = Exec { exec, stdin: exec, stdout: exec + 1, stderr: exec + 2 };
+        self.mux.open_for(names.stdin, Flow::Outgoing).unwrap();
+        self.mux.open_for(names.stdout, Flow::Incoming).unwrap();
+        self.mux.open_for(names.stderr, Flow::Incoming).unwrap();
+        let Exec { stdin, stdout, stderr, .. } = names;
+        let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
+        self.say(&ToInit::Exec(ExecRequest {
+            exec,
+            work,
+            env: [("PATH".to_owned(), OsText::from(path.as_str()))].into(),
+            workdir: OsText::from("/"),
+            stdio: Stdio::Streams { stdin: Some(stdin), stdout, stderr },
+            depth: Depth::Short,
+            descendants,
+        }));
+        names
+    }
+
+    /// A command with a terminal, let go at once. The answer is its stream.
+    pub(crate) fn terminal(&mut self, argv: &[&str]) -> Exec {
+        let exec = self.next;
+        self.next += 4;
+        self.mux.open(exec).unwrap();
+        self.say(&ToInit::Exec(ExecRequest {
+            exec,
+            work: program(argv),
+            env: BTreeMap::new(),
+            workdir: OsText::from("/"),
+            stdio: Stdio::Pty { stream: exec, rows: 24, columns: 80 },
+            depth: Depth::Short,
+            descendants: Descendants::Tracked,
+        }));
+        self.attested(exec);
+        self.say(&ToInit::Go { exec });
+        Exec { exec, stdin: exec, stdout: exec, stderr: exec }
+    }
+
+    /// Asks for a shell and lets it go.
+    pub(crate) fn shell(&mut self, script: &str) -> Exec {
+        let names = self.ask(program(&["/bin/sh", "-c", script]));
+        self.attested(names.exec);
+        self.say(&ToInit::Go { exec: names.exec });
+        names
+    }
+
+    pub(crate) fn attested(&mut self, wanted: u32) -> FromInit {
+        self.wait_for(
+            "an attestation",
+            |message| matches!(message, FromInit::AttestedShort { exec, .. } if *exec == wanted),
+        )
+    }
+
+    pub(crate) fn exited(&mut self, wanted: u32) -> ExitStatus {
+        let end = |message: &FromInit| matches!(message, FromInit::Exited { exec, .. } if *exec == wanted);
+        match self.wait_for("an end", end) {
+            FromInit::Exited { status, .. } => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn say(&mut self, message: &ToInit) {
+        self.mux.send(message).unwrap();
+    }
+
+    pub(crate) fn send(&mut self, stream: u32, bytes: &[u8]) -> usize {
+        self.mux.send_data(stream, bytes)
+    }
+
+    pub(crate) fn end(&mut self, stream: u32) {
+        self.mux.end(stream);
+    }
+
+    pub(crate) fn give_up(&mut self, stream: u32) {
+        self.mux.reset(stream);
+    }
+
+    pub(crate) fn is_free(&self, stream: u32) -> bool {
+        !self.mux.is_open(stream)
+    }
+
+    pub(crate) fn text(&self, stream: u32) -> String {
+        String::from_utf8_lossy(self.output.get(&stream).map_or(&[], Vec::as_slice)).into_owned()
+    }
+
+    /// Until a stream has given this many bytes.
+    pub(crate) fn wait_for_output(&mut self, stream: u32, length: usize) {
+        let until = Instant::now() + PATIENCE;
+        while self.output.get(&stream).map_or(0, Vec::len) < length {
+            assert!(Instant::now() < until, "no output; heard {:?}", self.messages);
+            self.turn(Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn wait_for_reset(&mut self, stream: u32) {
+        let until = Instant::now() + PATIENCE;
+        while !self.reset.contains(&stream) {
+            assert!(Instant::now() < until, "no reset; heard {:?}", self.messages);
+            self.turn(Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn wait_for(&mut self, what: &str, is: impl Fn(&FromInit) -> bool) -> FromInit {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.messages.iter().position(&is) {
+                return self.messages.remove(at);
+            }
+            assert!(Instant::now() < until, "waited for {what}, heard {:?}", self.messages);
+            self.turn(Duration::from_millis(100));
+        }
+    }
+
+    /// Everything that PID 1 has to say for a while; what it says is kept.
+    pub(crate) fn listen(&mut self, time: Duration) -> &[FromInit] {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.turn(until.saturating_duration_since(Instant::now()));
+        }
+        &self.messages
+    }
+
+    fn turn(&mut self, at_most: Duration) {
+        self.flush();
+        let timeout = rustix::time::Timespec {
+            tv_sec: at_most.as_secs() as i64,
+            tv_nsec: i64::from(at_most.subsec_nanos()),
+        };
+        poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&timeout)).unwrap();
+        let mut buffer = [0; 65536];
+        match rustix::io::read(&self.channel, &mut buffer) {
+            Ok(0) | Err(Errno::CONNRESET) => panic!("PID 1 is gone; heard {:?}", self.messages),
+            Ok(length) => self.mux.push(&buffer[..length]),
+            Err(Errno::AGAIN) => return,
+            Err(error) => panic!("{error}"),
+        }
+        while let Some(arrival) = self.mux.next_arrival().unwrap() {
+            match arrival {
+                Arrival::Message(text) => self.messages.push(parse(&text).unwrap()),
+                Arrival::Data { stream, bytes } => {
+                    self.mux.consumed(stream, bytes.len());
+                    self.output.entry(stream).or_default().extend(bytes);
+                }
+                Arrival::Reset { stream } => {
+                    self.mux.end(stream);
+                    self.reset.push(stream);
+                }
+                Arrival::End { stream } => self.ended.push(stream),
+            }
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while !self.mux.outgoing().is_empty() {
+            match rustix::io::write(&self.channel, self.mux.outgoing()) {
+                Ok(length) => self.mux.sent(length),
+                Err(Errno::AGAIN) => return,
+                Err(error) => panic!("PID 1 is gone: {error}; heard {:?}", self.messages),
+            }
+        }
+    }
+
+    /// Numbers, here, of all processes below PID 1; those that ended and were not reaped count.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let mut found = vec![self.init_pid()];
+        let mut at = 0;
+        while at < found.len() {
+            let pid = found[at];
+            let path = format!("/proc/{pid}/task/{pid}/children");
+            let list = std::fs::read_to_string(path).unwrap_or_default();
+            found.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            at += 1;
+        }
+        found.split_off(1)
+    }
+
+    pub(crate) fn wait_for_processes(&self, count: usize) {
+        let until = Instant::now() + PATIENCE;
+        while self.processes().len() != count {
+            assert!(Instant::now() < until, "processes {:?}, not {count}", self.processes());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.init_pid())).unwrap().count()
+    }
+
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.init_pid());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = rustix::process::pidfd_send_signal(&self.init.pidfd, Signal::KILL);
+        let _ = belljar_linux::sys::process::reap(self.init.pid);
+    }
+}
+
+pub(crate) fn program(argv: &[&str]) -> Work {
+    Work::Program { argv: argv.iter().map(|word| OsText::from(*word)).collect() }
+}
+
+/// An ordinary user's PID 1 has no capability at all, and none can come back.
+fn drop_bounding_set() {
+    use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+    for number in 0..64_u32 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if remove_capability_from_bounding_set(capability).is_err() {
+            return; // past the last one
+        }
+    }
+}
+
+fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users) -> ! {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let mut word = [0];
+    if !matches!(rustix::io::read(ready, &mut word), Ok(1)) {
+        exit_now(1);
+    }
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).unwrap();
+    mount("proc", "/proc", "proc", MountFlags::empty(), None).unwrap();
+    if users == Users::One {
+        drop_bounding_set();
+    }
+    let executable = own_executable().unwrap();
+    let null =
+        || rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
+    let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).unwrap();
+    arrange_descriptors(0, vec![null().unwrap(), null().unwrap(), stderr, channel, executable])
+        .unwrap();
+    let words = [c"init", c"__init"].map(CString::from);
+    let error = exec_path(c"/proc/self/fd/4", &words, &[]);
+    panic!("cannot become PID 1: {error}");
+}
+
+fn write_maps(pid: Pid, users: Users) {
+    let write = |file: &str, text: &str| {
+        std::fs::write(format!("/proc/{}/{file}", pid.as_raw_nonzero()), text).unwrap();
+    };
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    match users {
+        Users::Two => {
+            write("uid_map", "0 0 1\n1000 1000 1\n");
+            write("gid_map", "0 0 1\n1000 1000 1\n");
+        }
+        Users::One => {
+            write("setgroups", "deny");
+            write("uid_map", &format!("1000 {uid} 1\n"));
+            write("gid_map", &format!("1000 {gid} 1\n"));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! PID 1, driven over its channel: streams, tracked descendants, dismissals, and that nothing grows.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+mod cases;
+mod driver;
+
+use std::process::ExitCode;
+
+use driver::Users;
+
+/// Lists and runs as the usual harness does, one case after the other, in one thread.
+fn main() -> ExitCode {
+    if let Some(code) = belljar_linux::init::run_if_asked(std::env::args_os()) {
+        return ExitCode::from(code as u8);
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |word: &str| words.iter().any(|given| given == word);
+    let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let root = rustix::process::geteuid().is_root();
+    for (name, case) in cases::ALL {
+        for users in [Users::Two, Users::One] {
+            let name = format!("{name}::{}", if users == Users::Two { "root" } else { "user" });
+            if has("--list") {
+                if !has("--ignored") {
+                    println!("{name}: test");
+                }
+                continue;
+            }
+            let chosen = wanted.is_empty()
+                || wanted.iter().any(|word| {
+                    if has("--exact") { name == **word } else { name.contains(word.as_str()) }
+                });
+            if !chosen || has("--ignored") {
+                continue;
+            }
+            if users == Users::Two && !root {
+                println!("test {name} ... NOT CHECKED: needs root for a second user");
+                continue;
+            }
+            case(users); // a panic ends the whole, with its message
+            println!("test {name} ... ok");
+        }
+    }
+    ExitCode::SUCCESS
+}

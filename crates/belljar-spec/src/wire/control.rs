@@ -1,0 +1,268 @@
+//! What crosses the socket of a run's supervisor: the command, the library and later the API say the
+//! same.
+//!
+//! The frames are the channel's; the client takes the launcher's side, the supervisor init's. The
+//! client's hello comes first, under the opening key, and carries the key for what follows. Who may
+//! connect is decided by the kernel: the socket is in the home, and the peer must have the home's owner.
+//!
+//! A *task* is one command that this connection follows. The client numbers them; 0 is the run's own
+//! command. Its streams have numbers that follow from the task's.
+
+use serde::{Deserialize, Serialize};
+
+use super::message::Work;
+use crate::id::RunId;
+use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
+use crate::posture::{Posture, Unmet};
+use crate::runspec::{BackendName, RunSpec};
+use crate::state::RunState;
+use crate::text::OsText;
+
+/// The range this build speaks.
+pub const CONTROL_MIN: u32 = 1;
+pub const CONTROL_MAX: u32 = 1;
+/// Commands that one supervisor carries at once.
+pub const MAX_TASKS: usize = 60;
+
+/// The numbers of a task's streams on the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskStreams {
+    /// From the client; with a terminal, both ways.
+    pub stdin: u32,
+    pub stdout: u32,
+    pub stderr: u32,
+}
+
+impl TaskStreams {
+    /// Tasks past what a `u32` can number do not exist.
+    pub fn of(task: u32) -> Option<Self> {
+        let first = task.checked_mul(4)?.checked_add(1)?;
+        Some(Self { stdin: first, stdout: first + 1, stderr: first + 2 })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+/// What a task's streams are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Streams {
+    /// Recorded only; nothing is sent to this connection.
+    Unwatched,
+    /// Two output streams, and no input.
+    Output,
+    /// Two output streams, and input.
+    InputAndOutput,
+    /// A terminal, on the stream for input.
+    Terminal(WindowSize),
+}
+
+/// What the end of the connection means for what was started over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bond {
+    /// It ends too.
+    EndsWithConnection,
+    LivesOn,
+}
+
+/// When a sandbox goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// With its command.
+    WhileCommandRuns,
+    /// When it is told to, or a limit is reached.
+    UntilStopped,
+}
+
+/// The first message of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientHello {
+    pub min: u32,
+    pub max: u32,
+    /// The frame key, in hexadecimal.
+    pub key: String,
+    /// Only a supervisor of the same build is started; see [`ControlError::OtherBuild`].
+    pub build: String,
+}
+
+/// A run to start. Only the connection that a supervisor was born with may ask for one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchRequest {
+    pub home: OsText,
+    pub spec: RunSpec,
+    pub keep: Keep,
+    pub bond: Bond,
+    /// How the run's own command, task 0, is followed.
+    pub streams: Streams,
+}
+
+/// One more command in a sandbox that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRequest {
+    /// Not 0, and not one that is still running on this connection.
+    pub task: u32,
+    pub work: Work,
+    /// On top of the run's own variables; `None` takes one away.
+    pub env: Vec<(String, Option<OsText>)>,
+    /// The run's own where it is `None`.
+    pub workdir: Option<OsText>,
+    pub streams: Streams,
+    pub timeout_ms: Option<u64>,
+    pub bond: Bond,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum ToSupervisor {
+    Hello(ClientHello),
+    Launch(Box<LaunchRequest>),
+    Exec(Box<TaskRequest>),
+    /// Follow the run's own command as task 0, from now on.
+    Attach {
+        streams: Streams,
+    },
+    Signal {
+        task: u32,
+        signal: i32,
+    },
+    Resize {
+        task: u32,
+        size: WindowSize,
+    },
+    /// End this task and everything it started.
+    Kill {
+        task: u32,
+    },
+    /// End the run: TERM to all, and after the grace everything is killed. The run's own grace where it
+    /// is `None`.
+    Stop {
+        grace_ms: Option<u64>,
+    },
+    Status,
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ControlError {
+    #[error("this run's supervisor speaks protocol {min} to {max}")]
+    Protocol { min: u32, max: u32 },
+    #[error("the belljar that was found is of another build ({theirs}, not {ours})")]
+    OtherBuild { ours: String, theirs: String },
+    #[error("the run is {state}, so no command can be started in it")]
+    NotRunning { state: RunState },
+    #[error("{most} commands run in this sandbox already")]
+    TooMany { most: usize },
+    #[error("task {task} makes no sense: {why}")]
+    BadTask { task: u32, why: String },
+    #[error("the run's command is followed by somebody else already")]
+    AlreadyAttached,
+    #[error("the run has no command to attach to")]
+    NoCommand,
+    #[error("this backend has no process inside that could do it")]
+    NoInit,
+    #[error("the record cannot be written: {why}")]
+    Record { why: String },
+    #[error("{why}")]
+    OutOfTurn { why: String },
+}
+
+/// Why a run was not started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchRefusal {
+    pub kind: RefusalKind,
+    /// What, then why, then why that.
+    pub causes: Vec<String>,
+    /// Clauses that do not hold.
+    pub missing: Vec<Unmet>,
+    /// What to do next, where there is something.
+    pub fix: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The backend cannot be used here.
+    Unavailable,
+    /// A required clause does not hold, or the sandbox is not what was planned.
+    Refused,
+    /// It was tried and failed.
+    Start,
+    /// The home or the record.
+    Io,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopReport {
+    pub run: RunId,
+    pub reason: StopReason,
+    pub exit: Exit,
+    /// What went wrong, where belljar itself ended it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<String>,
+    pub usage: Usage,
+    /// Something of the run that could not be taken away.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub leak: Option<String>,
+}
+
+/// What a supervisor says of its run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunStatus {
+    pub run: RunId,
+    pub state: RunState,
+    pub backend: BackendName,
+    pub keep: Keep,
+    /// Commands that run now, the run's own included.
+    pub tasks: u32,
+    pub usage: Usage,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum FromSupervisor {
+    Hello {
+        version: u32,
+        build: String,
+        /// `None` until a run was launched over this connection.
+        run: Option<RunId>,
+    },
+    /// The sandbox stands, was attested, and its command was let go.
+    Launched {
+        run: RunId,
+        backend: BackendName,
+        posture: Box<Posture>,
+    },
+    LaunchRefused(Box<LaunchRefusal>),
+    /// `exec` is the number under which the record has it.
+    TaskStarted {
+        task: u32,
+        exec: u32,
+    },
+    /// It never began.
+    TaskFailed {
+        task: u32,
+        failure: ExecFailure,
+    },
+    TaskRefused {
+        task: u32,
+        error: ControlError,
+    },
+    /// After the last byte of its streams was sent.
+    TaskEnded {
+        task: u32,
+        exit: Exit,
+    },
+    Status(Box<RunStatus>),
+    /// A request that is not about a task was not carried out.
+    Refused(ControlError),
+    /// The record has its end. The connection closes after this.
+    Stopped(Box<StopReport>),
+}

@@ -1,0 +1,44 @@
+//! `belljar attach`: follows the command of a run that was detached.
+
+use std::io::IsTerminal;
+
+use belljar::Client;
+use belljar::spec::wire::control::Streams;
+use belljar::spec::{Stdin, Terminal};
+
+use super::follow::{Followed, Keyboard, Role, follow};
+use super::{Done, find_live, in_runtime, open_home, run_file, terminal, told};
+use crate::cli::AttachArgs;
+use crate::report;
+
+pub(crate) fn run(args: &AttachArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &AttachArgs) -> Done {
+    let home = open_home()?;
+    let found = find_live(&home, &args.run)?;
+    let spec = run_file::read(&home, &found.id)?.spec;
+    let (streams, keyboard) = match (spec.terminal, spec.stdin) {
+        (Terminal::Pty, _) if args.no_stdin => {
+            (Streams::Terminal(terminal::size()), Keyboard::None)
+        }
+        (Terminal::Pty, _) => (Streams::Terminal(terminal::size()), Keyboard::Terminal),
+        (Terminal::None, Stdin::Passed) if !args.no_stdin => {
+            (Streams::InputAndOutput, Keyboard::Passed)
+        }
+        (Terminal::None, _) => (Streams::Output, Keyboard::None),
+    };
+    in_runtime(async {
+        let client = Client::connect(home.path(), &found.id).await?;
+        let running = client.attach(streams).await?;
+        let followed = follow(running, Role::Viewer, keyboard).await?;
+        if let Followed::LetGo(_) = followed
+            && std::io::stderr().is_terminal()
+        {
+            let run = found.id.tail();
+            report::say(&format!("\nbelljar {run} runs on; to come back: belljar attach {run}"));
+        }
+        Ok(followed.code())
+    })
+}

@@ -1,0 +1,84 @@
+//! `belljar events`: the lines of a run's record, as they are stored.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::time::Duration;
+
+use belljar::record::EVENTS;
+use belljar::spec::text::escape;
+use belljar::store::{self, Life};
+use rustix::fs::{Mode, OFlags};
+
+use super::descriptor::{is_closed, write_all};
+use super::{Done, open_home, told};
+use crate::cli::EventsArgs;
+
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Longer lines are never written.
+const LONGEST: usize = 2 << 20;
+
+#[derive(Debug, thiserror::Error)]
+#[error("line {line} is longer than any event; belljar verify {run} tells more")]
+struct TooLong {
+    line: u64,
+    run: String,
+}
+
+pub(crate) fn run(args: &EventsArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &EventsArgs) -> Done {
+    let home = open_home()?;
+    let run = store::find(&home, &args.run)?.id;
+    let path = home.run_dir(&run).join(EVENTS);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(io::Error::from);
+    let file = file.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let mut lines = BufReader::new(File::from(file));
+    let (mut line, mut count) = (Vec::new(), 0);
+    loop {
+        // Looked at first: what is written before the end is read after it.
+        let live = matches!(store::life::of(&home, &run), Life::Live(_));
+        loop {
+            let room = (LONGEST + 1 - line.len()) as u64;
+            Read::by_ref(&mut lines).take(room).read_until(b'\n', &mut line)?;
+            if !line.ends_with(b"\n") {
+                if line.len() > LONGEST {
+                    return Err(TooLong { line: count + 1, run: run.to_string() }.into());
+                }
+                break; // not whole yet
+            }
+            count += 1;
+            if is_wanted(&args.kinds, &line) {
+                match show(&line) {
+                    Err(error) if is_closed(&error) => return Ok(0),
+                    shown => shown?,
+                }
+            }
+            line.clear();
+        }
+        if !args.follow || !live {
+            return Ok(0);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn is_wanted(kinds: &[String], line: &[u8]) -> bool {
+    if kinds.is_empty() {
+        return true;
+    }
+    let event: Option<serde_json::Value> = serde_json::from_slice(line).ok();
+    let kind = event.as_ref().and_then(|event| event.get("kind")?.as_str());
+    kinds.iter().any(|wanted| Some(wanted.as_str()) == kind)
+}
+
+/// JSON escapes most of what could drive a terminal; on one, the rest is escaped too.
+fn show(line: &[u8]) -> io::Result<()> {
+    if !io::stdout().is_terminal() {
+        return write_all(rustix::stdio::stdout(), line);
+    }
+    let text = escape(line.strip_suffix(b"\n").unwrap_or(line));
+    write_all(rustix::stdio::stdout(), format!("{text}\n").as_bytes())
+}

@@ -1,0 +1,360 @@
+//! Follows a command over a connection: its output, its input, signals, the window's size.
+//!
+//! Output is written by a thread that may wait for its reader, so that a signal is heard meanwhile.
+
+use std::io;
+
+use belljar::spec::Exit;
+use belljar::{Chunk, Error, Input, Running, Source};
+use tokio::io::AsyncWriteExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::descriptor::{is_closed, write_all};
+use super::terminal::{self, RawTerminal};
+use crate::report;
+
+const INT: i32 = 2;
+const PIPE: i32 = 13;
+const TERM: i32 = 15;
+const SIGNALLED: i32 = belljar::spec::EXIT_SIGNAL_BASE;
+/// ctrl-p and ctrl-q: let go of the command.
+const DETACH_FIRST: u8 = 0x10;
+const DETACH_SECOND: u8 = 0x11;
+const TYPED_AT_ONCE: usize = 16 << 10;
+const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What this end is to the command: decides what a signal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The command ends with this.
+    Owner,
+    /// The command is the run's own, in a sandbox that stays.
+    Keeper,
+    /// The command runs on without this.
+    Viewer,
+}
+
+/// What the caller's standard input is to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keyboard {
+    None,
+    Passed,
+    /// Raw, with window sizes.
+    Terminal,
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Followed {
+    Exited(Exit),
+    /// Ended from here, with this code.
+    Ended(i32),
+    /// The command runs on.
+    LetGo(i32),
+}
+
+impl Followed {
+    pub(super) fn code(self) -> i32 {
+        match self {
+            Self::Exited(exit) => exit.process_code(),
+            Self::Ended(code) | Self::LetGo(code) => code,
+        }
+    }
+}
+
+pub(super) async fn follow(
+    mut running: Running,
+    role: Role,
+    keyboard: Keyboard,
+) -> Result<Followed, Error> {
+    let mut signals = Signals::new()
+        .map_err(|error| Error::Io { what: "listen to signals".to_owned(), error })?;
+    let raw = (keyboard == Keyboard::Terminal).then(RawTerminal::enter);
+    let (detach, detached) = oneshot::channel();
+    let mut detached = Some(detached);
+    let keys = match (role, keyboard) {
+        (Role::Viewer, Keyboard::Terminal) => Some(DetachKeys { sender: detach, first: false }),
+        _ => None,
+    };
+    if let Some(input) = running.stdin().filter(|_| keyboard != Keyboard::None) {
+        tokio::spawn(type_in(input, typed(), keys));
+    }
+    let followed = Follower { asked: 0, role }.until_end(&mut running, &mut signals, &mut detached);
+    let followed = followed.await;
+    drop(raw);
+    if let Ok(Followed::LetGo(_)) = followed {
+        // Dropping it would close the command's output.
+        std::mem::forget(running);
+    }
+    followed
+}
+
+/// Comes back when the keys were pressed; never where nobody can.
+async fn pressed(detached: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(keys) = detached
+        && keys.await.is_ok()
+    {
+        return;
+    }
+    *detached = None;
+    std::future::pending().await
+}
+
+enum Step {
+    Output(Option<Chunk>),
+    Over(Result<Exit, Error>),
+}
+
+#[derive(Debug)]
+struct Follower {
+    /// How many signals asked the command to end.
+    asked: u32,
+    role: Role,
+}
+
+impl Follower {
+    async fn until_end(
+        mut self,
+        running: &mut Running,
+        signals: &mut Signals,
+        detached: &mut Option<oneshot::Receiver<()>>,
+    ) -> Result<Followed, Error> {
+        let mut writing: Option<JoinHandle<io::Result<()>>> = None;
+        let mut to = Source::Stdout;
+        let mut output_ended = false;
+        let mut stderr_closed = false;
+        loop {
+            tokio::select! {
+                signal = signals.next() => {
+                    if let Some(followed) = self.on_signal(running, signal).await? {
+                        return Ok(followed);
+                    }
+                }
+                () = pressed(detached) => return Ok(Followed::LetGo(0)),
+                written = finished(&mut writing), if writing.is_some() => {
+                    writing = None;
+                    match written {
+                        Ok(()) => {}
+                        Err(_) if to == Source::Stderr => stderr_closed = true,
+                        Err(error) => return Ok(self.on_closed(running, &error).await),
+                    }
+                }
+                step = next(running, output_ended), if writing.is_none() => match step {
+                    Step::Output(None) => output_ended = true,
+                    Step::Output(Some(chunk)) if chunk.source == Source::Stderr && stderr_closed => {}
+                    Step::Output(Some(chunk)) => {
+                        to = chunk.source;
+                        writing = Some(tokio::task::spawn_blocking(move || write(&chunk)));
+                    }
+                    Step::Over(exit) => return exit.map(Followed::Exited),
+                },
+            }
+        }
+    }
+
+    async fn on_signal(
+        &mut self,
+        running: &mut Running,
+        signal: i32,
+    ) -> Result<Option<Followed>, Error> {
+        if signal == WINCH {
+            let size = terminal::size();
+            running.resize(size.rows, size.columns)?;
+            return Ok(None);
+        }
+        self.asked += 1;
+        let interrupts = matches!(signal, INT | QUIT);
+        match self.role {
+            Role::Viewer if !interrupts || self.asked > 1 => {
+                return Ok(Some(Followed::LetGo(0)));
+            }
+            Role::Owner if !interrupts || self.asked > 1 => {}
+            Role::Keeper if self.asked > 1 => {}
+            Role::Keeper if !interrupts => {
+                running.signal(TERM)?;
+                return Ok(None);
+            }
+            Role::Owner | Role::Keeper | Role::Viewer => {
+                running.signal(signal)?;
+                return Ok(None);
+            }
+        }
+        let ended = end(running).await;
+        let code = match ended {
+            Some(exit) if interrupts => exit.process_code(),
+            _ => SIGNALLED + signal,
+        };
+        Ok(Some(Followed::Ended(code)))
+    }
+
+    /// As with `| head`: nobody wants more of it.
+    async fn on_closed(&self, running: &mut Running, error: &io::Error) -> Followed {
+        if !is_closed(error) {
+            report::say(&format!("error: cannot write the command's output: {error}\r"));
+        }
+        match self.role {
+            Role::Viewer => return Followed::LetGo(SIGNALLED + PIPE),
+            Role::Owner | Role::Keeper => drop(end(running).await),
+        }
+        Followed::Ended(SIGNALLED + PIPE)
+    }
+}
+
+/// Kills it with everything it started. A supervisor that does not answer does so when this end goes.
+async fn end(running: &mut Running) -> Option<Exit> {
+    tokio::time::timeout(KILLED_WITHIN, running.kill()).await.ok()?.ok()
+}
+
+async fn next(running: &mut Running, output_ended: bool) -> Step {
+    if output_ended { Step::Over(running.wait().await) } else { Step::Output(running.next().await) }
+}
+
+async fn finished(writing: &mut Option<JoinHandle<io::Result<()>>>) -> io::Result<()> {
+    match writing {
+        Some(handle) => handle.await.map_err(io::Error::other)?,
+        None => Ok(()),
+    }
+}
+
+fn write(chunk: &Chunk) -> io::Result<()> {
+    match chunk.source {
+        Source::Stderr => write_all(rustix::stdio::stderr(), &chunk.bytes),
+        Source::Stdout | Source::Terminal => write_all(rustix::stdio::stdout(), &chunk.bytes),
+    }
+}
+
+/// Standard input, read by a thread of its own: it may be a file, a pipe or a terminal.
+fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel(2);
+    std::thread::spawn(move || {
+        let mut buffer = [0; TYPED_AT_ONCE];
+        loop {
+            match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => {
+                    if sender.blocking_send(buffer[..count].to_vec()).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    receiver
+}
+
+async fn type_in(
+    mut input: Input,
+    mut typed: mpsc::Receiver<Vec<u8>>,
+    mut keys: Option<DetachKeys>,
+) {
+    while let Some(mut bytes) = typed.recv().await {
+        if let Some(watching) = &mut keys
+            && watching.look_through(&mut bytes) == Pressed::Yes
+        {
+            if let Some(watching) = keys.take() {
+                let _ = watching.sender.send(()); // it ended meanwhile
+            }
+            // Nothing more goes in, and its end must not be taken for the end of the input.
+            return std::mem::forget(input);
+        }
+        if input.write_all(&bytes).await.is_err() {
+            return; // the command reads no more
+        }
+    }
+    let _ = input.shutdown().await;
+}
+
+#[derive(Debug)]
+struct DetachKeys {
+    sender: oneshot::Sender<()>,
+    /// The first of the two keys was the last byte.
+    first: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Pressed {
+    Yes,
+    No,
+}
+
+impl DetachKeys {
+    /// The first key is held back until the next byte tells what was meant.
+    fn look_through(&mut self, bytes: &mut Vec<u8>) -> Pressed {
+        let mut passed = Vec::with_capacity(bytes.len() + 1);
+        for byte in bytes.drain(..) {
+            if self.first && byte == DETACH_SECOND {
+                return Pressed::Yes;
+            }
+            if self.first {
+                passed.push(DETACH_FIRST);
+            }
+            self.first = byte == DETACH_FIRST;
+            if !self.first {
+                passed.push(byte);
+            }
+        }
+        *bytes = passed;
+        Pressed::No
+    }
+}
+
+const QUIT: i32 = 3;
+const HUP: i32 = 1;
+const WINCH: i32 = 28;
+
+struct Signals {
+    interrupt: Signal,
+    quit: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    window: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+            window: signal(SignalKind::window_change())?,
+        })
+    }
+
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => INT,
+            _ = self.quit.recv() => QUIT,
+            _ = self.terminate.recv() => TERM,
+            _ = self.hangup.recv() => HUP,
+            _ = self.window.recv() => WINCH,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys() -> DetachKeys {
+        DetachKeys { sender: oneshot::channel().0, first: false }
+    }
+
+    #[test]
+    fn only_the_two_keys_together_let_go() {
+        let mut keys = keys();
+        let mut pass = |bytes: &[u8]| {
+            let mut bytes = bytes.to_vec();
+            (keys.look_through(&mut bytes), bytes)
+        };
+        assert_eq!(pass(b"a\x10b"), (Pressed::No, b"a\x10b".to_vec()));
+        assert_eq!(pass(b"\x10"), (Pressed::No, Vec::new()), "held back");
+        assert_eq!(pass(b"\x10"), (Pressed::No, b"\x10".to_vec()), "the first of two");
+        assert_eq!(pass(b"\x11").0, Pressed::Yes);
+        let mut keys = self::keys();
+        assert_eq!(keys.look_through(&mut b"ls\x10\x11".to_vec()), Pressed::Yes);
+    }
+}

@@ -1,0 +1,268 @@
+//! `belljar logs`: what a run's commands put out, from the record.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::Duration;
+
+use belljar::home::Home;
+use belljar::record::OutputPiece;
+use belljar::spec::{OutputStream, RunId};
+use belljar::store::{self, Life};
+use jiff::Timestamp;
+
+use super::descriptor::{is_closed, write_all};
+use super::outputs::{Content, Copies, Go, Key, Outputs, Pieces};
+use super::screen::Escaper;
+use super::{Done, open_home, told, when};
+use crate::cli::LogsArgs;
+use crate::report;
+
+/// How soon more is looked for. The record itself is written every 50 ms.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(args: &LogsArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &LogsArgs) -> Done {
+    let since = args.since.as_deref().map(when::since).transpose()?;
+    let home = open_home()?;
+    let run = store::find(&home, &args.run)?.id;
+    let directory = home.run_dir(&run);
+    let wanted = Wanted { exec: args.exec, stream: stream(args), since };
+    let mut outputs = Outputs::new(directory.clone());
+    for_each(&directory, &wanted, |piece| {
+        outputs.learn(&piece);
+        Ok(Go::On)
+    })?;
+    let skip = match args.tail {
+        Some(tail) => lines(&directory, &wanted, &mut outputs)?.saturating_sub(tail),
+        None => 0,
+    };
+    let printer = Printer::new(args, skip);
+    print(&home, &run, args.follow, &wanted, outputs, printer)
+}
+
+fn stream(args: &LogsArgs) -> Option<OutputStream> {
+    match (args.stdout, args.stderr) {
+        (true, _) => Some(OutputStream::Stdout),
+        (_, true) => Some(OutputStream::Stderr),
+        _ => None,
+    }
+}
+
+/// Which pieces are shown.
+#[derive(Debug)]
+struct Wanted {
+    exec: Option<u32>,
+    stream: Option<OutputStream>,
+    since: Option<Timestamp>,
+}
+
+impl Wanted {
+    /// Who names one command wants to see it, whatever it is.
+    fn copies(&self) -> Copies {
+        if self.exec.is_some() { Copies::Shown } else { Copies::LeftOut }
+    }
+
+    fn has(&self, piece: &OutputPiece) -> bool {
+        let late = |since: &Timestamp| piece.time.parse::<Timestamp>().is_ok_and(|at| at >= *since);
+        self.exec.is_none_or(|exec| exec == piece.exec)
+            && self.stream.is_none_or(|stream| stream == piece.stream)
+            && self.since.as_ref().is_none_or(late)
+    }
+}
+
+fn for_each(
+    directory: &Path,
+    wanted: &Wanted,
+    mut take: impl FnMut(OutputPiece) -> Result<Go, Box<dyn std::error::Error>>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut pieces = Pieces::open(directory, wanted.copies())?;
+    while let Some(piece) = pieces.next()? {
+        if take(piece)? == Go::Stop {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// How many lines there are so far; one that has no end yet counts.
+fn lines(
+    directory: &Path,
+    wanted: &Wanted,
+    outputs: &mut Outputs,
+) -> Result<u64, Box<dyn std::error::Error>> {
+    let (mut count, mut whole) = (0, true);
+    for_each(directory, wanted, |piece| {
+        if !wanted.has(&piece) {
+            return Ok(Go::On);
+        }
+        let counted = outputs.read(&piece, &mut |content| {
+            if let Content::Bytes(bytes) = content {
+                count += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+                whole = bytes.ends_with(b"\n");
+            }
+            Go::On
+        });
+        Ok(counted?)
+    })?;
+    Ok(count + u64::from(!whole))
+}
+
+fn print(
+    home: &Home,
+    run: &RunId,
+    follow: bool,
+    wanted: &Wanted,
+    mut outputs: Outputs,
+    mut printer: Printer,
+) -> Done {
+    let mut pieces = Pieces::open(&home.run_dir(run), wanted.copies())?;
+    loop {
+        // Looked at first: what is written before the end is read after it.
+        let live = matches!(store::life::of(home, run), Life::Live(_));
+        while let Some(piece) = pieces.next()? {
+            if wanted.has(&piece) {
+                let (key, time) = ((piece.exec, piece.stream), piece.time.as_str());
+                let take = &mut |content: Content<'_>| printer.take(key, time, content);
+                if outputs.read(&piece, take)? == Go::Stop {
+                    return printer.stopped();
+                }
+            }
+        }
+        if !follow || !live {
+            break;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    printer.finish()
+}
+
+/// Where the bytes go, and as what.
+#[derive(Debug)]
+struct Printer {
+    stdout: Sink,
+    stderr: Sink,
+    timestamps: bool,
+    /// Line ends to pass before anything is shown.
+    skip: u64,
+    lost: BTreeMap<Key, u64>,
+    failed: Option<io::Error>,
+}
+
+#[derive(Debug)]
+struct Sink {
+    stream: OutputStream,
+    /// On a terminal.
+    escaper: Option<Escaper>,
+    in_line: bool,
+}
+
+impl Printer {
+    fn new(args: &LogsArgs, skip: u64) -> Self {
+        let sink = |stream, is_terminal: bool| Sink {
+            stream,
+            escaper: (is_terminal && !args.raw).then(Escaper::default),
+            in_line: false,
+        };
+        Self {
+            stdout: sink(OutputStream::Stdout, io::stdout().is_terminal()),
+            stderr: sink(OutputStream::Stderr, io::stderr().is_terminal()),
+            timestamps: args.timestamps,
+            skip,
+            lost: BTreeMap::new(),
+            failed: None,
+        }
+    }
+
+    fn take(&mut self, key: Key, time: &str, content: Content<'_>) -> Go {
+        let mut bytes = match content {
+            Content::Lost(count) => {
+                *self.lost.entry(key).or_default() += count;
+                return Go::On;
+            }
+            Content::Bytes(bytes) => bytes,
+        };
+        if let Some(lost) = self.lost.remove(&key) {
+            tell_lost(key, lost);
+        }
+        while self.skip > 0 {
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Go::On };
+            bytes = &bytes[end + 1..];
+            self.skip -= 1;
+        }
+        let time = self.timestamps.then_some(time);
+        let sink = match key.1 {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        match sink.write(bytes, time) {
+            Ok(()) => Go::On,
+            Err(error) => {
+                self.failed = Some(error);
+                Go::Stop
+            }
+        }
+    }
+
+    fn finish(mut self) -> Done {
+        for (key, lost) in &self.lost {
+            tell_lost(*key, *lost);
+        }
+        let ended = self.stdout.end().and(self.stderr.end());
+        self.failed = ended.err();
+        self.stopped()
+    }
+
+    /// A reader that went away is no error.
+    fn stopped(self) -> Done {
+        match self.failed {
+            Some(error) if !is_closed(&error) => Err(error.into()),
+            _ => Ok(0),
+        }
+    }
+}
+
+fn tell_lost((exec, stream): Key, lost: u64) {
+    let of = if exec == 0 { String::new() } else { format!(" of command {exec}") };
+    let name = stream.name();
+    report::say(&format!("belljar: {lost} bytes of {name}{of} are missing here (limits.output)"));
+}
+
+impl Sink {
+    fn write(&mut self, bytes: &[u8], time: Option<&str>) -> io::Result<()> {
+        let Some(time) = time else { return self.put(bytes) };
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.in_line {
+                self.put(format!("{} ", belljar::spec::text::escape(time.as_bytes())).as_bytes())?;
+            }
+            self.in_line = !line.ends_with(b"\n");
+            self.put(line)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.escaper {
+            Some(escaper) => {
+                let text = escaper.escaped(bytes);
+                self.send(text.as_bytes())
+            }
+            None => self.send(bytes),
+        }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let rest = self.escaper.as_mut().map(Escaper::rest).unwrap_or_default();
+        self.send(rest.as_bytes())
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.stream {
+            OutputStream::Stdout => write_all(rustix::stdio::stdout(), bytes),
+            OutputStream::Stderr => write_all(rustix::stdio::stderr(), bytes),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Reads recorded output back, piece by piece, in the order in which it was recorded.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use belljar::record::{
+    EventReader, OutputError, OutputEvent, OutputPiece, OutputReader, Piece, ReadError,
+};
+use belljar::spec::{EventKind, OutputStream};
+
+/// Files that are open at once: commands follow each other, so the last few are enough.
+const MOST_OPEN: usize = 8;
+const READ_AT_ONCE: usize = 64 << 10;
+
+/// A stream of a command.
+pub(super) type Key = (u32, OutputStream);
+
+/// Whether the bytes of copies count. What `cp` carries is no output of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copies {
+    LeftOut,
+    Shown,
+}
+
+/// Pieces of all streams, in the order of the record.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    events: EventReader,
+    copies: Copies,
+    /// Copies that run.
+    copying: BTreeSet<u64>,
+}
+
+impl Pieces {
+    pub(super) fn open(directory: &Path, copies: Copies) -> Result<Self, ReadError> {
+        Ok(Self { events: EventReader::open(directory)?, copies, copying: BTreeSet::new() })
+    }
+
+    /// Nothing means: nothing more so far.
+    pub(super) fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
+        while let Some(event) = self.events.next()? {
+            let exec = event.data.get("exec").and_then(serde_json::Value::as_u64);
+            let is_copy = ["copy_out", "copy_in"].iter().any(|key| event.data.get(key).is_some());
+            match (event.kind, exec) {
+                (EventKind::ExecStart, Some(exec)) if is_copy && self.copies == Copies::LeftOut => {
+                    self.copying.insert(exec);
+                }
+                (EventKind::ExecExit, Some(exec)) => drop(self.copying.remove(&exec)),
+                (EventKind::Output, Some(exec)) if !self.copying.contains(&exec) => {
+                    // One that makes no sense is for `verify` to tell.
+                    let Ok(output) = serde_json::from_value::<OutputEvent>(event.data) else {
+                        continue;
+                    };
+                    let OutputEvent { exec, stream, offset, length, limit, .. } = output;
+                    let time = event.time;
+                    return Ok(Some(OutputPiece { time, exec, stream, offset, length, limit }));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a piece holds.
+#[derive(Debug)]
+pub(super) enum Content<'a> {
+    Bytes(&'a [u8]),
+    /// So many bytes were not kept.
+    Lost(u64),
+}
+
+/// Whether more of it is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    On,
+    Stop,
+}
+
+#[derive(Debug)]
+pub(super) struct Outputs {
+    directory: PathBuf,
+    /// How long each stream is, as far as the log says.
+    totals: HashMap<Key, u64>,
+    open: Vec<(Key, OutputReader)>,
+    buffer: Vec<u8>,
+}
+
+impl Outputs {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        let buffer = vec![0; READ_AT_ONCE];
+        Self { directory, totals: HashMap::new(), open: Vec::new(), buffer }
+    }
+
+    /// What is kept of a stream depends on how long it is, so all that is known is told first.
+    pub(super) fn learn(&mut self, piece: &OutputPiece) {
+        let total = self.totals.entry((piece.exec, piece.stream)).or_default();
+        *total = (*total).max(piece.offset.saturating_add(piece.length));
+    }
+
+    pub(super) fn read(
+        &mut self,
+        piece: &OutputPiece,
+        take: &mut dyn FnMut(Content<'_>) -> Go,
+    ) -> Result<Go, OutputError> {
+        self.learn(piece);
+        let key = (piece.exec, piece.stream);
+        let at = self.reader(key, piece.limit)?;
+        let reader = &self.open[at].1;
+        let end = piece.offset.saturating_add(piece.length);
+        let mut offset = piece.offset;
+        while offset < end {
+            let most = usize::try_from(end - offset).unwrap_or(usize::MAX).min(READ_AT_ONCE);
+            let went = match reader.read_at(offset, &mut self.buffer[..most])? {
+                Piece::Bytes(count) => {
+                    offset += count as u64;
+                    take(Content::Bytes(&self.buffer[..count]))
+                }
+                Piece::Lost { until } => {
+                    let until = until.min(end);
+                    let lost = until.saturating_sub(offset);
+                    offset = until.max(offset + 1);
+                    take(Content::Lost(lost))
+                }
+                Piece::End => break,
+            };
+            if went == Go::Stop {
+                return Ok(Go::Stop);
+            }
+        }
+        Ok(Go::On)
+    }
+
+    /// The place of an open reader that knows of everything.
+    fn reader(&mut self, key: Key, limit: u64) -> Result<usize, OutputError> {
+        let total = self.totals.get(&key).copied().unwrap_or_default();
+        if let Some(at) = self.open.iter().position(|(open, _)| *open == key) {
+            self.open[at].1.grow(total)?;
+            return Ok(at);
+        }
+        let reader = OutputReader::open(&self.directory, key.0, key.1, total, limit)?;
+        if self.open.len() == MOST_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push((key, reader));
+        Ok(self.open.len() - 1)
+    }
+}

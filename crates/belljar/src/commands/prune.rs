@@ -1,0 +1,100 @@
+//! `belljar prune`: removes old runs.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use belljar::config::{self, Flags, Invocation};
+use belljar::home::Home;
+use belljar::ledger::Ledger;
+use belljar::spec::{Retention, RunId};
+use belljar::store::{self, Mode, Removal, Rules, Which};
+
+use super::{Done, EXIT_SOMETHING_OFF, environment, open_home, reconcile_first, told};
+use crate::cli::PruneArgs;
+use crate::report;
+
+pub(crate) fn run(args: &PruneArgs) -> i32 {
+    told(act(args))
+}
+
+/// What was, or would be, removed.
+#[derive(Debug, Default)]
+struct Gone {
+    runs: Vec<RunId>,
+    /// Only what they left behind; their records stay.
+    sandboxes: Vec<RunId>,
+    failed: Vec<String>,
+}
+
+fn act(args: &PruneArgs) -> Done {
+    let home = open_home()?;
+    reconcile_first(&home)?;
+    let gone = if args.keep.is_some() || args.older_than.is_some() {
+        by_rules(&home, args)?
+    } else {
+        by_retention(&home, args)?
+    };
+    if args.json {
+        report::json(&serde_json::json!({
+            "dry_run": args.dry_run, "runs": gone.runs, "sandboxes": gone.sandboxes,
+            "failed": gone.failed,
+        }))?;
+    } else if !args.quiet {
+        let would = if args.dry_run { "would be " } else { "" };
+        let whole = gone.runs.iter().map(|run| format!("{run} {would}removed\n"));
+        let parts = gone.sandboxes.iter();
+        let parts = parts.map(|run| format!("{run} {would}emptied; its record stays\n"));
+        report::out(&whole.chain(parts).collect::<String>());
+    }
+    for failed in &gone.failed {
+        report::say(&format!("error: {failed}"));
+    }
+    Ok(if gone.failed.is_empty() { 0 } else { EXIT_SOMETHING_OFF })
+}
+
+fn by_rules(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::Error>> {
+    let rules = Rules {
+        keep: args.keep,
+        older_than: args.older_than.map(Duration::from),
+        now: SystemTime::now(),
+    };
+    let mode = if args.dry_run { Mode::DryRun } else { Mode::Do };
+    let mut gone = Gone::default();
+    for pruned in store::prune(home, rules, mode)? {
+        match pruned.removal {
+            Removal::WouldBeDone | Removal::Done => gone.runs.push(pruned.run.id),
+            Removal::Failed(error) => gone.failed.push(error.to_string()),
+        }
+    }
+    Ok(gone)
+}
+
+/// What every run does for its own name at its end, for all names.
+fn by_retention(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::Error>> {
+    let retention = retention(home)?;
+    let runs = store::list(home, Which::All)?;
+    let names: BTreeSet<Option<String>> = runs.into_iter().map(|run| run.name).collect();
+    let mut gone = Gone::default();
+    for name in names {
+        if args.dry_run {
+            let ledger = Ledger::open(home)?;
+            let whole = ledger.stopped_beyond(&name, retention.runs)?;
+            let parts = ledger.kept_beyond(&name, retention.sandboxes)?;
+            gone.sandboxes.extend(parts.into_iter().filter(|run| !whole.contains(run)));
+            gone.runs.extend(whole);
+        } else {
+            let retained = store::retain(home, &name, retention)?;
+            gone.runs.extend(retained.runs);
+            gone.sandboxes.extend(retained.sandboxes);
+            gone.failed.extend(retained.failed.iter().map(ToString::to_string));
+        }
+    }
+    Ok(gone)
+}
+
+fn retention(home: &Home) -> Result<Retention, Box<dyn std::error::Error>> {
+    // The rules want a command; which one has no bearing on this.
+    let flags = Flags { command: vec!["true".into()], ..Flags::default() };
+    let invocation = Invocation::new(std::env::current_dir()?, environment(), flags);
+    Ok(config::load(&invocation, home)?.retention)
+}

@@ -1,0 +1,59 @@
+//! `belljar reconcile`: finishes what dead supervisors left.
+
+use belljar::ledger;
+use belljar::run::Reconciled;
+
+use super::{Done, EXIT_SOMETHING_OFF, open_home, told};
+use crate::cli::ReconcileArgs;
+use crate::report::{self, WARN};
+
+pub(crate) fn run(args: &ReconcileArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &ReconcileArgs) -> Done {
+    let home = open_home()?;
+    let rebuilt = if args.rebuild_ledger { Some(ledger::rebuild(&home)?) } else { None };
+    let found = belljar::run::reconcile(&home)?;
+    if args.json {
+        let rebuilt = rebuilt.as_ref().map(
+            |rebuilt| serde_json::json!({ "added": rebuilt.added, "damaged": rebuilt.damaged }),
+        );
+        report::json(&serde_json::json!({
+            "lost": found.lost, "finished": found.finished, "discarded": found.discarded,
+            "left": found.left, "ledger": rebuilt,
+        }))?;
+    } else {
+        if let Some(rebuilt) = rebuilt {
+            report::say(&format!("{} rows were added to the ledger", rebuilt.added));
+            if let Some(path) = rebuilt.damaged {
+                report::say(&format!(
+                    "{WARN}warning:{WARN:#} the damaged ledger is at {}; where its records ended is \
+                     not known any more",
+                    path.display()
+                ));
+            }
+        }
+        tell(&found);
+    }
+    Ok(if found.left.is_empty() { 0 } else { EXIT_SOMETHING_OFF })
+}
+
+fn tell(found: &Reconciled) {
+    let each = [
+        (&found.lost, "its supervisor was gone; recorded as lost"),
+        (&found.finished, "was over; its record is whole now"),
+        (&found.discarded, "never began; nothing of it stays"),
+    ];
+    for (runs, what) in each {
+        for run in runs {
+            report::say(&format!("{run} {what}"));
+        }
+    }
+    for what in &found.left {
+        report::say(&format!("{WARN}warning:{WARN:#} left: {what}"));
+    }
+    if found.is_empty() {
+        report::say("nothing was left");
+    }
+}

@@ -1,0 +1,52 @@
+//! A run's `run.json`, as the command needs it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use belljar::home::Home;
+use belljar::run::Outcome;
+use belljar::spec::{Posture, RunId, RunSpec};
+use rustix::fs::{Mode, OFlags};
+use serde::Deserialize;
+
+/// Arguments, variables and an attestation fit many times.
+const MOST_BYTES: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the record {}: {error}; belljar verify {run} tells more", .path.display())]
+pub(super) struct RunFileError {
+    path: PathBuf,
+    run: RunId,
+    error: io::Error,
+}
+
+/// What was decided and how it ended.
+#[derive(Debug, Deserialize)]
+pub(super) struct RunFile {
+    pub(super) spec: RunSpec,
+    pub(super) plan_hash: String,
+    pub(super) posture: Posture,
+    #[serde(default)]
+    pub(super) outcome: Option<Outcome>,
+}
+
+pub(super) fn read(home: &Home, run: &RunId) -> Result<RunFile, RunFileError> {
+    let path = home.run_dir(run).join("run.json");
+    let parsed = bytes(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    parsed.map_err(|error| RunFileError { path, run: *run, error })
+}
+
+pub(super) fn read_value(home: &Home, run: &RunId) -> Result<serde_json::Value, RunFileError> {
+    let path = home.run_dir(run).join("run.json");
+    let parsed = bytes(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    parsed.map_err(|error| RunFileError { path, run: *run, error })
+}
+
+fn bytes(path: &PathBuf) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,75 @@
+//! `belljar shell`: a shell in a sandbox that is there, or in a fresh one.
+
+use belljar::home::Home;
+use belljar::spec::RunId;
+use belljar::spec::wire::control::Keep;
+use belljar::{Client, store};
+use clap::Parser;
+
+use super::exec::not_begun;
+use super::follow::{Keyboard, Role, follow};
+use super::{Done, find_live, in_runtime, open_home, terminal, told};
+use crate::cli::{Arguments, ShellArgs, Verb};
+use crate::report;
+
+/// What `$SHELL` names outside need not be there inside.
+const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"];
+
+pub(crate) fn run(args: &ShellArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &ShellArgs) -> Done {
+    let home = open_home()?;
+    let run = match &args.run {
+        Some(query) => find_live(&home, query)?.id,
+        None => match kept(&home)?.as_slice() {
+            [one] => *one,
+            others => {
+                if !others.is_empty() {
+                    let count = others.len();
+                    report::say(&format!(
+                        "belljar: {count} sandboxes are kept, so this is a fresh one; to enter one \
+                         of them: belljar shell RUN"
+                    ));
+                }
+                return in_a_fresh_one();
+            }
+        },
+    };
+    in_runtime(async {
+        let client = Client::connect(home.path(), &run).await?;
+        let size = terminal::size();
+        let exec = client.exec(SHELL).terminal(size.rows, size.columns);
+        match exec.spawn().await {
+            Ok(running) => Ok(follow(running, Role::Owner, Keyboard::Terminal).await?.code()),
+            Err(error) => not_begun(error, "sh".as_ref()),
+        }
+    })
+}
+
+/// Sandboxes that stay until they are stopped.
+fn kept(home: &Home) -> Result<Vec<RunId>, Box<dyn std::error::Error>> {
+    let live = store::list(home, store::Which::Live)?;
+    let mut kept = Vec::new();
+    let asked = in_runtime(async {
+        for run in live {
+            // One that ends just now is none to enter.
+            let Ok(client) = Client::connect(home.path(), &run.id).await else { continue };
+            if client.status().await.is_ok_and(|status| status.keep == Keep::UntilStopped) {
+                kept.push(run.id);
+            }
+        }
+        Ok(0)
+    });
+    asked.map(|_| kept)
+}
+
+/// As `belljar run -it -- bash`.
+fn in_a_fresh_one() -> Done {
+    let words = ["belljar", "run", "-i", "-t", "--"].into_iter().chain(SHELL);
+    match Arguments::try_parse_from(words)?.verb {
+        Verb::Run(run) => Ok(super::run::run(run)),
+        _ => Ok(belljar::spec::EXIT_USAGE),
+    }
+}

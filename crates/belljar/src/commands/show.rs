@@ -1,0 +1,165 @@
+//! `belljar show`: one run on a page.
+
+use belljar::home::Home;
+use belljar::spec::text::escape;
+use belljar::spec::{Limits, Mount, OsText, RunSpec, Size, Span, Usage};
+use belljar::store::{self, RunInfo};
+
+use super::run_file::{self, RunFile};
+use super::{Done, open_home, ps, told, when};
+use crate::cli::ShowArgs;
+use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
+
+/// Where the second column begins.
+const INDENT: usize = 12;
+
+pub(crate) fn run(args: &ShowArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &ShowArgs) -> Done {
+    let home = open_home()?;
+    let run = store::find(&home, &args.run)?;
+    if args.json {
+        let record = run_file::read_value(&home, &run.id).ok();
+        let directory = OsText::from(home.run_dir(&run.id));
+        report::json(&serde_json::json!({ "run": run, "directory": directory, "record": record }))?;
+        return Ok(0);
+    }
+    let file = run_file::read(&home, &run.id);
+    report::out(&page(&home, &run, file.as_ref().ok()));
+    if let Err(error) = file {
+        report::failure(&error);
+    }
+    Ok(0)
+}
+
+struct Page(String);
+
+impl Page {
+    fn row(&mut self, key: &str, words: &str) {
+        let pad = " ".repeat(INDENT.saturating_sub(key.len()));
+        self.0.push_str(&format!("{BOLD}{key}{BOLD:#}{pad}{words}\n"));
+    }
+
+    /// Several under one key.
+    fn rows(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
+        for (at, line) in lines.into_iter().enumerate() {
+            self.row(if at == 0 { key } else { "" }, &line);
+        }
+    }
+}
+
+fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
+    let mut page = Page(String::new());
+    page.row("run", run.id.as_str());
+    page.rows("name", run.name.as_deref().map(|name| escape(name.as_bytes())));
+    let command = match file {
+        Some(file) if file.spec.command.is_empty() => "none of its own; kept for exec".to_owned(),
+        Some(file) => belljar::run::shown(&file.spec.command),
+        None => run.command.clone(),
+    };
+    page.row("command", &folded(&command, INDENT));
+    page.row("state", &state(run));
+    let detail = file.and_then(|file| file.outcome.as_ref());
+    if let Some(detail) = detail.and_then(|outcome| outcome.detail.as_ref()) {
+        page.row("why", &folded(&escape(detail.as_bytes()), INDENT));
+    }
+    if let Some(failure) = detail.and_then(|outcome| outcome.failure.as_ref()) {
+        page.row("why", &folded(&escape(failure.to_string().as_bytes()), INDENT));
+    }
+    let until = run.stopped_ms.map(|time| format!(" to {}", when::shown(time)));
+    let since = when::shown(run.created_ms);
+    page.row("when", &format!("{since}{}", until.unwrap_or_default()));
+    if let Some(backend) = run.backend {
+        page.row("backend", backend.name());
+    }
+    if let Some(file) = file {
+        decided(&mut page, &file.spec);
+        posture(&mut page, file);
+    }
+    if !run.is_live() {
+        page.row("used", &usage(&run.usage));
+    }
+    page.row("files", &OsText::from(home.run_dir(&run.id)).to_string());
+    if let Some(file) = file {
+        page.row("plan", &format!("{DIM}{}{DIM:#}", escape(file.plan_hash.as_bytes())));
+    }
+    page.0
+}
+
+fn state(run: &RunInfo) -> String {
+    let word = ps::state(run);
+    let (Some(reason), Some(exit)) = (run.reason, run.exit) else { return word };
+    let source = serde_json::to_value(exit.source).ok();
+    let source = source.as_ref().and_then(|source| source.as_str()).unwrap_or_default();
+    let code = exit.process_code();
+    format!("{word} (reason {}, exit code {code} of the {source})", reason.name())
+}
+
+fn decided(page: &mut Page, spec: &RunSpec) {
+    let mount = |mount: &Mount| {
+        let Mount { source, target, mode } = mount;
+        format!("{:<3} {target} from {source}", mode.name())
+    };
+    let user = format!("{}:{} inside", spec.user.uid, spec.user.gid);
+    page.row("workdir", &spec.workdir.to_string());
+    page.row("user", &user);
+    let tmpfs =
+        spec.tmpfs.iter().map(|tmpfs| format!("tmp {} ({})", tmpfs.target, Size(tmpfs.size)));
+    let tools = spec.tools.iter().map(|tool| format!("ro  {tool} as a tool"));
+    let mounts = spec.workspace.iter().chain(&spec.mounts).map(mount);
+    page.rows("mounts", mounts.chain(tmpfs).chain(tools));
+    let network = match spec.network_allow.as_slice() {
+        [] => "none".to_owned(),
+        hosts => escape(hosts.join(", ").as_bytes()),
+    };
+    page.row("network", &network);
+    page.row("limits", &folded(&limits(&spec.limits), INDENT));
+    let names: Vec<String> = spec.env.keys().map(|name| escape(name.as_bytes())).collect();
+    page.row("variables", &folded(&names.join(" "), INDENT));
+    let labels = spec.labels.iter().map(|(key, value)| escape(format!("{key}={value}").as_bytes()));
+    page.rows("labels", labels);
+}
+
+/// What does not hold stands there in full; what holds is counted.
+fn posture(page: &mut Page, file: &RunFile) {
+    let held = file.posture.iter().filter(|(_, enforcement)| enforcement.is_enforced()).count();
+    page.row("posture", &format!("{GOOD}{held} clauses enforced{GOOD:#}"));
+    for (clause, enforcement) in file.posture.not_enforced() {
+        let (word, why) = (enforcement.word(), escape(enforcement.reason().as_bytes()));
+        let why = folded(&why, INDENT + 2);
+        let pad = " ".repeat(INDENT);
+        let line = format!("{WARN}{word}{WARN:#} {clause}\n{pad}  {why}");
+        page.row("", &line);
+    }
+    let waived = file.spec.waivers.iter().map(|waiver| {
+        folded(&format!("{}: {}", waiver.clause, escape(waiver.reason.as_bytes())), INDENT)
+    });
+    page.rows("waived", waived);
+}
+
+fn limits(limits: &Limits) -> String {
+    let span = |span: std::time::Duration| {
+        Span::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).to_string()
+    };
+    let mut said = Vec::new();
+    said.extend(limits.memory.map(|bytes| format!("memory {}", Size(bytes))));
+    said.extend(limits.millicpus.map(|cpus| format!("cpus {}.{:03}", cpus / 1000, cpus % 1000)));
+    said.extend(limits.pids.map(|count| format!("pids {count}")));
+    said.extend(limits.time.map(|time| format!("time {}", span(time))));
+    said.extend(limits.idle.map(|idle| format!("idle {}", span(idle))));
+    said.extend(limits.disk.map(|bytes| format!("disk {}", Size(bytes))));
+    said.push(format!("output {}", Size(limits.output)));
+    said.push(format!("stop_timeout {}", span(limits.stop_timeout)));
+    said.join(", ")
+}
+
+fn usage(usage: &Usage) -> String {
+    let mut said = vec![format!("{} of wall clock", when::duration(usage.wall_ms))];
+    said.extend(usage.cpu_ms.map(|ms| format!("{} of cpu", when::duration(ms))));
+    said.extend(usage.memory_peak.map(|bytes| format!("{} KiB of memory", bytes / 1024)));
+    said.extend(usage.pids_peak.map(|count| format!("{count} processes at most")));
+    said.extend(usage.written.map(|bytes| format!("{} KiB written", bytes / 1024)));
+    folded(&said.join(", "), INDENT)
+}

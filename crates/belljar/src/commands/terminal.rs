@@ -1,0 +1,48 @@
+//! The caller's terminal, while a command inside has one of its own.
+
+use std::io::IsTerminal;
+
+use belljar::spec::wire::control::WindowSize;
+use rustix::stdio::stdin;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// Whether the command gets a terminal: asked for, or because a person sits there.
+pub(super) fn wanted(asked: bool, refused: bool) -> bool {
+    let person = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    asked || (person && !refused)
+}
+
+/// Of the caller's terminal; the usual one where there is none.
+pub(super) fn size() -> WindowSize {
+    let found = tcgetwinsize(stdin()).or_else(|_| tcgetwinsize(rustix::stdio::stdout())).ok();
+    found.filter(|size| size.ws_row > 0 && size.ws_col > 0).map_or(
+        WindowSize { rows: 24, columns: 80 },
+        |size| WindowSize { rows: size.ws_row, columns: size.ws_col },
+    )
+}
+
+/// In raw mode for as long as this lives; then as it was.
+#[derive(Debug)]
+pub(super) struct RawTerminal {
+    before: Option<Termios>,
+}
+
+impl RawTerminal {
+    pub(super) fn enter() -> Self {
+        let before = tcgetattr(stdin()).ok();
+        if let Some(before) = &before {
+            let mut raw = before.clone();
+            raw.make_raw();
+            let _ = tcsetattr(stdin(), OptionalActions::Drain, &raw);
+        }
+        Self { before }
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `belljar verify`: is a record what the run wrote, all of it, in its order?
+
+use belljar::home::Home;
+use belljar::ledger::{AnchorRow, Ledger, LedgerError};
+use belljar::record::{Anchor, HomeKey, KeyError, Life, Report, verify_run};
+use belljar::store::{self, RunInfo, Which};
+use serde_json::json;
+
+use super::{Done, EXIT_SOMETHING_OFF, open_home, told};
+use crate::cli::VerifyArgs;
+use crate::report::{self, BAD, GOOD};
+
+pub(crate) fn run(args: &VerifyArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &VerifyArgs) -> Done {
+    let home = open_home()?;
+    let runs = if args.all {
+        store::list(&home, Which::All)?
+    } else {
+        let found = args.runs.iter().map(|query| store::find(&home, query));
+        found.collect::<Result<_, _>>()?
+    };
+    let key = HomeKey::load(home.path());
+    let ledger = Ledger::open(&home)?;
+    let mut objects = Vec::new();
+    let mut all_sound = true;
+    for run in &runs {
+        let found = check(&home, &ledger, &key, run)?;
+        all_sound &= found.verdict.is_sound();
+        if args.json {
+            objects.push(json!({
+                "id": run.id, "sound": found.verdict.is_sound(),
+                "verdict": found.verdict.to_string(), "live": run.is_live(),
+                "events": found.events, "output_bytes": found.output_bytes,
+            }));
+        } else {
+            report::out(&line(run, &found));
+        }
+    }
+    if args.json {
+        report::json(&objects)?;
+    }
+    Ok(if all_sound { 0 } else { EXIT_SOMETHING_OFF })
+}
+
+fn check(
+    home: &Home,
+    ledger: &Ledger,
+    key: &Result<HomeKey, KeyError>,
+    run: &RunInfo,
+) -> Result<Report, LedgerError> {
+    let key = match key {
+        Ok(key) => key,
+        Err(error) => return Ok(Report::without_key(error)),
+    };
+    let anchor = ledger.get(&run.id)?.and_then(|row| row.anchor);
+    let anchor =
+        anchor.map(|AnchorRow { seq, hash, inode, durable }| Anchor { seq, hash, inode, durable });
+    let life = match run.life {
+        store::Life::Over => Life::Over,
+        // Its end is still to be written, by its supervisor or by reconcile.
+        store::Life::Live(_) | store::Life::Unfinished => Life::Live,
+    };
+    Ok(verify_run(&home.run_dir(&run.id), &run.id, key, anchor.as_ref(), life))
+}
+
+fn line(run: &RunInfo, found: &Report) -> String {
+    let style = if found.verdict.is_sound() { GOOD } else { BAD };
+    let so_far = match run.life {
+        store::Life::Over => "",
+        store::Life::Live(_) => " so far; it is live",
+        store::Life::Unfinished => " so far; its end is missing: belljar reconcile",
+    };
+    let verdict = belljar::spec::text::escape(found.verdict.to_string().as_bytes());
+    let (events, bytes) = (found.events, found.output_bytes);
+    format!(
+        "{}  {style}{verdict}{style:#}{so_far} ({events} events, {bytes} bytes of output)\n",
+        run.id
+    )
+}

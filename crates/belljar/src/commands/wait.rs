@@ -1,0 +1,58 @@
+//! `belljar wait`: until runs are over.
+
+use std::time::Duration;
+
+use belljar::home::Home;
+use belljar::spec::{EXIT_NOT_STARTED, Exit, RunId};
+use belljar::store::{self, Life, RunInfo};
+use belljar::{Client, Error};
+
+use super::{Done, in_runtime, open_home, reconcile_first, told};
+use crate::cli::WaitArgs;
+
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+pub(crate) fn run(args: &WaitArgs) -> i32 {
+    told(act(args))
+}
+
+/// The code of the first that did not end with 0.
+fn act(args: &WaitArgs) -> Done {
+    let home = open_home()?;
+    let found = args.runs.iter().map(|query| store::find(&home, query));
+    let found = found.collect::<Result<Vec<RunInfo>, _>>()?;
+    in_runtime(async {
+        let mut code = 0;
+        for run in found {
+            let ended = until_over(&home, &run.id).await?;
+            if code == 0 {
+                code = ended;
+            }
+        }
+        Ok(code)
+    })
+}
+
+async fn until_over(home: &Home, run: &RunId) -> Done {
+    while is_live(home, run) {
+        let told = match Client::connect(home.path(), run).await {
+            Ok(client) => client.stopped().await,
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(report) => return Ok(report.exit.process_code()),
+            // It is about to open its socket, has closed it already, or is dying.
+            Err(Error::Lost { .. }) => tokio::time::sleep(TRY_AGAIN).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if store::life::of(home, run) == Life::Unfinished {
+        reconcile_first(home)?;
+    }
+    let over = store::find(home, run.as_str())?;
+    Ok(over.exit.map_or(EXIT_NOT_STARTED, Exit::process_code))
+}
+
+fn is_live(home: &Home, run: &RunId) -> bool {
+    matches!(store::life::of(home, run), Life::Live(_))
+}

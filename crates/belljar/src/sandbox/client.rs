@@ -1,0 +1,226 @@
+//! A connection to the supervisor of one run: what [`super::Sandbox`] and the command are made of.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_spec::wire::control::{
+    Bond, CONTROL_MAX, CONTROL_MIN, ClientHello, ControlError, LaunchRequest, RunStatus,
+    StopReport, Streams, ToSupervisor,
+};
+use belljar_spec::wire::{FrameKey, Mux, Side, Work};
+use belljar_spec::{BackendChoice, BackendName, Posture, RunId};
+use tokio::sync::oneshot;
+
+use super::connector::{Connector, Destination, Supervisors};
+use super::error::Error;
+use super::exec::Exec;
+use super::link::{self, Greeting, Link, Number};
+use super::running::Running;
+
+/// A supervisor that does not answer within this is taken for dead.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+/// One connection. Dropping it closes it; what that means was decided when things were started
+/// ([`Bond`]).
+#[derive(Debug)]
+pub struct Client {
+    link: Arc<Link>,
+    run: Option<RunId>,
+}
+
+/// A run that was started over this connection.
+#[derive(Debug)]
+pub struct LaunchedRun {
+    pub run: RunId,
+    pub backend: BackendName,
+    pub posture: Posture,
+    /// The run's own command, if its streams are followed.
+    pub command: Option<Running>,
+}
+
+impl Client {
+    /// Connects to a run that is alive.
+    pub async fn connect(home: &Path, run: &RunId) -> Result<Self, Error> {
+        let to = Destination::Live { home: home.to_owned(), run: *run };
+        Self::over(&Supervisors::new(), &to).await
+    }
+
+    pub async fn over(connector: &dyn Connector, to: &Destination) -> Result<Self, Error> {
+        let connection = connector.connect(to).await?;
+        let mut mux = Mux::new(Side::Launcher);
+        let key = new_key()?;
+        let hello = ClientHello {
+            min: CONTROL_MIN,
+            max: CONTROL_MAX,
+            key: key.bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
+            build: belljar_spec::BUILD.to_owned(),
+        };
+        mux.send(&ToSupervisor::Hello(hello)).map_err(link::wire)?;
+        mux.rekey(&key);
+        let link = Link::new(mux);
+        let mut client = Self { link: Arc::clone(&link), run: None };
+        tokio::spawn(link::drive(link, connection));
+        let greeting = client.greeting(connector, to).await?;
+        client.run = greeting.run;
+        if *to == Destination::New && greeting.build != belljar_spec::BUILD {
+            return Err(other_build(connector, greeting.build));
+        }
+        Ok(client)
+    }
+
+    async fn greeting(
+        &self,
+        connector: &dyn Connector,
+        to: &Destination,
+    ) -> Result<Greeting, Error> {
+        let answered = self.link.wait(|state| match (&state.greeting, state.refusal.take()) {
+            (_, Some(error)) => Some(Err(error.into())),
+            (Some(greeting), None) => Some(Ok(greeting.clone())),
+            (None, None) => None,
+        });
+        let silent = |why: &str| {
+            let who = connector.executable().filter(|_| *to == Destination::New);
+            let who = who.map(|path| format!("; is {} a belljar of this build?", path.display()));
+            Error::lost(format!("{why} before it had answered{}", who.unwrap_or_default()))
+        };
+        match tokio::time::timeout(HELLO_WITHIN, answered).await {
+            Ok(Err(Error::Lost { why })) => Err(silent(&why)),
+            Ok(Err(Error::NotDone(ControlError::OtherBuild { theirs, .. }))) => {
+                // "theirs" is whose build the supervisor does not have.
+                let theirs =
+                    if theirs == belljar_spec::BUILD { "another".to_owned() } else { theirs };
+                Err(other_build(connector, theirs))
+            }
+            Ok(answer) => answer,
+            Err(_) => Err(silent(&format!("{} s passed", HELLO_WITHIN.as_secs()))),
+        }
+    }
+
+    /// The run at the other end; `None` until one was launched.
+    pub fn run(&self) -> Option<RunId> {
+        self.run
+    }
+
+    /// Only over a connection to a new supervisor, and only once. `input` is the whole of the
+    /// command's standard input; without it, and with [`Streams::InputAndOutput`], it comes through
+    /// [`Running::stdin`].
+    pub async fn launch(
+        &mut self,
+        request: LaunchRequest,
+        input: Option<Vec<u8>>,
+    ) -> Result<LaunchedRun, Error> {
+        let streams = request.streams;
+        let backend = named(request.spec.backend);
+        let program = request.spec.command.first().cloned().unwrap_or_default();
+        let say = ToSupervisor::Launch(Box::new(request));
+        let command = match streams {
+            Streams::Unwatched => {
+                self.link.send(&say)?;
+                None
+            }
+            _ => {
+                self.link.begin(Number::RunsOwn, streams, input, |_| say)?;
+                // The run's command goes with the run, not with its handle.
+                Some(Running::new(&self.link, 0, Bond::LivesOn, program))
+            }
+        };
+        let launched = self.link.wait(|state| match (state.launch.take(), state.refusal.take()) {
+            (Some(Ok(launched)), _) => Some(Ok(launched)),
+            (Some(Err(refusal)), _) => Some(Err(Error::of_refusal(refusal, backend))),
+            (None, Some(error)) => Some(Err(error.into())),
+            (None, None) => None,
+        });
+        let launched = launched.await?;
+        self.run = Some(launched.run);
+        let (run, backend, posture) = (launched.run, launched.backend, launched.posture);
+        Ok(LaunchedRun { run, backend, posture, command })
+    }
+
+    /// One more command in the sandbox.
+    pub fn exec<A: Into<std::ffi::OsString>>(&self, argv: impl IntoIterator<Item = A>) -> Exec {
+        Exec::new(&self.link, argv.into_iter().map(Into::into).collect())
+    }
+
+    pub(super) fn work(&self, work: Work) -> Exec {
+        Exec::of(&self.link, work)
+    }
+
+    /// Follows the run's own command from now on. Dropping the handle lets it run on.
+    pub async fn attach(&self, streams: Streams) -> Result<Running, Error> {
+        let say = |_| ToSupervisor::Attach { streams };
+        self.link.begin(Number::RunsOwn, streams, None, say)?;
+        let running = Running::new(&self.link, 0, Bond::LivesOn, "the run's command".into());
+        running.started().await?;
+        Ok(running)
+    }
+
+    pub async fn status(&self) -> Result<RunStatus, Error> {
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut state = self.link.lock();
+            state.check()?;
+            state.mux.send(&ToSupervisor::Status).map_err(link::wire)?;
+            state.asked.push_back(sender);
+        }
+        self.link.flush();
+        match answer.await {
+            Ok(answer) => answer.map_err(Error::from),
+            Err(_) => {
+                let lost = self.link.lock().check();
+                Err(lost.err().unwrap_or(Error::lost("it did not answer")))
+            }
+        }
+    }
+
+    /// TERM to all, and after the grace (the run's own where it is `None`) everything is killed.
+    /// Comes back when the run's end is recorded; a run that is over already is no error.
+    pub async fn stop(&self, grace: Option<Duration>) -> Result<StopReport, Error> {
+        let over = self.link.lock().stopped.clone();
+        if let Some(report) = over {
+            return Ok(report);
+        }
+        let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        self.link.send(&ToSupervisor::Stop { grace_ms })?;
+        self.stopped().await
+    }
+
+    /// Waits for the run's end without asking for it.
+    pub async fn stopped(&self) -> Result<StopReport, Error> {
+        let report = self.link.wait(|state| match (&state.stopped, state.refusal.take()) {
+            (Some(report), _) => Some(Ok(report.clone())),
+            (None, Some(error)) => Some(Err(error.into())),
+            (None, None) => None,
+        });
+        report.await
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+fn other_build(connector: &dyn Connector, theirs: String) -> Error {
+    let ours = belljar_spec::BUILD.to_owned();
+    Error::OtherBuild { path: connector.executable(), ours, theirs }
+}
+
+fn new_key() -> Result<FrameKey, Error> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::io("make a key")(errno.into())),
+        }
+    }
+    Ok(FrameKey::new(bytes))
+}
+
+fn named(choice: BackendChoice) -> Option<BackendName> {
+    BackendName::ALL.iter().copied().find(|name| BackendChoice::from(*name) == choice)
+}

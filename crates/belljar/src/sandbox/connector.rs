@@ -1,0 +1,172 @@
+//! How a supervisor is reached: by starting one, by the socket of a live run, or by a stand-in of a
+//! test.
+
+use std::fmt;
+use std::future::Future;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::Stdio;
+
+use belljar_spec::RunId;
+use rustix::fs::{Mode, OFlags};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+use super::error::Error;
+use super::locate;
+
+/// With the byte that ends it.
+const LONGEST_ADDRESS: usize = 108;
+
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a connection is made of.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+/// A supervisor at the other end.
+pub struct Connection {
+    pub(super) stream: Box<dyn Transport>,
+    pub(super) child: Option<Child>,
+}
+
+impl Connection {
+    pub fn new(stream: impl Transport + 'static) -> Self {
+        Self { stream: Box::new(stream), child: None }
+    }
+
+    /// A supervisor that is a child of this process and is reaped when the connection is over.
+    pub fn with_child(mut self, child: Child) -> Self {
+        self.child = Some(child);
+        self
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("child", &self.child).finish_non_exhaustive()
+    }
+}
+
+/// Which supervisor is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A new one, which waits for a launch.
+    New,
+    /// That of a run which is alive.
+    Live { home: PathBuf, run: RunId },
+}
+
+/// Reaches supervisors. Embedders' tests use [`crate::testing::FakeBackend`].
+pub trait Connector: fmt::Debug + Send + Sync {
+    fn connect<'a>(&'a self, to: &'a Destination) -> BoxFuture<'a, Result<Connection, Error>>;
+
+    /// The home to use where the builder names none; `None` for the caller's own.
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Which executable answers, for an error that names it.
+    fn executable(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+/// The real one: `belljar __supervise`, or the socket in the home.
+#[derive(Clone, Debug, Default)]
+pub struct Supervisors {
+    executable: Option<PathBuf>,
+}
+
+impl Supervisors {
+    /// With the executable that [`super::find_executable`] finds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn with_executable(path: impl Into<PathBuf>) -> Self {
+        Self { executable: Some(path.into()) }
+    }
+
+    pub(super) fn find(&self) -> Result<PathBuf, Error> {
+        match &self.executable {
+            Some(path) => Ok(path.clone()),
+            None => locate::find_executable(),
+        }
+    }
+
+    fn start(&self) -> Result<Connection, Error> {
+        let executable = self.find()?;
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().map_err(Error::io("make a socket"))?;
+        ours.set_nonblocking(true).map_err(Error::io("make a socket"))?;
+        let what = format!("start {}", executable.display());
+        let child = command(&executable)
+            .arg("__supervise")
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .spawn()
+            .map_err(Error::io(what))?;
+        let stream = UnixStream::from_std(ours).map_err(Error::io("use a socket"))?;
+        Ok(Connection::new(stream).with_child(child))
+    }
+}
+
+impl Connector for Supervisors {
+    fn connect<'a>(&'a self, to: &'a Destination) -> BoxFuture<'a, Result<Connection, Error>> {
+        Box::pin(async move {
+            match to {
+                Destination::New => self.start(),
+                Destination::Live { home, run } => connect_live(home, run).await,
+            }
+        })
+    }
+
+    fn executable(&self) -> Option<PathBuf> {
+        self.find().ok()
+    }
+}
+
+async fn connect_live(home: &Path, run: &RunId) -> Result<Connection, Error> {
+    let path = home.join("live").join(format!("{run}.sock"));
+    match connect_to(&path).await {
+        Ok(stream) => Ok(Connection::new(stream)),
+        Err(error) => {
+            let why = match error.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                    format!("run {run} is not alive; belljar ps lists those that are")
+                }
+                _ => format!("cannot connect to {}: {error}", path.display()),
+            };
+            Err(Error::lost(why))
+        }
+    }
+}
+
+/// The address of a socket holds 107 bytes, and a home can be deeper than that.
+async fn connect_to(path: &Path) -> std::io::Result<UnixStream> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return UnixStream::connect(path).await;
+    };
+    if path.as_os_str().len() < LONGEST_ADDRESS {
+        return UnixStream::connect(path).await;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let short = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    UnixStream::connect(Path::new(&short).join(name)).await
+}
+
+/// Only what says where things are crosses into the supervisor's environment.
+pub(super) fn command(executable: &Path) -> Command {
+    let mut command = Command::new(executable);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    for (name, value) in std::env::vars_os() {
+        let known = name == "PATH" || name == "HOME" || name == belljar_spec::env::HOME;
+        if known || name.as_encoded_bytes().starts_with(b"XDG_") {
+            command.env(name, value);
+        }
+    }
+    command
+}

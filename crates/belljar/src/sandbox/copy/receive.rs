@@ -1,0 +1,429 @@
+//! Writes a hostile tree to the host: bytes in, files out, nothing outside of one new directory.
+//!
+//! Everything is made below a temporary directory beside the target, from descriptors, with `O_EXCL`
+//! and `O_NOFOLLOW`; only a whole tree is moved into place. Whatever goes wrong, dropping the receiver
+//! removes what it made.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use belljar_spec::OsText;
+use belljar_spec::text::escape;
+use belljar_spec::wire::archive::{Entry, EntryKind, MAX_PATH};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use super::{CopyError, CopyLimits, CopyReport, tree};
+
+/// The name of the tree's top while it is not in place.
+const TOP: &str = "tree";
+/// The longest explanation of why something was skipped.
+const MAX_WHY: u64 = 4096;
+
+/// A directory on the way to the entry that is being written.
+#[derive(Debug)]
+struct Open {
+    name: Vec<u8>,
+    directory: OwnedFd,
+    /// Set when it is left, since a directory that is read-only takes no entries.
+    finish: Option<(Mode, Timestamps)>,
+}
+
+#[derive(Debug)]
+enum Expecting {
+    Header,
+    Content { file: std::fs::File, left: u64, entry: Entry },
+    Text { entry: Entry, text: Vec<u8> },
+    Nothing,
+}
+
+/// What stands at the target when a copy begins.
+#[derive(Debug, PartialEq, Eq)]
+enum InTheWay {
+    Nothing,
+    File,
+}
+
+/// A copy that is being received.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    parent: OwnedFd,
+    parent_path: PathBuf,
+    name: OsString,
+    in_the_way: InTheWay,
+    temporary: OsString,
+    staging: OwnedFd,
+    /// The first is the top of the tree.
+    open: Vec<Open>,
+    has_top: bool,
+    top_skipped: Option<String>,
+    expecting: Expecting,
+    buffer: Vec<u8>,
+    limits: CopyLimits,
+    announced: u64,
+    entries: u64,
+    report: CopyReport,
+    in_place: bool,
+}
+
+impl Receiver {
+    /// `name` is the source's: what an existing directory gets the tree as.
+    pub(crate) fn begin(
+        target: &Path,
+        name: Option<&OsStr>,
+        limits: CopyLimits,
+    ) -> Result<Self, CopyError> {
+        let below = std::fs::metadata(target).is_ok_and(|found| found.is_dir());
+        let (parent_path, name) = if below {
+            let name = name.ok_or_else(|| CopyError::NoName { path: target.into() })?;
+            (target.to_owned(), name.to_owned())
+        } else {
+            let no_name = || CopyError::NoName { path: target.into() };
+            if target.as_os_str().as_bytes().ends_with(b"/") {
+                return Err(no_name()); // a directory was meant, and there is none
+            }
+            let name = target.file_name().ok_or_else(no_name)?.to_owned();
+            let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+            (parent.unwrap_or(Path::new(".")).to_owned(), name)
+        };
+        let io = |what, path: &Path| {
+            let path = OsText::from(path);
+            move |errno: Errno| CopyError::Io { what, path, error: errno.into() }
+        };
+        // The operator named this path, so its links are the operator's.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(&parent_path, flags, Mode::empty())
+            .map_err(io("open the directory", &parent_path))?;
+        let full = parent_path.join(&name);
+        let in_the_way = match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => InTheWay::Nothing,
+            Err(errno) => return Err(io("look at", &full)(errno)),
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+                return Err(CopyError::DirectoryInTheWay { path: full.into() });
+            }
+            Ok(_) => InTheWay::File,
+        };
+        let temporary = make_temporary(&parent).map_err(io("write to", &parent_path))?;
+        let staging = tree::open_directory(&parent, &temporary);
+        let staging = staging.map_err(|errno| {
+            let _ = rustix::fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
+            io("write to", &parent_path)(errno)
+        })?;
+        Ok(Self {
+            parent,
+            parent_path,
+            name,
+            in_the_way,
+            temporary,
+            staging,
+            open: Vec::new(),
+            has_top: false,
+            top_skipped: None,
+            expecting: Expecting::Header,
+            buffer: Vec::new(),
+            limits,
+            announced: 0,
+            entries: 0,
+            report: CopyReport::default(),
+            in_place: false,
+        })
+    }
+
+    /// Takes the next bytes, however they are cut. An error is final.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), CopyError> {
+        while !bytes.is_empty() {
+            match &mut self.expecting {
+                Expecting::Header => bytes = self.take_header(bytes)?,
+                Expecting::Content { file, left, entry } => {
+                    let (now, rest) = split(bytes, *left);
+                    file.write_all(now).map_err(|error| io("write", &entry.path, error))?;
+                    *left -= now.len() as u64;
+                    bytes = rest;
+                    self.end_content_if_whole();
+                }
+                Expecting::Text { entry, text } => {
+                    let (now, rest) = split(bytes, entry.size - text.len() as u64);
+                    text.extend_from_slice(now);
+                    bytes = rest;
+                    self.end_text_if_whole()?;
+                }
+                Expecting::Nothing => {
+                    return Err(bad(b"", "something comes after the last entry"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], CopyError> {
+        // A header is at most a path and a few numbers, so the buffer stays small.
+        let had = self.buffer.len();
+        let enough = belljar_spec::wire::archive::HEADER + MAX_PATH;
+        let take = bytes.len().min(enough.saturating_sub(had));
+        self.buffer.extend_from_slice(&bytes[..take]);
+        let Some((entry, length)) = Entry::read(&self.buffer)? else { return Ok(&bytes[take..]) };
+        self.buffer.clear();
+        self.begin_entry(entry)?;
+        Ok(&bytes[length - had..])
+    }
+
+    fn begin_entry(&mut self, entry: Entry) -> Result<(), CopyError> {
+        if entry.kind == EntryKind::End {
+            self.expecting = Expecting::Nothing;
+            return Ok(());
+        }
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(CopyError::TooMany { limit: self.limits.entries });
+        }
+        if !self.has_top && self.top_skipped.is_none() && !entry.path.is_empty() {
+            return Err(bad(&entry.path, "it comes before the top of the tree"));
+        }
+        match entry.kind {
+            EntryKind::File => self.begin_file(entry),
+            EntryKind::Directory => self.make_directory(&entry),
+            EntryKind::Link | EntryKind::Skipped => {
+                let most = if entry.kind == EntryKind::Link { MAX_PATH as u64 } else { MAX_WHY };
+                if entry.size > most {
+                    return Err(bad(&entry.path, "its text is too long"));
+                }
+                self.expecting = Expecting::Text { entry, text: Vec::new() };
+                self.end_text_if_whole()
+            }
+            EntryKind::End => Ok(()),
+        }
+    }
+
+    fn begin_file(&mut self, entry: Entry) -> Result<(), CopyError> {
+        let announced = self.announced.checked_add(entry.size);
+        let limit = self.limits.bytes;
+        self.announced =
+            announced.filter(|bytes| *bytes <= limit).ok_or(CopyError::TooLarge { limit })?;
+        let flags = OFlags::WRONLY
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::CLOEXEC;
+        let made = self.at(&entry.path, |directory, name| {
+            rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
+        })?;
+        self.has_top = true;
+        self.expecting = Expecting::Content { file: made.into(), left: entry.size, entry };
+        self.end_content_if_whole();
+        Ok(())
+    }
+
+    fn end_content_if_whole(&mut self) {
+        let Expecting::Content { file, left: 0, entry } = &self.expecting else { return };
+        // A file system without modes or times is no reason to fail.
+        let _ = rustix::fs::fchmod(file, mode(entry));
+        let _ = rustix::fs::futimens(file, &times(entry));
+        self.report.files += 1;
+        self.report.bytes += entry.size;
+        self.expecting = Expecting::Header;
+    }
+
+    fn make_directory(&mut self, entry: &Entry) -> Result<(), CopyError> {
+        if entry.size != 0 {
+            return Err(bad(&entry.path, "a directory has no content"));
+        }
+        let directory = self.at(&entry.path, |directory, name| {
+            rustix::fs::mkdirat(directory, name, Mode::RWXU)?;
+            tree::open_directory(directory, name)
+        })?;
+        self.has_top = true;
+        let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+        self.open.push(Open { name, directory, finish: Some((mode(entry), times(entry))) });
+        Ok(())
+    }
+
+    fn end_text_if_whole(&mut self) -> Result<(), CopyError> {
+        let Expecting::Text { entry, text } = &self.expecting else { return Ok(()) };
+        if (text.len() as u64) < entry.size {
+            return Ok(());
+        }
+        let (entry, text) = (entry.clone(), text.clone());
+        self.expecting = Expecting::Header;
+        if entry.kind == EntryKind::Skipped {
+            self.skip(&entry, escape(&text));
+            return Ok(());
+        }
+        if let Err(why) = check_link(&entry.path, &text) {
+            self.skip(&entry, format!("a link to \"{}\", {why}", escape(&text)));
+            return Ok(());
+        }
+        let target = OsStr::from_bytes(&text);
+        self.at(&entry.path, |directory, name| rustix::fs::symlinkat(target, directory, name))
+    }
+
+    fn skip(&mut self, entry: &Entry, why: String) {
+        if entry.path.is_empty() && !self.has_top {
+            self.top_skipped = Some(why.clone());
+        }
+        self.report.skip(&entry.path, why);
+    }
+
+    /// Does something with the last name of a path in the directory before it, which must be one that
+    /// this copy made.
+    fn at<T>(
+        &mut self,
+        path: &[u8],
+        make: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, Errno>,
+    ) -> Result<T, CopyError> {
+        let failed = |errno: Errno| match errno {
+            Errno::EXIST => bad(path, "it is there twice"),
+            _ => io("make", path, errno.into()),
+        };
+        if path.is_empty() {
+            return make(&self.staging, OsStr::new(TOP)).map_err(failed);
+        }
+        if self.open.is_empty() {
+            return Err(bad(path, "it is below something that is no directory"));
+        }
+        let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        let (last, above) = names.split_last().ok_or_else(|| bad(path, "it has no name"))?;
+        let shared = self.open[1..].iter().zip(above).take_while(|(a, b)| a.name == **b).count();
+        while self.open.len() > 1 + shared {
+            self.leave();
+        }
+        for name in &above[shared..] {
+            let directory = match self.open.last() {
+                Some(open) => tree::open_directory(&open.directory, OsStr::from_bytes(name)),
+                None => Err(Errno::NOENT),
+            };
+            let directory =
+                directory.map_err(|_| bad(path, "it is below something that is no directory"))?;
+            self.open.push(Open { name: name.to_vec(), directory, finish: None });
+        }
+        let Some(open) = self.open.last() else { return Err(bad(path, "it has no parent")) };
+        make(&open.directory, OsStr::from_bytes(last)).map_err(failed)
+    }
+
+    fn leave(&mut self) {
+        let left = self.open.pop();
+        if let Some(Open { directory, finish: Some((mode, times)), .. }) = left {
+            let _ = rustix::fs::futimens(&directory, &times);
+            let _ = rustix::fs::fchmod(&directory, mode);
+        }
+    }
+
+    /// Moves the tree into place, if it is whole.
+    pub(crate) fn finish(mut self) -> Result<CopyReport, CopyError> {
+        if !matches!(self.expecting, Expecting::Nothing) {
+            return Err(CopyError::Unfinished);
+        }
+        if !self.has_top {
+            let why = self.top_skipped.take().unwrap_or_else(|| "nothing came".to_owned());
+            return Err(CopyError::Nothing { why });
+        }
+        while self.open.len() > 1 {
+            self.leave();
+        }
+        let moved = match self.in_the_way {
+            InTheWay::Nothing => rustix::fs::renameat_with(
+                &self.staging,
+                TOP,
+                &self.parent,
+                &self.name,
+                RenameFlags::NOREPLACE,
+            ),
+            InTheWay::File => {
+                self.make_way()?;
+                rustix::fs::renameat(&self.staging, TOP, &self.parent, &self.name)
+            }
+        };
+        let full = self.parent_path.join(&self.name);
+        moved.map_err(|errno| io("make", full.as_os_str().as_bytes(), errno.into()))?;
+        self.in_place = true;
+        // A read-only directory cannot be moved, so the top gets its mode last.
+        self.leave();
+        Ok(std::mem::take(&mut self.report))
+    }
+
+    /// A directory cannot replace a file by a rename, so the file goes first.
+    fn make_way(&self) -> Result<(), CopyError> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let full = self.parent_path.join(&self.name);
+        rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::empty())
+            .map_err(|errno| io("replace", full.as_os_str().as_bytes(), errno.into()))
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // What cannot be removed has an odd name and mode 0700; there is nobody left to tell. The target may
+        // lie where the sandbox itself can write, so whatever is there now is taken for hostile.
+        if self.in_place {
+            let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::REMOVEDIR);
+            return;
+        }
+        let parent = format!("/proc/self/fd/{}", self.parent.as_raw_fd());
+        let _ = belljar_lab::tree::remove(&Path::new(&parent).join(&self.temporary));
+    }
+}
+
+fn make_temporary(parent: impl AsFd) -> Result<OsString, Errno> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let process = rustix::process::getpid().as_raw_nonzero();
+        let name = OsString::from_vec(format!(".belljar-copy.{process}.{count}").into_bytes());
+        match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
+            Ok(()) => return Ok(name),
+            Err(Errno::EXIST) => {} // of a process that was killed; its number came again
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Only a link that stays inside whatever other links do: steps up come first, and not too many.
+fn check_link(path: &[u8], target: &[u8]) -> Result<(), &'static str> {
+    if target.is_empty() || target.contains(&0) {
+        return Err("which is no path");
+    }
+    if target.starts_with(b"/") {
+        return Err("which is absolute");
+    }
+    let depth = if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() };
+    // A link at the top of the tree has nothing of the tree beside it.
+    let Some(mut up) = depth.checked_sub(1) else { return Err("which is outside of the copy") };
+    let mut went_down = false;
+    for name in target.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." if went_down => return Err("which turns back on its way"),
+            b".." => up = up.checked_sub(1).ok_or("which is outside of the copy")?,
+            _ => went_down = true,
+        }
+    }
+    Ok(())
+}
+
+fn split(bytes: &[u8], most: u64) -> (&[u8], &[u8]) {
+    bytes.split_at(usize::try_from(most).map_or(bytes.len(), |most| most.min(bytes.len())))
+}
+
+fn mode(entry: &Entry) -> Mode {
+    Mode::from_raw_mode(entry.mode & 0o777)
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let modified = Timespec { tv_sec: entry.modified, tv_nsec: 0 };
+    Timestamps { last_access: now, last_modification: modified }
+}
+
+fn bad(path: &[u8], why: &'static str) -> CopyError {
+    CopyError::Entry { path: OsText::from_bytes(path.to_vec()), why }
+}
+
+fn io(what: &'static str, path: &[u8], error: std::io::Error) -> CopyError {
+    CopyError::Io { what, path: OsText::from_bytes(path.to_vec()), error }
+}

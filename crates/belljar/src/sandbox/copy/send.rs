@@ -1,0 +1,213 @@
+//! Reads a tree of the host in pieces, without following a link.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use belljar_spec::OsText;
+use belljar_spec::wire::archive::{Entry, EntryKind, MAX_DEPTH, MAX_PATH};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::{CopyError, CopyReport, tree};
+
+/// About as much as [`Sender::fill`] makes at once.
+const PIECE: usize = 64 * 1024;
+
+#[derive(Debug)]
+struct Level {
+    directory: OwnedFd,
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// How long the path of this directory is.
+    path: usize,
+}
+
+#[derive(Debug)]
+struct Content {
+    file: File,
+    left: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Top,
+    Below,
+    Over,
+}
+
+/// A tree that is being sent.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    /// The directory in which the top is, and its name there.
+    start: OwnedFd,
+    name: Vec<u8>,
+    stage: Stage,
+    levels: Vec<Level>,
+    path: Vec<u8>,
+    content: Option<Content>,
+    report: CopyReport,
+}
+
+impl Sender {
+    pub(crate) fn begin(source: &Path) -> Result<Self, CopyError> {
+        let (directory, name) = match source.file_name() {
+            Some(name) => (source.parent().unwrap_or(source), name),
+            None => (source, OsStr::new(".")), // such as "/" or ".."
+        };
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        // The operator named this path, so the links on the way are the operator's.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory, flags, Mode::empty());
+        let start = opened.map_err(|errno| failed("open", source.as_os_str().as_bytes(), errno))?;
+        Ok(Self {
+            start,
+            name: name.as_bytes().to_vec(),
+            stage: Stage::Top,
+            levels: Vec::new(),
+            path: Vec::new(),
+            content: None,
+            report: CopyReport::default(),
+        })
+    }
+
+    pub(crate) fn report(self) -> CopyReport {
+        self.report
+    }
+
+    /// Appends the next piece; nothing when it is over.
+    pub(crate) fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
+        while out.len() < PIECE && self.stage != Stage::Over {
+            if let Some(content) = &mut self.content {
+                if content.left == 0 {
+                    self.content = None;
+                    self.report.files += 1;
+                    continue;
+                }
+                let most = content.left.min(PIECE as u64);
+                let read = (&mut content.file).take(most).read_to_end(out);
+                let read = read.map_err(|error| self.io("read", error))?;
+                if read == 0 {
+                    return Err(CopyError::Changed { path: OsText::from_bytes(self.path.clone()) });
+                }
+                self.report.bytes += read as u64;
+                if let Some(content) = &mut self.content {
+                    content.left -= read as u64;
+                }
+                continue;
+            }
+            match self.stage {
+                Stage::Top => self.top(out)?,
+                Stage::Below => self.below(out),
+                Stage::Over => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn top(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
+        self.stage = Stage::Below;
+        let start = self.start.try_clone().map_err(|error| self.io("open", error))?;
+        let name = self.name.clone();
+        let sent = self.send(start.as_fd(), &name, out);
+        sent.map_err(|errno| failed("read", &name, errno))
+    }
+
+    fn below(&mut self, out: &mut Vec<u8>) {
+        let Some(level) = self.levels.last_mut() else {
+            self.stage = Stage::Over;
+            self.entry(EntryKind::End, 0, 0, 0).write(out);
+            return;
+        };
+        self.path.truncate(level.path);
+        let Some(name) = level.names.next() else {
+            self.levels.pop();
+            return;
+        };
+        if !self.path.is_empty() {
+            self.path.push(b'/');
+        }
+        self.path.extend_from_slice(&name);
+        if self.path.len() > MAX_PATH || self.levels.len() > MAX_DEPTH {
+            // It cannot even be named on the way.
+            self.report.skip(&self.path, "its path is too long or too deep".to_owned());
+            return;
+        }
+        // The descriptor is needed while the levels change.
+        let directory = self.levels.last().map(|level| level.directory.try_clone());
+        let sent = match directory {
+            Some(Ok(directory)) => self.send(directory.as_fd(), &name, out),
+            Some(Err(_)) | None => Err(Errno::MFILE),
+        };
+        if let Err(errno) = sent {
+            self.skip(std::io::Error::from(errno).to_string(), out);
+        }
+    }
+
+    /// Begins the entry `name` of a directory. An error means that nothing of it was sent.
+    fn send(
+        &mut self,
+        at: std::os::fd::BorrowedFd<'_>,
+        name: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        let name = OsStr::from_bytes(name);
+        let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Directory => {
+                let directory = tree::open_directory(at, name)?;
+                let names = tree::names(&directory)?.into_iter();
+                self.header(EntryKind::Directory, &found, 0).write(out);
+                self.levels.push(Level { directory, names, path: self.path.len() });
+            }
+            FileType::RegularFile => {
+                // It may have become a FIFO since; that must not make this wait.
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(at, name, flags, Mode::empty())?;
+                let found = rustix::fs::fstat(&file)?;
+                if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+                    self.skip("it is no file any more".to_owned(), out);
+                    return Ok(());
+                }
+                let size = u64::try_from(found.st_size).unwrap_or(0);
+                self.header(EntryKind::File, &found, size).write(out);
+                self.content = Some(Content { file: file.into(), left: size });
+            }
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(at, name, Vec::new())?;
+                let target = target.to_bytes();
+                self.header(EntryKind::Link, &found, target.len() as u64).write(out);
+                out.extend_from_slice(target);
+            }
+            FileType::Fifo => self.skip("a FIFO".to_owned(), out),
+            FileType::Socket => self.skip("a socket".to_owned(), out),
+            _ => self.skip("a device".to_owned(), out),
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, why: String, out: &mut Vec<u8>) {
+        self.entry(EntryKind::Skipped, 0, why.len() as u64, 0).write(out);
+        out.extend_from_slice(why.as_bytes());
+        self.report.skip(&self.path, why);
+    }
+
+    fn header(&self, kind: EntryKind, found: &Stat, size: u64) -> Entry {
+        self.entry(kind, found.st_mode & 0o777, size, found.st_mtime)
+    }
+
+    fn entry(&self, kind: EntryKind, mode: u32, size: u64, modified: i64) -> Entry {
+        let path = if kind == EntryKind::End { Vec::new() } else { self.path.clone() };
+        Entry { kind, mode, path, size, modified }
+    }
+
+    fn io(&self, what: &'static str, error: std::io::Error) -> CopyError {
+        CopyError::Io { what, path: OsText::from_bytes(self.path.clone()), error }
+    }
+}
+
+fn failed(what: &'static str, path: &[u8], errno: Errno) -> CopyError {
+    CopyError::Io { what, path: OsText::from_bytes(path.to_vec()), error: errno.into() }
+}
