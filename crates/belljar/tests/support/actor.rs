@@ -39,6 +39,11 @@ pub(crate) fn in_the_guest() -> bool {
     std::env::var_os("BELLJAR_TEST_GUEST").is_some()
 }
 
+/// Whether there is time for every case: `cargo xtask test --soak`.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("BELLJAR_TEST_SOAK").is_some()
+}
+
 fn must_work() -> bool {
     std::env::var("BELLJAR_MUST_WORK").is_ok_and(|list| list.split(',').any(|name| name == "jail"))
 }

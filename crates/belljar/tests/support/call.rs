@@ -102,6 +102,12 @@ impl<'a> Call<'a> {
         command
     }
 
+    /// The process to start, for a test that holds its streams itself. Its error output is the test's.
+    pub(crate) fn prepared(&self) -> Command {
+        assert_ne!(self.lab.actor, Actor::Delegated, "nobody would put it into its cgroup");
+        self.command()
+    }
+
     /// Where the user has delegated cgroups: into them, and then on.
     pub(super) fn enter_cgroups(&self, child: &Child) {
         if self.lab.actor != Actor::Delegated {
@@ -284,6 +290,11 @@ impl Done {
         code.unwrap_or_else(|| {
             panic!("belljar itself ended by signal {:?}: {self}", self.status.signal())
         })
+    }
+
+    /// The signal that ended belljar itself.
+    pub(crate) fn ended_by(&self) -> Option<i32> {
+        self.status.signal()
     }
 
     #[track_caller]

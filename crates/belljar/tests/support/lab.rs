@@ -20,6 +20,7 @@ use super::processes::{cgroups_named, processes_of, send, until};
 pub(crate) struct Lab {
     pub(crate) actor: Actor,
     directory: TempDir,
+    home: PathBuf,
     /// A name of the executable that no other test uses, so that its processes can be told apart.
     pub(crate) exe: PathBuf,
 }
@@ -29,7 +30,8 @@ impl Lab {
         let directory = TempDir::with_prefix("belljar-lab-").unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let exe = directory.path().join("bin/belljar");
-        let lab = Self { actor, directory, exe };
+        let home = directory.path().join("home");
+        let lab = Self { actor, directory, home, exe };
         for name in ["bin", "home", "work", "person", "tmp"] {
             lab.make_directory(name);
         }
@@ -48,7 +50,12 @@ impl Lab {
 
     /// `BELLJAR_HOME`.
     pub(crate) fn home(&self) -> PathBuf {
-        self.path("home")
+        self.home.clone()
+    }
+
+    /// Another directory from now on.
+    pub(crate) fn use_home(&mut self, home: PathBuf) {
+        self.home = home;
     }
 
     /// The current directory of every call, and so the workspace.
@@ -125,8 +132,13 @@ impl Lab {
     }
 
     /// Ids of the runs that have not finished.
+    /// Signs of life. A run's socket beside its own sign is no second one.
     pub(crate) fn live(&self) -> Vec<String> {
-        names_in(&self.home().join("live"))
+        let names = names_in(&self.home().join("live"));
+        let is_extra = |name: &String| {
+            name.strip_suffix(".sock").is_some_and(|id| names.iter().any(|other| other == id))
+        };
+        names.iter().filter(|name| !is_extra(name)).cloned().collect()
     }
 
     pub(crate) fn record(&self, id: &str) -> Value {

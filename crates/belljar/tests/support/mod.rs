@@ -14,15 +14,20 @@
 mod actor;
 mod call;
 mod lab;
+mod owner;
 mod processes;
 mod pty;
+mod strace;
+mod traces;
 
 pub(crate) use actor::{
-    Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, test_user,
+    Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, soak, test_user,
 };
 pub(crate) use call::{Call, Done, Input, Live, PATIENCE};
 pub(crate) use lab::{Lab, executable, marker};
 pub(crate) use processes::{
-    alive, cgroups_named, host_uids, processes_of, processes_with, send, until, wait_until_gone,
+    alive, cgroups_named, children_of, host_uids, peak_memory, processes_of, processes_with, send,
+    until, wait_until_gone,
 };
 pub(crate) use pty::PtyRun;
+pub(crate) use strace::{Fault, Point, Whose, count_calls};

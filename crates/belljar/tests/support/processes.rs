@@ -40,7 +40,7 @@ pub(crate) fn state(number: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-fn all() -> Vec<u32> {
+pub(super) fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -64,11 +64,28 @@ pub(crate) fn processes_of(executable: &Path) -> Vec<u32> {
     all().into_iter().filter(runs).collect()
 }
 
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
+    let is_child = |number: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        after_name.split_whitespace().nth(1) == Some(parent.to_string().as_str())
+    };
+    all().into_iter().filter(is_child).collect()
+}
+
 /// Real, effective, saved and file system uid, as the host knows them.
 pub(crate) fn host_uids(number: u32) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     line.split_whitespace().map(|uid| uid.parse().unwrap()).collect()
+}
+
+/// The most memory that a process had resident so far, in bytes; nothing once it is gone.
+pub(crate) fn peak_memory(number: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
 }
 
 #[track_caller]
@@ -81,7 +98,7 @@ pub(crate) fn wait_until_gone(within: Duration, marker: &str, executable: &Path)
     );
 }
 
-fn describe(number: u32) -> String {
+pub(super) fn describe(number: u32) -> String {
     let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
     format!("{number} {:?} {}", state(number), String::from_utf8_lossy(&line).replace('\0', " "))
 }
