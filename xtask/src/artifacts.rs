@@ -34,7 +34,7 @@ pub(crate) fn build_tests(profile: Profile) -> Result<Artifacts> {
     let artifacts = messages(&["test", "--no-run", "--workspace", "--tests"], profile)?;
     let tests = artifacts.iter().filter_map(integration_test).collect();
     // Cargo builds the executable itself only if the package has an integration test.
-    let belljar = match artifacts.iter().find_map(executable) {
+    let belljar = match artifacts.iter().find_map(|artifact| executable(artifact, "belljar")) {
         Some(path) => path,
         None => build_belljar(profile)?,
     };
@@ -45,8 +45,23 @@ pub(crate) fn build_tests(profile: Profile) -> Result<Artifacts> {
 pub(crate) fn build_belljar(profile: Profile) -> Result<PathBuf> {
     messages(&["build", "-p", "belljar"], profile)?
         .iter()
-        .find_map(executable)
+        .find_map(|artifact| executable(artifact, "belljar"))
         .context("cargo built the package belljar, but named no executable")
+}
+
+/// What measures in its own process must be as optimised as what it measures.
+pub(crate) struct Measuring {
+    pub(crate) belljar: PathBuf,
+    pub(crate) xtask: PathBuf,
+}
+
+pub(crate) fn build_measuring() -> Result<Measuring> {
+    let built = messages(&["build", "-p", "belljar", "-p", "xtask"], Profile::Release)?;
+    let named = |name: &str| {
+        let found = built.iter().find_map(|artifact| executable(artifact, name));
+        found.with_context(|| format!("cargo built the package {name}, but named no executable"))
+    };
+    Ok(Measuring { belljar: named("belljar")?, xtask: named("xtask")? })
 }
 
 fn messages(arguments: &[&str], profile: Profile) -> Result<Vec<Value>> {
@@ -70,8 +85,8 @@ fn artifacts_in(text: &str) -> Vec<Value> {
         .collect()
 }
 
-fn executable(artifact: &Value) -> Option<PathBuf> {
-    let is_it = artifact["target"]["name"] == "belljar"
+fn executable(artifact: &Value, name: &str) -> Option<PathBuf> {
+    let is_it = artifact["target"]["name"] == name
         && has_kind(artifact, "bin")
         && artifact["profile"]["test"] == false;
     if is_it { artifact["executable"].as_str().map(PathBuf::from) } else { None }
@@ -122,8 +137,12 @@ mod tests {
 
     #[test]
     fn the_executable_is_not_its_unit_tests() {
-        let found: Vec<_> = artifacts_in(MESSAGES).iter().filter_map(executable).collect();
-        assert_eq!(found, [PathBuf::from("/t/belljar")]);
+        let found = |name| -> Vec<_> {
+            let all = artifacts_in(MESSAGES);
+            all.iter().filter_map(|artifact| executable(artifact, name)).collect()
+        };
+        assert_eq!(found("belljar"), [PathBuf::from("/t/belljar")]);
+        assert!(found("xtask").is_empty());
     }
 
     #[test]

@@ -30,6 +30,8 @@ Usage: cargo xtask COMMAND
                         the jail's tests in a virtual machine with a stock kernel and cgroup v2
   bench start [--rounds N] [--json FILE]
                         how long a start takes, beside the peers that this machine has
+  bench record [--only PART,…] [--quick] [--large] [--jails N] [--json FILE]
+                        what the record, exec and many sandboxes at once cost
   schema                writes docs/manifest.schema.json anew
 ";
 

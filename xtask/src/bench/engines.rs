@@ -94,6 +94,51 @@ fn prepare(program: &Path, scratch: &Path) -> Result<()> {
     imported
 }
 
+/// A container that sleeps, for commands to be run in. Removed when dropped.
+pub(crate) struct Container {
+    pub(crate) engine: String,
+    program: PathBuf,
+    id: String,
+}
+
+impl Engines {
+    pub(crate) fn containers(&self) -> Vec<Container> {
+        let start = |program: &PathBuf| {
+            let engine = program.file_name().unwrap_or_default().display().to_string();
+            let mut run = Command::new(program);
+            run.args(["run", "--detach", "--rm", "--network", "none", IMAGE]);
+            let started = command::read(run.args(["/bin/busybox", "sleep", "3600"]));
+            match started {
+                Ok(id) => {
+                    Some(Container { engine, program: program.clone(), id: id.trim().into() })
+                }
+                Err(error) => {
+                    eprintln!("no comparison with {engine} exec: {error:#}");
+                    None
+                }
+            }
+        };
+        self.programs.iter().filter_map(start).collect()
+    }
+}
+
+impl Container {
+    pub(crate) fn exec(&self, argv: &[&str]) -> Command {
+        let mut exec = Command::new(&self.program);
+        exec.args(["exec", &self.id]).args(argv);
+        exec
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let mut remove = Command::new(&self.program);
+        if !command::succeeds(remove.args(["rm", "--force", &self.id]), IMPORT_LIMIT) {
+            eprintln!("warning: {} keeps the container {}", self.engine, self.id);
+        }
+    }
+}
+
 impl Drop for Engines {
     fn drop(&mut self) {
         for program in &self.programs {

@@ -61,7 +61,7 @@ fn read(identity: &Identity, pid: u32) -> Result<Memory> {
     })
 }
 
-fn kib(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn kib(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
@@ -71,12 +71,12 @@ fn is_init(pid: u32) -> bool {
     arguments.split(|byte| *byte == 0).any(|word| word == b"__init")
 }
 
-fn name(pid: u32) -> Option<String> {
+pub(crate) fn name(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|text| text.trim().to_owned())
 }
 
 /// Only our own family is looked at: another belljar may be running on this machine.
-fn descendants(root: u32) -> Result<Vec<u32>> {
+pub(crate) fn descendants(root: u32) -> Result<Vec<u32>> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc").context("cannot list the processes")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {

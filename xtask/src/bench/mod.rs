@@ -1,10 +1,12 @@
 //! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
 //! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
+//! `cargo xtask bench record` is in [`record`].
 
 mod engines;
 mod identity;
 mod memory;
 mod peer;
+mod record;
 mod rounds;
 mod table;
 
@@ -31,7 +33,7 @@ struct Options {
 fn parse(words: &[String]) -> Result<Options> {
     let mut words = words.iter();
     if words.next().map(String::as_str) != Some("start") {
-        bail!("usage: cargo xtask bench start [--rounds N] [--json FILE]");
+        bail!("usage: cargo xtask bench start|record; `cargo xtask help` lists their options");
     }
     let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
     while let Some(word) = words.next() {
@@ -52,6 +54,11 @@ fn parse(words: &[String]) -> Result<Options> {
 }
 
 pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
+    if let Some((word, rest)) = words.split_first()
+        && word == "record"
+    {
+        return record::main(rest);
+    }
     let options = parse(words)?;
     let built = artifacts::build_belljar(Profile::Release)?;
     let scratch = Scratch::on_disk("bench")?;

@@ -6,7 +6,7 @@ use super::identity::Identity;
 use crate::host;
 
 /// The kernel's own price: the namespaces, and nothing in them.
-const FLOOR: [&str; 9] = [
+pub(crate) const FLOOR: [&str; 9] = [
     "--user",
     "--map-root-user",
     "--mount",
@@ -81,7 +81,7 @@ pub(crate) fn cases(identity: &Identity, belljar: &Path) -> Vec<Case> {
     cases
 }
 
-fn bwrap_words(workspace: &Path) -> Vec<String> {
+pub(crate) fn bwrap_words(workspace: &Path) -> Vec<String> {
     let mut words: Vec<String> = [
         "--unshare-user",
         "--unshare-all",

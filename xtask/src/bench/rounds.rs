@@ -30,7 +30,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    fn new(mut times: Vec<Duration>) -> Self {
+    pub(crate) fn new(mut times: Vec<Duration>) -> Self {
         times.sort();
         Self { sorted: times }
     }

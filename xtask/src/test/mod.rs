@@ -113,6 +113,9 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
         cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
+        // They start real sandboxes, whose records are nobody's.
+        let home = Scratch::new("doc")?;
+        cargo.env("BELLJAR_HOME", home.path().join("home"));
         command::check(&mut cargo, CHECK_LIMIT)?;
         Ok(Outcome::Passed)
     });

@@ -23,15 +23,16 @@ const fn need(program: &'static str, package: &'static str, why: &'static str) -
     Need { program, package, why }
 }
 
-const NEEDS: [Need; 10] = [
+const NEEDS: [Need; 11] = [
     need("bwrap", "bubblewrap", "the peer that the start is measured against"),
     need("gcc", "gcc", "compiles inside the jail"),
     need("git", "git", "runs inside the jail"),
-    need("mke2fs", "e2fsprogs", "the guest's disk"),
+    need("mke2fs", "e2fsprogs", "the guest's disk, and a small one that fills up"),
+    need("mount", "mount", "the disk that fills up"),
     need("python3", "python3", "runs inside the jail, and plays the attacker"),
     need("qemu-system-x86_64", "qemu-system-x86", "the guest"),
     need("redis-server", "redis-server", "runs inside the jail"),
-    need("strace", "strace", "a debugger inside the jail"),
+    need("strace", "strace", "a debugger inside the jail, and faults at system calls"),
     need("unshare", "util-linux", "the floor that the start is measured against"),
     need("useradd", "passwd", "the ordinary user of the rootless tests"),
 ];
