@@ -174,9 +174,10 @@ fn usage(directory: &Path, since: i64, seen: &mut HashSet<(u64, u64)>, stop: &At
             total += u64::try_from(stat.st_blocks).unwrap_or(0) * 512 + INODE;
         }
         if is_directory && levels.len() >= DEEPEST {
-            return u64::MAX; // nobody works in such a tree: it is there to hide something
-        }
-        if is_directory {
+            if stat.st_ctime >= since {
+                return u64::MAX; // nobody works in such a tree: it is there to hide something
+            }
+        } else if is_directory {
             let name = OsStr::from_bytes(name.to_bytes()).to_owned();
             let below = levels.last().and_then(|level| open(level.fd().ok()?, &name));
             levels.extend(below);
@@ -194,6 +195,21 @@ fn open(at: impl AsFd, name: &OsStr) -> Option<Dir> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tree_that_is_too_deep_to_look_at_counts_as_too_large() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut deep = dir.path().join("home");
+        std::fs::create_dir(&deep).unwrap();
+        let limit = DiskLimit { bytes: 0, home: deep.clone(), trees: Vec::new() };
+        let stop = AtomicBool::new(false);
+        assert!(written(&limit, 0, &stop) < 100 * 1024, "the control");
+        for _ in 0..=DEEPEST {
+            deep.push("d");
+            std::fs::create_dir(&deep).unwrap();
+        }
+        assert_eq!(written(&limit, 0, &stop), u64::MAX);
+    }
 
     #[test]
     fn counts_the_home_whole_and_in_trees_what_changed() {
