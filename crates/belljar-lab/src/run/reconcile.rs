@@ -12,6 +12,7 @@ use belljar_spec::{
     BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
 };
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::Outcome;
@@ -83,17 +84,24 @@ impl Reconciled {
 pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     let mut done = Reconciled::default();
     for (id, path) in entries(home)? {
-        let Some(_lock) = take_over(&path) else { continue };
-        match finish(home, &id) {
-            Ok(Finished::Lost) => done.lost.push(id),
-            Ok(Finished::WasOver) => done.finished.push(id),
-            Ok(Finished::NeverAccepted) => done.discarded.push(id),
-            Ok(Finished::Unreadable) => done.unreadable.push(id),
+        let taken = match take_over(&path) {
+            Ok(None) => continue,
+            Ok(Some(lock)) => finish(home, &id).map(|finished| (finished, lock)),
+            Err(error) => Err(error),
+        };
+        let (finished, _lock) = match taken {
+            Ok(taken) => taken,
             // One run that cannot be finished does not keep the others from it.
             Err(error) => {
                 done.left.push(belljar_linux::chain(&error));
                 continue;
             }
+        };
+        match finished {
+            Finished::Lost => done.lost.push(id),
+            Finished::WasOver => done.finished.push(id),
+            Finished::NeverAccepted => done.discarded.push(id),
+            Finished::Unreadable => done.unreadable.push(id),
         }
         remove(&home.socket_path(&id))?;
         remove(&path)?;
@@ -104,26 +112,37 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
 
 fn entries(home: &Home) -> Result<Vec<(RunId, PathBuf)>, ReconcileError> {
     let live = home.live();
-    let entries = match std::fs::read_dir(&live) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|error| ReconcileError::Read { path: live, error })?,
-    };
-    let named = entries.flatten().filter_map(|entry| {
-        let id = entry.file_name().to_str()?.parse().ok()?;
-        Some((id, entry.path()))
-    });
-    Ok(named.collect())
+    let failed = |error| ReconcileError::Read { path: live.clone(), error };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&live).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // Sockets have other names.
+        let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        found.extend(id.map(|id| (id, entry.path())));
+    }
+    Ok(found)
 }
 
 /// The lock, if its supervisor is gone. Two commands that come here at once do not do it twice.
-fn take_over(path: &Path) -> Option<File> {
-    let file = OpenOptions::new().write(true).open(path).ok()?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Whoever held it before us may have finished and removed it.
-    let here = std::fs::symlink_metadata(path).ok()?;
-    let ours = file.metadata().ok()?;
+fn take_over(path: &Path) -> Result<Option<File>, ReconcileError> {
     use std::os::unix::fs::MetadataExt;
-    ((here.dev(), here.ino()) == (ours.dev(), ours.ino())).then_some(file)
+    let failed = |error| ReconcileError::Read { path: path.to_owned(), error };
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    // Whoever held it before us may have finished and removed it.
+    let here = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        here => here.map_err(failed)?,
+    };
+    let ours = file.metadata().map_err(failed)?;
+    Ok(((here.dev(), here.ino()) == (ours.dev(), ours.ino())).then_some(file))
 }
 
 fn remove(path: &Path) -> Result<(), ReconcileError> {
