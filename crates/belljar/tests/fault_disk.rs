@@ -61,6 +61,10 @@ impl Small {
     fn repair(&self, lab: &Lab) {
         let image = lab.path("tmp/image");
         succeeds(Command::new("umount").arg(&self.at));
+        // A sandbox that another test builds just now may hold a copy of the mount for a moment; mounted
+        // again before that is gone, it would be the broken one.
+        let attached = || Command::new("losetup").arg("-j").arg(&image).output().unwrap().stdout;
+        assert!(until(std::time::Duration::from_secs(20), || attached().is_empty()));
         // 1: errors were corrected.
         let code = Command::new("e2fsck").args(["-fy"]).arg(&image).output().unwrap().status.code();
         assert!(matches!(code, Some(0 | 1)), "e2fsck: {code:?}");
