@@ -180,10 +180,11 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
         return Ok(Finished::NeverAccepted);
     };
     let record = recovered.start_data.as_ref().and_then(|data| RunRecord::deserialize(data).ok());
-    let record = match record.map_or_else(|| RunRecord::read(&directory), Ok) {
+    let mut record = match record.map_or_else(|| RunRecord::read(&directory), Ok) {
         Ok(record) => record,
         Err(error) => return Err(ReconcileError::Read { path: directory, error }),
     };
+    record.id = *id; // whatever is written in it, this is the run that is closed
     let (report, finished) = match recovered.stop_data.as_ref().map(StopReport::deserialize) {
         Some(Ok(report)) => (report, Finished::WasOver),
         // Of another version; there is never a second one.
