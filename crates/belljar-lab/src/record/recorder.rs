@@ -258,11 +258,12 @@ impl Recorder {
         Ok(())
     }
 
-    /// The output so far is on the disk. Asked before the end is written, which must not tell of a
-    /// success whose output may be lost.
+    /// The output so far is on the disk, and the events are with the system. Asked before the end is
+    /// written, which must not tell of a success whose record may be lost.
     pub fn settle(&mut self) -> Result<(), RecordError> {
         let done = self.bring_output_to_disk();
-        self.noted(done)
+        self.noted(done)?;
+        self.flush()
     }
 
     fn bring_to_disk(&mut self) -> Result<(), RecordError> {

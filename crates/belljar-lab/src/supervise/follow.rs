@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belljar_backend::Started;
-use belljar_spec::wire::control::{Bond, FromSupervisor, Keep};
+use belljar_spec::wire::control::{FromSupervisor, Keep};
 use belljar_spec::wire::{ToInit, WireError};
 use belljar_spec::{EventKind, Expectation, Plan, RunState};
 use rustix::event::{PollFd, PollFlags};
@@ -15,8 +15,8 @@ use super::client::Clients;
 use super::disk::Disk;
 use super::door::Door;
 use super::farewell::{Farewell, Farewells};
-use super::outlet::CHUNK;
 use super::outside::Signals;
+use super::pace::Pace;
 use super::readiness::{is_readable, wait_until};
 use super::state::{self, State, Stopping};
 use super::task::{End, Ended, Phase, Task};
@@ -27,28 +27,6 @@ use crate::record::{RecordError, Recorder};
 /// How often a kept sandbox that was asked to stop is looked at.
 const QUIET_LOOK: Duration = Duration::from_millis(20);
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-
-/// A command that writes without pause, in small pieces, would wake this loop for each of them. After a
-/// few such turns a moment is waited, in which its pipe fills.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    turns: u32,
-}
-
-impl Pace {
-    const MOMENT: Duration = Duration::from_micros(50);
-    const TURNS: u32 = 8;
-    /// More than this at once is worth a turn.
-    const ENOUGH: usize = CHUNK / 4;
-
-    fn next(&mut self, said: usize) -> Option<Duration> {
-        self.turns = match said {
-            0 => 0,
-            _ => self.turns.saturating_add(1),
-        };
-        (self.turns > Self::TURNS && said < Self::ENOUGH).then_some(Self::MOMENT)
-    }
-}
 
 pub(super) struct Run<'a> {
     pub(super) started: &'a mut Started,
@@ -505,28 +483,5 @@ impl Run<'_> {
         supervised.farewells = Some(Farewells { clients, tasks: farewells, signals });
         supervised.usage.wall_ms = begun.elapsed().as_millis() as u64;
         supervised
-    }
-
-    /// Whether a connection's end is the end of what it started.
-    pub(super) fn let_client_go(&mut self, client: super::client::ClientId) {
-        self.clients.remove(client);
-        for task in self.tasks.values_mut() {
-            if task.follower.is_none_or(|follower| follower.client != client) {
-                continue;
-            }
-            task.unfollow(self.inside.channel());
-            if task.bond == Bond::EndsWithConnection && task.is_running() {
-                task.end(Ended::Asked);
-                if task.exec != COMMAND
-                    && let Some(channel) = self.inside.channel()
-                {
-                    channel.say(&ToInit::KillTree { exec: task.exec });
-                }
-            }
-        }
-        if self.bonded_to == Some(client) && !self.state.is_over() {
-            self.state.owner_is_gone();
-            self.started.kill();
-        }
     }
 }

@@ -17,6 +17,7 @@ mod judge;
 mod outlet;
 mod outside;
 mod own_task;
+mod pace;
 mod readiness;
 mod requests;
 mod state;

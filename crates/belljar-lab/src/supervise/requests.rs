@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belljar_spec::wire::control::{
-    ControlError, FromSupervisor, MAX_TASKS, RunStatus, Streams, TaskRequest, TaskStreams,
+    Bond, ControlError, FromSupervisor, MAX_TASKS, RunStatus, Streams, TaskRequest, TaskStreams,
     ToSupervisor, WindowSize,
 };
 use belljar_spec::wire::{Depth, Descendants, ExecRequest, Stdio, ToInit, WireError, Work};
@@ -345,6 +345,29 @@ impl Run<'_> {
     fn has_enough(&mut self, client: ClientId, stream: u32) {
         for task in self.tasks.values_mut() {
             task.stop_output(client, stream, self.inside.channel());
+        }
+    }
+
+    /// Whether a connection's end is the end of what it started.
+    pub(super) fn let_client_go(&mut self, client: ClientId) {
+        self.clients.remove(client);
+        for task in self.tasks.values_mut() {
+            if task.follower.is_none_or(|follower| follower.client != client) {
+                continue;
+            }
+            task.unfollow(self.inside.channel());
+            if task.bond == Bond::EndsWithConnection && task.is_running() {
+                task.end(Ended::Asked);
+                if task.exec != COMMAND
+                    && let Some(channel) = self.inside.channel()
+                {
+                    channel.say(&ToInit::KillTree { exec: task.exec });
+                }
+            }
+        }
+        if self.bonded_to == Some(client) && !self.state.is_over() {
+            self.state.owner_is_gone();
+            self.started.kill();
         }
     }
 }

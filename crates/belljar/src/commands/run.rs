@@ -219,6 +219,12 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     {
         report::say(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
     }
+    if outcome.unanchored {
+        report::say(&format!(
+            "{WARN}warning:{WARN:#} the run is recorded, and the ledger could not be told; \
+             belljar reconcile does it"
+        ));
+    }
     if let Some(leak) = &outcome.leak {
         report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
     }
