@@ -12,6 +12,7 @@ use super::libc_signal::{CHLD, WINCH};
 use super::outside::Signals;
 use super::readiness::wait_until;
 use super::task::Task;
+use super::terminal::RawTerminal;
 
 /// A connection that takes nothing for so long is given up.
 const CLIENTS_WITHIN: Duration = Duration::from_secs(10);
@@ -35,11 +36,14 @@ pub(super) struct Farewells {
     pub(super) clients: Clients,
     pub(super) tasks: Vec<Farewell>,
     pub(super) signals: Signals,
+    /// Raw until the last byte of the command was shown on it.
+    pub(super) terminal: Option<RawTerminal>,
 }
 
 impl Farewells {
     pub(super) fn say(mut self, report: StopReport) {
         self.deliver();
+        drop(self.terminal.take());
         for Farewell { task, message } in &self.tasks {
             if let (Some(follower), Some(message)) = (task.follower, message) {
                 self.clients.end_task(follower.client, follower.task, message);

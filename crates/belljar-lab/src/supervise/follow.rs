@@ -478,9 +478,8 @@ impl Run<'_> {
             farewells.push(Farewell { message: task.last_word(), task });
         }
         let Self { mut supervised, terminal, clients, orders, signals, .. } = self;
-        drop(terminal); // the caller's terminal as it was, before anything is said
         supervised.kept = orders.keep == Keep::UntilStopped;
-        supervised.farewells = Some(Farewells { clients, tasks: farewells, signals });
+        supervised.farewells = Some(Farewells { clients, tasks: farewells, signals, terminal });
         supervised.usage.wall_ms = begun.elapsed().as_millis() as u64;
         supervised
     }
