@@ -70,6 +70,8 @@ impl Farewells {
             let waiting =
                 |tasks: &[Farewell]| tasks.iter().map(|one| one.task.waiting()).sum::<usize>();
             let before = waiting(&self.tasks);
+            // Before the bytes: room that came after them would be slept on.
+            self.clients.take_windows();
             for Farewell { task, .. } in &mut self.tasks {
                 task.pass_on(&mut self.clients);
             }
@@ -85,7 +87,6 @@ impl Farewells {
             if self.signals.take().iter().any(|signal| !matches!(*signal, CHLD | WINCH)) {
                 return;
             }
-            self.clients.take_windows();
             let followed = self.tasks.iter().any(|farewell| farewell.is_followed());
             let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
             self.clients.watch(&mut fds);

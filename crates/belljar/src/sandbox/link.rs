@@ -371,25 +371,28 @@ pub(super) async fn drive(link: Arc<Link>, connection: Connection) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut buffer = vec![0; 64 * 1024];
     let (mut out, mut written) = (Vec::new(), 0);
+    // A supervisor that is leaving no longer listens, and its last words still have to be read.
+    let mut deaf: Option<String> = None;
     let why = loop {
-        if written == out.len() {
+        if deaf.is_some() || written == out.len() {
             (out, written) = (link.take_outgoing(), 0);
         }
         if link.lock().closing {
-            let _ = tokio::time::timeout(LAST_WORDS, writer.write_all(&out[written..])).await;
+            let out = if deaf.is_some() { Vec::new() } else { out.split_off(written) };
+            let _ = tokio::time::timeout(LAST_WORDS, writer.write_all(&out)).await;
             break "the sandbox was let go of".to_owned();
         }
         tokio::select! {
             read = reader.read(&mut buffer) => match read {
-                Ok(0) => break "it closed the connection".to_owned(),
+                Ok(0) => break deaf.unwrap_or_else(|| "it closed the connection".to_owned()),
                 Ok(count) => if let Err(error) = link.arrived(&buffer[..count]) {
                     break format!("what came makes no sense: {error}");
                 },
                 Err(error) => break error.to_string(),
             },
-            wrote = writer.write(&out[written..]), if written < out.len() => match wrote {
+            wrote = writer.write(&out[written..]), if deaf.is_none() && written < out.len() => match wrote {
                 Ok(count) => written += count,
-                Err(error) => break error.to_string(),
+                Err(error) => deaf = Some(error.to_string()),
             },
             () = link.wake.notified() => {}
         }
