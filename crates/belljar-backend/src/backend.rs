@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::time::Duration;
 
 use belljar_spec::{BackendName, Clause, Expectation, Place, Plan, Posture, RunSpec, Usage};
 
@@ -15,6 +16,16 @@ pub trait Backend: Send + Sync {
 
     /// Finds out by doing, not by looking for a file; bounded in time.
     fn probe(&self) -> BoxFuture<'_, Result<Capabilities, Unavailable>>;
+
+    /// The image that this run starts from, fetched if the spec and the caller say so. Nothing where
+    /// no image is needed. What a plan is made from, so before it.
+    fn image<'a>(
+        &'a self,
+        _spec: &'a RunSpec,
+        _fetch: Fetch<'a>,
+    ) -> BoxFuture<'a, Result<Option<ImageFacts>, ImageError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Pure and symbolic: no I/O. Same input, same plan.
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError>;
@@ -48,6 +59,85 @@ pub struct Capabilities {
     pub landlock: u32,
     /// Highest number of open files that can be asked for.
     pub most_files: u64,
+    /// Only of engines.
+    pub engine: Option<EngineFacts>,
+    pub image: Option<ImageFacts>,
+}
+
+/// What a container engine said about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// The API's version that both sides speak.
+    pub api: (u32, u32),
+    /// On this machine, in this mount namespace: paths mean the same on both sides.
+    pub is_local: bool,
+    /// Its containers have no other rights than its user.
+    pub is_rootless: bool,
+    pub is_podman: bool,
+    pub runtimes: Vec<String>,
+    /// Those of them that were told to leave control groups alone.
+    pub without_groups: Vec<String>,
+    /// Those that were told to let containers use sockets of the host.
+    pub host_sockets: Vec<String>,
+    /// As the kernel names it, such as `x86_64`.
+    pub architecture: String,
+    pub selinux: bool,
+    /// The caller's own limit on processes of one user, if it has one.
+    pub most_processes: Option<u64>,
+    /// Limits are the caller's to read back.
+    pub groups_readable: bool,
+}
+
+/// An image, as its engine has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFacts {
+    pub name: String,
+    pub id: String,
+    pub digest: Option<String>,
+    pub architecture: String,
+    pub env: Vec<(String, String)>,
+    /// Places that the image wants to be writable and to outlive the container.
+    pub volumes: Vec<String>,
+}
+
+/// Whether an image may be fetched, and who watches.
+#[derive(Clone, Copy)]
+pub enum Fetch<'a> {
+    /// Whatever the spec says: nothing is to change on the host.
+    No,
+    AsTheSpecSays(&'a dyn PullProgress),
+}
+
+impl std::fmt::Debug for Fetch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::No => "No",
+            Self::AsTheSpecSays(_) => "AsTheSpecSays",
+        })
+    }
+}
+
+/// Told while an image is fetched. Totals grow as layers are found.
+pub trait PullProgress: Send + Sync {
+    fn fetched(&self, image: &str, bytes: u64, of: u64);
+
+    /// It is there, or it failed.
+    fn done(&self) {}
+}
+
+/// Nobody watches.
+#[derive(Debug)]
+pub struct Unwatched;
+
+impl PullProgress for Unwatched {
+    fn fetched(&self, _: &str, _: u64, _: u64) {}
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct ImageError {
+    pub why: String,
+    pub fix: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +180,7 @@ pub(crate) enum BoundInner {
     #[cfg(target_os = "linux")]
     Jail(Box<belljar_linux::jail::Bound>),
     Host(Box<Plan>),
+    Engine(Box<crate::engine::BoundContainer>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +191,14 @@ pub struct BindError(pub Box<dyn std::error::Error + Send + Sync>);
 #[error(transparent)]
 pub struct StartError(pub Box<dyn std::error::Error + Send + Sync>);
 
+impl StartError {
+    /// Something of the run may still be there: the next command has to look.
+    pub fn may_have_left_something(&self) -> bool {
+        let error = self.0.downcast_ref::<crate::engine::ContainerError>();
+        error.is_some_and(crate::engine::ContainerError::may_have_left_something)
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct DestroyError(pub Box<dyn std::error::Error + Send + Sync>);
@@ -108,9 +207,12 @@ pub struct DestroyError(pub Box<dyn std::error::Error + Send + Sync>);
 #[error(transparent)]
 pub struct ListError(pub Box<dyn std::error::Error + Send + Sync>);
 
-/// A sandbox by the run it belongs to.
+/// A sandbox by the run it belongs to, and where that run is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SandboxId(pub String);
+pub struct SandboxId {
+    pub run: String,
+    pub directory: PathBuf,
+}
 
 /// Something of ours on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,11 +221,38 @@ pub struct Found {
     pub what: String,
 }
 
+/// The way to PID 1.
+#[derive(Debug)]
+pub struct InitChannel {
+    pub fd: OwnedFd,
+    pub wrapping: Wrapping,
+    /// PID 1 ends everything when it has heard nothing for so long. `None` where the kernel tells.
+    pub lease: Option<Duration>,
+}
+
+/// What an engine does to the bytes that come from PID 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrapping {
+    None,
+    /// Packets with a head of eight bytes, which tell PID 1's two output streams apart.
+    EnginePackets,
+}
+
+/// Where the run's own command has its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandStreams {
+    /// Pipes of the launcher's, which this has the other ends of.
+    Pipes,
+    /// Streams of the channel.
+    OverChannel,
+}
+
 /// A boundary with PID 1 behind it.
 #[derive(Debug)]
 pub struct Started {
-    /// The channel to PID 1, or nothing where there is no boundary and so no PID 1.
-    pub channel: Option<OwnedFd>,
+    /// Nothing where there is no boundary and so no PID 1.
+    pub channel: Option<InitChannel>,
+    pub streams: CommandStreams,
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
@@ -139,6 +268,7 @@ pub(crate) enum StartedInner {
     #[cfg(target_os = "linux")]
     Jail(Box<belljar_linux::jail::Sandbox>),
     Host(crate::host::Child),
+    Engine(Box<crate::engine::Container>),
 }
 
 impl Started {
@@ -148,6 +278,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => sandbox.kill(),
             StartedInner::Host(child) => child.kill(),
+            StartedInner::Engine(container) => container.kill(),
         }
     }
 
@@ -163,6 +294,9 @@ impl Started {
                 child.reap();
                 Ok(())
             }
+            StartedInner::Engine(container) => {
+                container.destroy().map_err(|error| DestroyError(Box::new(error)))
+            }
         }
     }
 
@@ -173,6 +307,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => sandbox.reap(),
             StartedInner::Host(child) => child.reap(),
+            StartedInner::Engine(container) => container.reap(),
         }
     }
 
@@ -182,6 +317,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => sandbox.sample(),
             StartedInner::Host(_) => {}
+            StartedInner::Engine(container) => container.sample(),
         }
     }
 
@@ -192,18 +328,21 @@ impl Started {
             StartedInner::Jail(sandbox) => {
                 sandbox.make_limits().map_err(|error| StartError(Box::new(error)))
             }
-            StartedInner::Host(_) => Ok(()),
+            StartedInner::Host(_) | StartedInner::Engine(_) => Ok(()),
         }
     }
 
     /// Puts everything inside under the limits; called while the command waits at the gate.
-    pub fn join_limits(&self) -> Result<(), StartError> {
-        match &self.inner {
+    pub fn join_limits(&mut self) -> Result<(), StartError> {
+        match &mut self.inner {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => {
                 sandbox.join_limits().map_err(|error| StartError(Box::new(error)))
             }
             StartedInner::Host(_) => Ok(()),
+            StartedInner::Engine(container) => {
+                container.settle().map_err(|error| StartError(Box::new(error)))
+            }
         }
     }
 
@@ -213,6 +352,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => StartError(Box::new(sandbox.set_up_failure())),
             StartedInner::Host(_) => StartError("there is no PID 1 on the host backend".into()),
+            StartedInner::Engine(container) => StartError(Box::new(container.set_up_failure())),
         }
     }
 
@@ -222,6 +362,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => Some(sandbox.end()),
             StartedInner::Host(_) => None,
+            StartedInner::Engine(container) => container.end(),
         }
     }
 
@@ -231,6 +372,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => sandbox.is_quiet(),
             StartedInner::Host(_) => false,
+            StartedInner::Engine(container) => container.is_quiet(),
         }
     }
 
@@ -240,6 +382,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => sandbox.oom_kills(),
             StartedInner::Host(_) => 0,
+            StartedInner::Engine(container) => container.oom_kills(),
         }
     }
 
@@ -249,6 +392,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(sandbox) => sandbox.usage(usage),
             StartedInner::Host(_) => {}
+            StartedInner::Engine(container) => container.usage(usage),
         }
     }
 
@@ -258,6 +402,7 @@ impl Started {
             #[cfg(target_os = "linux")]
             StartedInner::Jail(_) => None,
             StartedInner::Host(child) => Some(child),
+            StartedInner::Engine(_) => None,
         }
     }
 }

@@ -12,8 +12,8 @@ use belljar_spec::{
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError,
-    PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
+    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, CommandStreams, DestroyError,
+    Found, ListError, PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
 };
 
 #[derive(Debug)]
@@ -32,6 +32,8 @@ impl Backend for Host {
             may_choose_uids: false,
             landlock: 0,
             most_files: 0,
+            engine: None,
+            image: None,
         })))
     }
 
@@ -43,6 +45,7 @@ impl Backend for Host {
                 why: "nothing stands between the command and yours".to_owned(),
             });
         }
+        crate::planning::refuse_runtime(spec, BackendName::Host)?;
         let inside = spec.user;
         let workdir = match &spec.workspace {
             Some(workspace) if spec.workdir == workspace.target => workspace.source.clone(),
@@ -69,6 +72,8 @@ impl Backend for Host {
                 stdin: spec.stdin,
                 terminal: spec.terminal,
             },
+            image: None,
+            oci_runtime: None,
             posture: posture(),
         })
     }
@@ -80,10 +85,12 @@ impl Backend for Host {
     ) -> BoxFuture<'a, Result<Bound, BindError>> {
         let nothing = Expectation {
             user: User::default(),
-            uid_map: String::new(),
-            gid_map: String::new(),
+            uid_map: None,
+            gid_map: None,
+            kernel: Default::default(),
             groups: Vec::new(),
             mounts: Vec::new(),
+            tolerated: Vec::new(),
             seccomp_filters: 0,
             landlock: 0,
             rlimits: Default::default(),
@@ -104,8 +111,7 @@ impl Backend for Host {
     fn start(&self, bound: Bound) -> BoxFuture<'_, Result<Started, StartError>> {
         Box::pin(std::future::ready(match bound.inner {
             BoundInner::Host(plan) => Ok(spawn(&plan.command)),
-            #[cfg(target_os = "linux")]
-            BoundInner::Jail(_) => Err(StartError("bound by another backend".into())),
+            _ => Err(StartError("bound by another backend".into())),
         }))
     }
 
@@ -198,6 +204,7 @@ fn spawn(plan: &CommandPlan) -> Started {
     let (stdin, stdout, stderr) = taken.unwrap_or((None, None, None));
     Started {
         channel: None,
+        streams: CommandStreams::Pipes,
         stdin: stdin.map(OwnedFd::from),
         stdout: stdout.map(OwnedFd::from),
         stderr: stderr.map(OwnedFd::from),

@@ -2,13 +2,18 @@
 //! it all away again. Nothing else: streams, deadlines, attestation and the record are the launcher's.
 
 mod backend;
+pub mod engine;
 pub mod host;
 #[cfg(target_os = "linux")]
 pub mod jail;
+mod planning;
+
+pub use planning::refuse_what_is_not_there;
 
 pub use backend::{
-    Backend, BindError, Bound, BoxFuture, Capabilities, DestroyError, Found, ListError, PlanError,
-    SandboxId, StartError, Started, Unavailable, Weakness,
+    Backend, BindError, Bound, BoxFuture, Capabilities, CommandStreams, DestroyError, EngineFacts,
+    Fetch, Found, ImageError, ImageFacts, InitChannel, ListError, PlanError, PullProgress,
+    SandboxId, StartError, Started, Unavailable, Unwatched, Weakness, Wrapping,
 };
 
 use belljar_spec::BackendName;
@@ -24,9 +29,6 @@ pub fn by_name(name: BackendName) -> Result<Box<dyn Backend>, Unavailable> {
             "use an engine: --backend docker",
         )),
         BackendName::Host => Ok(Box::new(host::Host)),
-        BackendName::Docker | BackendName::Podman => Err(Unavailable::new(
-            format!("this version of belljar has no {name} backend yet"),
-            "use the built-in sandbox: --backend jail",
-        )),
+        BackendName::Docker | BackendName::Podman => Ok(Box::new(engine::Engine::find(name)?)),
     }
 }

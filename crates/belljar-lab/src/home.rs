@@ -26,6 +26,7 @@ const RUNS: &str = "runs";
 const LIVE: &str = "live";
 const BIN: &str = "bin";
 const TRASH: &str = "trash";
+const NAMES: &str = "names";
 /// Held while the layout changes or the ledger is made anew.
 const LOCK: &str = "lock";
 const LEDGER: &str = "ledger.db";
@@ -137,6 +138,11 @@ impl Home {
     /// Copies of belljar that live runs were started with.
     pub fn bin(&self) -> PathBuf {
         self.path.join(BIN)
+    }
+
+    /// Names of sandboxes that somebody is looking for or starting, each a lock.
+    pub fn names(&self) -> PathBuf {
+        self.path.join(NAMES)
     }
 
     /// What is on its way out. A removal that was cut short is finished from here.

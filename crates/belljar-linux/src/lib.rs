@@ -11,7 +11,16 @@ pub mod filter;
 pub mod init;
 pub mod jail;
 mod mountinfo;
+pub mod outside;
+pub mod staging;
 pub mod sys;
+
+/// Release and version of the kernel that answers here: the same words come from no other build of one.
+pub fn kernel() -> String {
+    let name = rustix::system::uname();
+    let (release, version) = (name.release().to_string_lossy(), name.version().to_string_lossy());
+    format!("{release} {version}")
+}
 
 /// An error and all its causes, on one line: for a process that can only send text.
 pub fn chain(error: &dyn std::error::Error) -> String {

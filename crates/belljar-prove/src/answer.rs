@@ -116,6 +116,7 @@ pub(crate) fn errno_name(raw: i32) -> String {
         libc::EAFNOSUPPORT => "EAFNOSUPPORT",
         libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
         libc::ENETUNREACH => "ENETUNREACH",
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
         libc::ECONNREFUSED => "ECONNREFUSED",
         libc::ETIMEDOUT => "ETIMEDOUT",
         libc::ENOKEY => "ENOKEY",

@@ -68,6 +68,9 @@ pub struct Ids {
 pub struct Attestation {
     pub pid: u32,
     pub parent: u32,
+    /// Release and version of the kernel that answers inside.
+    #[serde(default)]
+    pub kernel: String,
     pub uids: Ids,
     pub gids: Ids,
     pub groups: Vec<u32>,

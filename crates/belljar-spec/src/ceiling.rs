@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::choice::AUTO;
 use crate::clause::Clause;
 use crate::host_rule::HostRule;
 use crate::layers::{Origin, Settings};
@@ -99,7 +100,7 @@ impl CeilingFile {
         let chosen = settings.values.sandbox.backend.map(|choice| ("sandbox.backend", choice));
         for (key, choice) in chosen.into_iter().chain(fallback) {
             let permitted = match choice {
-                BackendChoice::Auto => first_of_auto(allowed).is_some(),
+                BackendChoice::Auto => !of_auto(allowed).is_empty(),
                 named => allowed.iter().any(|backend| BackendChoice::from(*backend) == named),
             };
             if !permitted {
@@ -181,17 +182,14 @@ impl CeilingFile {
         Ok(())
     }
 
-    /// The backend that `auto` stands for under this ceiling.
-    pub(crate) fn auto_backend(&self) -> Option<BackendName> {
-        self.ceiling.backends.as_deref().and_then(first_of_auto)
+    /// What `auto` stands for under this ceiling, in its order. `None` where the ceiling names no backends.
+    pub(crate) fn auto_backends(&self) -> Option<Vec<BackendName>> {
+        self.ceiling.backends.as_deref().map(of_auto)
     }
 }
 
-/// `auto` never means the host.
-fn first_of_auto(allowed: &[BackendName]) -> Option<BackendName> {
-    [BackendName::Jail, BackendName::Docker, BackendName::Podman]
-        .into_iter()
-        .find(|backend| allowed.contains(backend))
+fn of_auto(allowed: &[BackendName]) -> Vec<BackendName> {
+    AUTO.iter().copied().filter(|backend| allowed.contains(backend)).collect()
 }
 
 fn sources(settings: &Settings) -> Vec<(String, &Path)> {

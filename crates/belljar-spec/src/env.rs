@@ -16,5 +16,25 @@ pub const BLESS: &str = "BELLJAR_BLESS";
 /// What tests and benchmarks tell their own processes; never a setting.
 pub const TEST_PREFIX: &str = "BELLJAR_TEST_";
 
+/// The container engines that `cargo xtask test` started for the tests, as addresses (`unix:///…`). One
+/// that is not there has no variable.
+pub const TEST_DOCKER: &str = "BELLJAR_TEST_DOCKER";
+pub const TEST_PODMAN: &str = "BELLJAR_TEST_PODMAN";
+pub const TEST_PODMAN_ROOTLESS: &str = "BELLJAR_TEST_PODMAN_ROOTLESS";
+/// Whose engine the rootless one is: nobody else's belljar can use it.
+pub const TEST_PODMAN_ROOTLESS_USER: &str = "BELLJAR_TEST_PODMAN_ROOTLESS_USER";
+/// The name of the gVisor runtime that the Docker engine of the tests has.
+pub const TEST_RUNSC: &str = "BELLJAR_TEST_RUNSC";
+/// What the image of the tests is called on each kind of engine.
+pub const TEST_IMAGE_DOCKER: &str = "BELLJAR_TEST_IMAGE_DOCKER";
+pub const TEST_IMAGE_PODMAN: &str = "BELLJAR_TEST_IMAGE_PODMAN";
+/// The same image as a file, for an engine that a test starts itself.
+pub const TEST_IMAGE_ARCHIVE: &str = "BELLJAR_TEST_IMAGE_ARCHIVE";
+
+/// The engine whose containers the jail's own tests are run in, in the test suite.
+pub const TEST_ON: &str = "BELLJAR_TEST_ON";
+/// How long PID 1 of a container lives on without a word, in the test suite.
+pub const TEST_LEASE_MS: &str = "BELLJAR_TEST_LEASE_MS";
+
 /// Set inside every sandbox, so that a program can tell where it is. Holds the run's id.
 pub const RUN_ID_INSIDE: &str = "BELLJAR_RUN";

@@ -25,16 +25,66 @@ pub struct ExpectedMount {
     pub read_only: bool,
     /// Device nodes work in this mount (the bound ones of `/dev`).
     pub devices: bool,
+    /// An engine mounts without `nosuid`; no-new-privileges is what holds there.
+    #[serde(default)]
+    pub suid: bool,
+}
+
+/// Which kernel has to answer inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpectedKernel {
+    /// Nothing is promised about it.
+    #[default]
+    Any,
+    /// One of its own: not this one, which is the host's.
+    OtherThan(String),
+}
+
+/// What an engine puts into every container besides the plan's mounts: file systems of the kernel's, and
+/// small files of its own. Each may be there or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToleratedMount {
+    pub target: OsText,
+    pub reach: Reach,
+    /// Of one of these types; any where it is empty.
+    pub fstypes: Vec<String>,
+    pub read_only: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    Exactly,
+    /// The place itself and everything below it.
+    AndBelow,
+}
+
+impl ToleratedMount {
+    fn covers(&self, seen: &SeenMount) -> bool {
+        let here = match self.reach {
+            Reach::Exactly => seen.target == self.target,
+            Reach::AndBelow => seen.target.as_path().starts_with(self.target.as_path()),
+        };
+        here && (self.fstypes.is_empty() || self.fstypes.contains(&seen.fstype))
+            && (seen.read_only || !self.read_only)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expectation {
     pub user: User,
-    pub uid_map: String,
-    pub gid_map: String,
+    /// `None` where an engine decides; who the command is on the host is then seen from outside.
+    pub uid_map: Option<String>,
+    pub gid_map: Option<String>,
+    #[serde(default)]
+    pub kernel: ExpectedKernel,
     /// Supplementary groups, as seen inside. An ordinary user cannot drop its own.
     pub groups: Vec<u32>,
     pub mounts: Vec<ExpectedMount>,
+    /// Empty in the jail, where everything is in the plan.
+    #[serde(default)]
+    pub tolerated: Vec<ToleratedMount>,
     pub seccomp_filters: u32,
     pub landlock: u32,
     pub rlimits: BTreeMap<String, u64>,
@@ -72,9 +122,16 @@ impl Expectation {
         for (what, expected, found) in
             [("uid", &self.uid_map, &seen.uid_map), ("gid", &self.gid_map, &seen.gid_map)]
         {
-            if expected != found {
+            if let Some(expected) = expected
+                && expected != found
+            {
                 wrong.push(format!("the {what} map is \"{found}\", not \"{expected}\""));
             }
+        }
+        if let ExpectedKernel::OtherThan(hosts) = &self.kernel
+            && (*hosts == seen.kernel || seen.kernel.is_empty())
+        {
+            wrong.push(format!("the kernel inside is the host's own ({hosts})"));
         }
         if seen.parent != 1 {
             wrong.push(format!("the parent is process {}, not 1", seen.parent));
@@ -89,7 +146,10 @@ impl Expectation {
                 wrong.push(format!("the {what} are {ids:?}, not {expected}"));
             }
         }
-        if self.groups != groups {
+        // The command's own group once more, as engines add it, is no further right.
+        let others = |groups: &[u32]| groups.iter().copied().filter(|g| *g != gid).collect();
+        let (expected, seen): (Vec<u32>, Vec<u32>) = (others(&self.groups), others(groups));
+        if expected != seen {
             wrong.push(format!("the groups are {groups:?}, not {:?}", self.groups));
         }
     }
@@ -104,7 +164,9 @@ impl Expectation {
     }
 
     fn compare_filter(&self, mode: u32, filters: u32, wrong: &mut Vec<String>) {
-        if mode != 2 || filters < self.seccomp_filters {
+        // A kernel that does not count them reads as the highest number.
+        let uncounted = filters == u32::MAX && self.seccomp_filters > 0;
+        if mode != 2 || filters < self.seccomp_filters || uncounted {
             wrong.push(format!(
                 "{filters} system call filters in mode {mode}, not {} in mode 2",
                 self.seccomp_filters
@@ -132,8 +194,13 @@ impl Expectation {
                 Some(mount) => compare_mount(want, mount, wrong),
             }
         }
-        for target in found.keys().filter(|target| !expected.contains_key(**target)) {
-            wrong.push(format!("{target} is mounted and is not in the plan"));
+        for mount in &seen.mounts {
+            let target = &mount.target;
+            let tolerated = self.tolerated.iter().any(|tolerated| tolerated.covers(mount));
+            if !expected.contains_key(target) && !tolerated {
+                let fstype = &mount.fstype;
+                wrong.push(format!("{target} ({fstype}) is mounted and is not in the plan"));
+            }
         }
     }
 
@@ -188,7 +255,7 @@ fn compare_mount(want: &ExpectedMount, found: &SeenMount, wrong: &mut Vec<String
     if want.read_only && !found.read_only {
         wrong.push(format!("{target} is writable"));
     }
-    if !found.nosuid {
+    if !want.suid && !found.nosuid {
         wrong.push(format!("{target} honours setuid files"));
     }
     if !want.devices && !found.nodev {
@@ -218,10 +285,12 @@ mod tests {
     fn expected() -> Expectation {
         Expectation {
             user: User { uid: 1000, gid: 1000 },
-            uid_map: String::new(),
-            gid_map: String::new(),
+            uid_map: None,
+            gid_map: None,
+            kernel: ExpectedKernel::Any,
             groups: Vec::new(),
             mounts: Vec::new(),
+            tolerated: Vec::new(),
             seccomp_filters: 1,
             landlock: 0,
             rlimits: [("core".to_owned(), 1)].into(),

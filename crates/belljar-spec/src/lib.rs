@@ -5,6 +5,7 @@
 
 mod attest;
 mod ceiling;
+mod choice;
 mod clause;
 mod cpus;
 pub mod env;
@@ -35,22 +36,23 @@ pub use attest::{
     Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
 };
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
+pub use choice::{AUTO, NotTaken, candidates};
 pub use clause::{Clause, Required, UnknownClause};
 pub use cpus::{Cpus, CpusError};
 pub use event::{Event, EventKind, OutputStream, RECORD_VERSION};
-pub use expect::{Expectation, ExpectedMount};
+pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMount};
 pub use host_rule::HostRule;
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use layers::{Layer, Origin, Settings};
-pub use manifest::{Manifest, ManifestError};
+pub use manifest::{Manifest, ManifestError, Pull};
 pub use outcome::{
     EXIT_DEADLINE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_NOT_STARTED, EXIT_SIGNAL_BASE,
     EXIT_USAGE, ExecFailure, Exit, ExitSource, ExitStatus, StopReason, Usage,
 };
 pub use place::Place;
 pub use plan::{
-    Access, CgroupUse, CommandPlan, HostUid, Identity, MountKind, Namespace, PLAN_VERSION, Plan,
-    PlannedMount, Presence, Rlimit, Source, Tree,
+    Access, AccountsFile, CgroupUse, CommandPlan, HostUid, Identity, MountKind, Namespace,
+    PLAN_VERSION, Plan, PlannedImage, PlannedMount, Presence, Rlimit, Source, Tree, is_gvisor,
 };
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
 pub use resolve::{HostFacts, Request, ResolveError, Screen, resolve};

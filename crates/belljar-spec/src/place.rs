@@ -6,6 +6,12 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct Place {
     pub run: String,
+    /// The run's own directory, which nothing inside can reach.
+    pub directory: PathBuf,
+    /// Where copies of belljar itself lie, for engines to mount.
+    pub bin: PathBuf,
+    /// Says whose container it is; nobody outside this home can know it.
+    pub owner: String,
     /// `home/` in the run's directory.
     pub home: PathBuf,
     /// Belljar's own directories.

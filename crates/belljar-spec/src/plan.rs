@@ -31,6 +31,8 @@ pub enum HostUid {
     PerRun,
     /// The caller's own: an ordinary user has no other.
     Caller,
+    /// The number that it has inside, on an engine's own machine.
+    AsInside,
 }
 
 /// What of a source's host appears at a target.
@@ -106,6 +108,10 @@ pub enum MountKind {
     File {
         content: String,
     },
+    /// A file that names the run's user to programs inside.
+    Accounts {
+        file: AccountsFile,
+    },
     Symlink {
         to: OsText,
     },
@@ -119,6 +125,45 @@ pub enum MountKind {
         nodes: Vec<String>,
         shm_size: u64,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccountsFile {
+    Passwd,
+    Group,
+}
+
+impl AccountsFile {
+    /// Says that the run's user is called `agent`.
+    pub fn content(self, user: User) -> String {
+        let User { uid, gid } = user;
+        match self {
+            Self::Passwd => format!(
+                "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
+                 agent:x:{uid}:{gid}:agent:/home/agent:/bin/sh\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+            ),
+            Self::Group => format!("root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n"),
+        }
+    }
+}
+
+/// What an engine's container starts from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedImage {
+    /// As the operator named it.
+    pub name: String,
+    /// What the engine calls this very image; nothing else is started.
+    pub id: String,
+    /// The registry's name for the content, where it came from one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<String>,
+    /// All names of the image's own variables: PID 1 gets none of them.
+    pub env: Vec<String>,
+    /// Places that it wants writable. They are memory, with the mode that the image gives them.
+    #[serde(default)]
+    pub volumes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,6 +218,11 @@ pub struct Plan {
     /// Name of the system call filter the command runs under.
     pub filter: String,
     pub command: CommandPlan,
+    /// Only for engines, like the runtime.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub image: Option<PlannedImage>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oci_runtime: Option<String>,
     pub posture: Posture,
 }
 
@@ -180,4 +230,9 @@ impl Plan {
     pub fn hash(&self) -> String {
         crate::hash_of(self)
     }
+}
+
+/// gVisor's runtime, by the names it is registered under.
+pub fn is_gvisor(runtime: &str) -> bool {
+    runtime.contains("runsc") || runtime.contains("gvisor")
 }

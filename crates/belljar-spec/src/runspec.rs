@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clause::Clause;
+use crate::manifest::Pull;
 use crate::posture::Waiver;
 use crate::text::OsText;
 
@@ -277,9 +278,17 @@ pub struct RunSpec {
     pub terminal: Terminal,
     pub required: BTreeSet<Clause>,
     pub waivers: Vec<Waiver>,
-    /// Not in specs of older versions.
+    /// Not in specs of older versions, like all that follows.
     #[serde(default)]
     pub retention: Retention,
+    /// Backends to try in this order when `backend` cannot be had.
+    #[serde(default)]
+    pub fallback: Vec<BackendName>,
+    #[serde(default)]
+    pub pull: Pull,
+    /// The engine's own where it is `None`.
+    #[serde(default)]
+    pub oci_runtime: Option<String>,
 }
 
 impl RunSpec {

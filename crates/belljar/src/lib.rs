@@ -7,7 +7,7 @@
 
 mod sandbox;
 
-pub use belljar_lab::{config, doctor, home, ledger, record, run, store};
+pub use belljar_lab::{config, doctor, home, image, ledger, record, reuse, run, store};
 pub use belljar_prove as prove;
 pub use belljar_spec as spec;
 pub use sandbox::{
@@ -35,8 +35,15 @@ pub fn run_probe_if_asked(args: impl Iterator<Item = std::ffi::OsString>) -> Opt
     belljar_prove::run_if_asked(args)
 }
 
-/// Why a backend can, or cannot, be used here.
+/// Whether a backend answers here, and with which version. Cheap: nothing is started, so one that answers
+/// may still fail; [`available_backends`] finds that out.
 pub fn backend_facts(name: spec::BackendName) -> Result<String, belljar_backend::Unavailable> {
-    let backend = belljar_backend::by_name(name)?;
-    belljar_lab::block_on(backend.probe()).map(|capabilities| capabilities.version)
+    let ask = move || {
+        let backend = belljar_backend::by_name(name)?;
+        belljar_lab::block_on(backend.probe()).map(|capabilities| capabilities.version)
+    };
+    // An engine's backend waits in a runtime of its own, which it must not do inside the caller's.
+    std::thread::spawn(ask).join().unwrap_or_else(|_| {
+        Err(belljar_backend::Unavailable::new("asking it failed", "belljar doctor tells more"))
+    })
 }

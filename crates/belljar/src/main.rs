@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         Verb::Doctor(doctor) => commands::doctor::run(&doctor),
         Verb::Backends(backends) => commands::backends::run(&backends),
         Verb::Config(config) => commands::config::run(config),
+        Verb::Image(image) => commands::image::run(image),
         Verb::Trust(trust) => commands::trust::run(&trust),
     })
 }

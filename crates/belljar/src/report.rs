@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use belljar::spec::{ExecFailure, Unmet};
+use belljar::spec::{ExecFailure, NotTaken, Unmet};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -25,14 +25,24 @@ pub(crate) fn say(text: &str) {
 /// What, why, and what to do next.
 pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
     say(&format!("{BAD}error:{BAD:#} {error}"));
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        say(&format!("{BOLD}cause:{BOLD:#} {inner}"));
-        cause = inner.source();
+    let mut next = error.source();
+    while let Some(inner) = next {
+        cause(inner);
+        next = inner.source();
     }
     if let Some(hint) = hint {
         say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
     }
+}
+
+pub(crate) fn cause(what: impl std::fmt::Display) {
+    say(&format!("{BOLD}cause:{BOLD:#} {what}"));
+}
+
+/// A step of the operator's order that was passed over.
+pub(crate) fn not_taken(step: &NotTaken) {
+    let NotTaken { backend, why, .. } = step;
+    say(&format!("{WARN}warning:{WARN:#} the {backend} backend is not taken: {why}"));
 }
 
 /// Any error of a command. Those of the library tell their causes themselves.
@@ -57,7 +67,7 @@ fn chain(causes: &[String]) {
     for (at, cause) in causes.iter().enumerate() {
         match at {
             0 => say(&format!("{BAD}error:{BAD:#} {cause}")),
-            _ => say(&format!("{BOLD}cause:{BOLD:#} {cause}")),
+            _ => self::cause(cause),
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
     if number(&version) < floor {
         return Err(Unavailable::new(
             format!("the jail needs kernel {}.{} or newer; this is {version}", floor.0, floor.1),
-            "a newer kernel; this version has no other backend that isolates",
+            "a newer kernel, or an engine: --backend docker, --backend podman",
         ));
     }
     if !is_root && let Some(blocked) = user_namespaces_blocked() {
@@ -40,6 +40,8 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
         may_choose_uids: is_root,
         landlock: belljar_linux::init::landlock_version(),
         most_files: files.maximum.unwrap_or(1 << 20).min(1 << 20),
+        engine: None,
+        image: None,
     })
 }
 

@@ -10,8 +10,9 @@ use belljar_linux::jail;
 use belljar_spec::{BackendName, Place, Plan, RunSpec};
 
 use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Found, ListError,
-    PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
+    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, CommandStreams, DestroyError,
+    Found, InitChannel, ListError, PlanError, SandboxId, StartError, Started, StartedInner,
+    Unavailable, Wrapping,
 };
 
 #[derive(Debug)]
@@ -68,7 +69,12 @@ fn start(bound: Bound) -> Result<Started, StartError> {
     };
     let mut sandbox = jail::start(*bound).map_err(|error| StartError(Box::new(error)))?;
     Ok(Started {
-        channel: sandbox.channel.take(),
+        channel: sandbox.channel.take().map(|fd| InitChannel {
+            fd,
+            wrapping: Wrapping::None,
+            lease: None,
+        }),
+        streams: CommandStreams::Pipes,
         stdin: sandbox.stdin.take(),
         stdout: sandbox.stdout.take(),
         stderr: sandbox.stderr.take(),
@@ -80,7 +86,7 @@ fn start(bound: Bound) -> Result<Started, StartError> {
 
 fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
     let available = jail::cgroup::detect();
-    for group in jail::cgroup::leftovers(&available, &sandbox.0) {
+    for group in jail::cgroup::leftovers(&available, &sandbox.run) {
         jail::cgroup::remove_directory(&group).map_err(|error| DestroyError(Box::new(error)))?;
     }
     Ok(())

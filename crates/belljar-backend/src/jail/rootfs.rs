@@ -1,6 +1,8 @@
 //! What the root directory is made of. Data: the lists are here and nowhere else.
 
-use belljar_spec::{Access, MountKind, OsText, PlannedMount, Presence, Rootfs, Source, Tree, User};
+use belljar_spec::{
+    Access, AccountsFile, MountKind, OsText, PlannedMount, Presence, Rootfs, Source, Tree, User,
+};
 
 /// Programs and libraries. On a system where these are links into `/usr`, they become links.
 const SYSTEM_DIRECTORIES: &[&str] =
@@ -62,17 +64,10 @@ fn system(source: &str, target: &str) -> PlannedMount {
 }
 
 fn made_for_the_run(user: User, hostname: &str) -> Vec<PlannedMount> {
-    let User { uid, gid } = user;
-    let passwd = format!(
-        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
-         agent:x:{uid}:{gid}:agent:/home/agent:/bin/sh\n\
-         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-    );
-    let group = format!("root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n");
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost\n");
     [
-        ("/etc/passwd", passwd),
-        ("/etc/group", group),
+        ("/etc/passwd", AccountsFile::Passwd.content(user)),
+        ("/etc/group", AccountsFile::Group.content(user)),
         ("/etc/hosts", hosts),
         ("/etc/hostname", format!("{hostname}\n")),
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),

@@ -91,6 +91,12 @@ impl HomeKey {
         Ok(key)
     }
 
+    /// What containers of this home are marked with. It tells nothing about the key.
+    pub fn owner_label(&self) -> String {
+        let hash = blake3::keyed_hash(&self.0, b"belljar: whose container it is");
+        hash.to_hex()[..32].to_owned()
+    }
+
     /// Another run's record cannot be passed off as this one's.
     pub fn for_run(&self, id: &RunId) -> RunKey {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);

@@ -2,81 +2,25 @@
 
 use std::path::PathBuf;
 
-use belljar_backend::{Backend, Bound, Capabilities, Unavailable, by_name};
-use belljar_spec::wire::control::{FromSupervisor, Keep};
-use belljar_spec::{BackendChoice, BackendName, Place, Plan, RunId, RunSpec, RunState};
+use belljar_backend::Bound;
+use belljar_spec::wire::control::FromSupervisor;
+use belljar_spec::{BackendName, Place, Plan, RunId, RunState};
 
+use super::choose::Prepared;
 use super::housekeeping::{self, Housekeeping};
 use super::log::{Anchored, RunLog};
 use super::place::RunPlace;
-use super::record::{plan_without_secret_values, secrets_of, without_secret_values};
-use super::{DryRun, LaunchError, Observer, Outcome, Streams, writable};
+use super::{LaunchError, Observer, Outcome, Streams, writable};
 use crate::block_on;
 use crate::home::Home;
+use crate::record::HomeKey;
 use crate::supervise::{Caller, DiskLimit, Orders, Supervised, open, supervise};
-
-/// A backend, chosen and asked, and its plan. Nothing exists yet.
-pub struct Prepared {
-    backend: Box<dyn Backend>,
-    pub plan: Plan,
-    pub spec: RunSpec,
-    keep: Keep,
-}
-
-impl std::fmt::Debug for Prepared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared").field("plan", &self.plan).finish_non_exhaustive()
-    }
-}
-
-impl Prepared {
-    /// What would be done, and what stands in the way.
-    pub fn dry_run(&self) -> DryRun {
-        let secrets = secrets_of(&self.spec);
-        DryRun {
-            spec_hash: without_secret_values(&self.spec, &secrets).hash(),
-            plan_hash: plan_without_secret_values(&self.plan, &secrets).hash(),
-            plan: self.plan.clone(),
-            missing: self.plan.posture.unmet(&self.spec.required, &self.spec.waivers),
-        }
-    }
-}
-
-/// Chooses a backend and makes the plan.
-pub fn prepare(spec: RunSpec, keep: Keep) -> Result<Prepared, LaunchError> {
-    if spec.command.is_empty() && keep == Keep::WhileCommandRuns {
-        return Err(LaunchError::NoCommand);
-    }
-    let (backend, capabilities) = choose(spec.backend)?;
-    if keep == Keep::UntilStopped && backend.name() == BackendName::Host {
-        return Err(LaunchError::Conflict {
-            option: "a sandbox that stays".to_owned(),
-            needs: "a boundary; the host backend has none".to_owned(),
-        });
-    }
-    let plan = backend.plan(&spec, &capabilities)?;
-    Ok(Prepared { backend, plan, spec, keep })
-}
-
-/// A backend by name, or the first that can be used. Never the host, unless it was named.
-fn choose(choice: BackendChoice) -> Result<(Box<dyn Backend>, Capabilities), LaunchError> {
-    let name = match choice {
-        BackendChoice::Auto | BackendChoice::Jail => BackendName::Jail,
-        BackendChoice::Docker => BackendName::Docker,
-        BackendChoice::Podman => BackendName::Podman,
-        BackendChoice::Host => BackendName::Host,
-    };
-    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
-    let backend = by_name(name).map_err(unavailable)?;
-    let capabilities = block_on(backend.probe()).map_err(unavailable)?;
-    Ok((backend, capabilities))
-}
 
 /// Runs it here: this process is its supervisor. An error means that nothing of the command was started,
 /// but for [`LaunchError::EndNotRecorded`].
 pub fn launch(
     home: &Home,
-    prepared: Prepared,
+    prepared: Prepared<'_>,
     streams: Streams,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
@@ -85,39 +29,84 @@ pub fn launch(
 
 pub(crate) fn launch_for(
     home: &Home,
-    prepared: Prepared,
+    mut prepared: Prepared<'_>,
     mut caller: Caller,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
-    let launched = accept_and_run(home, prepared, &mut caller, observer);
+    let launched = loop {
+        let NotRun { error, record } =
+            match accept_and_run(home, &mut prepared, &mut caller, observer) {
+                Ok(outcome) => break Ok(outcome),
+                Err(not_run) => not_run,
+            };
+        // Nothing of the command ran, so the operator's next choice can have it.
+        let told = prepared.not_taken().len();
+        let next = match record {
+            AttemptRecord::None => prepared.instead(error, None),
+            AttemptRecord::Whole(run) => prepared.instead(error, Some(run)),
+            AttemptRecord::WithoutEnd => Err(error), // nothing runs that cannot be recorded
+        };
+        prepared = match next {
+            Ok(next) => next,
+            Err(error) => break Err(error),
+        };
+        if prepared.refusal().is_none() {
+            prepared.not_taken().iter().skip(told).for_each(|step| observer.not_taken(step));
+        }
+    };
     if let Err(error) = &launched {
         caller.refuse(error);
     }
     launched
 }
 
+/// Nothing was let go.
+struct NotRun {
+    error: LaunchError,
+    record: AttemptRecord,
+}
+
+/// What there is of an attempt that failed.
+enum AttemptRecord {
+    /// It was not accepted.
+    None,
+    Whole(RunId),
+    WithoutEnd,
+}
+
+impl From<LaunchError> for NotRun {
+    fn from(error: LaunchError) -> Self {
+        Self { error, record: AttemptRecord::None }
+    }
+}
+
 fn accept_and_run(
     home: &Home,
-    prepared: Prepared,
+    prepared: &mut Prepared<'_>,
     caller: &mut Caller,
     observer: &mut dyn Observer,
-) -> Result<Outcome, LaunchError> {
-    refuse_if_unmet(&prepared, &prepared.plan.posture)?; // before anything is made
-    let retention = (prepared.spec.name.clone(), prepared.spec.retention);
+) -> Result<Outcome, NotRun> {
+    if let Some(refusal) = prepared.refusal() {
+        return Err(refusal.into()); // before anything is made
+    }
     let place = RunPlace::make(home)?;
     let outcome = match bind(home, &place, prepared) {
-        Ok(bound) => run_recorded(home, &place, bound, caller, observer),
+        Ok((bound, disk)) => run_recorded(home, &place, prepared, (bound, disk), caller, observer),
         Err(error) => {
             place.discard(); // not accepted, so there is nothing to keep
-            return Err(error);
+            return Err(error.into());
         }
     };
     match outcome {
+        // What is still there is taken away by the next command, which finds it by the sign of life.
+        Ok(Ended { outcome, supervised, anchored: Anchored::Yes }) if outcome.leak.is_some() => {
+            supervised.dismiss(outcome.report());
+            Ok(outcome)
+        }
         Ok(Ended { outcome, supervised, anchored: Anchored::Yes }) => {
             place.close()?;
             supervised.dismiss(outcome.report()); // so that whoever is told finds it stopped
-            let (name, retention) = retention;
-            housekeeping::retain(home, name, retention);
+            housekeeping::retain(home, prepared.spec.name.clone(), prepared.spec.retention);
             Ok(outcome)
         }
         // The next command anchors it, and then takes the sign of life away.
@@ -125,34 +114,46 @@ fn accept_and_run(
             supervised.dismiss(outcome.report());
             Ok(outcome)
         }
+        Err(Failed { error, record: RecordState::Closed }) if error.may_have_left_something() => {
+            Err(NotRun { error, record: AttemptRecord::Whole(place.id) })
+        }
         Err(Failed { error, record: RecordState::Closed }) => {
+            let record = AttemptRecord::Whole(place.id);
             place.close()?;
-            Err(error)
+            Err(NotRun { error, record })
         }
         // What is on disk stays, and the next command closes it as lost.
-        Err(Failed { error, record: RecordState::Open }) => Err(error),
+        Err(Failed { error, record: RecordState::Open }) => {
+            Err(NotRun { error, record: AttemptRecord::WithoutEnd })
+        }
     }
 }
 
-/// Pinned, and accepted: from here on there is a record.
-struct Accepted {
-    prepared: Prepared,
-    bound: Bound,
-    disk: Option<DiskLimit>,
-}
-
-fn bind(home: &Home, place: &RunPlace, mut prepared: Prepared) -> Result<Accepted, LaunchError> {
+/// Pins everything. When this has returned the run is accepted: from here on there is a record.
+fn bind(
+    home: &Home,
+    place: &RunPlace,
+    prepared: &mut Prepared<'_>,
+) -> Result<(Bound, Option<DiskLimit>), LaunchError> {
     let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
     let known = writable::known(home).map_err(read_failed)?;
-    set_run_id(&mut prepared, &place.id);
+    set_run_id(&mut prepared.plan, &place.id);
     place.make_targets(&prepared.plan)?;
-    let where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone());
+    let owner = match prepared.plan.image {
+        Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
+        None => String::new(),
+    };
+    let where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone(), owner);
     let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
-    refuse_if_unmet(&prepared, &bound.posture)?; // binding may have found out more
+    let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
+    if !missing.is_empty() {
+        // Binding may have found out more.
+        return Err(LaunchError::NotGuaranteed { backend: prepared.plan.backend, missing });
+    }
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     let disk = disk_limit(&prepared.plan, place, &bound.writable_trees);
-    Ok(Accepted { prepared, bound, disk })
+    Ok((bound, disk))
 }
 
 struct Ended {
@@ -175,14 +176,14 @@ enum RecordState {
 fn run_recorded(
     home: &Home,
     place: &RunPlace,
-    accepted: Accepted,
+    prepared: &Prepared<'_>,
+    (bound, disk): (Bound, Option<DiskLimit>),
     caller: &mut Caller,
     observer: &mut dyn Observer,
 ) -> Result<Ended, Failed> {
-    let Accepted { prepared, bound, disk } = accepted;
     let posture = bound.posture.clone();
     let open = |error| Failed { error, record: RecordState::Open };
-    let mut begun = RunLog::begin(home, place, &prepared, &posture).map_err(open)?;
+    let mut begun = RunLog::begin(home, place, prepared, &posture).map_err(open)?;
     let orders = Orders {
         run: place.id,
         keep: prepared.keep,
@@ -193,7 +194,7 @@ fn run_recorded(
             .share()
             .map_err(|error| open(LaunchError::Record { path: place.live.clone(), error }))?,
     };
-    match attempt(home, &mut begun, (&prepared, bound), caller, orders, observer) {
+    match attempt(home, &mut begun, (prepared, bound), caller, orders, observer) {
         Ok((supervised, mut outcome)) => {
             if let Err(error) = begun.recorder.settle() {
                 outcome.output_may_be_lost(&error);
@@ -222,7 +223,7 @@ fn run_recorded(
 fn attempt(
     home: &Home,
     log: &mut RunLog<'_>,
-    (prepared, bound): (&Prepared, Bound),
+    (prepared, bound): (&Prepared<'_>, Bound),
     caller: &mut Caller,
     orders: Orders,
     observer: &mut dyn Observer,
@@ -235,14 +236,16 @@ fn attempt(
     let let_go = &mut |caller: &mut Caller| {
         observer.started(&run, plan.backend, &posture);
         if let Caller::There { connection, .. } = caller {
-            let posture = Box::new(posture.clone());
-            connection.say(&FromSupervisor::Launched { run, backend: plan.backend, posture });
+            let (backend, posture) = (plan.backend, Box::new(posture.clone()));
+            let not_taken = prepared.not_taken().to_vec();
+            connection.say(&FromSupervisor::Launched { run, backend, posture, not_taken });
         }
         // Now, so that no start waits for it, and a long run does not put it off.
         housekeeping = Some(Housekeeping::begin(home, &run));
     };
-    let supervised =
-        open(&mut started, plan, &run, caller).map_err(LaunchError::from).and_then(|mut opened| {
+    let supervised = open(&mut started, (plan, &expectation), &run, caller)
+        .map_err(LaunchError::from)
+        .and_then(|mut opened| {
             started.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
             opened.ask_for_command(plan, caller)?;
             log.started(&started)?; // while the command locks itself down
@@ -273,7 +276,9 @@ fn attempt(
     started.usage(&mut usage);
     let (reason, exit) = supervised.judged(started.oom_kills());
     let leak = started.destroy().err().map(|leak| leak.to_string());
-    let detail = supervised.detail();
+    let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
+    let detail =
+        supervised.detail().or_else(|| (reason == belljar_spec::StopReason::Lost).then(went_away));
     let outcome = Outcome {
         id: run,
         backend: plan.backend,
@@ -285,6 +290,7 @@ fn attempt(
         stdout: std::mem::take(&mut supervised.stdout),
         stderr: std::mem::take(&mut supervised.stderr),
         attestation: supervised.attestation.take(),
+        not_taken: prepared.not_taken().to_vec(),
         detail,
         unanchored: false,
         leak,
@@ -306,24 +312,9 @@ fn and_destroy(started: &mut belljar_backend::Started, start: LaunchError) -> La
     }
 }
 
-fn refuse_if_unmet(
-    prepared: &Prepared,
-    posture: &belljar_spec::Posture,
-) -> Result<(), LaunchError> {
-    let missing = posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(LaunchError::NotGuaranteed { backend: prepared.plan.backend, missing })
-}
-
 /// A program inside can tell which run it is in.
-fn set_run_id(prepared: &mut Prepared, id: &RunId) {
-    prepared
-        .plan
-        .command
-        .env
-        .insert(belljar_spec::env::RUN_ID_INSIDE.to_owned(), id.as_str().into());
+fn set_run_id(plan: &mut Plan, id: &RunId) {
+    plan.command.env.insert(belljar_spec::env::RUN_ID_INSIDE.to_owned(), id.as_str().into());
 }
 
 fn where_it_lives(
@@ -331,6 +322,7 @@ fn where_it_lives(
     place: &RunPlace,
     plan: &Plan,
     mut run_writable: Vec<PathBuf>,
+    owner: String,
 ) -> Place {
     // This run's own writable trees count too: an earlier run may have worked on them unrecorded.
     run_writable.extend(plan.mounts.iter().filter_map(|mount| match &mount.what {
@@ -345,6 +337,9 @@ fn where_it_lives(
     let executable = std::env::current_exe().ok();
     Place {
         run: place.id.to_string(),
+        directory: place.directory.clone(),
+        bin: home.bin(),
+        owner,
         home: place.home(),
         own: own_directories(home, user_home.as_deref()),
         executable,

@@ -1,10 +1,12 @@
 //! The record of one run while it is written: the log, `run.json`, and the ledger's row at the end.
 
 use belljar_backend::Started;
-use belljar_spec::{BackendName, EventKind, Posture, RunId, RunSpec, Waiver};
+use belljar_spec::{
+    BackendName, EventKind, NotTaken, PlannedImage, Posture, RunId, RunSpec, Waiver,
+};
 use serde_json::json;
 
-use super::launch::Prepared;
+use super::choose::Prepared;
 use super::place::RunPlace;
 use super::record::{RunRecord, plan_without_secret_values, secrets_of};
 use super::{LaunchError, Outcome};
@@ -31,12 +33,12 @@ impl<'a> RunLog<'a> {
     pub(super) fn begin(
         home: &Home,
         place: &'a RunPlace,
-        prepared: &Prepared,
+        prepared: &Prepared<'_>,
         posture: &Posture,
     ) -> Result<Self, LaunchError> {
         let key = HomeKey::load_or_make(home.path())?;
         let secrets = secrets_of(&prepared.spec);
-        let record = RunRecord::new(place.id, &prepared.spec, &prepared.plan, posture, &secrets);
+        let record = RunRecord::new(place.id, prepared, posture, &secrets);
         let plan = plan_without_secret_values(&prepared.plan, &secrets);
         let output = prepared.plan.limits.output;
         let key = key.for_run(&place.id);
@@ -91,13 +93,17 @@ struct Start<'a> {
     spec: &'a RunSpec,
     spec_hash: &'a str,
     plan_hash: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<&'a PlannedImage>,
     posture: &'a Posture,
     waivers: &'a [Waiver],
+    #[serde(skip_serializing_if = "<[NotTaken]>::is_empty")]
+    not_taken: &'a [NotTaken],
 }
 
 impl<'a> Start<'a> {
     fn of(record: &'a RunRecord) -> Self {
-        let RunRecord { v, id, backend, spec, spec_hash, plan_hash, posture, waivers, .. } = record;
+        let RunRecord { v, id, backend, spec, spec_hash, plan_hash, image, posture, .. } = record;
         Self {
             boot: boot_id(),
             build: belljar_spec::BUILD,
@@ -107,8 +113,10 @@ impl<'a> Start<'a> {
             spec,
             spec_hash,
             plan_hash,
+            image: image.as_ref(),
             posture,
-            waivers,
+            waivers: &record.waivers,
+            not_taken: &record.not_taken,
         }
     }
 }

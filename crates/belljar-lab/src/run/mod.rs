@@ -1,5 +1,6 @@
 //! A run, from a decided specification to its outcome.
 
+mod choose;
 mod housekeeping;
 mod launch;
 mod log;
@@ -8,19 +9,21 @@ pub(crate) mod reconcile;
 pub(crate) mod record;
 mod refusal;
 mod serve;
-mod writable;
+pub(crate) mod writable;
 
 use std::os::fd::OwnedFd;
 
 use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailable};
-use belljar_spec::wire::control::StopReport;
+pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
+use belljar_spec::wire::control::{LaunchRefusal, StopReport};
 use belljar_spec::{
-    Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, OsText, Plan,
-    Posture, RunId, StopReason, Unmet, Usage,
+    Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText,
+    Plan, Posture, RunId, StopReason, Unmet, Usage,
 };
 use serde::{Deserialize, Serialize};
 
-pub use launch::{Prepared, launch, prepare};
+pub use choose::{Prepared, prepare};
+pub use launch::launch;
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
 
 use crate::record::{KeyError, RecordError};
@@ -52,6 +55,9 @@ pub struct Streams {
 pub trait Observer {
     fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture);
 
+    /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
+    fn not_taken(&mut self, _step: &NotTaken) {}
+
     /// What dead runs had left was looked for.
     fn reconciled(&mut self, _found: &Result<Reconciled, ReconcileError>) {}
 }
@@ -82,6 +88,9 @@ pub struct Outcome {
     pub stderr: Captured,
     #[serde(skip)]
     pub attestation: Option<Box<Attestation>>,
+    /// Backends that were tried before it; the record has them beside this.
+    #[serde(skip)]
+    pub not_taken: Vec<NotTaken>,
     /// What went wrong, where belljar itself ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
@@ -145,6 +154,7 @@ impl Outcome {
             stdout: Captured::default(),
             stderr: Captured::default(),
             attestation: None,
+            not_taken: Vec::new(),
             detail: report.detail,
             unanchored: false,
             leak: report.leak,
@@ -161,10 +171,22 @@ pub enum LaunchError {
         #[source]
         reason: Unavailable,
     },
+    #[error("the {backend} backend has no image to start from")]
+    Image {
+        backend: BackendName,
+        #[source]
+        reason: ImageError,
+    },
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("{} required {} not hold on the {backend} backend", missing.len(), if missing.len() == 1 { "clause does" } else { "clauses do" })]
     NotGuaranteed { backend: BackendName, missing: Vec<Unmet> },
+    #[error("none of the backends that may be used can start this run")]
+    NoneLeft {
+        tried: Vec<NotTaken>,
+        /// What was wrong with the first of them.
+        first: Option<Box<LaunchRefusal>>,
+    },
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(transparent)]
@@ -201,12 +223,28 @@ pub enum LaunchError {
     Conflict { option: String, needs: String },
 }
 
+impl LaunchError {
+    /// The sign of life stays, so that the next command looks.
+    fn may_have_left_something(&self) -> bool {
+        match self {
+            Self::AndCleanup { .. } => true,
+            Self::Start(error) | Self::Supervise(SuperviseError::SetUp(error)) => {
+                error.may_have_left_something()
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A plan and what it means, without having started anything.
 #[derive(Clone, Debug, Serialize)]
 pub struct DryRun {
     pub spec_hash: String,
     pub plan_hash: String,
     pub plan: Plan,
+    /// Backends that come before it in the operator's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_taken: Vec<NotTaken>,
     pub missing: Vec<Unmet>,
 }
 

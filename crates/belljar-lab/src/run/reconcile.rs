@@ -207,12 +207,14 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
 
 /// Control groups and the like, whatever the record says about the run.
 fn destroy(directory: &Path, id: &RunId) -> Result<(), ReconcileError> {
-    let backend = RunRecord::read(directory).map_or(BackendName::Jail, |record| record.backend);
-    if let Ok(backend) = by_name(backend) {
-        block_on(backend.destroy(&SandboxId(id.to_string())))
-            .map_err(|error| ReconcileError::Destroy { run: *id, error })?;
+    let sandbox = SandboxId { run: id.to_string(), directory: directory.to_owned() };
+    let failed = |error| ReconcileError::Destroy { run: *id, error };
+    // `run.json` may not have been written yet, so each is asked: the jail by the run's name, engines by
+    // what the run wrote down before it made a container.
+    if let Ok(jail) = by_name(BackendName::Jail) {
+        block_on(jail.destroy(&sandbox)).map_err(failed)?;
     }
-    Ok(())
+    belljar_backend::engine::destroy(&sandbox).map_err(failed)
 }
 
 fn lost(id: &RunId, recovered: &Recovered) -> StopReport {

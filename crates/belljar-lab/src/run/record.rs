@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_spec::{
-    Attestation, BackendName, OsText, Plan, Posture, RECORD_VERSION, RunId, RunSpec, RunState,
-    Waiver,
+    Attestation, BackendName, NotTaken, OsText, Plan, PlannedImage, Posture, RECORD_VERSION, RunId,
+    RunSpec, RunState, Waiver,
 };
 use serde::{Deserialize, Serialize};
 
+use super::choose::Prepared;
 use super::{LaunchError, Outcome};
 use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, command_line};
 use crate::record::{Anchor, Secrets, looks_secret};
@@ -26,8 +27,14 @@ pub(crate) struct RunRecord {
     pub spec: RunSpec,
     pub spec_hash: String,
     pub plan_hash: String,
+    /// Only with an engine: what the container was started from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub image: Option<PlannedImage>,
     pub posture: Posture,
     pub waivers: Vec<Waiver>,
+    /// Backends that come before this one in the operator's order, and why they were not taken.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub not_taken: Vec<NotTaken>,
     /// What the command's process read back before it was let go.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attestation: Option<Box<Attestation>>,
@@ -38,11 +45,11 @@ pub(crate) struct RunRecord {
 impl RunRecord {
     pub(super) fn new(
         id: RunId,
-        spec: &RunSpec,
-        plan: &Plan,
+        prepared: &Prepared<'_>,
         posture: &Posture,
         secrets: &Secrets,
     ) -> Self {
+        let Prepared { spec, plan, .. } = prepared;
         let shown = without_secret_values(spec, secrets);
         // Hashes of what is recorded: one over a secret would let it be found by trying.
         let spec_hash = shown.hash();
@@ -53,8 +60,10 @@ impl RunRecord {
             spec: shown,
             spec_hash,
             plan_hash: plan_without_secret_values(plan, secrets).hash(),
+            image: plan.image.clone(),
             posture: posture.clone(),
             waivers: spec.waivers.clone(),
+            not_taken: prepared.not_taken().to_vec(),
             attestation: None,
             outcome: None,
         }
@@ -110,13 +119,13 @@ impl RunRecord {
 }
 
 /// What of a run must not be recorded: values of variables whose names look secret.
-pub(super) fn secrets_of(spec: &RunSpec) -> Secrets {
+pub(crate) fn secrets_of(spec: &RunSpec) -> Secrets {
     let values = spec.env.iter().filter(|(name, _)| looks_secret(name));
     Secrets::new(values.map(|(_, value)| value.as_bytes().to_vec()))
 }
 
 /// Such a variable is recorded by name only, and its value nowhere else either.
-pub(super) fn without_secret_values(spec: &RunSpec, secrets: &Secrets) -> RunSpec {
+pub(crate) fn without_secret_values(spec: &RunSpec, secrets: &Secrets) -> RunSpec {
     let mut spec = spec.clone();
     hide_values(&mut spec.env, secrets);
     spec.command = spec.command.iter().map(|word| secrets.mask_word(word)).collect();

@@ -6,8 +6,15 @@ use super::LaunchError;
 
 impl LaunchError {
     pub fn refusal(&self) -> LaunchRefusal {
+        if let Self::NoneLeft { tried, first } = self {
+            let kind = first.as_ref().map_or(RefusalKind::Unavailable, |first| first.kind);
+            let missing = first.as_ref().map(|first| first.missing.clone()).unwrap_or_default();
+            let causes = tried.iter().map(ToString::to_string);
+            let causes = std::iter::once(self.to_string()).chain(causes).collect();
+            return LaunchRefusal { kind, causes, missing, fix: self.fix() };
+        }
         let kind = match self.started_as() {
-            Self::Unavailable { .. } => RefusalKind::Unavailable,
+            Self::Unavailable { .. } | Self::Image { .. } => RefusalKind::Unavailable,
             Self::NotGuaranteed { .. } | Self::NotAsPlanned { .. } => RefusalKind::Refused,
             Self::Record { .. } | Self::Key(_) | Self::Log(_) | Self::EndNotRecorded { .. } => {
                 RefusalKind::Io
@@ -44,6 +51,8 @@ impl LaunchError {
                 Some(format!("start anyway, with a reason: {waivers}"))
             }
             Self::Unavailable { reason, .. } => Some(reason.fix.clone()),
+            Self::Image { reason, .. } => Some(reason.fix.clone()),
+            Self::NoneLeft { first, .. } => first.as_ref().and_then(|first| first.fix.clone()),
             Self::NoCommand => Some("belljar run -- COMMAND".to_owned()),
             Self::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),
             _ => None,

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{getpgid, getppid, setpgid};
 
 use super::launch::launch_for;
-use super::{Observer, prepare};
+use super::{Fetch, Observer, Unwatched, prepare};
 use crate::home::Home;
 use crate::supervise::{Caller, Connection};
 
@@ -70,7 +70,8 @@ fn serve(mut connection: Connection) -> i32 {
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
-            let prepared = prepare(spec, keep).map_err(|error| error.refusal())?;
+            let prepared = prepare(spec, keep, Fetch::AsTheSpecSays(&Unwatched))
+                .map_err(|error| error.refusal())?;
             Ok((home, prepared))
         });
     let (home, prepared) = match prepared {

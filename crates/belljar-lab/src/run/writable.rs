@@ -14,7 +14,7 @@ fn file(home: &Home) -> PathBuf {
     home.path().join("writable-trees")
 }
 
-pub(super) fn known(home: &Home) -> std::io::Result<Vec<PathBuf>> {
+pub(crate) fn known(home: &Home) -> std::io::Result<Vec<PathBuf>> {
     let list = match std::fs::read(file(home)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         list => list?,

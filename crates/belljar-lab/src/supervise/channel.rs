@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use belljar_backend::{CommandStreams, InitChannel, Wrapping};
+use belljar_spec::wire::control::TaskStreams;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
     Arrival, Depth, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitHello, InitSetup,
@@ -10,19 +12,23 @@ use belljar_spec::wire::{
 };
 use belljar_spec::{
     Access, Attestation, ExecFailure, ExitStatus, MountKind, OsText, Plan, RunId, ShortAttestation,
-    Terminal, Tree,
+    Stdin, Terminal, Tree, User,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::SuperviseError;
+use super::lease::Lease;
 use super::outside::Signals;
+use super::packets::Packets;
 use super::readiness::wait_until;
 
 /// The run's own command.
 pub(super) const COMMAND: u32 = 0;
 /// The stream of its terminal.
 pub(super) const TERMINAL: u32 = 1;
+/// The streams of a command that has no pipes.
+pub(super) const OWN: TaskStreams = TaskStreams::COMMAND;
 /// Where PID 1 finds the pipes that it was started with.
 const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 /// From the start to the attestation; on a machine under heavy load too.
@@ -59,6 +65,7 @@ pub(super) enum News {
         status: ExitStatus,
     },
     DeadlinePassed,
+    Quiet,
     Data {
         stream: u32,
         bytes: Vec<u8>,
@@ -76,6 +83,9 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(crate) struct Channel {
     fd: OwnedFd,
+    /// Takes off what an engine puts around PID 1's bytes.
+    packets: Option<Packets>,
+    lease: Option<Lease>,
     mux: Mux,
     nonce: String,
     /// A hello that cannot be worked with.
@@ -84,27 +94,40 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// Sends the hello and the set-up.
-    pub(super) fn open(fd: OwnedFd, plan: &Plan, run: &RunId) -> Result<Self, SuperviseError> {
+    pub(super) fn open(
+        way: InitChannel,
+        plan: &Plan,
+        user: User,
+        run: &RunId,
+    ) -> Result<Self, SuperviseError> {
+        let InitChannel { fd, wrapping, lease } = way;
         let step = |name| move |error| SuperviseError::Step(name, error);
         rustix::io::ioctl_fionbio(&fd, true).map_err(step("read the channel without waiting"))?;
         let mut secret = [0; 48];
         getrandom::fill(&mut secret).map_err(|_| SuperviseError::Step("make a key", Errno::IO))?;
         let (key, nonce) = secret.split_at(32);
         let nonce = hex(nonce);
-        let mut channel =
-            Self { fd, mux: Mux::new(Side::Launcher), nonce: nonce.clone(), bad_hello: None };
+        let mut channel = Self {
+            fd,
+            packets: (wrapping == Wrapping::EnginePackets).then(Packets::default),
+            lease: lease.map(Lease::new),
+            mux: Mux::new(Side::Launcher),
+            nonce: nonce.clone(),
+            bad_hello: None,
+        };
         channel.send(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
             run: run.to_string(),
             nonce,
             key: hex(key),
-            lease_ms: None, // the kernel tells when a jail's launcher is gone
+            // None in the jail, where the kernel tells when the launcher is gone.
+            lease_ms: lease.map(|lease| lease.as_millis() as u64),
         }))?;
         let mut bytes = [0; 32];
         bytes.copy_from_slice(key);
         channel.mux.rekey(&FrameKey::new(bytes));
-        channel.send(&ToInit::Setup(setup(plan)))?;
+        channel.send(&ToInit::Setup(setup(plan, user)))?;
         channel.flush();
         Ok(channel)
     }
@@ -114,21 +137,26 @@ impl Channel {
     pub(super) fn ask_for_command(
         &mut self,
         plan: &Plan,
+        streams: CommandStreams,
         size: Option<Size>,
     ) -> Result<(), SuperviseError> {
-        let stdio = match (plan.command.terminal, plan.command.argv.is_empty()) {
-            (Terminal::Pty, false) => {
+        let stdio = match (plan.command.terminal, plan.command.argv.is_empty(), streams) {
+            (Terminal::Pty, false, _) => {
                 let (rows, columns) = size.unwrap_or((24, 80));
-                self.mux.open(TERMINAL).map_err(SuperviseError::Wire)?;
                 Stdio::Pty { stream: TERMINAL, rows, columns }
             }
-            _ => PIPES,
+            (_, _, CommandStreams::Pipes) => PIPES,
+            (_, _, CommandStreams::OverChannel) => Stdio::Streams {
+                stdin: (plan.command.stdin == Stdin::Passed).then_some(OWN.stdin),
+                stdout: OWN.stdout,
+                stderr: OWN.stderr,
+            },
         };
         let work = match plan.command.argv.as_slice() {
             [] => Work::Nothing,
             argv => Work::Program { argv: argv.to_vec() },
         };
-        self.send(&ToInit::Exec(ExecRequest {
+        self.ask_for_exec(&ExecRequest {
             exec: COMMAND,
             work,
             env: plan.command.env.clone(),
@@ -136,7 +164,7 @@ impl Channel {
             stdio,
             depth: Depth::Whole,
             descendants: Descendants::Loose,
-        }))?;
+        })?;
         self.flush();
         Ok(())
     }
@@ -173,7 +201,10 @@ impl Channel {
                         return Err(SuperviseError::LockDown { step, why });
                     }
                     News::Started { .. } | News::Exited { .. } => {
-                        let why = "its process ended before it had attested".to_owned();
+                        let mut why = "its process ended before it had attested".to_owned();
+                        if let Some(said) = self.diagnostics() {
+                            why = format!("{why}: {said}");
+                        }
                         return Err(SuperviseError::LockDown { step: "lock down".to_owned(), why });
                     }
                     News::Gone => return Err(SuperviseError::NoAnswer(0)),
@@ -194,6 +225,22 @@ impl Channel {
             let mut fds = [self.poll_fd(), PollFd::new(&signals.fd, PollFlags::IN)];
             wait_until(&mut fds, Some(until))?;
             self.flush();
+        }
+    }
+
+    /// What PID 1 said besides, where it could not say it properly.
+    pub(super) fn diagnostics(&self) -> Option<String> {
+        self.packets.as_ref().and_then(Packets::diagnostics)
+    }
+
+    /// When something has to be said for the lease's sake.
+    pub(super) fn next_word(&self) -> Option<Instant> {
+        self.lease.as_ref().map(Lease::next_word)
+    }
+
+    pub(super) fn keep_lease(&mut self, now: Instant) {
+        if self.lease.as_mut().is_some_and(|lease| lease.is_due(now)) {
+            self.say(&ToInit::Alive);
         }
     }
 
@@ -281,7 +328,13 @@ impl Channel {
                     news.push(News::Gone);
                     return Ok(news);
                 }
-                Ok(length) => self.mux.push(&buffer[..length]),
+                Ok(length) => match &mut self.packets {
+                    None => self.mux.push(&buffer[..length]),
+                    Some(packets) => {
+                        let mux = &mut self.mux;
+                        packets.unwrap(&buffer[..length], |bytes| mux.push(bytes))?;
+                    }
+                },
                 Err(Errno::INTR) => continue,
                 Err(_) => return Ok(news),
             }
@@ -320,6 +373,7 @@ impl Channel {
             FromInit::ExecFailed { exec, failure } => News::NotExecuted { exec, failure },
             FromInit::Exited { exec, status } => News::Exited { exec, status },
             FromInit::DeadlinePassed => News::DeadlinePassed,
+            FromInit::Quiet => News::Quiet,
         }))
     }
 
@@ -332,7 +386,7 @@ pub(super) fn lie(what: &str) -> WireError {
     WireError::BadMessage(what.to_owned())
 }
 
-fn setup(plan: &Plan) -> InitSetup {
+fn setup(plan: &Plan, user: User) -> InitSetup {
     let mut writable = Vec::new();
     let mut write_check = Vec::new();
     for mount in &plan.mounts {
@@ -354,7 +408,7 @@ fn setup(plan: &Plan) -> InitSetup {
     writable.push(OsText::from("/dev/shm"));
     let grace = plan.limits.stop_timeout + INIT_DEADLINE_AFTER;
     InitSetup {
-        user: plan.identity.inside,
+        user,
         rlimits: plan.rlimits.clone(),
         filter: plan.filter.clone(),
         writable,

@@ -10,6 +10,7 @@ use belljar_spec::{EventKind, Expectation, Plan, RunState};
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
 
+use super::absence::Absence;
 use super::channel::{COMMAND, News, lie};
 use super::client::Clients;
 use super::disk::Disk;
@@ -50,6 +51,7 @@ pub(super) struct Run<'a> {
     pub(super) pause: Option<Duration>,
     /// Commands that are over, whose time limit still holds for what they left running.
     pub(super) lingering: BTreeMap<u32, Instant>,
+    pub(super) absence: Absence,
     /// The run's own command ended just now, and the sandbox stays.
     pub(super) command_is_over: bool,
     pub(super) supervised: Supervised,
@@ -124,7 +126,10 @@ impl Run<'_> {
             std::thread::sleep(pause);
         }
         let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
-        let end = self.started.end().filter(|_| self.state.is_over() && !self.nothing_is_left());
+        let end = self.started.end().filter(|_| match self.state.is_over() {
+            true => !self.nothing_is_left(),
+            false => !self.absence.is_known(),
+        });
         fds.extend(end.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
         if !self.state.is_over() {
             fds.extend(self.inside.channel_ref().map(|channel| channel.poll_fd()));
@@ -156,6 +161,8 @@ impl Run<'_> {
             recorded,
             quiet,
             self.door.as_ref().and_then(Door::shut_until),
+            self.inside.channel_ref().and_then(|channel| channel.next_word()),
+            self.absence.until(),
             Some(self.sampled + SAMPLE_EVERY),
         ]
         .into_iter()
@@ -185,11 +192,16 @@ impl Run<'_> {
         }
     }
 
+    pub(super) fn kill(&mut self) {
+        self.absence.was_killed(Instant::now());
+        self.started.kill();
+    }
+
     pub(super) fn asked_to_stop(&mut self, signal: i32) {
         match self.state.asked_to_stop(signal, Instant::now()) {
             state::Reaction::Forward => self.inside.signal_command(self.started, signal),
             state::Reaction::ForwardToAll => self.inside.signal_all(self.started, signal),
-            state::Reaction::Kill => self.started.kill(),
+            state::Reaction::Kill => self.kill(),
         }
         if self.state.is_stopping() {
             self.orders.live.say(RunState::Stopping);
@@ -277,6 +289,11 @@ impl Run<'_> {
             News::DeadlinePassed => {
                 self.supervised.stopping = Some(Stopping::Deadline);
                 self.end();
+            }
+            News::Quiet => {
+                if self.waits_for_quiet() {
+                    self.end();
+                }
             }
             News::Attested(_) => return Ok(Err(lie("a second attestation"))),
             News::Gone => self.end(),
@@ -419,13 +436,23 @@ impl Run<'_> {
                 self.inside.signal_all(self.started, libc_signal::TERM);
                 self.orders.live.say(RunState::Stopping);
             }
-            state::Due::Kill => self.started.kill(),
+            state::Due::Kill => self.kill(),
         }
         if self.state.is_over() {
             return;
         }
         if self.waits_for_quiet() && self.started.is_quiet() {
             self.end();
+        }
+        if self.started.end().is_some_and(is_readable) {
+            self.absence.is_gone(now);
+        }
+        if self.absence.until().is_some_and(|until| now >= until) {
+            self.end();
+            return;
+        }
+        if let Some(channel) = self.inside.channel() {
+            channel.keep_lease(now);
         }
         if now >= self.sampled + SAMPLE_EVERY {
             self.sampled = now;
@@ -464,7 +491,7 @@ impl Run<'_> {
             .map_err(|error| SuperviseError::Step("watch the disk", error))?;
         if full {
             self.supervised.stopping = Some(Stopping::DiskFull);
-            self.started.kill();
+            self.kill();
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! run's socket, signals and clocks send it something. Every byte from inside is hostile: a frame that
 //! makes no sense ends the run. What cannot be recorded ends the run too.
 
+mod absence;
 mod capture;
 mod channel;
 mod client;
@@ -14,10 +15,12 @@ mod follow;
 mod inlet;
 mod inside;
 mod judge;
+mod lease;
 mod outlet;
 mod outside;
 mod own_task;
 mod pace;
+mod packets;
 mod readiness;
 mod requests;
 mod state;
@@ -28,7 +31,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use belljar_backend::{StartError, Started};
+use belljar_backend::{CommandStreams, StartError, Started};
 use belljar_spec::wire::WireError;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
 use belljar_spec::{
@@ -147,6 +150,7 @@ impl Supervised {
 #[derive(Debug)]
 pub(crate) struct Opened {
     inside: Inside,
+    streams: CommandStreams,
     signals: Signals,
     terminal: Option<RawTerminal>,
 }
@@ -154,21 +158,23 @@ pub(crate) struct Opened {
 /// Says hello. What takes time on the host can be done meanwhile.
 pub(crate) fn open(
     started: &mut Started,
-    plan: &Plan,
+    (plan, expectation): (&Plan, &Expectation),
     run: &RunId,
     caller: &Caller,
 ) -> Result<Opened, SuperviseError> {
     let signals =
         Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
     let inside = match started.channel.take() {
-        Some(channel) => Inside::Init(Box::new(Channel::open(channel, plan, run)?)),
+        Some(channel) => {
+            Inside::Init(Box::new(Channel::open(channel, plan, expectation.user, run)?))
+        }
         None => Inside::Child,
     };
     let terminal = match caller {
         Caller::Here(streams) => streams.terminal.as_ref().map(RawTerminal::new),
         Caller::There { .. } | Caller::Served => None,
     };
-    Ok(Opened { inside, signals, terminal })
+    Ok(Opened { inside, streams: started.streams, signals, terminal })
 }
 
 impl Opened {
@@ -186,7 +192,7 @@ impl Opened {
             Caller::There { .. } | Caller::Served => None,
         };
         match &mut self.inside {
-            Inside::Init(channel) => channel.ask_for_command(plan, size),
+            Inside::Init(channel) => channel.ask_for_command(plan, self.streams, size),
             Inside::Child => Ok(()),
         }
     }
@@ -204,15 +210,18 @@ pub(crate) fn supervise(
 ) -> Result<Supervised, SuperviseError> {
     let mut supervised = Supervised::default();
     if let Inside::Init(channel) = &mut opened.inside {
-        let attestation =
-            channel.wait_for_attestation(&opened.signals).map_err(|error| match error {
-                SuperviseError::NoAnswer(0) => SuperviseError::SetUp(started.set_up_failure()),
-                other => other,
-            })?;
+        let attestation = match channel.wait_for_attestation(&opened.signals) {
+            Err(SuperviseError::NoAnswer(0)) => return Err(set_up_failure(channel, started)),
+            attestation => attestation?,
+        };
         started.join_limits().map_err(SuperviseError::SetUp)?;
         supervised.not_as_planned = expectation.compare(&attestation);
         if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
-            supervised.not_as_planned.extend(host_uid_of_child(init, uid));
+            supervised.not_as_planned.extend(host_uid_of_child(
+                init,
+                uid,
+                expectation.uid_map.as_deref(),
+            ));
         }
         supervised.attestation = Some(attestation);
         if !supervised.not_as_planned.is_empty() {
@@ -247,7 +256,7 @@ pub(crate) fn supervise(
     let caller = std::mem::replace(caller, Caller::Served);
     let mut clients = Clients::default();
     let (task, bonded_to) = own_task(plan, started, caller, &mut clients);
-    let Opened { inside, signals, terminal } = opened;
+    let Opened { inside, signals, terminal, .. } = opened;
     let disk = Disk::from(orders.disk.take(), begun);
     let mut run = Run {
         started,
@@ -271,10 +280,19 @@ pub(crate) fn supervise(
         pause: None,
         lingering: Default::default(),
         command_is_over: false,
+        absence: Default::default(),
         supervised,
     };
     run.follow();
     Ok(run.finish(begun))
+}
+
+/// PID 1's own words, where it had any.
+fn set_up_failure(channel: &Channel, started: &Started) -> SuperviseError {
+    SuperviseError::SetUp(match channel.diagnostics() {
+        Some(said) => StartError(format!("the sandbox could not be set up: {said}").into()),
+        None => started.set_up_failure(),
+    })
 }
 
 /// The numbers that are the same on every Linux.

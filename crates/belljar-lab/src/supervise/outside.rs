@@ -27,13 +27,23 @@ impl Signals {
 /// The uid of PID 1's child, as the host's kernel knows it. `Some` is what is wrong with it.
 ///
 /// Where the kernel does not list children, the uid map that the launcher wrote itself and that the
-/// attestation read back has to do.
-pub(super) fn host_uid_of_child(init: i32, expected: u32) -> Option<String> {
+/// attestation read back has to do; where an engine wrote it, there is nothing to go by.
+pub(super) fn host_uid_of_child(init: i32, expected: u32, map: Option<&str>) -> Option<String> {
+    match (look(init, expected), map) {
+        (Some(Ok(())), _) | (None, Some(_)) => None,
+        (Some(Err(wrong)), _) => Some(wrong),
+        (None, None) => Some("the command cannot be found on the host".to_owned()),
+    }
+}
+
+/// `None` where it cannot be seen.
+fn look(init: i32, expected: u32) -> Option<Result<(), String>> {
     let children = std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).ok()?;
     let child = children.split_whitespace().next()?;
     let status = std::fs::read_to_string(format!("/proc/{child}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let uids: Vec<u32> = line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
     let right = uids.len() == 4 && uids.iter().all(|uid| *uid == expected && *uid != 0);
-    (!right).then(|| format!("on the host the command has the uids {uids:?}, not {expected}"))
+    let wrong = || format!("on the host the command has the uids {uids:?}, not {expected}");
+    Some(if right { Ok(()) } else { Err(wrong()) })
 }

@@ -1,12 +1,12 @@
 //! The run's own command as a task: what its streams are depends on who started the run.
 
-use belljar_backend::Started;
+use belljar_backend::{CommandStreams, Started};
 use belljar_spec::wire::control::{Bond, Streams as Wanted, TaskStreams};
-use belljar_spec::{OutputStream, Plan, Terminal};
+use belljar_spec::{OutputStream, Plan, Stdin, Terminal};
 
 use super::Caller;
 use super::capture::HeadAndTail;
-use super::channel::{COMMAND, TERMINAL};
+use super::channel::{COMMAND, OWN, TERMINAL};
 use super::client::{ClientId, Clients};
 use super::inlet::{Giver, Inlet, Taker};
 use super::outlet::{From, Outlet, To};
@@ -90,9 +90,16 @@ impl Ends {
 fn task(plan: &Plan, started: &mut Started, ends: Ends, bond: Bond) -> Task {
     let Ends { stdout, stderr, input, follower } = ends;
     let pipe = |fd: Option<std::os::fd::OwnedFd>| fd.map_or(From::Ended, From::Pipe);
-    let (from_stdout, from_stderr, taker) = match plan.command.terminal {
-        Terminal::Pty => (From::Channel(TERMINAL), From::Ended, Some(Taker::Channel(TERMINAL))),
-        Terminal::None => (
+    let (from_stdout, from_stderr, taker) = match (plan.command.terminal, started.streams) {
+        (Terminal::Pty, _) => {
+            (From::Channel(TERMINAL), From::Ended, Some(Taker::Channel(TERMINAL)))
+        }
+        (Terminal::None, CommandStreams::OverChannel) => (
+            From::Channel(OWN.stdout),
+            From::Channel(OWN.stderr),
+            (plan.command.stdin == Stdin::Passed).then_some(Taker::Channel(OWN.stdin)),
+        ),
+        (Terminal::None, CommandStreams::Pipes) => (
             pipe(started.stdout.take()),
             pipe(started.stderr.take()),
             started.stdin.take().map(Taker::Pipe),

@@ -367,7 +367,7 @@ impl Run<'_> {
         }
         if self.bonded_to == Some(client) && !self.state.is_over() {
             self.state.owner_is_gone();
-            self.started.kill();
+            self.kill();
         }
     }
 }

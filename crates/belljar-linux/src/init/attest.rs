@@ -26,13 +26,14 @@ pub(super) fn attest(
     Ok(Attestation {
         pid: std::process::id(),
         parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
+        kernel: crate::kernel(),
         uids: status.ids("Uid:"),
         gids: status.ids("Gid:"),
         groups: status.groups(),
         uid_map: normal_map(&read("/proc/self/uid_map")?),
         gid_map: normal_map(&read("/proc/self/gid_map")?),
         capabilities: status.capabilities(),
-        no_new_privileges: status.number("NoNewPrivs:", 10) == 1,
+        no_new_privileges: status.no_new_privileges(),
         seccomp_mode: status.number("Seccomp:", 10) as u32,
         seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
         landlock: super::landlock_version(),
@@ -58,7 +59,7 @@ pub(super) fn attest_short(
         gids: status.ids("Gid:"),
         groups: status.groups(),
         capabilities: status.capabilities(),
-        no_new_privileges: status.number("NoNewPrivs:", 10) == 1,
+        no_new_privileges: status.no_new_privileges(),
         seccomp_mode: status.number("Seccomp:", 10) as u32,
         seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
         descriptors: descriptors()?,
@@ -99,7 +100,22 @@ impl Status<'_> {
             permitted: self.number("CapPrm:", 16),
             effective: self.number("CapEff:", 16),
             bounding: self.number("CapBnd:", 16),
-            ambient: self.number("CapAmb:", 16),
+            ambient: match self.has("CapAmb:") {
+                true => self.number("CapAmb:", 16),
+                false => ambient_set(),
+            },
+        }
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.0.lines().any(|line| line.starts_with(key))
+    }
+
+    /// gVisor does not say it here, and answers when it is asked.
+    fn no_new_privileges(&self) -> bool {
+        match self.has("NoNewPrivs:") {
+            true => self.number("NoNewPrivs:", 10) == 1,
+            false => rustix::thread::no_new_privs().unwrap_or(false),
         }
     }
 
@@ -108,6 +124,16 @@ impl Status<'_> {
         let mut next = || ids.next().unwrap_or(u32::MAX);
         Ids { real: next(), effective: next(), saved: next() }
     }
+}
+
+/// One by one. A kernel without ambient capabilities, such as gVisor's, refuses every question alike.
+fn ambient_set() -> u64 {
+    use rustix::thread::{CapabilitySet, capability_is_in_ambient_set};
+    let held = |number: &u32| {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        capability_is_in_ambient_set(capability).unwrap_or(false)
+    };
+    (0..64_u32).filter(held).fold(0, |set, number| set | 1 << number)
 }
 
 fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
@@ -180,9 +206,9 @@ fn can_write(place: &OsText) -> bool {
 fn attempts() -> Vec<Attempt> {
     const AF_VSOCK: i32 = 40;
     let tried = [
-        ("open /proc/1/fd", open(c"/proc/1/fd", OFlags::RDONLY | OFlags::DIRECTORY)),
+        ("open a descriptor of process 1", open_descriptor_of_init()),
         ("open /proc/1/mem", open(c"/proc/1/mem", OFlags::RDWR)),
-        ("open /proc/1/environ", open(c"/proc/1/environ", OFlags::RDONLY)),
+        ("read /proc/1/environ", read_something(c"/proc/1/environ")),
         ("trace process 1", attempt::ptrace_seize(1)),
         ("make a user namespace", attempt::unshare(libc::CLONE_NEWUSER)),
         ("open an AF_VSOCK socket", attempt::socket(AF_VSOCK, libc::SOCK_STREAM, 0)),
@@ -192,6 +218,41 @@ fn attempts() -> Vec<Attempt> {
         .into_iter()
         .map(|(call, outcome)| Attempt { call: call.to_owned(), answer: answer(outcome) })
         .collect()
+}
+
+/// gVisor lets anybody list them, and open those that anybody could open by name; what counts is whether
+/// one can be had that is nobody else's: all but `/dev/null`.
+fn open_descriptor_of_init() -> Result<(), Errno> {
+    let mut last = Errno::NOENT;
+    for number in 0..32 {
+        let Ok(path) = std::ffi::CString::new(format!("/proc/1/fd/{number}")) else { continue };
+        for flags in [OFlags::RDONLY, OFlags::WRONLY] {
+            let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            match openat(CWD, &path, flags, Mode::empty()) {
+                Ok(fd) if is_null_device(&fd) => {}
+                Ok(_) => return Ok(()),
+                Err(Errno::NOENT) => {}
+                Err(error) => last = error,
+            }
+        }
+    }
+    Err(last)
+}
+
+fn is_null_device(fd: &std::os::fd::OwnedFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+            && stat.st_rdev == rustix::fs::makedev(1, 3)
+    })
+}
+
+/// Nothing to be read is as good as a refusal.
+fn read_something(path: &CStr) -> Result<(), Errno> {
+    let fd = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    match rustix::io::read(&fd, &mut [0; 1])? {
+        0 => Err(Errno::NOENT),
+        _ => Ok(()),
+    }
 }
 
 fn answer(outcome: Result<(), Errno>) -> Answer {

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use super::attest::{attest, attest_short};
 use super::confine::{ConfineError, confine};
 use super::copy;
-use crate::sys::process::{adopt_descriptor, arrange_descriptors, exec_path, exit_now};
+use crate::sys::process::{
+    adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
+};
 use crate::sys::signal;
 
 /// What the line that holds an attestation begins with.
@@ -63,7 +65,12 @@ pub(super) fn become_command(
 ) -> ! {
     let (gate, telling) = match take_places(inside, gate, telling) {
         Ok(kept) => kept,
-        Err(_) => exit_now(125), // without a way to tell; PID 1 reports the end
+        Err(error) => {
+            // PID 1's descriptor for diagnostics, if it is still there: the way to tell may be gone.
+            let why = format!("cannot arrange the command's descriptors: {error}");
+            let _ = rustix::io::write(rustix::stdio::stderr(), why.as_bytes());
+            exit_now(125)
+        }
     };
     if let Err(error) = lock_down(request, setup, &telling) {
         telling.say(&json!({ "step": "lock down", "why": crate::chain(&error) }));
@@ -96,7 +103,7 @@ fn take_places(
     gate: OwnedFd,
     telling: Telling,
 ) -> Result<(OwnedFd, Telling), Errno> {
-    rustix::process::setsid()?;
+    begin_session()?;
     if let Some(terminal) = &inside.terminal {
         rustix::process::ioctl_tiocsctty(terminal)?;
     }

@@ -5,6 +5,7 @@
 //! openat2, so that it also works where an engine or gVisor has none.
 
 mod attest;
+mod channel;
 mod command;
 mod confine;
 mod copy;
@@ -18,6 +19,13 @@ mod watch;
 use std::ffi::OsString;
 
 use belljar_spec::ExitStatus;
+
+/// The argument that makes a process PID 1.
+pub const ARGUMENT: &str = "__init";
+/// The second one, where an engine gives PID 1 nothing but its standard streams: the channel is 0 and 1.
+pub const OVER_STDIO: &str = "stdio";
+/// The argument of a command that does nothing and succeeds, in a root without any program.
+pub const NOTHING: &str = "__nothing";
 
 /// The channel's descriptor.
 pub const CHANNEL_FD: i32 = 3;
@@ -36,10 +44,17 @@ pub fn landlock_version() -> u32 {
 /// `Some` is the code to exit with.
 pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
-    if args.next()? != "__init" || args.next().is_some() {
-        return None;
+    match args.next()? {
+        first if first == ARGUMENT => {}
+        first if first == NOTHING && args.next().is_none() => return Some(0),
+        _ => return None,
     }
-    Some(match watch::run() {
+    let channel = match args.next() {
+        None => channel::inherited,
+        Some(how) if how == OVER_STDIO => channel::over_stdio,
+        Some(_) => return None,
+    };
+    Some(match watch::run(channel) {
         Ok(()) => 0,
         Err(error) => {
             // The only place that could still be read: descriptor 2, for diagnostics.

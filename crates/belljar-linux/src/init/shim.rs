@@ -73,9 +73,7 @@ impl Shim {
             return Ok(Forked::PidOne(Self { pid, orders, report, ending: Ending::NotAsked }));
         }
         // From here on nothing may return to PID 1's code but the process that will be the command.
-        let forked = signal::block_all()
-            .and_then(|()| set_child_subreaper(Some(getpid())))
-            .and_then(|()| fork());
+        let forked = signal::block_all().and_then(|()| adopt_orphans()).and_then(|()| fork());
         match forked {
             Ok(None) => Ok(Forked::Command),
             Ok(Some(main)) => serve(main, orders_read, report_write),
@@ -141,6 +139,15 @@ impl Shim {
         // A full pipe means a shim that does not read; `Ending::By` is for that.
         let _ = rustix::io::write(&self.orders, &word);
         let _ = kill_process(self.pid, Signal::CONT); // it may have been stopped from inside
+    }
+}
+
+/// Some gVisors have no such thing: there, what loses its parent goes to PID 1 and lives until the sandbox
+/// ends, and only what can still be reached from the command ends with it.
+fn adopt_orphans() -> Result<(), Errno> {
+    match set_child_subreaper(Some(getpid())) {
+        Err(Errno::INVAL) => Ok(()),
+        done => done,
     }
 }
 

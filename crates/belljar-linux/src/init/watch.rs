@@ -13,15 +13,17 @@ use belljar_spec::wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, getpid, set_dumpable_behavior, wait,
+    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid,
+    set_dumpable_behavior, wait, waitid,
 };
 
+use super::channel::Channel;
 use super::command::{ChildWas, Command, CommandError, Told};
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Found, Tree};
-use super::{CHANNEL_FD, confine, exit_status};
-use crate::sys::{process::adopt_descriptor, signal};
+use super::{confine, exit_status};
+use crate::sys::signal;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {
@@ -44,12 +46,12 @@ fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, InitError>
 }
 
 /// Returns when the run is over, for whatever reason. The kernel then ends what is left inside.
-pub(super) fn run() -> Result<(), InitError> {
+pub(super) fn run(channel: fn() -> Result<Channel, Errno>) -> Result<(), InitError> {
     // First of all: from here on no other process can look into this one.
     step("hide from other processes", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
-    let channel = step("find the channel", adopt_descriptor(CHANNEL_FD))?;
-    step("read the channel without waiting", rustix::io::ioctl_fionbio(&channel, true))?;
+    let channel = step("find the channel", channel())?;
     let children = step("watch for children", signal::read_instead(&[libc::SIGCHLD]))?;
+    let lease = channel.first_lease();
     let mut watch = Watch {
         channel,
         children,
@@ -58,9 +60,10 @@ pub(super) fn run() -> Result<(), InitError> {
         commands: BTreeMap::new(),
         lingering: BTreeMap::new(),
         pumps: Pumps::default(),
-        lease: None,
+        lease,
         heard: Instant::now(),
         deadline: None,
+        awaits_quiet: false,
     };
     let over = watch.serve();
     watch.flush_for(Duration::from_secs(1)); // what was to be said last
@@ -69,7 +72,7 @@ pub(super) fn run() -> Result<(), InitError> {
 }
 
 struct Watch {
-    channel: OwnedFd,
+    channel: Channel,
     children: OwnedFd,
     mux: Mux,
     setup: Option<InitSetup>,
@@ -80,6 +83,8 @@ struct Watch {
     lease: Option<Duration>,
     heard: Instant,
     deadline: Option<Instant>,
+    /// Everything was asked to end, and the launcher waits to hear that it did.
+    awaits_quiet: bool,
 }
 
 /// Whether the loop goes on.
@@ -102,23 +107,24 @@ impl Watch {
             }
             self.read_reports()?;
             self.pumps.move_bytes(&ready.streams, &mut self.mux);
-            if ready.children {
+            if ready.children || self.awaits_quiet {
                 self.reap()?;
             }
             self.finish_commands()?;
+            self.tell_quiet()?;
         }
     }
 
     fn wait(&self) -> Result<Ready, InitError> {
-        let channel_events = if self.mux.outgoing().is_empty() {
-            PollFlags::IN
-        } else {
-            PollFlags::IN | PollFlags::OUT
-        };
-        let mut fds = vec![
-            PollFd::new(&self.channel, channel_events),
-            PollFd::new(&self.children, PollFlags::IN),
-        ];
+        let (input, output) = (self.channel.input(), self.channel.output());
+        let writes = !self.mux.outgoing().is_empty();
+        let both = PollFlags::IN | PollFlags::OUT;
+        let channel_events = if writes && self.channel.is_one() { both } else { PollFlags::IN };
+        let mut fds =
+            vec![PollFd::new(&input, channel_events), PollFd::new(&self.children, PollFlags::IN)];
+        if writes && !self.channel.is_one() {
+            fds.push(PollFd::new(&output, PollFlags::OUT));
+        }
         let reports: Vec<BorrowedFd<'_>> =
             self.commands.values().flat_map(Command::reports).collect();
         fds.extend(reports.iter().map(|report| PollFd::new(report, PollFlags::IN)));
@@ -174,7 +180,7 @@ impl Watch {
     fn read_channel(&mut self) -> Result<Life, InitError> {
         let mut buffer = [0; 16 * 1024];
         loop {
-            match rustix::io::read(&self.channel, &mut buffer) {
+            match rustix::io::read(self.channel.input(), &mut buffer) {
                 Ok(0) => return Ok(Life::IsOver), // the launcher is gone
                 Ok(length) => self.mux.push(&buffer[..length]),
                 Err(Errno::AGAIN) => return Ok(Life::GoesOn),
@@ -235,6 +241,7 @@ impl Watch {
             ToInit::SignalAll { signal } => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
                     signal_everything(signal);
+                    self.awaits_quiet = true;
                 }
             }
             ToInit::Resize { exec, rows, columns } => {
@@ -376,9 +383,22 @@ impl Watch {
         Ok(())
     }
 
+    /// Said once, where the host may have no other way to see it.
+    fn tell_quiet(&mut self) -> Result<(), InitError> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if self.awaits_quiet
+            && self.commands.is_empty()
+            && matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
+        {
+            self.awaits_quiet = false;
+            self.mux.send(&FromInit::Quiet)?;
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<(), InitError> {
         while !self.mux.outgoing().is_empty() {
-            match rustix::io::write(&self.channel, self.mux.outgoing()) {
+            match rustix::io::write(self.channel.output(), self.mux.outgoing()) {
                 Ok(length) => self.mux.sent(length),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
@@ -395,7 +415,8 @@ impl Watch {
     fn flush_for(&mut self, at_most: Duration) {
         let until = Instant::now() + at_most;
         while self.flush().is_ok() && !self.mux.outgoing().is_empty() && Instant::now() < until {
-            let mut fds = [PollFd::new(&self.channel, PollFlags::OUT)];
+            let output = self.channel.output();
+            let mut fds = [PollFd::new(&output, PollFlags::OUT)];
             let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
             let _ = poll(&mut fds, Some(&moment));
         }

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, Clause, Enforcement, Expectation, HostUid, MountKind, OsText, Place, Plan,
-    PlannedMount, Posture, Presence, Source, Tree,
+    Access, BackendName, Clause, Enforcement, Expectation, HostUid, MountKind, OsText, Place, Plan,
+    PlannedMount, Posture, Presence, Source, Tree, User,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::expand::{with_link_targets, with_root_entries};
 use super::expectation::expectation;
 use super::identity::{HostIdentity, IdentityError, Pair};
-use super::idmap::IdMaps;
+use super::idmap::{IdMaps, Writer};
 use super::resolve::{ResolveError, Resolved, file_type, resolve};
 use super::sensitive::{OwnPlaces, SourceRefused, TOOL_CREDENTIALS, check as check_source};
 use crate::mountinfo::MountTable;
@@ -131,6 +131,7 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     let identity = match plan.identity.host {
         HostUid::PerRun => HostIdentity::choose()?,
         HostUid::Caller => HostIdentity::caller(),
+        HostUid::AsInside => HostIdentity::owner(plan.identity.inside.into()),
     };
     let mut binder =
         Binder { plan, place, table: &table, posture: plan.posture.clone(), writable: Vec::new() };
@@ -168,6 +169,17 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         posture,
         writable_trees: writable,
     })
+}
+
+/// The jail maps the plan's ids to the host's; an engine's container has the host's own.
+pub(crate) fn user_inside(plan: &Plan, identity: &HostIdentity) -> User {
+    match plan.backend {
+        BackendName::Jail | BackendName::Host => plan.identity.inside,
+        BackendName::Docker | BackendName::Podman => {
+            let Pair { uid, gid } = identity.command;
+            User { uid, gid }
+        }
+    }
 }
 
 /// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
@@ -232,7 +244,13 @@ impl Binder<'_> {
         identity: &HostIdentity,
     ) -> Result<Vec<BoundMount>, BindError> {
         self.writable.clear();
-        let mut maps = IdMaps::new(identity.command);
+        let runtime = self.plan.oci_runtime.as_deref();
+        let writer = if runtime.is_some_and(belljar_spec::is_gvisor) {
+            Writer::RootFirst
+        } else {
+            Writer::Run
+        };
+        let mut maps = IdMaps::new(identity.command, writer);
         let mut bound = Vec::with_capacity(opened.len());
         for (planned, source) in self.plan.mounts.iter().zip(opened) {
             let target = planned.target.as_path().to_owned();
@@ -252,6 +270,10 @@ impl Binder<'_> {
                 MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
                 MountKind::File { content } => {
                     BoundKind::File { content: content.clone().into_bytes() }
+                }
+                MountKind::Accounts { file } => {
+                    let user = user_inside(self.plan, identity);
+                    BoundKind::File { content: file.content(user).into_bytes() }
                 }
                 MountKind::Symlink { to } => BoundKind::Symlink { to: to.as_path().to_owned() },
                 MountKind::Proc { read_only, masked } => {
@@ -332,6 +354,11 @@ impl Binder<'_> {
             );
         }
         let (mut shielded, mut sockets) = (Vec::new(), Vec::new());
+        if via == Via::Bind {
+            // Without overlayfs a name cannot be left out; what it stands for is covered.
+            let there = layer.left_out.iter().filter(|name| source.path.join(name).exists());
+            sockets.extend(there.cloned());
+        }
         if access == Access::Writable && matches!(tree, Tree::User) {
             self.writable.push(source.path.clone());
             shielded = self.shielded_in(&source.path);

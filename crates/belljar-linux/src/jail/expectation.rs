@@ -28,10 +28,12 @@ pub(super) fn expectation(
     });
     Expectation {
         user,
-        uid_map: normal_map(&uid_map),
-        gid_map: normal_map(&gid_map),
+        uid_map: Some(normal_map(&uid_map)),
+        gid_map: Some(normal_map(&gid_map)),
+        kernel: Default::default(),
         groups,
         mounts: expected,
+        tolerated: Vec::new(),
         seccomp_filters: crate::filter::PROGRAMS,
         landlock: crate::init::landlock_version(),
         rlimits: plan
@@ -69,6 +71,7 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
                 fstype: (tree.via == Via::Overlay).then(|| "overlay".to_owned()),
                 read_only,
                 devices: false,
+                suid: false,
             };
             expected.push(at(&mount.target, &tree.layer));
             for (relative, layer) in &tree.submounts {
@@ -82,6 +85,7 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
                     fstype: None,
                     read_only,
                     devices: false,
+                    suid: false,
                 });
             }
             for socket in &tree.sockets {
@@ -91,6 +95,7 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
                     fstype: None,
                     read_only: false,
                     devices: true,
+                    suid: false,
                 });
             }
         }
@@ -127,5 +132,6 @@ fn made(path: &str, fstype: &str, read_only: bool) -> ExpectedMount {
         fstype: Some(fstype.to_owned()),
         read_only,
         devices: false,
+        suid: false,
     }
 }

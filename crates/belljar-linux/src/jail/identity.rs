@@ -39,6 +39,12 @@ pub struct Pair {
     pub gid: u32,
 }
 
+impl From<belljar_spec::User> for Pair {
+    fn from(user: belljar_spec::User) -> Self {
+        Self { uid: user.uid, gid: user.gid }
+    }
+}
+
 impl HostIdentity {
     /// The caller's own ids: an ordinary user has no others.
     pub fn caller() -> Self {

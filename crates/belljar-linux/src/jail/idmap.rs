@@ -13,12 +13,25 @@ use crate::sys::process::Sleeper;
 #[derive(Debug)]
 pub(crate) struct IdMaps {
     run: Pair,
+    writer: Writer,
     made: HashMap<Pair, OwnedFd>,
 }
 
+/// Who makes files through the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// The run's own processes.
+    Run,
+    /// A process of root's, which then gives them to the run's user: gVisor's.
+    RootFirst,
+}
+
+/// What a file that root makes belongs to until it is given away: nobody.
+const NOBODY: u32 = 65534;
+
 impl IdMaps {
-    pub(crate) fn new(run: Pair) -> Self {
-        Self { run, made: HashMap::new() }
+    pub(crate) fn new(run: Pair, writer: Writer) -> Self {
+        Self { run, writer, made: HashMap::new() }
     }
 
     pub(crate) fn run(&self) -> Pair {
@@ -28,7 +41,7 @@ impl IdMaps {
     /// A namespace in which files of `owner` are the run's, and nobody else's are anyone's.
     pub(crate) fn showing(&mut self, owner: Pair) -> std::io::Result<&OwnedFd> {
         if !self.made.contains_key(&owner) {
-            let made = make(owner, self.run)?;
+            let made = make(owner, self.run, self.writer)?;
             self.made.insert(owner, made);
         }
         self.made.get(&owner).ok_or_else(|| Errno::NOENT.into())
@@ -36,10 +49,14 @@ impl IdMaps {
 }
 
 /// A namespace needs a process to be born with; it ends as soon as the descriptor is open.
-fn make(on_disk: Pair, shown: Pair) -> std::io::Result<OwnedFd> {
+fn make(on_disk: Pair, shown: Pair, writer: Writer) -> std::io::Result<OwnedFd> {
     let sleeper = Sleeper::in_new_user_namespace()?;
     let at = |name: &str| format!("/proc/{}/{name}", sleeper.pid.as_raw_nonzero());
-    std::fs::write(at("uid_map"), format!("{} {} 1", on_disk.uid, shown.uid))?;
-    std::fs::write(at("gid_map"), format!("{} {} 1", on_disk.gid, shown.gid))?;
+    let map = |on_disk: u32, shown: u32| match writer {
+        Writer::RootFirst if on_disk != NOBODY => format!("{on_disk} {shown} 1\n{NOBODY} 0 1\n"),
+        _ => format!("{on_disk} {shown} 1"),
+    };
+    std::fs::write(at("uid_map"), map(on_disk.uid, shown.uid))?;
+    std::fs::write(at("gid_map"), map(on_disk.gid, shown.gid))?;
     Ok(File::open(at("ns/user"))?.into())
 }

@@ -14,7 +14,7 @@ mod idmap;
 mod overlay;
 mod privileged;
 mod resolve;
-mod root;
+pub(crate) mod root;
 pub mod sensitive;
 pub mod start;
 mod usage;

@@ -52,10 +52,16 @@ pub(crate) struct Root {
 impl Root {
     /// An empty tmpfs, attached over the old root so that mounts can be put into it.
     pub(crate) fn new() -> Result<Self, RootError> {
-        let failed = |error| RootError::Mount("/".into(), error);
+        Self::at(Path::new("/"), "0755")
+    }
+
+    /// The same, at a directory of the host: what is put into it can be bound by an engine.
+    pub(crate) fn at(directory: &Path, mode: &str) -> Result<Self, RootError> {
+        let failed = |error| RootError::Mount(directory.to_owned(), error);
         let fd =
-            new_tmpfs(&[("mode", "0755"), ("size", "16m"), ("nr_inodes", "8k")]).map_err(failed)?;
-        move_mount(&fd, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(failed)?;
+            new_tmpfs(&[("mode", mode), ("size", "16m"), ("nr_inodes", "8k")]).map_err(failed)?;
+        move_mount(&fd, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(failed)?;
         let device = fstat(&fd).map_err(failed)?.st_dev;
         Ok(Self { fd, own_devices: RefCell::new(vec![device]) })
     }
@@ -88,7 +94,7 @@ impl Root {
         rustix::process::chdir("/").map_err(|error| RootError::Enter("chdir", error))
     }
 
-    fn add_tree(&self, target: &Path, tree: &BoundTree) -> Result<(), RootError> {
+    pub(crate) fn add_tree(&self, target: &Path, tree: &BoundTree) -> Result<(), RootError> {
         let kind = if tree.is_directory { TargetKind::Directory } else { TargetKind::File };
         let at = self.target(target, kind)?;
         match tree.via {
@@ -176,7 +182,7 @@ impl Root {
         put(&mount, &at).map_err(failed)
     }
 
-    fn add_file(&self, target: &Path, content: &[u8]) -> Result<(), RootError> {
+    pub(crate) fn add_file(&self, target: &Path, content: &[u8]) -> Result<(), RootError> {
         let (parent, name) = self.parent_of(target)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = openat(&parent, name, flags, Mode::from_raw_mode(0o644))

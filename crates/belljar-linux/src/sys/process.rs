@@ -204,9 +204,10 @@ pub fn exit_now(code: i32) -> ! {
 
 /// Closes every descriptor from `first` on.
 pub fn close_from(first: RawFd) -> Result<(), Errno> {
+    // No descriptor has a higher number than this, and gVisor takes one that is for negative.
     // SAFETY: only called in a process about to become another one, or that has just begun; no owner of a
     // closed descriptor is used or dropped after this.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, i32::MAX, 0) };
     match check(result) {
         Err(Errno::NOSYS) => close_each_from(first),
         other => other.map(|_| ()),
@@ -224,6 +225,12 @@ fn close_each_from(first: RawFd) -> Result<(), Errno> {
         unsafe { libc::close(fd) };
     }
     Ok(())
+}
+
+/// Makes this process the leader of a session of its own.
+pub fn begin_session() -> Result<(), Errno> {
+    // SAFETY: the call takes nothing. `rustix` insists on a number in the answer, and gVisor gives none.
+    check(libc::c_long::from(unsafe { libc::setsid() })).map(|_| ())
 }
 
 /// Gives descriptors fixed numbers, in order, from `first` on, and lets them pass an `exec`.

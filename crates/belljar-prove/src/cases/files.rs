@@ -102,8 +102,12 @@ fn same_paths(
     Ok(judge(&inside, &control, allowed, anywhere))
 }
 
+/// Devices that an application kernel has of its own: nothing of the host is behind them, and no process
+/// of the host opens the host's when one of them is opened.
+const OF_ITS_OWN: &[&str] = &["/dev/fuse", "/dev/net/tun"];
+
 fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
-    let paths = [
+    let mut paths = vec![
         "/dev/mem",
         "/dev/kmsg",
         "/dev/kvm",
@@ -132,6 +136,9 @@ fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
         "/sys/fs/cgroup",
         "/boot",
     ];
+    if stage.kernel_is_separate() {
+        paths.retain(|path| !OF_ITS_OWN.contains(path));
+    }
     // kcore asks for a capability; what is masked is empty.
     same_paths(stage, "read", &paths, &[ENOENT, EPERM, EACCES, Answer::Masked])
 }

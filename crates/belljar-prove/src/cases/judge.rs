@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use crate::answer::{Answer, Told};
 use crate::case::Verdict;
+use crate::stage::Stage;
 
 /// What the same attempt on the unprotected arm shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,13 @@ pub(super) fn let_in(_: &str, answer: Answer) -> Control {
 /// For files of the kernel: which of them a host has, and lets anybody open, differs. One is enough.
 pub(super) fn anywhere(_: &str, answer: Answer) -> Control {
     if answer == Answer::Succeeded { Control::Through } else { Control::Absent }
+}
+
+/// The answers that are refusals. A kernel of the run's own has others for the same thing, which count
+/// only there.
+pub(super) fn refusals(stage: &Stage, usual: &[Answer], of_its_own: &[Answer]) -> Vec<Answer> {
+    let own = if stage.kernel_is_separate() { of_its_own } else { &[] };
+    [usual, own].concat()
 }
 
 /// Every attempt must have had one of the answers inside, and must have got through on the other arm.
@@ -110,6 +118,9 @@ pub(super) const ENOSYS: Answer = Answer::Errno(libc::ENOSYS);
 pub(super) const EINVAL: Answer = Answer::Errno(libc::EINVAL);
 pub(super) const ESPIPE: Answer = Answer::Errno(libc::ESPIPE);
 pub(super) const EBADF: Answer = Answer::Errno(libc::EBADF);
+pub(super) const ENODEV: Answer = Answer::Errno(libc::ENODEV);
+pub(super) const EOPNOTSUPP: Answer = Answer::Errno(libc::EOPNOTSUPP);
+pub(super) const EHOSTUNREACH: Answer = Answer::Errno(libc::EHOSTUNREACH);
 pub(super) const ECONNREFUSED: Answer = Answer::Errno(libc::ECONNREFUSED);
 pub(super) const ENETUNREACH: Answer = Answer::Errno(libc::ENETUNREACH);
 

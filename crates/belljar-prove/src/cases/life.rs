@@ -1,6 +1,7 @@
 //! Living longer than the run.
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use belljar_spec::Clause;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,56 +26,81 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// An argument that no other process has.
-fn word(stage: &Stage) -> Result<String, StageError> {
-    let place = stage.place()?;
-    let name =
-        place.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    Ok(format!("belljar-prove-{}-{name}", std::process::id()))
+/// What a probe that counts has counted so far.
+fn beats(file: &Path) -> u64 {
+    std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// It counts in a file while it lives, which the host sees also where it sees no process.
+fn still_counts(file: &Path) -> bool {
+    let before = beats(file);
+    std::thread::sleep(Duration::from_millis(200));
+    beats(file) != before
+}
+
+/// What can be said already if something of the run is left, or never was there.
+fn left_behind(word: &str, file: &Path) -> Option<Verdict> {
+    if !file.exists() {
+        return Some(Verdict::no_control("inside, it never got to work"));
+    }
+    let left = wait_until_none(word, Duration::from_secs(1));
+    if !left.is_empty() {
+        left.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        return Some(Verdict::broke(format!("{} processes are left", left.len())));
+    }
+    still_counts(file).then(|| Verdict::broke("it still counts in its file"))
 }
 
 fn ignore_signals(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, word) = (stage.workspace()?, word(stage)?);
+    let (workspace, word) = (stage.workspace()?, stage.word()?);
+    let probe = Run::of(&workspace, "stubborn").args(["30000", &word, "/workspace/beats"]);
     let run = ["--timeout", "500ms", "--stop-timeout", "500ms"]
         .iter()
-        .fold(Run::of(&workspace, "stubborn").args(["30000", &word]), |run, flag| run.flag(flag));
-    let seen = stage.inside(&run)?;
-    let left = wait_until_none(&word, Duration::from_secs(1));
-    if !left.is_empty() {
-        return Ok(Verdict::broke(format!("{} processes are left", left.len())));
+        .fold(probe, |run, flag| run.flag(flag));
+    let mut running = stage.start_inside(&run)?;
+    // From its first word on: what a start takes is no matter of the limit.
+    let spoke = running.hear("ready").is_ok();
+    let since = Instant::now();
+    let seen = running.end()?.started()?;
+    let took = if spoke { since.elapsed() } else { seen.took };
+    if let Some(verdict) = left_behind(&word, &workspace.join("beats")) {
+        return Ok(verdict);
     }
     if seen.code != Some(124) {
         return Ok(Verdict::broke(format!("it ended with {}, not with 124", seen.end())));
     }
-    // Grace, a second, and what a busy machine takes to start it.
-    if seen.took > Duration::from_secs(5) {
-        return Ok(Verdict::broke(format!("it ended after {} ms", seen.took.as_millis())));
+    // Limit, grace, a second, and what a busy machine takes to clean up.
+    if took > Duration::from_secs(5) {
+        return Ok(Verdict::broke(format!("it ended after {} ms", took.as_millis())));
     }
-    let mut control = stage.control(Unprotected::Directly, ["stubborn", "30000", &word]);
-    let mut control = Running::start(&mut control, "the control")?;
+    let beats = stage.place()?.join("beats");
+    let words = ["stubborn".as_ref(), "30000".as_ref(), word.as_ref(), beats.as_os_str()];
+    let mut control =
+        Running::start(&mut stage.control(Unprotected::Directly, words), "the control")?;
     control.hear("ready")?;
     signal(control.pid(), Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
-    if !control.is_alive() {
+    if !control.is_alive() || !still_counts(&beats) {
         return Ok(Verdict::no_control("outside, it ended by itself"));
     }
-    Ok(Verdict::held(format!("124 after {} ms, nothing left", seen.took.as_millis())))
+    Ok(Verdict::held(format!("124 after {} ms, nothing left", took.as_millis())))
 }
 
 fn daemonize(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, word) = (stage.workspace()?, word(stage)?);
-    let seen = stage.inside(&Run::of(&workspace, "daemonize").args(["20000", &word]))?;
-    seen.told()?;
-    let left = wait_until_none(&word, Duration::from_secs(1));
-    if !left.is_empty() {
-        left.iter().for_each(|pid| signal(*pid, Signal::KILL));
-        return Ok(Verdict::broke(format!("{} processes are left", left.len())));
+    let (workspace, word) = (stage.workspace()?, stage.word()?);
+    let run = Run::of(&workspace, "daemonize").args(["20000", &word, "/workspace/beats"]);
+    stage.inside(&run)?.told()?;
+    if let Some(verdict) = left_behind(&word, &workspace.join("beats")) {
+        return Ok(verdict);
     }
-    stage.outside(Unprotected::Directly, ["daemonize", "20000", &word])?.told()?;
+    let beats = stage.place()?.join("beats");
+    let words = ["daemonize".as_ref(), "20000".as_ref(), word.as_ref(), beats.as_os_str()];
+    stage.outside(Unprotected::Directly, words)?.told()?;
+    let counts = still_counts(&beats);
     let left = wait_until_none(&word, Duration::from_millis(100));
     left.iter().for_each(|pid| signal(*pid, Signal::KILL));
     let stayed = wait_until_none(&word, Duration::from_secs(2));
-    if left.is_empty() || !stayed.is_empty() {
+    if left.is_empty() || !stayed.is_empty() || !counts {
         return Ok(Verdict::no_control("outside, no process was left either"));
     }
     Ok(Verdict::held("no process was left"))

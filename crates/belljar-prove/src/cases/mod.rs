@@ -9,6 +9,7 @@ mod mounts;
 mod network;
 mod plants;
 mod processes;
+mod race;
 mod record;
 mod resources;
 mod siblings;
@@ -22,6 +23,7 @@ pub fn catalogue() -> Vec<Case> {
         siblings::CASES,
         files::CASES,
         mounts::CASES,
+        race::CASES,
         plants::CASES,
         sockets::CASES,
         processes::CASES,

@@ -3,7 +3,9 @@
 
 use belljar_spec::Clause;
 
-use super::judge::{ECONNREFUSED, ENETUNREACH, EPERM, broken, judge, summary, usual};
+use super::judge::{
+    ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPERM, broken, judge, refusals, summary, usual,
+};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Listener, Run, Stage, StageError, Unprotected};
@@ -97,7 +99,7 @@ fn unreachable(stage: &Stage, addresses: &[&str]) -> Result<Verdict, StageError>
     }
     let words = ["connect", "own"].iter().chain(addresses);
     let control = stage.outside(Unprotected::Scratch, words)?.told()?;
-    Ok(judge(&inside, &control, &[ENETUNREACH], usual))
+    Ok(judge(&inside, &control, &refusals(stage, &[ENETUNREACH], &[EHOSTUNREACH]), usual))
 }
 
 fn metadata(stage: &Stage) -> Result<Verdict, StageError> {

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use belljar_spec::Clause;
 
-use super::judge::{ENOSYS, EPERM, broken, judge, refused_too, summary, usual};
+use super::judge::{
+    ENOSYS, EOPNOTSUPP, EPERM, broken, judge, refusals, refused_too, summary, usual,
+};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Run, Stage, StageError, Unprotected};
@@ -112,7 +114,11 @@ fn setuid_rewrite(stage: &Stage) -> Result<Verdict, StageError> {
     }
     match seen.heard() {
         Some(told) => Ok(Verdict::held(summary(&told))),
-        None if seen.code == Some(125) => Ok(Verdict::held("the start was refused")),
+        None if seen.code == Some(125) => {
+            let without = stage.workspace()?;
+            stage.inside(&Run::of(&without, "read").arg("/"))?.told()?;
+            Ok(Verdict::held("the start was refused"))
+        }
         None => Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
     }
 }
@@ -129,7 +135,7 @@ fn capability_plant(stage: &Stage) -> Result<Verdict, StageError> {
     let outside = stage.place()?.join("planted");
     let words = ["file-capability".as_ref(), outside.as_os_str()];
     let control = stage.outside(Unprotected::Scratch, words)?.told()?;
-    Ok(judge(&inside, &control, &[EPERM], usual))
+    Ok(judge(&inside, &control, &refusals(stage, &[EPERM], &[EOPNOTSUPP]), usual))
 }
 
 fn device_node(stage: &Stage) -> Result<Verdict, StageError> {
@@ -163,9 +169,13 @@ fn overlay_attributes(stage: &Stage) -> Result<Verdict, StageError> {
     }
     let run = Run::of(&workspace, "overlay-attributes").args(["/workspace/marked", "/elsewhere"]);
     let inside = stage.inside(&run)?.told()?;
+    let refusals = refusals(stage, &[EPERM], &[EOPNOTSUPP]);
     for what in ["trusted.overlay.redirect", "trusted.overlay.opaque"] {
+        if rustix::fs::getxattr(workspace.join("marked"), what, &mut [0_u8; 64]).is_ok() {
+            return Ok(Verdict::broke(format!("the host has a directory with {what}")));
+        }
         match inside.answer(what) {
-            Some(answer) if answer == EPERM => {}
+            Some(answer) if refusals.contains(&answer) => {}
             answer => return Ok(Verdict::broke(format!("{what}: {answer:?}, not EPERM"))),
         }
     }

@@ -2,8 +2,10 @@
 
 use belljar_spec::Clause;
 
-use super::judge::{EACCES, ENOENT, ENOSYS, EPERM, ESRCH, broken, judge, let_in, summary, usual};
-use crate::answer::Answer;
+use super::judge::{
+    EACCES, ENODEV, ENOENT, ENOSYS, EPERM, ESRCH, broken, judge, let_in, refusals, summary, usual,
+};
+use crate::answer::{Answer, Told};
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Run, Sleeper, Stage, StageError, Unprotected};
 
@@ -94,8 +96,29 @@ fn trace_init(stage: &Stage) -> Result<Verdict, StageError> {
     on_init(stage, "trace", &[EPERM])
 }
 
+/// gVisor lets anybody see at which addresses a process has something, and which numbers its descriptors
+/// have. Nothing of what is there can be had by that.
+const OPEN_IN_GVISOR: &[&str] = &["maps", "fd", "fdinfo"];
+
 fn init_memory(stage: &Stage) -> Result<Verdict, StageError> {
-    on_init(stage, "memory-of", &[EACCES, EPERM])
+    let workspace = stage.workspace()?;
+    let mut inside = stage.inside(&Run::of(&workspace, "memory-of").arg("init"))?.told()?;
+    let mut control = stage.outside(Unprotected::Directly, ["memory-of", "child"])?.told()?;
+    let mut note = "";
+    if stage.kernel_is_separate() {
+        let counts = |told: &mut Told| {
+            told.tries.retain(|tried| !OPEN_IN_GVISOR.contains(&tried.what.as_str()));
+        };
+        counts(&mut inside);
+        counts(&mut control);
+        note = "; the numbers of its descriptors and addresses can be seen";
+    }
+    // PID 1 has an empty environment there, which can be opened; no call reads another's memory.
+    let allowed = refusals(stage, &[EACCES, EPERM], &[ENOENT, ENOSYS]);
+    Ok(match judge(&inside, &control, &allowed, usual) {
+        Verdict::Held { how } => Verdict::held(format!("{how}{note}")),
+        other => other,
+    })
 }
 
 fn limit_init(stage: &Stage) -> Result<Verdict, StageError> {
@@ -106,7 +129,8 @@ fn steal_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
     const CODE: i32 = 37;
     let workspace = stage.workspace()?;
     let code = CODE.to_string();
-    let seen = stage.inside(&Run::of(&workspace, "steal-descriptor").args(["init", &code]))?;
+    let run = Run::of(&workspace, "steal-descriptor").args(["init", &code]);
+    let seen = stage.inside(&run)?.started()?;
     if seen.code != Some(CODE) {
         return Ok(Verdict::broke(format!(
             "the run ended with {}, the program with {CODE}",
@@ -114,8 +138,14 @@ fn steal_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
         )));
     }
     let inside = seen.told()?;
-    if let Some(verdict) = broken(&inside, &[EPERM, EACCES]) {
+    // gVisor has no calls for it, and says which numbers lead nowhere.
+    let allowed = refusals(stage, &[EPERM, EACCES], &[ENOSYS, ENOENT, ENODEV, Answer::Masked]);
+    if let Some(verdict) = broken(&inside, &allowed) {
         return Ok(verdict);
+    }
+    let is_channel = |what: &str| what.starts_with("write fd/");
+    if !inside.tries.iter().any(|tried| is_channel(&tried.what) && tried.answer == EACCES) {
+        return Ok(Verdict::no_control("no descriptor of PID 1 was found"));
     }
     let control =
         stage.outside(Unprotected::Directly, ["steal-descriptor", "child", &code])?.told()?;
@@ -144,9 +174,10 @@ fn new_namespaces(stage: &Stage) -> Result<Verdict, StageError> {
 
 fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
-    let mut run = stage.start_inside(&Run::of(&workspace, "facts").arg("20000"))?;
+    let marker = stage.word()?;
+    let mut run = stage.start_inside(&Run::of(&workspace, "facts").arg("20000").arg(&marker))?;
     let told = run.told()?;
-    let on_host = host_ids(run.pid());
+    let on_host = host_ids(&marker);
     run.stop()?;
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         if u64::from_str_radix(told.get(set), 16) != Ok(0) {
@@ -169,61 +200,59 @@ fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
             told.get("Gid")
         )));
     }
-    let Some((uids, gids)) = on_host else {
-        return Ok(Verdict::no_control("the process was not found on the host"));
+    let on_host = match on_host {
+        OnHost::Ids { uids, gids } if zero(&uids) || zero(&gids) => {
+            return Ok(Verdict::broke(format!("ids on the host: {uids} / {gids}")));
+        }
+        OnHost::Ids { uids, .. } => {
+            format!("uid {} on the host", uids.split(' ').next().unwrap_or_default())
+        }
+        OnHost::OnlyLauncher if stage.kernel_is_separate() => "no process of the host's".to_owned(),
+        OnHost::OnlyLauncher => {
+            return Ok(Verdict::no_control("its process was not found on the host"));
+        }
+        OnHost::Nothing => {
+            return Ok(Verdict::no_control("not even the launcher was found on the host"));
+        }
     };
-    if zero(&uids) || zero(&gids) {
-        return Ok(Verdict::broke(format!("ids on the host: {uids} / {gids}")));
-    }
     let control = stage.outside(Unprotected::Scratch, ["facts", "0"])?.told()?;
     let privileged = u64::from_str_radix(control.get("CapEff"), 16).is_ok_and(|set| set != 0);
     if !privileged || control.get("NoNewPrivs") != "0" && stage.is_root() {
         return Ok(Verdict::no_control("the control has no capabilities either"));
     }
-    Ok(Verdict::held(format!(
-        "uid {} on the host, no capabilities",
-        uids.split(' ').next().unwrap_or_default()
-    )))
+    Ok(Verdict::held(format!("{on_host}, no capabilities")))
 }
 
-/// The ids of the probe as the host's kernel knows them: it is a descendant of the launcher.
-fn host_ids(launcher: u32) -> Option<(String, String)> {
-    for pid in descendants(launcher) {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if !line.starts_with(b"/workspace/probe\0") {
+/// What the host's kernel knows of a probe.
+enum OnHost {
+    Ids {
+        uids: String,
+        gids: String,
+    },
+    /// The words of the probe stand in its launcher's arguments and nowhere else: another kernel runs it.
+    OnlyLauncher,
+    Nothing,
+}
+
+fn host_ids(marker: &str) -> OnHost {
+    let mut found = OnHost::Nothing;
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if !line.split(|byte| *byte == 0).any(|word| word == marker.as_bytes()) {
             continue;
         }
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        if !line.starts_with(b"/workspace/probe\0") {
+            found = OnHost::OnlyLauncher;
+            continue;
+        }
+        let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
         let ids = |key: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(key))?;
             Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
         };
         if let (Some(uids), Some(gids)) = (ids("Uid:"), ids("Gid:")) {
-            return Some((uids, gids));
+            return OnHost::Ids { uids, gids };
         }
-    }
-    None
-}
-
-fn descendants(of: u32) -> Vec<u32> {
-    let mut parents: Vec<(u32, u32)> = Vec::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        if let Some(parent) =
-            after_name.split_whitespace().nth(1).and_then(|word| word.parse().ok())
-        {
-            parents.push((pid, parent));
-        }
-    }
-    let mut found = vec![of];
-    let mut at = 0;
-    while let Some(parent) = found.get(at).copied() {
-        found.extend(parents.iter().filter(|(_, above)| *above == parent).map(|(pid, _)| *pid));
-        at += 1;
     }
     found
 }
@@ -231,7 +260,7 @@ fn descendants(of: u32) -> Vec<u32> {
 fn core_dump(stage: &Stage) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
     let inside = stage.inside(&Run::of(&workspace, "core-limit"))?.told()?;
-    let crashed = stage.inside(&Run::of(&workspace, "crash"))?;
+    let crashed = stage.inside(&Run::of(&workspace, "crash"))?.started()?;
     if crashed.code != Some(128 + libc::SIGSEGV) {
         return Ok(Verdict::broke(format!("a crash ended with {}", crashed.end())));
     }

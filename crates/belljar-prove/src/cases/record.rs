@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use belljar_spec::Clause;
 
-use super::judge::{EBADF, EINVAL, ESPIPE, broken, summary};
+use super::judge::{EBADF, EINVAL, EPERM, ESPIPE, broken, refusals, summary};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Run, Stage, StageError, Unprotected};
@@ -57,7 +57,7 @@ fn truncate_output(stage: &Stage) -> Result<Verdict, StageError> {
     if !output.starts_with("first line\n") || output.contains("FORGED") {
         return Ok(Verdict::broke(format!("the host's file holds {output:?}")));
     }
-    if let Some(verdict) = broken(&inside, &[EINVAL, ESPIPE]) {
+    if let Some(verdict) = broken(&inside, &refusals(stage, &[EINVAL, ESPIPE], &[EPERM])) {
         return Ok(verdict);
     }
     let output = into_file(stage, stage.control(Unprotected::Directly, ["truncate-output"]))?;

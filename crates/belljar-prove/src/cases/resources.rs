@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use belljar_spec::Clause;
 
+use super::judge::{ENOENT, EPERM, EROFS, broken, summary};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe::MEMORY_LIMITS;
+use crate::stage::{MemoryGroup, Run, Running, Seen, Stage, StageError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -22,6 +24,13 @@ pub(super) const CASES: &[Case] = &[
         clause: Clause::LimitMemory,
         severity: Severity::High,
         run: memory_bomb,
+    },
+    Case {
+        name: "limit.raise-memory",
+        attack: "raise its own memory limit by a control group's files, then use the memory",
+        clause: Clause::LimitMemory,
+        severity: Severity::High,
+        run: raise_memory,
     },
     Case {
         name: "limit.inotify",
@@ -62,39 +71,95 @@ fn fork_bomb(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held(format!("EAGAIN after {children} children, limit {LIMIT}")))
 }
 
+/// How much memory a run gets, and how much it then takes.
+const MEMORY: [&str; 2] = ["--memory", "64m"];
+const MEMORY_BYTES: u64 = 64 << 20;
+const MEBIBYTES: &str = "192";
+
 fn memory_bomb(stage: &Stage) -> Result<Verdict, StageError> {
-    const MEBIBYTES: &str = "192";
-    let flags = ["--memory", "64m"];
-    if let Err(why) = stage.promise(Clause::LimitMemory, &flags)? {
+    if let Err(why) = stage.promise(Clause::LimitMemory, &MEMORY)? {
         return Ok(Verdict::not_tried(why));
     }
     let workspace = stage.workspace()?;
-    let place = stage.place()?;
-    let result = place.join("result.json");
-    let run = flags
-        .iter()
-        .fold(Run::of(&workspace, "fill-memory").arg(MEBIBYTES), |run, flag| run.flag(flag))
-        .flag("--result")
-        .flag(&result);
-    let seen = stage.inside(&run)?;
+    let run = Run::of(&workspace, "fill-memory").arg(MEBIBYTES);
+    let seen = match ended_by_memory(stage, run)? {
+        Ok(seen) => seen,
+        Err(verdict) => return Ok(verdict),
+    };
     if let Some(told) = seen.heard() {
         return Ok(Verdict::broke(format!("{} MiB with a limit of 64", told.get("mebibytes"))));
-    }
-    let told = std::fs::read(&result).map_err(StageError::io("read the result"))?;
-    let told: serde_json::Value = serde_json::from_slice(&told)
-        .map_err(|error| StageError::Unexpected(format!("the result is no JSON: {error}")))?;
-    if seen.code != Some(137) || told["reason"] != "oom" {
-        return Ok(Verdict::broke(format!(
-            "it ended with {}, reason {}",
-            seen.end(),
-            told["reason"]
-        )));
     }
     let control = stage.outside(Unprotected::Directly, ["fill-memory", MEBIBYTES])?.told()?;
     if control.get("mebibytes") != MEBIBYTES {
         return Ok(Verdict::no_control("outside, it could not be filled either"));
     }
     Ok(Verdict::held("137, reason oom"))
+}
+
+/// Runs it with little memory. It must be the kernel that ends it, or the verdict is there.
+fn ended_by_memory(stage: &Stage, run: Run) -> Result<Result<Seen, Verdict>, StageError> {
+    let result = stage.place()?.join("result.json");
+    let run = MEMORY.iter().fold(run, |run, flag| run.flag(flag)).flag("--result").flag(&result);
+    let seen = stage.inside(&run)?.started()?;
+    if seen.heard().is_some_and(|told| !told.get("mebibytes").is_empty()) {
+        return Ok(Ok(seen));
+    }
+    let told = std::fs::read(&result).map_err(StageError::io("read the result"))?;
+    let told: serde_json::Value = serde_json::from_slice(&told)
+        .map_err(|error| StageError::Unexpected(format!("the result is no JSON: {error}")))?;
+    if seen.code != Some(137) || told["reason"] != "oom" {
+        let (end, reason) = (seen.end(), &told["reason"]);
+        return Ok(Err(Verdict::broke(format!("it ended with {end}, reason {reason}"))));
+    }
+    Ok(Ok(seen))
+}
+
+fn raise_memory(stage: &Stage) -> Result<Verdict, StageError> {
+    if let Err(why) = stage.promise(Clause::LimitMemory, &MEMORY)? {
+        return Ok(Verdict::not_tried(why));
+    }
+    let workspace = stage.workspace()?;
+    // Where a container that has them has its own.
+    let own = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"]
+        .map(|at| MEMORY_LIMITS.iter().map(move |name| format!("{at}/{name}")));
+    let run = Run::of(&workspace, "raise-memory").args(["/tmp", MEBIBYTES]);
+    let seen = match ended_by_memory(stage, run.args(own.into_iter().flatten()))? {
+        Ok(seen) => seen,
+        Err(verdict) => return Ok(verdict),
+    };
+    let inside = seen.told()?;
+    if !inside.get("mebibytes").is_empty() {
+        return Ok(Verdict::broke(format!(
+            "{} MiB with a limit of 64: {}",
+            inside.get("mebibytes"),
+            summary(&inside)
+        )));
+    }
+    if let Some(verdict) = broken(&inside, &[EPERM, ENOENT, EROFS]) {
+        return Ok(verdict);
+    }
+    let group = match MemoryGroup::make(stage, MEMORY_BYTES)? {
+        Ok(group) => group,
+        Err(why) => return Ok(Verdict::no_control(why)),
+    };
+    let place = stage.place()?;
+    // By its files where they are, and by mounting them in namespaces of its own: the host's mounts stay
+    // as they are.
+    let procs: Vec<String> = group.procs().iter().map(|path| path.display().to_string()).collect();
+    let words = ["in-group", &procs.join(","), "raise-memory", "-", MEBIBYTES];
+    let mut control = stage.control(Unprotected::Directly, words);
+    let control = Running::start(control.args(group.limits()), "the control")?.end()?.told()?;
+    let raised = control.successes() > 0 && control.successes() == control.tries.len();
+    if !raised || control.get("mebibytes") != MEBIBYTES {
+        return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
+    }
+    let words = ["cgroup-mount".as_ref(), place.as_os_str()];
+    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
+    let mounted = ["mount cgroup", "mount cgroup2"].map(|what| control.answer(what));
+    if !mounted.contains(&Some(Answer::Succeeded)) {
+        return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
+    }
+    Ok(Verdict::held(format!("{}; 137, reason oom", summary(&inside))))
 }
 
 fn inotify(stage: &Stage) -> Result<Verdict, StageError> {
@@ -113,6 +178,10 @@ fn inotify(stage: &Stage) -> Result<Verdict, StageError> {
             greedy.number("instances"),
             modest.number("instances")
         )));
+    }
+    if stage.kernel_is_separate() && greedy.answer("inotify_init") == Some(Answer::Succeeded) {
+        let count = greedy.number("instances");
+        return Ok(Verdict::held(format!("{count} of its own kernel; another run got its own")));
     }
     if greedy.answer("inotify_init") == Some(Answer::Succeeded) {
         return Ok(Verdict::no_control("the greedy run never came to its limit"));

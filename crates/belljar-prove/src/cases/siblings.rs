@@ -147,7 +147,10 @@ fn workdir_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
     if control.successes() == 0 {
         return Ok(Verdict::no_control("outside, it could not be started there either"));
     }
-    for number in (3..=12).chain([number]) {
+    // A container takes much longer to start, and its runtime has never leaked any but these.
+    let likely = if stage.has_image() { 7..=9 } else { 3..=12 };
+    let numbers: Vec<i32> = likely.chain([number]).collect();
+    for number in &numbers {
         let workdir = format!("/proc/self/fd/{number}");
         let run = Run::of(&workspace, "read").arg(name).flag("-w").flag(&workdir);
         let seen = stage.inside(&run)?;
@@ -155,7 +158,8 @@ fn workdir_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
             return Ok(Verdict::broke(format!("it was started in {workdir}: {}", seen.end())));
         }
     }
-    Ok(Verdict::held("11 starts refused"))
+    stage.inside(&Run::of(&workspace, "read").arg("/").flag("-w").flag("/proc/self"))?.told()?;
+    Ok(Verdict::held(format!("{} starts refused", numbers.len())))
 }
 
 /// Opened so that every process started from now on has it.

@@ -2,7 +2,7 @@
 
 use belljar_spec::Clause;
 
-use super::judge::{ECONNREFUSED, ENOENT, broken, judge, summary, usual};
+use super::judge::{ECONNREFUSED, ENOENT, EPERM, broken, judge, refusals, summary, usual};
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Listener, Run, Stage, StageError, Unprotected};
 
@@ -88,7 +88,10 @@ fn in_readonly_mount(stage: &Stage) -> Result<Verdict, StageError> {
     let run =
         Run::of(&workspace, "connect-unix").mount(&given, "/given").arg("/given/deep/host.sock");
     let inside = stage.inside(&run)?.told()?;
-    match broken(&inside, &[ECONNREFUSED]) {
+    if let (Err(why), true) = (stage.promised(Clause::FsSockets), listener.accepted() > 0) {
+        return Ok(Verdict::NotPromised { why });
+    }
+    match broken(&inside, &refusals(stage, &[ECONNREFUSED], &[EPERM])) {
         Some(verdict) => Ok(verdict),
         None => counted(stage, &listener, &path.to_string_lossy(), &summary(&inside)),
     }
@@ -108,11 +111,7 @@ fn in_workspace(stage: &Stage) -> Result<Verdict, StageError> {
 
 fn abstract_socket(stage: &Stage) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
-    let name = format!(
-        "belljar-prove-{}-{}",
-        std::process::id(),
-        workspace.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-    );
+    let name = stage.word()?;
     let listener = Listener::on_abstract_name(&name)?;
     let address = format!("@{name}");
     let inside = stage.inside(&Run::of(&workspace, "connect-unix").arg(&address))?.told()?;

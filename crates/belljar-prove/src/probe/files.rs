@@ -118,6 +118,23 @@ pub(super) fn descriptors(args: &Arguments<'_>) -> Probed {
     Ok(told)
 }
 
+/// The name that one of two has for a moment where they cannot be exchanged at once.
+pub(crate) const SPARE: &str = "spare";
+
+/// gVisor cannot do it in one step.
+fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
+    match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            let spare = one.with_file_name(SPARE);
+            for (from, to) in [(one, spare.as_path()), (other, one), (&spare, other)] {
+                rustix::fs::rename(from, to)?;
+            }
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
 /// Exchanges two names as fast as it can, for some time.
 pub(super) fn flip(args: &Arguments<'_>) -> Probed {
     let (one, other) = (args.path(0, "a name")?, args.path(1, "another name")?);
@@ -126,8 +143,7 @@ pub(super) fn flip(args: &Arguments<'_>) -> Probed {
     let _ = writeln!(out, "flipping").and_then(|()| out.flush()); // only who waits for it reads it
     let mut flips = 0_u64;
     while Instant::now() < until {
-        renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
-            .map_err(ProbeError::step("exchange"))?;
+        exchange(one, other).map_err(ProbeError::step("exchange"))?;
         flips += 1;
     }
     let mut told = Told::default();

@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use belljar_linux::sys::attempt;
-use belljar_linux::sys::process::{exec_descriptor, new_session_keyring};
+use belljar_linux::sys::process::{begin_session, exec_descriptor, new_session_keyring};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 
 use super::{Arguments, ProbeError, Probed, in_child};
 use crate::answer::Told;
@@ -44,8 +45,15 @@ pub(super) fn terminal(_: &Arguments<'_>) -> Probed {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags).map_err(ProbeError::step("open a terminal"))?;
     unlockpt(&ours).map_err(ProbeError::step("unlock the terminal"))?;
-    let theirs = ioctl_tiocgptpeer(&ours, flags).map_err(ProbeError::step("open its other end"))?;
-    let _ = rustix::process::setsid(); // a leader already is as good
+    let theirs = match ioctl_tiocgptpeer(&ours, flags) {
+        // gVisor knows it by its name only.
+        Err(Errno::NOTTY) => ptsname(&ours, Vec::new()).and_then(|name| {
+            open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+        }),
+        opened => opened,
+    };
+    let theirs = theirs.map_err(ProbeError::step("open its other end"))?;
+    let _ = begin_session(); // a leader already is as good
     let _ = rustix::process::ioctl_tiocsctty(&theirs); // one that we have already is as good
     let fd = theirs.as_fd().as_raw_fd();
     // Closing it hangs up on whoever it is the terminal of: us.

@@ -16,6 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::answer::{Answer, Told};
+pub(crate) use files::SPARE;
+pub(crate) use resources::MEMORY_LIMITS;
 
 /// The word that makes this executable a probe.
 pub(crate) const PROBE: &str = "__probe";
@@ -56,10 +58,11 @@ fn run(words: &[OsString]) -> i32 {
     };
     let name = name.to_string_lossy();
     let args = Arguments(rest);
-    // These two only arrange where a probe runs.
+    // These only arrange where a probe runs.
     match &*name {
         "as" => return scratch::as_user(&args),
         "scratch" => return scratch::run_in_scratch(&args, run),
+        "in-group" => return scratch::run_in_group(&args, run),
         _ => {}
     }
     match probe(&name, &args) {
@@ -115,6 +118,7 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "listen" => network::listen(args),
         "forks" => resources::forks(args),
         "fill-memory" => resources::fill_memory(args),
+        "raise-memory" => resources::raise_memory(args),
         "inotify" => resources::inotify(args),
         "canary" => environment::canary(args),
         "truncate-output" => environment::truncate_output(args),

@@ -56,10 +56,16 @@ pub(super) fn connect(args: &Arguments<'_>) -> Probed {
             }
         }
         let began = Instant::now();
-        let result = match kind {
+        let reach = || match kind {
             "tcp" => outcome(TcpStream::connect_timeout(&address, PATIENCE)),
             _ => outcome(send(address)),
         };
+        let mut result = reach();
+        // An address that was just given is there before the way to it is.
+        while own && result == Err(Errno::NETUNREACH) && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+            result = reach();
+        }
         told.tried(text, result);
         told.fact(&format!("ms {text}"), began.elapsed().as_millis());
     }

@@ -1,18 +1,22 @@
 //! Other processes, and becoming more than one is.
 
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_linux::sys::attempt;
-use belljar_linux::sys::process::{close_from, exit_now, fork};
+use belljar_linux::sys::process::{begin_session, close_from, exit_now, fork};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::{Arguments, PROBE, ProbeError, Probed};
-use crate::answer::Told;
+use crate::answer::{Answer, Told};
+
+/// More than PID 1 has.
+const MOST_DESCRIPTORS: i32 = 32;
 
 /// The processes that `/proc` shows.
 pub(super) fn visible() -> Result<Vec<u32>, ProbeError> {
@@ -85,30 +89,58 @@ pub(super) fn trace(args: &Arguments<'_>) -> Probed {
 pub(super) fn memory_of(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
     let mut told = Told::default();
-    for file in ["mem", "environ", "maps", "exe", "fd", "cwd/.", "root/.", "fdinfo"] {
+    for file in ["mem", "exe", "fd", "cwd/.", "root/.", "fdinfo"] {
         let path = format!("/proc/{}/{file}", target.pid);
         let opened = open(Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         told.tried(file, opened.map(drop));
+    }
+    for file in ["environ", "maps"] {
+        let path = format!("/proc/{}/{file}", target.pid);
+        told.tried(file, read_something(Path::new(&path)));
     }
     told.tried("process_vm_readv", attempt::read_memory_of(target.pid));
     Ok(told)
 }
 
+/// Nothing to be read is as good as a refusal.
+fn read_something(path: &Path) -> Result<(), Errno> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    match rustix::io::read(&file, &mut [0; 1])? {
+        0 => Err(Errno::NOENT),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn steal_descriptor(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
     let mut told = Told::default();
-    for number in 0..8 {
+    for number in 0..MOST_DESCRIPTORS {
         told.tried(format!("descriptor {number}"), attempt::steal_descriptor(target.pid, number));
         let path = format!("/proc/{}/fd/{number}", target.pid);
-        let opened = open(
-            Path::new(&path),
-            OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
-            Mode::empty(),
-        );
-        told.tried(format!("open fd/{number}"), opened.map(drop));
+        told.answered(format!("read fd/{number}"), opened(&path, OFlags::RDONLY));
+        told.answered(format!("write fd/{number}"), opened(&path, OFlags::WRONLY));
+        // A name for it, which asks nobody, and then through the name.
+        let named = open(Path::new(&path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let answer = match named {
+            Ok(named) => opened(&format!("/proc/self/fd/{}", named.as_raw_fd()), OFlags::WRONLY),
+            Err(error) => Answer::Errno(error.raw_os_error()),
+        };
+        told.answered(format!("write through a name of fd/{number}"), answer);
     }
     told.fact("exit", args.number(1, "an exit code")?);
     Ok(told)
+}
+
+/// What anybody could open by its own name is nobody's: `/dev/null`.
+fn opened(path: &str, flags: OFlags) -> Answer {
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match open(Path::new(path), flags, Mode::empty()) {
+        Ok(file) => match rustix::fs::fstat(&file) {
+            Ok(stat) if stat.st_rdev == rustix::fs::makedev(1, 3) => Answer::Masked,
+            _ => Answer::Succeeded,
+        },
+        Err(error) => Answer::Errno(error.raw_os_error()),
+    }
 }
 
 /// Limits its target: a PID 1 without memory or descriptors would end the run.
@@ -166,10 +198,27 @@ pub(super) fn facts(args: &Arguments<'_>) -> Probed {
             told.fact(name, value.trim().replace('\t', " "));
         }
     }
+    // gVisor does not list these two, and answers when it is asked.
+    if told.get("NoNewPrivs").is_empty() {
+        let set = rustix::thread::no_new_privs().unwrap_or(false);
+        told.fact("NoNewPrivs", u32::from(set).to_string());
+    }
+    if told.get("CapAmb").is_empty() {
+        told.fact("CapAmb", format!("{:x}", ambient_capabilities()));
+    }
     let core = rustix::process::getrlimit(rustix::process::Resource::Core);
     told.fact("core limit", core.maximum.map_or("none".to_owned(), |limit| limit.to_string()));
     super::say_and_stay(&told, args.number(0, "milliseconds")?);
     Ok(told)
+}
+
+fn ambient_capabilities() -> u64 {
+    use rustix::thread::{CapabilitySet, capability_is_in_ambient_set};
+    let held = |number: &u32| {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        capability_is_in_ambient_set(capability).unwrap_or(false)
+    };
+    (0..64_u32).filter(held).fold(0, |set, number| set | 1 << number)
 }
 
 /// Ends as a program with a bug does.
@@ -191,27 +240,45 @@ pub(super) fn sleep(args: &Arguments<'_>) -> Probed {
     Ok(Told::default())
 }
 
-/// Does not react to requests to stop.
+/// Counts in a file, so that whoever has the file sees that this is alive: also where its process is
+/// nobody's to see.
+fn beat(args: &Arguments<'_>, file: usize) -> Result<(), ProbeError> {
+    let path = args.path(file, "a file to count in")?;
+    let until = Instant::now() + Duration::from_millis(args.number(0, "milliseconds")?.min(60_000));
+    let mut count = 0_u64;
+    while Instant::now() < until {
+        count += 1;
+        let _ = std::fs::write(path, count.to_string()); // who looks at it notices
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Does not react to requests to stop. `MILLISECONDS WORD FILE`
 pub(super) fn stubborn(args: &Arguments<'_>) -> Probed {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         attempt::ignore_signal(signal);
     }
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // only the control reads it
-    std::thread::sleep(Duration::from_millis(args.number(0, "milliseconds")?.min(60_000)));
+    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // only who waits for it reads it
+    beat(args, 2)?;
     Ok(Told::default())
 }
 
-/// Leaves a process behind that has nothing in common with us any more.
+/// Leaves a process behind that has nothing in common with us any more. `MILLISECONDS WORD FILE`
 pub(super) fn daemonize(args: &Arguments<'_>) -> Probed {
-    let time = Duration::from_millis(args.number(0, "milliseconds")?.min(60_000));
     if fork().map_err(ProbeError::step("fork"))?.is_none() {
-        if rustix::process::setsid().is_ok() && matches!(fork(), Ok(None)) {
+        if begin_session().is_ok() && matches!(fork(), Ok(None)) {
             let _ = close_from(0); // nothing of it is used again
-            std::thread::sleep(time);
+            let _ = beat(args, 2); // nobody to tell
         }
         exit_now(0);
     }
-    std::thread::sleep(Duration::from_millis(100)); // the second one is there by now
+    // Not before the second one is there.
+    let path = args.path(2, "a file to count in")?;
+    let until = Instant::now() + Duration::from_secs(10);
+    while !path.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     Ok(Told::default())
 }

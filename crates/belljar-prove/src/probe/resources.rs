@@ -1,9 +1,12 @@
 //! Taking more than one's share. Each probe has a bound of its own, for the arm without limits.
 
+use std::path::Path;
 use std::time::Duration;
 
+use belljar_linux::sys::attempt;
 use belljar_linux::sys::process::{exit_now, fork};
-use rustix::fs::inotify;
+use rustix::fs::{Mode, OFlags, inotify, open};
+use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 
 use super::{Arguments, ProbeError, Probed};
@@ -39,17 +42,67 @@ pub(super) fn forks(args: &Arguments<'_>) -> Probed {
 
 /// Fills memory, a mebibyte at a time.
 pub(super) fn fill_memory(args: &Arguments<'_>) -> Probed {
+    let mut told = Told::default();
+    told.fact("mebibytes", fill(args.number(0, "how many MiB")?));
+    Ok(told)
+}
+
+fn fill(most: u64) -> usize {
     const MEBIBYTE: usize = 1 << 20;
-    let most = args.number(0, "how many MiB")?.min(1024);
     let mut held: Vec<Vec<u8>> = Vec::new();
-    for count in 0..most {
+    for count in 0..most.min(1024) {
         // Not zero, or the kernel would not have to find memory for it.
         held.push(vec![(count % 255) as u8 + 1; MEBIBYTE]);
     }
+    // All of it is looked at, so that none of it can be left out.
+    held.iter().filter(|block| std::hint::black_box(block[block.len() - 1]) != 0).count()
+}
+
+/// The files that hold a group's memory limit, in the order in which they can be raised: on version 1
+/// the one for memory alone cannot pass the one with swap.
+pub(crate) const MEMORY_LIMITS: &[&str] =
+    &["memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.swap.max", "memory.max"];
+
+/// `DIRECTORY MEBIBYTES FILE…`: lifts its own memory limit, by the given files and by a control group
+/// file system that it mounts on the directory, `-` for nowhere; then uses the memory.
+pub(super) fn raise_memory(args: &Arguments<'_>) -> Probed {
+    let directory = args.path(0, "a directory")?;
+    let most = args.number(1, "how many MiB")?;
     let mut told = Told::default();
-    told.fact("mebibytes", held.len());
-    told.fact("last", held.last().map_or(0, |block| block[block.len() - 1]));
+    for file in args.all().skip(2) {
+        told.tried(format!("write {}", file.to_string_lossy()), lift(Path::new(file)));
+    }
+    let target = super::c_string(directory)?;
+    let mut kinds = vec![(c"cgroup", c"memory"), (c"cgroup2", c"")];
+    if directory == Path::new("-") {
+        kinds.clear();
+    } else {
+        // Who has all rights in namespaces of its own may mount there.
+        let own = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP;
+        told.tried("unshare", attempt::unshare(own));
+    }
+    for (kind, options) in kinds {
+        let mounted = attempt::mount_type(kind, &target, options);
+        told.tried(format!("mount {}", kind.to_string_lossy()), mounted);
+        for name in MEMORY_LIMITS.iter().filter(|_| mounted.is_ok()) {
+            let file = directory.join(name);
+            if file.exists() {
+                told.tried(format!("write the mounted {name}"), lift(&file));
+            }
+        }
+    }
+    // Now, since the kernel may end us at any moment from here on.
+    super::say(&told);
+    let filled = fill(most);
+    told.fact("mebibytes", filled);
     Ok(told)
+}
+
+/// Version 1 has a number for "no limit", version 2 a word.
+fn lift(file: &Path) -> Result<(), Errno> {
+    let value: &[u8] = if file.to_string_lossy().ends_with("_in_bytes") { b"-1" } else { b"max" };
+    let opened = open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&opened, value).map(drop)
 }
 
 /// `COUNT HOLD-MS [LIMIT]`: takes inotify instances until that fails and keeps them; with a limit it is

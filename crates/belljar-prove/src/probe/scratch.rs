@@ -29,16 +29,29 @@ pub(super) fn as_user(args: &Arguments<'_>) -> i32 {
 fn try_as_user(args: &Arguments<'_>) -> Result<std::convert::Infallible, ProbeError> {
     let uid = Uid::from_raw(args.number(0, "a uid")? as u32);
     let gid = Gid::from_raw(args.number(1, "a gid")? as u32);
-    for procs in args.text(2, "cgroups")?.split(',').filter(|procs| !procs.is_empty()) {
-        std::fs::write(procs, std::process::id().to_string())
-            .map_err(|error| ProbeError::Step(format!("join {procs}"), error))?;
-    }
+    join(args.text(2, "cgroups")?)?;
     set_thread_groups(&[]).map_err(ProbeError::step("drop groups"))?;
     set_thread_res_gid(gid, gid, gid).map_err(ProbeError::step("change the gid"))?;
     set_thread_res_uid(uid, uid, uid).map_err(ProbeError::step("change the uid"))?;
     let program = args.path(3, "a program")?;
     let error = Command::new(program).args(&args.0[4..]).exec();
     Err(ProbeError::Step(format!("start {}", program.display()), error))
+}
+
+fn join(groups: &str) -> Result<(), ProbeError> {
+    for procs in groups.split(',').filter(|procs| !procs.is_empty()) {
+        std::fs::write(procs, std::process::id().to_string())
+            .map_err(|error| ProbeError::Step(format!("join {procs}"), error))?;
+    }
+    Ok(())
+}
+
+/// `in-group CGROUP-PROCS,… PROBE ARG…`: joins those cgroups first.
+pub(super) fn run_in_group(args: &Arguments<'_>, run: fn(&[OsString]) -> i32) -> i32 {
+    match args.text(0, "cgroups").and_then(join) {
+        Ok(()) => run(&args.0[1..]),
+        Err(error) => failed(&error),
+    }
 }
 
 /// `scratch root|mapped PROBE ARG…`: with new namespaces of every kind; `mapped` with a user namespace

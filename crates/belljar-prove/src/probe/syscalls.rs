@@ -1,6 +1,8 @@
 //! Every rule of the system call filter, tried.
 
 use belljar_linux::sys::attempt;
+#[cfg(target_arch = "x86_64")]
+use belljar_linux::sys::seccomp::{self, Program};
 
 use super::{Arguments, Probed, in_child};
 use crate::answer::Told;
@@ -51,12 +53,26 @@ pub(super) fn unknown_numbers(args: &Arguments<'_>) -> Probed {
     Ok(told)
 }
 
+/// Ends who makes the 64-bit call that has the number of a 32-bit `getpid`, and does nothing else: on top
+/// of the other filters it shows how they are asked about a 32-bit call. Eight bytes an instruction.
+#[cfg(target_arch = "x86_64")]
+const MARKED: Program = Program(&[
+    0x20, 0, 0, 0, 4, 0, 0, 0, // load the architecture
+    0x15, 0, 0, 3, 0x3e, 0, 0, 0xc0, // x86_64, or to the end
+    0x20, 0, 0, 0, 0, 0, 0, 0, // load the number
+    0x15, 0, 0, 1, 20, 0, 0, 0, // 20, or to the end
+    0x06, 0, 0, 0, 0, 0, 0, 0x80, // end the process
+    0x06, 0, 0, 0, 0, 0, 0xff, 0x7f, // let it through
+]);
+
 /// Calls in the modes of other processors.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn other_modes(_: &Arguments<'_>) -> Probed {
     const X32: i64 = 0x4000_0000;
     let mut told = Told::default();
     told.answered("32-bit", in_child(attempt::call_in_32_bit_mode));
+    let marked = || seccomp::install(MARKED).and_then(|()| attempt::call_in_32_bit_mode());
+    told.answered("32-bit, marked", in_child(marked));
     told.answered("x32", in_child(|| attempt::by_number(X32 | libc::SYS_getpid, [0; 6])));
     Ok(told)
 }

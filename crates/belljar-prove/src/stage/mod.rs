@@ -2,7 +2,10 @@
 //!
 //! Everything is under one temporary directory, which goes away with the stage.
 
+mod group;
 mod process;
+mod promise;
+mod run;
 mod scenery;
 
 use std::cell::Cell;
@@ -14,9 +17,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use belljar_spec::{BackendName, Clause, env};
+use belljar_spec::{BackendName, env};
 
+pub(crate) use group::MemoryGroup;
 pub(crate) use process::{Running, Seen};
+use promise::Posture;
+pub(crate) use run::Run;
 pub(crate) use scenery::{Listener, Sleeper, wait_until_none};
 
 use crate::probe::PROBE;
@@ -36,6 +42,8 @@ pub enum StageError {
     TooLong { what: String },
     #[error("{what} told nothing (it ended with {end}): {said}")]
     Silent { what: String, end: String, said: String },
+    #[error("no run can be planned there: {said}")]
+    NoPlan { said: String },
     #[error("the host backend has no boundary, and the attacks would meet this machine")]
     NoBoundary,
     #[error("{0}")]
@@ -64,6 +72,16 @@ pub struct Arm {
     pub belljar: PathBuf,
     pub backend: Option<BackendName>,
     pub identity: Identity,
+    /// More flags of `belljar run`, such as an image.
+    pub flags: Vec<OsString>,
+    /// Variables by which the launcher finds its engine.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Arm {
+    pub fn new(belljar: PathBuf, backend: Option<BackendName>, identity: Identity) -> Self {
+        Self { belljar, backend, identity, flags: Vec::new(), env: Vec::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -71,6 +89,8 @@ pub struct Stage {
     arm: Arm,
     root: PathBuf,
     places: Cell<u32>,
+    /// Of a run with a read-only tree and nothing else.
+    posture: Posture,
 }
 
 /// Where a control runs.
@@ -83,62 +103,6 @@ pub(crate) enum Unprotected {
     Scratch,
     /// The same, always with a user namespace.
     MappedScratch,
-}
-
-/// One run of the command, as it is going to be.
-#[derive(Clone, Debug)]
-pub(crate) struct Run {
-    flags: Vec<OsString>,
-    words: Vec<OsString>,
-    env: Vec<(OsString, OsString)>,
-}
-
-impl Run {
-    /// A probe in a workspace that has one.
-    pub(crate) fn of(workspace: &Path, probe: &str) -> Self {
-        let mut spelled = workspace.as_os_str().to_owned();
-        spelled.push(":rw");
-        Self {
-            flags: vec!["--workspace".into(), spelled],
-            words: vec!["/workspace/probe".into(), PROBE.into(), probe.into()],
-            env: Vec::new(),
-        }
-    }
-
-    /// No workspace; the probe is read-only at `/kit`.
-    pub(crate) fn without_workspace(stage: &Stage, probe: &str) -> Self {
-        let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
-        let run = Self { flags: vec!["--workspace".into(), "none".into()], words, env: Vec::new() };
-        run.mount(&stage.kit(), "/kit")
-    }
-
-    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.words.push(arg.as_ref().to_owned());
-        self
-    }
-
-    pub(crate) fn args(self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
-        args.into_iter().fold(self, Self::arg)
-    }
-
-    pub(crate) fn flag(mut self, flag: impl AsRef<OsStr>) -> Self {
-        self.flags.push(flag.as_ref().to_owned());
-        self
-    }
-
-    /// Read-only.
-    pub(crate) fn mount(self, source: &Path, target: &str) -> Self {
-        let mut spelled = source.as_os_str().to_owned();
-        spelled.push(":");
-        spelled.push(target);
-        self.flag("-v").flag(spelled)
-    }
-
-    /// A variable of the launcher, which is not meant to be the command's.
-    pub(crate) fn launcher_env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.env.push((name.into(), value.as_ref().to_owned()));
-        self
-    }
 }
 
 impl Stage {
@@ -158,7 +122,7 @@ impl Stage {
             .mode(0o755)
             .create(&root)
             .map_err(StageError::io(format!("make {}", root.display())))?;
-        let stage = Self { arm, root, places: Cell::new(0) };
+        let mut stage = Self { arm, root, places: Cell::new(0), posture: Posture::default() };
         fs::set_permissions(&stage.root, fs::Permissions::from_mode(0o755))
             .map_err(StageError::io("let others reach the stage"))?;
         stage.directory(&stage.belljar_home(), 0o700)?;
@@ -169,6 +133,7 @@ impl Stage {
         fs::set_permissions(&probe, fs::Permissions::from_mode(0o755))
             .map_err(StageError::io("copy the probe"))?;
         stage.give(&probe)?;
+        stage.posture = stage.plan(&Run::mounted(&stage.kit()))?;
         Ok(stage)
     }
 
@@ -200,6 +165,14 @@ impl Stage {
         let path = self.root.join(format!("place-{number}"));
         self.directory(&path, 0o755)?;
         Ok(path)
+    }
+
+    /// A word that no other process has among its arguments.
+    pub(crate) fn word(&self) -> Result<String, StageError> {
+        let place = self.place()?;
+        let name = place.strip_prefix(&self.root).unwrap_or(&place).display().to_string();
+        let stage = self.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(format!("{stage}-{name}"))
     }
 
     /// A place with the probe in it.
@@ -251,6 +224,7 @@ impl Stage {
             .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
             .env("HOME", self.user_home())
             .env(env::HOME, self.belljar_home())
+            .envs(self.arm.env.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.root);
         command
     }
@@ -261,6 +235,7 @@ impl Stage {
         if let Some(backend) = self.arm.backend {
             command.args(["--backend", backend.name()]);
         }
+        command.args(&self.arm.flags).args(self.posture.waivers());
         command.args(&run.flags).arg("--").args(&run.words);
         command.envs(run.env.iter().map(|(name, value)| (name, value)));
         command
@@ -300,33 +275,6 @@ impl Stage {
         }
         command.args(words).current_dir(&self.root);
         command
-    }
-
-    /// What the backend promises for a clause, with these flags. `Err` inside is why it is not enforced.
-    pub(crate) fn promise(
-        &self,
-        clause: Clause,
-        flags: &[&str],
-    ) -> Result<Result<(), String>, StageError> {
-        let mut command = self.launcher();
-        command.args(["run", "--no-config", "--dry-run", "--json", "--workspace", "none"]);
-        if let Some(backend) = self.arm.backend {
-            command.args(["--backend", backend.name()]);
-        }
-        command.args(flags).args(["--", "true"]);
-        let seen = process::to_the_end(&mut command, "the plan", LIMIT)?;
-        let plan: serde_json::Value = serde_json::from_slice(&seen.stdout).map_err(|error| {
-            StageError::Unexpected(format!("the plan is no JSON: {error}: {}", seen.stderr))
-        })?;
-        let promised = &plan["plan"]["posture"][clause.name()];
-        match promised["is"].as_str() {
-            Some("enforced") => Ok(Ok(())),
-            Some(word) => {
-                let why = promised["why"].as_str().unwrap_or_default();
-                Ok(Err(format!("{clause} is {word} here: {why}")))
-            }
-            None => Err(StageError::Unexpected(format!("the plan says nothing about {clause}"))),
-        }
     }
 }
 

@@ -1,15 +1,18 @@
 //! Starting something, bounded in time, and hearing what it said.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use belljar_spec::EXIT_NOT_STARTED;
+
 use super::StageError;
 use crate::answer::Told;
 
 const MOST_OUTPUT: u64 = 8 << 20;
+const BUSY: Duration = Duration::from_secs(5);
 
 /// What came out of a process that has ended.
 #[derive(Clone, Debug)]
@@ -30,6 +33,14 @@ impl Seen {
             end: self.end(),
             said: self.stderr.trim().chars().take(400).collect(),
         })
+    }
+
+    /// The same, unless nothing was ever started: that says nothing about the attack.
+    pub(crate) fn started(self) -> Result<Self, StageError> {
+        match self.code {
+            Some(EXIT_NOT_STARTED) if self.heard().is_none() => self.told().map(|_| self),
+            _ => Ok(self),
+        }
     }
 
     pub(crate) fn heard(&self) -> Option<Told> {
@@ -72,7 +83,18 @@ impl Running {
     pub(crate) fn start(command: &mut Command, what: &'static str) -> Result<Self, StageError> {
         let began = Instant::now();
         command.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(StageError::io(format!("start {what}")))?;
+        let mut child = loop {
+            match command.spawn() {
+                // Another thread was starting something while the probe was written, and its child has
+                // that file open until it is another program.
+                Err(error)
+                    if error.kind() == ErrorKind::ExecutableFileBusy && began.elapsed() < BUSY =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                spawned => break spawned.map_err(StageError::io(format!("start {what}")))?,
+            }
+        };
         let stdout = Heard::listen(child.stdout.take());
         let stderr = Heard::listen(child.stderr.take());
         Ok(Self { what, child, began, stdout, stderr })

@@ -266,7 +266,8 @@ macro_rules! words {
         $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal,)*
     })*) => {$(
         $(#[doc = $doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "kebab-case")]
         pub enum $name { $($(#[doc = $vdoc])* $variant,)* }
 
         impl $name {
@@ -319,6 +320,14 @@ words! {
     }
     /// What happens to a command that a rule denies.
     CommandMode ("command mode") { Off = "off", Warn = "warn", Strict = "strict", }
+}
+
+/// What is there is taken, what is not is fetched.
+#[allow(clippy::derivable_impls, reason = "the words are declared by a macro")]
+impl Default for Pull {
+    fn default() -> Self {
+        Self::Missing
+    }
 }
 
 impl From<MountMode> for WorkspaceMode {

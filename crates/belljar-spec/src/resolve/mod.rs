@@ -15,8 +15,8 @@ use crate::host_rule::HostRule;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
-    BackendChoice, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin,
-    Terminal, Tmpfs,
+    BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs,
+    RunSpec, Stdin, Terminal, Tmpfs,
 };
 use crate::size::Size;
 use crate::span::Span;
@@ -128,7 +128,7 @@ pub fn resolve(
         tmpfs: &tmpfs,
         tools: &tools,
     })?;
-    let backend = backend(settings);
+    let (backend, fallback) = backends(settings);
     let hide = sandbox.hide.iter().flat_map(|names| &names.0).map(|name| name.0.clone()).collect();
     let allow_source = sandbox.allow_source.iter().flat_map(|paths| &paths.0);
     Ok(RunSpec {
@@ -151,6 +151,9 @@ pub fn resolve(
         required: policy::required(settings, workspace.as_ref()),
         waivers: policy::waivers(settings, backend)?,
         retention: retention(settings),
+        fallback,
+        pull: sandbox.pull.unwrap_or_default(),
+        oci_runtime: sandbox.oci_runtime.clone(),
         rootfs,
         workspace,
         tools,
@@ -170,13 +173,16 @@ fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
     Ok(())
 }
 
-/// Under a ceiling that names backends, `auto` is the first of its own order that is allowed.
-fn backend(settings: &Settings) -> BackendChoice {
+/// Under a ceiling that names backends, `auto` is those of its own order that are allowed.
+fn backends(settings: &Settings) -> (BackendChoice, Vec<BackendName>) {
     let chosen = settings.values.sandbox.backend.unwrap_or_default();
-    let allowed = settings.ceiling.as_ref().and_then(|ceiling| ceiling.auto_backend());
-    match (chosen, allowed) {
-        (BackendChoice::Auto, Some(backend)) => backend.into(),
-        (chosen, _) => chosen,
+    let written = settings.values.sandbox.fallback.clone().unwrap_or_default();
+    let allowed = settings.ceiling.as_ref().and_then(|ceiling| ceiling.auto_backends());
+    match (chosen, allowed.as_deref()) {
+        (BackendChoice::Auto, Some([first, others @ ..])) => {
+            ((*first).into(), others.iter().copied().chain(written).collect())
+        }
+        _ => (chosen, written),
     }
 }
 

@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::Work;
+use crate::choice::NotTaken;
 use crate::id::RunId;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::posture::{Posture, Unmet};
@@ -34,6 +35,9 @@ pub struct TaskStreams {
 }
 
 impl TaskStreams {
+    /// Of the run's own command, which is task 0.
+    pub const COMMAND: Self = Self { stdin: 1, stdout: 2, stderr: 3 };
+
     /// Tasks past what a `u32` can number do not exist.
     pub fn of(task: u32) -> Option<Self> {
         let first = task.checked_mul(4)?.checked_add(1)?;
@@ -239,6 +243,9 @@ pub enum FromSupervisor {
         run: RunId,
         backend: BackendName,
         posture: Box<Posture>,
+        /// Backends that came before it, and why they were not taken.
+        #[serde(default)]
+        not_taken: Vec<NotTaken>,
     },
     LaunchRefused(Box<LaunchRefusal>),
     /// `exec` is the number under which the record has it.

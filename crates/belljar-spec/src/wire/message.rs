@@ -180,4 +180,6 @@ pub enum FromInit {
     },
     /// PID 1's own clock ended the run.
     DeadlinePassed,
+    /// Everything was asked to end, and nothing is left but PID 1.
+    Quiet,
 }

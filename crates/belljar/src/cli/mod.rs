@@ -1,5 +1,6 @@
 //! What can be said on the command line.
 
+mod image;
 mod inside;
 mod prove;
 mod record;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};
@@ -80,7 +82,9 @@ pub(crate) enum Verb {
     Backends(BackendsArgs),
     /// Show the settings, or the manifest's schema
     Config(ConfigArgs),
-    /// Show what a manifest asks for, and trust it as it is now
+    /// Build the images that engines start from
+    Image(ImageArgs),
+    /// Show what a manifest or a Dockerfile asks for, and trust it as it is now
     Trust(TrustArgs),
 }
 
@@ -127,9 +131,12 @@ pub(crate) enum ConfigVerb {
 
 #[derive(Debug, Args)]
 pub(crate) struct TrustArgs {
-    /// The manifest, or the directory it is in
+    /// The manifest, or the directory it is in; or a Dockerfile
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
+    /// Of a Dockerfile: the directory that it is built with, if that is not its own
+    #[arg(long, value_name = "DIR")]
+    pub(crate) context: Option<PathBuf>,
     /// Only show what it asks for
     #[arg(long)]
     pub(crate) show: bool,

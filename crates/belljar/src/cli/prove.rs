@@ -11,6 +11,12 @@ pub(crate) struct ProveArgs {
     /// The backend to attack: auto, jail, docker, podman
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,
+    /// The image that an engine starts from; the attacks bring their own program
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: Option<String>,
+    /// The engine's runtime, such as runsc (gVisor)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) oci_runtime: Option<String>,
     /// Only this case; can be given again
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,

@@ -13,7 +13,8 @@ use clap::Args;
         belljar run -- make test\n  \
         belljar run -v ~/data:/data -m 2g --timeout 10m -- ./build.sh\n  \
         belljar run -d --name nightly -- ./long.sh\n  \
-        belljar run --keep --name web",
+        belljar run --keep --name web\n  \
+        belljar run --name web --reuse -- make test",
     after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
     not start it; 126 not executable; 127 not found; 128+N signal N."
 )]
@@ -27,6 +28,12 @@ pub(crate) struct RunArgs {
     /// The image that engines start from
     #[arg(long, value_name = "IMAGE", help_heading = "Boundary")]
     image: Option<String>,
+    /// When an engine fetches the image: missing, always or never
+    #[arg(long, value_name = "WHEN", help_heading = "Boundary")]
+    pull: Option<String>,
+    /// The engine's runtime, such as runsc (gVisor)
+    #[arg(long, value_name = "NAME", help_heading = "Boundary")]
+    oci_runtime: Option<String>,
     /// uid[:gid] inside, never 0
     #[arg(long, value_name = "UID[:GID]", help_heading = "Boundary")]
     user: Option<String>,
@@ -107,6 +114,9 @@ pub(crate) struct RunArgs {
     /// Keep the sandbox until it is stopped; commands can come later, with exec
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Run it in the sandbox of that name if one is kept; else start one, and keep it
+    #[arg(long)]
+    pub(crate) reuse: bool,
     /// Pass standard input on (the default, unless the run is detached)
     #[arg(short, long)]
     interactive: bool,
@@ -161,9 +171,14 @@ impl RunArgs {
         }
     }
 
+    /// Whether the sandbox stays when its command is over.
+    pub(crate) fn keeps(&self) -> bool {
+        self.keep || self.reuse
+    }
+
     /// Whether belljar ends before the run does.
     pub(crate) fn leaves(&self) -> bool {
-        self.detach || (self.keep && self.command.is_empty())
+        self.detach || (self.keeps() && self.command.is_empty())
     }
 
     pub(crate) fn flags(&self, around: &Surroundings) -> Flags {
@@ -174,6 +189,8 @@ impl RunArgs {
         Flags {
             backend: self.backend.clone(),
             image: self.image.clone(),
+            pull: self.pull.clone(),
+            oci_runtime: self.oci_runtime.clone(),
             rootfs: self.rootfs.clone(),
             volumes: self.volumes.clone(),
             mounts: self.mounts.clone(),

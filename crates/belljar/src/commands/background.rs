@@ -4,10 +4,11 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use belljar::home::Home;
-use belljar::run::{LaunchError, Prepared};
+use belljar::reuse::NameLock;
 use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, Streams};
-use belljar::spec::{RunSpec, RunState, Stdin, Terminal};
+use belljar::spec::{NotTaken, RunId, RunSpec, RunState, Stdin, Terminal};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
+use serde_json::{Value, json};
 
 use super::follow::{Keyboard, Role, follow};
 use super::result::write_result;
@@ -15,20 +16,14 @@ use super::{Done, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, BOLD, DIM, WARN};
 
-/// Says what is wrong with the plan, if something is, in the words of a run in the foreground.
-pub(super) fn unmet(prepared: &Prepared) -> Option<LaunchError> {
-    let missing = prepared.dry_run().missing;
-    let backend = prepared.plan.backend;
-    (!missing.is_empty()).then_some(LaunchError::NotGuaranteed { backend, missing })
-}
-
-pub(super) fn start(args: &RunArgs, home: &Home, spec: RunSpec) -> Done {
-    let keep = if args.keep { Keep::UntilStopped } else { Keep::WhileCommandRuns };
-    let (streams, keyboard) = match (args.leaves(), spec.terminal, spec.stdin) {
-        (true, ..) => (Streams::Unwatched, Keyboard::None),
-        (false, Terminal::Pty, _) => (Streams::Terminal(terminal::size()), Keyboard::Terminal),
-        (false, Terminal::None, Stdin::Passed) => (Streams::InputAndOutput, Keyboard::Passed),
-        (false, Terminal::None, Stdin::Null) => (Streams::Output, Keyboard::None),
+/// `name` is held until the run can be found by it.
+pub(super) fn start(args: &RunArgs, home: &Home, spec: RunSpec, name: Option<NameLock>) -> Done {
+    let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
+    let (streams, keyboard) = match (args.leaves(), keyboard(&spec)) {
+        (true, _) => (Streams::Unwatched, Keyboard::None),
+        (false, Keyboard::Terminal) => (Streams::Terminal(terminal::size()), Keyboard::Terminal),
+        (false, Keyboard::Passed) => (Streams::InputAndOutput, Keyboard::Passed),
+        (false, Keyboard::None) => (Streams::Output, Keyboard::None),
     };
     if !args.quiet
         && let Some(warning) = ends_at_logout()
@@ -41,8 +36,16 @@ pub(super) fn start(args: &RunArgs, home: &Home, spec: RunSpec) -> Done {
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
         let launched = client.launch(request, None).await?;
+        drop(name);
+        if !args.quiet {
+            launched.not_taken.iter().for_each(report::not_taken);
+        }
         match launched.command {
-            None => tell_started(args, &launched),
+            None => {
+                let LaunchedRun { run, backend, not_taken, .. } = &launched;
+                let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
+                tell_id(args, run, with_steps(object, not_taken)?)
+            }
             Some(command) => {
                 let tell = !args.quiet && std::io::stderr().is_terminal();
                 let run = launched.run;
@@ -65,15 +68,31 @@ pub(super) fn start(args: &RunArgs, home: &Home, spec: RunSpec) -> Done {
     })
 }
 
-fn tell_started(args: &RunArgs, launched: &LaunchedRun) -> Done {
-    let object = serde_json::json!({ "id": launched.run, "state": RunState::Running });
+/// What the caller's standard input is to the command of this run.
+pub(super) fn keyboard(spec: &RunSpec) -> Keyboard {
+    match (spec.terminal, spec.stdin) {
+        (Terminal::Pty, _) => Keyboard::Terminal,
+        (Terminal::None, Stdin::Passed) => Keyboard::Passed,
+        (Terminal::None, Stdin::Null) => Keyboard::None,
+    }
+}
+
+fn with_steps(mut object: Value, not_taken: &[NotTaken]) -> Result<Value, serde_json::Error> {
+    if !not_taken.is_empty() {
+        object["not_taken"] = serde_json::to_value(not_taken)?;
+    }
+    Ok(object)
+}
+
+/// All that is said of a run that is left to itself.
+pub(super) fn tell_id(args: &RunArgs, run: &RunId, object: Value) -> Done {
     if let Some(path) = &args.result {
         write_result(path, &object)?;
     }
     if args.json {
         report::json(&object)?;
     } else {
-        report::out(&format!("{}\n", launched.run));
+        report::out(&format!("{run}\n"));
     }
     Ok(0)
 }

@@ -1,7 +1,7 @@
 //! `belljar doctor`: clauses by backends, found out by starting a canary in each.
 
-use belljar::doctor::{Examined, examine};
-use belljar::spec::{BackendName, Clause, Required};
+use belljar::doctor::{EngineSeen, Examined, examine_all};
+use belljar::spec::{AUTO, BackendName, Clause, Enforcement, Required};
 
 use crate::cli::DoctorArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
@@ -14,9 +14,9 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
             return 1;
         }
     };
-    let examined: Vec<Examined> =
-        BackendName::ALL.iter().map(|backend| examine(&belljar, *backend)).collect();
-    let usable = examined.iter().any(|row| row.usable && row.backend == BackendName::Jail);
+    let examined = examine_all(&belljar);
+    // What a run without a word about its backend would find.
+    let usable = examined.iter().any(|row| row.usable && AUTO.contains(&row.backend));
     if args.json {
         if report::json(&examined).is_err() {
             return 1;
@@ -31,11 +31,7 @@ fn in_words(examined: &[Examined]) -> String {
     let mut text = String::new();
     // Problems first: that is what the reader came for.
     for row in examined.iter().filter(|row| !row.usable && row.backend != BackendName::Host) {
-        let why = row.why.as_deref().unwrap_or("it does not say why");
-        text.push_str(&format!("{BAD}✗{BAD:#} {BOLD}{}{BOLD:#}: {why}\n", row.backend));
-        if let Some(fix) = &row.fix {
-            text.push_str(&format!("  fix: {fix}\n"));
-        }
+        text.push_str(&problem(row));
     }
     for row in examined.iter().filter(|row| row.usable) {
         text.push_str(&clauses(row));
@@ -49,27 +45,67 @@ fn in_words(examined: &[Examined]) -> String {
     text
 }
 
+fn problem(row: &Examined) -> String {
+    let why = row.why.as_deref().unwrap_or("it does not say why");
+    let name = row.backend.name();
+    let said = folded(&format!("{name}: {why}"), 2);
+    let said = said.strip_prefix(name).unwrap_or(&said);
+    let mut text = format!("{BAD}✗{BAD:#} {BOLD}{name}{BOLD:#}{said}\n");
+    if let Some(about) = about(row) {
+        text.push_str(&format!("  {DIM}{}{DIM:#}\n", folded(&about, 2)));
+    }
+    match &row.fix {
+        // Lines to be pasted stay as they are.
+        Some(fix) if fix.contains('\n') => text.push_str(&format!("  fix: {fix}\n")),
+        Some(fix) => text.push_str(&format!("  fix: {}\n", folded(fix, 7))),
+        None => {}
+    }
+    text
+}
+
+/// Of an engine: which one it is. The jail is part of the kernel.
+pub(super) fn about(row: &Examined) -> Option<String> {
+    let EngineSeen { api, rootless, local, runtimes } = row.engine.as_ref()?;
+    let version = row.version.as_deref().unwrap_or("of an unknown version");
+    let rights = if *rootless { "rootless" } else { "rootful" };
+    let place = if *local { "" } else { ", on another machine" };
+    Some(format!("{version}, API {api}, {rights}{place}; runtimes: {}", runtimes.join(", ")))
+}
+
 fn clauses(row: &Examined) -> String {
     let mut text = format!(
         "{GOOD}✓{GOOD:#} {BOLD}{}{BOLD:#}: a canary ran and was attested in {} ms\n",
         row.backend, row.took_ms
     );
+    let about = about(row);
+    if let Some(about) = &about {
+        text.push_str(&format!("  {}\n", folded(about, 2)));
+    }
     let Some(posture) = &row.posture else { return text };
     for (clause, enforcement) in posture.iter() {
-        let (mark, style) = match (enforcement.word(), clause.required()) {
-            ("enforced", _) => ("✓", GOOD),
-            ("weaker", _) => ("⚠", WARN),
-            (_, Required::Always) => ("✗", BAD),
-            _ => ("·", DIM),
-        };
-        text.push_str(&format!(
-            "  {style}{mark}{style:#} {:<18} {}\n",
-            clause.name(),
-            folded(enforcement.reason(), 23)
-        ));
-        if let Some(fix) = enforcement.fix().filter(|_| clause != Clause::KernelSeparate) {
-            text.push_str(&format!("  {:<20} {DIM}fix: {}{DIM:#}\n", "", folded(fix, 28)));
+        // An engine holds most of it in the jail's own way: what it does not hold is what tells.
+        if about.is_none() || !enforcement.is_enforced() {
+            text.push_str(&line(clause, enforcement));
         }
+    }
+    let held = posture.iter().filter(|(_, enforcement)| enforcement.is_enforced()).count();
+    if about.is_some() {
+        text.push_str(&format!("  {GOOD}✓{GOOD:#} the other {held} clauses are enforced\n"));
+    }
+    text
+}
+
+fn line(clause: Clause, enforcement: &Enforcement) -> String {
+    let (mark, style) = match (enforcement.word(), clause.required()) {
+        ("enforced", _) => ("✓", GOOD),
+        ("weaker", _) => ("⚠", WARN),
+        (_, Required::Always) => ("✗", BAD),
+        _ => ("·", DIM),
+    };
+    let why = folded(enforcement.reason(), 23);
+    let mut text = format!("  {style}{mark}{style:#} {:<18} {why}\n", clause.name());
+    if let Some(fix) = enforcement.fix() {
+        text.push_str(&format!("  {:<20} {DIM}fix: {}{DIM:#}\n", "", folded(fix, 28)));
     }
     text
 }

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     if args.list {
         return list(&cases, args);
     }
-    let stage = match backend(args).and_then(stage) {
+    let stage = match backend(args).and_then(|backend| stage(args, backend)) {
         Ok(stage) => stage,
         Err(refused) => {
             report::say(&format!("{BAD}error:{BAD:#} {}", refused.why));
@@ -68,7 +68,7 @@ fn backend(args: &ProveArgs) -> Result<Option<BackendName>, Refused> {
     }
 }
 
-fn stage(backend: Option<BackendName>) -> Result<Stage, Refused> {
+fn stage(args: &ProveArgs, backend: Option<BackendName>) -> Result<Stage, Refused> {
     let refused = |why: String| Refused { why, code: EXIT_NOT_STARTED };
     if let Some(backend) = backend {
         belljar::backend_facts(backend).map_err(|reason| {
@@ -76,7 +76,15 @@ fn stage(backend: Option<BackendName>) -> Result<Stage, Refused> {
         })?;
     }
     let belljar = std::env::current_exe().map_err(|error| refused(error.to_string()))?;
-    let arm = Arm { belljar, backend, identity: Identity::Caller };
+    let mut arm = Arm::new(belljar, backend, Identity::Caller);
+    for (flag, value) in [("--image", &args.image), ("--oci-runtime", &args.oci_runtime)] {
+        arm.flags.extend(value.iter().flat_map(|value| [flag.into(), value.into()]));
+    }
+    let finds_engine = |name: &str| {
+        ["DOCKER_", "CONTAINER", "XDG_RUNTIME_DIR"].iter().any(|head| name.starts_with(head))
+    };
+    arm.env =
+        std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(finds_engine)).collect();
     Stage::new(arm).map_err(|error| refused(error.to_string()))
 }
 

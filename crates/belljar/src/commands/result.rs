@@ -4,8 +4,10 @@ use std::error::Error;
 use std::path::Path;
 
 use belljar::run::{Captured, LaunchError, Outcome};
+use belljar::spec::wire::control::RefusalKind;
 use belljar::spec::{
-    EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, OsText, Posture, RunId, StopReason, Usage,
+    BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText, Posture, RunId,
+    StopReason, Usage,
 };
 use serde::Serialize;
 
@@ -13,6 +15,11 @@ use serde::Serialize;
 pub(crate) struct RunResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<BackendName>,
+    /// Backends that were tried before it, or all of them.
+    #[serde(skip_serializing_if = "<[NotTaken]>::is_empty")]
+    not_taken: &'a [NotTaken],
     outcome: &'static str,
     reason: StopReason,
     exit: Exit,
@@ -40,6 +47,8 @@ impl<'a> RunResult<'a> {
         let succeeded = outcome.exit.code == Some(0);
         Self {
             id: Some(&outcome.id),
+            backend: Some(outcome.backend),
+            not_taken: &outcome.not_taken,
             outcome: if succeeded { "succeeded" } else { "failed" },
             reason: outcome.reason,
             exit: outcome.exit,
@@ -55,13 +64,10 @@ impl<'a> RunResult<'a> {
     }
 
     /// Nothing was started.
-    pub(crate) fn refused(error: &LaunchError) -> Self {
-        let policy =
-            matches!(error, LaunchError::NotGuaranteed { .. } | LaunchError::NotAsPlanned { .. });
-        let (reason, source) = if policy {
-            (StopReason::Refused, ExitSource::Policy)
-        } else {
-            (StopReason::Error, ExitSource::Sandbox)
+    pub(crate) fn refused(error: &'a LaunchError) -> Self {
+        let (reason, source) = match error.refusal().kind {
+            RefusalKind::Refused => (StopReason::Refused, ExitSource::Policy),
+            _ => (StopReason::Error, ExitSource::Sandbox),
         };
         let mut result = Self::failed(error, EXIT_NOT_STARTED);
         (result.reason, result.exit.source) = (reason, source);
@@ -76,7 +82,10 @@ impl<'a> RunResult<'a> {
                 )
             }));
         }
-        if let LaunchError::NotAsPlanned { differences } = error {
+        if let LaunchError::NoneLeft { tried, .. } = error {
+            chain.extend(tried.iter().map(ToString::to_string));
+            result.not_taken = tried;
+        } else if let LaunchError::NotAsPlanned { differences } = error {
             chain.extend(differences.iter().cloned());
         }
         result
@@ -92,6 +101,8 @@ impl<'a> RunResult<'a> {
         }
         Self {
             id: None,
+            backend: None,
+            not_taken: &[],
             outcome: "refused",
             reason: StopReason::Error,
             exit: Exit::of_belljar(code, ExitSource::Policy),

@@ -5,15 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
 use belljar::run::{
-    LaunchError, Observer, Outcome, Output, ReconcileError, Reconciled, Streams, launch, prepare,
+    Fetch, LaunchError, Observer, Outcome, Output, ReconcileError, Reconciled, Streams, launch,
+    prepare,
 };
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
-    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId,
-    RunSpec, Stdin, StopReason, Terminal,
+    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, NotTaken, Posture,
+    Rootfs, RunId, RunSpec, Stdin, StopReason, Terminal,
 };
 
+use super::progress::PullLine;
 use super::result::{RunResult, write_result};
+use super::reuse::{self, Entered};
 use super::{background, environment, open_home, show_plan, when};
 use crate::cli::RunArgs;
 use crate::cli::Surroundings;
@@ -35,12 +38,13 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         return failed(&args, &error, EXIT_USAGE);
     }
     let no_command = invocation.flags.command.is_empty();
-    if no_command && !args.keep {
+    if no_command && !args.keeps() {
         return refused(&args, &LaunchError::NoCommand);
     }
-    if args.json && args.keep && !args.leaves() && !args.dry_run {
+    if args.json && args.keeps() && !args.leaves() && !args.dry_run {
         let needs = "-d too: nothing of a kept sandbox is captured".to_owned();
-        let error = LaunchError::Conflict { option: "--json with --keep".to_owned(), needs };
+        let error =
+            LaunchError::Conflict { option: "--json with --keep or --reuse".to_owned(), needs };
         return failed(&args, &error, EXIT_USAGE);
     }
     if no_command {
@@ -63,25 +67,44 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         }
     }
     let Loaded { mut spec, .. } = loaded;
+    if args.reuse && spec.name.is_none() {
+        let needs = "--name NAME".to_owned();
+        let error = LaunchError::Conflict { option: "--reuse".to_owned(), needs };
+        return failed(&args, &error, EXIT_USAGE);
+    }
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // nothing stands between the command and the caller's own
     }
     if no_command {
         spec.command.clear();
     }
-    let keep = if args.keep { Keep::UntilStopped } else { Keep::WhileCommandRuns };
-    let prepared = match prepare(spec.clone(), keep) {
+    let mut name = None;
+    if args.reuse && !args.dry_run {
+        name = match reuse::enter(&args, &home, &spec) {
+            Ok(Entered::Here(code)) => return code,
+            Ok(Entered::Nowhere(name)) => Some(name),
+            Err(error) => {
+                write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
+                report::failure(error.as_ref());
+                return EXIT_NOT_STARTED;
+            }
+        };
+    }
+    let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
+    let progress = PullLine::new(!args.quiet && !args.json);
+    let fetch = if args.dry_run { Fetch::No } else { Fetch::AsTheSpecSays(&progress) };
+    let prepared = match prepare(spec.clone(), keep, fetch) {
         Ok(prepared) => prepared,
         Err(error) => return refused(&args, &error),
     };
     if args.dry_run {
         return show_plan::show(&prepared.dry_run(), args.json);
     }
-    if args.keep || args.detach {
-        if let Some(error) = background::unmet(&prepared) {
+    if args.keeps() || args.detach {
+        if let Some(error) = prepared.refusal() {
             return refused(&args, &error);
         }
-        return background::start(&args, &home, spec).unwrap_or_else(|error| {
+        return background::start(&args, &home, spec, name).unwrap_or_else(|error| {
             write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
             report::failure(error.as_ref());
             EXIT_NOT_STARTED
@@ -94,6 +117,9 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
             return EXIT_NOT_STARTED;
         }
     };
+    if !args.quiet && prepared.refusal().is_none() {
+        prepared.not_taken().iter().for_each(report::not_taken);
+    }
     let tell = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let mut announcer = Announcer { tell, warn: !args.quiet };
     let outcome = match launch(&home, prepared, streams, &mut announcer) {
@@ -182,6 +208,12 @@ impl Observer for Announcer {
             line.push_str(&format!("; weaker: {}", report::listed(&weaker, 40)));
         }
         report::say(&format!("{line}\r")); // the caller's terminal may be in raw mode already
+    }
+
+    fn not_taken(&mut self, step: &NotTaken) {
+        if self.warn {
+            report::not_taken(step);
+        }
     }
 
     fn reconciled(&mut self, found: &Result<Reconciled, ReconcileError>) {
@@ -293,6 +325,7 @@ fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
     report::error(error, None);
     match error {
         LaunchError::NotGuaranteed { missing, .. } => report::unmet(missing),
+        LaunchError::NoneLeft { tried, .. } => tried.iter().for_each(report::cause),
         LaunchError::NotAsPlanned { differences } => {
             for difference in differences {
                 report::say(&format!("  {difference}"));

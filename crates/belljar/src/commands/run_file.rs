@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use belljar::home::Home;
 use belljar::run::Outcome;
-use belljar::spec::{Posture, RunId, RunSpec};
+use belljar::spec::{NotTaken, PlannedImage, Posture, RunId, RunSpec};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
@@ -26,7 +26,11 @@ pub(super) struct RunFileError {
 pub(super) struct RunFile {
     pub(super) spec: RunSpec,
     pub(super) plan_hash: String,
+    #[serde(default)]
+    pub(super) image: Option<PlannedImage>,
     pub(super) posture: Posture,
+    #[serde(default)]
+    pub(super) not_taken: Vec<NotTaken>,
     #[serde(default)]
     pub(super) outcome: Option<Outcome>,
 }

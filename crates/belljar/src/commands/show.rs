@@ -2,7 +2,7 @@
 
 use belljar::home::Home;
 use belljar::spec::text::escape;
-use belljar::spec::{Limits, Mount, OsText, RunSpec, Size, Span, Usage};
+use belljar::spec::{Limits, Mount, NotTaken, OsText, PlannedImage, RunSpec, Size, Span, Usage};
 use belljar::store::{self, RunInfo};
 
 use super::run_file::{self, RunFile};
@@ -74,7 +74,12 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
     if let Some(backend) = run.backend {
         page.row("backend", backend.name());
     }
+    if let Some(image) = file.and_then(|file| file.image.as_ref()) {
+        page.rows("image", image_in_words(image));
+    }
     if let Some(file) = file {
+        let step = |step: &NotTaken| folded(&escape(step.to_string().as_bytes()), INDENT);
+        page.rows("not taken", file.not_taken.iter().map(step));
         decided(&mut page, &file.spec);
         posture(&mut page, file);
     }
@@ -86,6 +91,14 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
         page.row("plan", &format!("{DIM}{}{DIM:#}", escape(file.plan_hash.as_bytes())));
     }
     page.0
+}
+
+/// What it was called, what it was, and where that came from.
+pub(super) fn image_in_words(image: &PlannedImage) -> Vec<String> {
+    let PlannedImage { name, id, digest, .. } = image;
+    let mut lines = vec![escape(name.as_bytes()), format!("id {}", escape(id.as_bytes()))];
+    lines.extend(digest.as_ref().map(|digest| format!("digest {}", escape(digest.as_bytes()))));
+    lines
 }
 
 fn state(run: &RunInfo) -> String {

@@ -3,6 +3,7 @@
 use belljar::run::DryRun;
 use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, PlannedMount, Presence, Source};
 
+use super::show;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
 pub(crate) fn show(dry_run: &DryRun, as_json: bool) -> i32 {
@@ -24,6 +25,14 @@ fn in_words(dry_run: &DryRun) -> String {
         text.push('\n');
     };
     line(format!("{BOLD}backend{BOLD:#}   {}", plan.backend));
+    for step in &dry_run.not_taken {
+        let said = format!("{WARN}not{WARN:#} {step}");
+        line(format!("          {}", report::folded(&said, 10)));
+    }
+    for (at, words) in plan.image.iter().flat_map(show::image_in_words).enumerate() {
+        let key = if at == 0 { "image" } else { "" };
+        line(format!("{BOLD}{key:<9}{BOLD:#} {words}"));
+    }
     line(format!("{BOLD}command{BOLD:#}   {}", belljar::run::shown(&plan.command.argv)));
     line(format!("{BOLD}workdir{BOLD:#}   {}", plan.command.workdir));
     let user = plan.identity.inside;
@@ -72,7 +81,7 @@ fn mount_in_words(mount: &PlannedMount) -> String {
         MountKind::RootDirectory { source } => format!("ro   / from {source}"),
         MountKind::Tmpfs { size, .. } => format!("tmp  {target} ({})", belljar::spec::Size(*size)),
         MountKind::Copy { .. } => format!("copy {target}, if present"),
-        MountKind::File { .. } => format!("made {target}"),
+        MountKind::File { .. } | MountKind::Accounts { .. } => format!("made {target}"),
         MountKind::Symlink { to } => format!("link {target} -> {to}"),
         MountKind::Proc { .. } => "own  /proc".to_owned(),
         MountKind::Dev { nodes, .. } => format!("own  /dev ({}, pts, shm)", nodes.join(", ")),

@@ -11,9 +11,9 @@ use std::time::Duration;
 use belljar_lab::config::{self, ConfigFiles, Flags, Invocation, Loaded, ManifestSource};
 use belljar_lab::home::Home;
 use belljar_spec::wire::control::{Bond, Keep, LaunchRequest, StopReport, Streams};
-use belljar_spec::{BackendChoice, Clause, MountMode, Posture, RunId, RunSpec};
+use belljar_spec::{BackendChoice, BackendName, Clause, MountMode, Posture, RunId, RunSpec};
 
-use super::client::Client;
+use super::client::{Client, LaunchedRun};
 use super::connector::{Connector, Destination, Supervisors};
 use super::error::Error;
 use super::exec::collect;
@@ -45,9 +45,16 @@ pub struct RunOutput {
 }
 
 impl SandboxBuilder {
-    /// `Auto` unless it is said: on Linux the jail.
+    /// `Auto` unless it is said: on Linux the jail, else docker, podman; see [`Sandbox::not_taken`].
     pub fn backend(mut self, backend: BackendChoice) -> Self {
         self.flags.backend = Some(backend.name().to_owned());
+        self
+    }
+
+    /// What is tried, in this order, where the backend cannot be used or does not hold what is required.
+    pub fn fallback(mut self, backends: impl IntoIterator<Item = BackendName>) -> Self {
+        let names: Vec<String> = backends.into_iter().map(|name| format!("\"{name}\"")).collect();
+        self.flags.settings.push(format!("sandbox.fallback=[{}]", names.join(",")));
         self
     }
 
@@ -117,6 +124,24 @@ impl SandboxBuilder {
     /// `host`, or a directory that holds a root file system.
     pub fn rootfs(mut self, path: impl AsRef<Path>) -> Self {
         self.flags.rootfs = Some(path.as_ref().into());
+        self
+    }
+
+    /// The image that engines start from.
+    pub fn image(mut self, name: impl Into<String>) -> Self {
+        self.flags.image = Some(name.into());
+        self
+    }
+
+    /// When an engine fetches the image: `missing`, `always` or `never`.
+    pub fn pull(mut self, when: impl Into<String>) -> Self {
+        self.flags.pull = Some(when.into());
+        self
+    }
+
+    /// The engine's runtime, such as `runsc`.
+    pub fn oci_runtime(mut self, name: impl Into<String>) -> Self {
+        self.flags.oci_runtime = Some(name.into());
         self
     }
 
@@ -252,7 +277,8 @@ impl SandboxBuilder {
     pub async fn start(self) -> Result<Sandbox, Error> {
         let request = (Keep::UntilStopped, Bond::EndsWithConnection, Streams::Unwatched);
         let (client, launched, home) = self.launch(Vec::new(), request).await?;
-        let bonded = Bonded::Owner { backend: launched.backend, posture: launched.posture };
+        let LaunchedRun { backend, posture, not_taken, .. } = launched;
+        let bonded = Bonded::Owner { backend, posture, not_taken };
         Ok(Sandbox::new(client, launched.run, home, bonded))
     }
 
@@ -278,7 +304,7 @@ impl SandboxBuilder {
         self,
         argv: Vec<OsString>,
         (keep, bond, streams): (Keep, Bond, Streams),
-    ) -> Result<(Client, super::client::LaunchedRun, PathBuf), Error> {
+    ) -> Result<(Client, LaunchedRun, PathBuf), Error> {
         let connector = self.reached_by();
         // Reads files, which may be slow.
         let decided = tokio::task::spawn_blocking(move || self.decide(argv)).await;

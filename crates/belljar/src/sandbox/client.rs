@@ -9,7 +9,7 @@ use belljar_spec::wire::control::{
     StopReport, Streams, ToSupervisor,
 };
 use belljar_spec::wire::{FrameKey, Mux, Side, Work};
-use belljar_spec::{BackendChoice, BackendName, Posture, RunId};
+use belljar_spec::{BackendChoice, BackendName, NotTaken, Posture, RunId};
 use tokio::sync::oneshot;
 
 use super::connector::{Connector, Destination, Supervisors};
@@ -35,6 +35,8 @@ pub struct LaunchedRun {
     pub run: RunId,
     pub backend: BackendName,
     pub posture: Posture,
+    /// Backends that come before it in the operator's order, and why they were not taken.
+    pub not_taken: Vec<NotTaken>,
     /// The run's own command, if its streams are followed.
     pub command: Option<Running>,
 }
@@ -133,8 +135,8 @@ impl Client {
         });
         let launched = launched.await?;
         self.run = Some(launched.run);
-        let (run, backend, posture) = (launched.run, launched.backend, launched.posture);
-        Ok(LaunchedRun { run, backend, posture, command })
+        let link::Launched { run, backend, posture, not_taken } = launched;
+        Ok(LaunchedRun { run, backend, posture, not_taken, command })
     }
 
     /// One more command in the sandbox.

@@ -158,12 +158,36 @@ async fn connect_to(path: &Path) -> std::io::Result<UnixStream> {
     UnixStream::connect(Path::new(&short).join(name)).await
 }
 
+/// Where things are: the home, the engines, and how they are reached.
+const PASSED_ON: &[&str] = &[
+    "PATH",
+    "HOME",
+    belljar_spec::env::HOME,
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CONFIG",
+    "DOCKER_TLS",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+    "CONTAINER_HOST",
+    "CONTAINER_CONNECTION",
+    "CONTAINER_SSHKEY",
+    "CONTAINER_TLS_CA",
+    "CONTAINER_TLS_CERT",
+    "CONTAINER_TLS_KEY",
+    "PODMAN_CONNECTIONS_CONF",
+    "CONTAINERS_CONF",
+    "REGISTRY_AUTH_FILE",
+    "SSH_AUTH_SOCK",
+    belljar_spec::env::TEST_LEASE_MS,
+];
+
 /// Only what says where things are crosses into the supervisor's environment.
 pub(super) fn command(executable: &Path) -> Command {
     let mut command = Command::new(executable);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     for (name, value) in std::env::vars_os() {
-        let known = name == "PATH" || name == "HOME" || name == belljar_spec::env::HOME;
+        let known = PASSED_ON.iter().any(|known| name == *known);
         if known || name.as_encoded_bytes().starts_with(b"XDG_") {
             command.env(name, value);
         }

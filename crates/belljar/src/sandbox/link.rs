@@ -16,7 +16,7 @@ use belljar_spec::wire::control::{
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Mux, WireError};
-use belljar_spec::{BackendName, Posture, RunId};
+use belljar_spec::{BackendName, NotTaken, Posture, RunId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, oneshot};
 
@@ -38,6 +38,7 @@ pub(super) struct Launched {
     pub(super) run: RunId,
     pub(super) backend: BackendName,
     pub(super) posture: Posture,
+    pub(super) not_taken: Vec<NotTaken>,
 }
 
 #[derive(Debug)]
@@ -313,8 +314,8 @@ impl State {
             FromSupervisor::Hello { version: _, build, run } => {
                 self.greeting = Some(Greeting { build, run });
             }
-            FromSupervisor::Launched { run, backend, posture } => {
-                self.launch = Some(Ok(Launched { run, backend, posture: *posture }));
+            FromSupervisor::Launched { run, backend, posture, not_taken } => {
+                self.launch = Some(Ok(Launched { run, backend, posture: *posture, not_taken }));
                 self.turn(0, Phase::Running);
             }
             FromSupervisor::LaunchRefused(refusal) => {

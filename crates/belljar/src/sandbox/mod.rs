@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar_spec::wire::control::{RunStatus, StopReport};
-use belljar_spec::{BackendName, OsText, Posture, RunId};
+use belljar_spec::{BackendName, NotTaken, OsText, Posture, RunId};
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
 pub use builder::{RunOutput, SandboxBuilder};
@@ -44,6 +44,7 @@ enum Bonded {
     Owner {
         backend: BackendName,
         posture: Posture,
+        not_taken: Vec<NotTaken>,
     },
     Visitor,
 }
@@ -154,6 +155,15 @@ impl Sandbox {
         match &self.bonded {
             Bonded::Owner { backend, .. } => Some(*backend),
             Bonded::Visitor => None,
+        }
+    }
+
+    /// Backends that come before it in the operator's order, and why they were not taken. Nothing for a run
+    /// that was started elsewhere, whose record has it.
+    pub fn not_taken(&self) -> &[NotTaken] {
+        match &self.bonded {
+            Bonded::Owner { not_taken, .. } => not_taken,
+            Bonded::Visitor => &[],
         }
     }
 

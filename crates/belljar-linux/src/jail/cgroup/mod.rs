@@ -3,6 +3,7 @@
 //! Only what a run needs: memory, processor time, number of processes. Every value is read back
 //! after it was set; a value that does not read back is not held.
 
+pub(crate) mod observed;
 mod scope;
 mod v1;
 mod v2;

@@ -199,7 +199,8 @@ impl Server {
         };
         let posture = posture.unwrap_or_else(|| Posture::nothing_held("a fake isolates nothing"));
         let (backend, posture) = (BackendName::Jail, Box::new(posture));
-        self.mux.send(&FromSupervisor::Launched { run, backend, posture })?;
+        let not_taken = Vec::new();
+        self.mux.send(&FromSupervisor::Launched { run, backend, posture, not_taken })?;
         if request.spec.command.is_empty() {
             return Ok(());
         }

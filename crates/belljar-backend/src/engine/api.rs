@@ -1,0 +1,234 @@
+//! Requests to an engine, each bounded in time: a daemon that hangs is a daemon that is not there.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
+use tokio::runtime::Runtime;
+
+use super::dial;
+use super::endpoint::Endpoint;
+use super::ssh::Ssh;
+use super::transport::{Head, Transport};
+
+/// Docker 20.10 and Podman 4. Older ones would pass over parts of what they are asked for.
+const OLDEST_API: (u32, u32) = (1, 41);
+const OLDEST_PODMAN: u32 = 4;
+
+/// For what an engine answers from memory.
+pub(crate) const QUICK: Duration = Duration::from_secs(5);
+/// For what makes or takes away a container, on a machine under heavy load too.
+pub(crate) const SLOW: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("cannot {what}: {message}")]
+    Refused { what: &'static str, status: u16, message: String },
+    #[error("cannot {what}: {endpoint} did not answer within {seconds} seconds")]
+    Silent { what: &'static str, endpoint: String, seconds: u64 },
+    #[error("the engine at {endpoint} is {found}, and at least {needed} is needed")]
+    TooOld { endpoint: String, found: String, needed: String },
+    #[error("cannot {what}: {endpoint} cannot be reached")]
+    Unreachable {
+        what: &'static str,
+        endpoint: String,
+        #[source]
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl ApiError {
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+
+    /// Another answer may come in a moment: something else is being done to the same thing.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Refused { status: 409 | 500.., .. })
+    }
+}
+
+/// One engine, spoken to.
+#[derive(Debug)]
+pub(crate) struct Api {
+    runtime: Runtime,
+    pub(crate) docker: Docker,
+    pub(crate) endpoint: Endpoint,
+    /// The version that both sides speak.
+    pub(crate) version: (u32, u32),
+    pub(crate) is_podman: bool,
+    /// Its version, if it is one.
+    pub(crate) podman: Option<String>,
+    transport: Transport,
+    /// What the containers' channels go through.
+    lines: Mutex<Vec<Ssh>>,
+}
+
+impl Api {
+    pub(crate) fn connect(endpoint: &Endpoint) -> Result<Arc<Self>, ApiError> {
+        Self::connect_until(endpoint, Instant::now() + QUICK)
+    }
+
+    pub(crate) fn connect_until(
+        endpoint: &Endpoint,
+        until: Instant,
+    ) -> Result<Arc<Self>, ApiError> {
+        let unreachable = |error: Box<dyn std::error::Error + Send + Sync>| ApiError::Unreachable {
+            what: "reach the engine",
+            endpoint: endpoint.to_string(),
+            error,
+        };
+        // No thread: everything is done while somebody waits for it.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| unreachable(error.into()))?;
+        let transport = Transport::new(endpoint);
+        let mut api = Self {
+            runtime,
+            docker: transport
+                .client(API_DEFAULT_VERSION)
+                .map_err(|error| unreachable(error.into()))?,
+            endpoint: endpoint.clone(),
+            version: (1, 0),
+            is_podman: false,
+            podman: None,
+            transport,
+            lines: Mutex::new(Vec::new()),
+        };
+        // Not its version: Podman asks the system's package manager before it answers that.
+        api.wait_until("ask the engine for its version", until, api.docker.ping())?;
+        let head = api.transport.head();
+        api.negotiate(&head)?;
+        let version = ClientVersion {
+            major_version: api.version.0 as usize,
+            minor_version: api.version.1 as usize,
+        };
+        api.docker = api.transport.client(&version).map_err(|error| unreachable(error.into()))?;
+        api.transport.speak(api.version);
+        Ok(Arc::new(api))
+    }
+
+    /// The newest version that both know.
+    fn negotiate(&mut self, about: &Head) -> Result<(), ApiError> {
+        let too_old = |found: String, needed: String| ApiError::TooOld {
+            endpoint: self.endpoint.to_string(),
+            found,
+            needed,
+        };
+        let ours = API_DEFAULT_VERSION;
+        let ours = (ours.major_version as u32, ours.minor_version as u32);
+        let theirs = about.api.as_deref().and_then(two_numbers).unwrap_or((0, 0));
+        let podman = about.libpod.as_deref().and_then(two_numbers);
+        if let Some((major, minor)) = podman.filter(|(major, _)| *major < OLDEST_PODMAN) {
+            let needed = format!("version {OLDEST_PODMAN}");
+            return Err(too_old(format!("Podman {major}.{minor}"), needed));
+        }
+        let (major, minor) = OLDEST_API;
+        if podman.is_none() && theirs < OLDEST_API {
+            let found = format!("one of API version {}.{}", theirs.0, theirs.1);
+            return Err(too_old(found, format!("{major}.{minor}")));
+        }
+        self.version = theirs.min(ours);
+        self.podman = about.libpod.clone();
+        self.is_podman = podman.is_some();
+        Ok(())
+    }
+
+    /// Takes over a connection for a container's standard streams. What it goes through lives as long
+    /// as this.
+    pub(crate) fn attach(&self, container: &str) -> io::Result<OwnedFd> {
+        let (stream, ssh) = dial::attach(&self.endpoint, self.version, container)?;
+        if let (Ok(mut lines), Some(ssh)) = (self.lines.lock(), ssh) {
+            lines.push(ssh);
+        }
+        Ok(stream)
+    }
+
+    /// Nothing is asked for a while: no connection is kept for it.
+    pub(crate) fn hang_up(&self) {
+        self.transport.hang_up();
+        self.wait_for(async {
+            for _ in 0..4 {
+                tokio::task::yield_now().await; // the connection sees it, and ends
+            }
+        });
+    }
+
+    /// Waits for an answer, and no longer than to this moment.
+    pub(crate) fn wait_until<T>(
+        &self,
+        what: &'static str,
+        until: Instant,
+        request: impl Future<Output = Result<T, bollard::errors::Error>>,
+    ) -> Result<T, ApiError> {
+        let left = until.saturating_duration_since(Instant::now());
+        match self.runtime.block_on(async { tokio::time::timeout(left, request).await }) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.explain(what, error, QUICK)),
+            Err(_) => Err(self.silent(what, QUICK)),
+        }
+    }
+
+    /// Waits for an answer, and no longer than this.
+    pub(crate) fn wait<T>(
+        &self,
+        what: &'static str,
+        within: Duration,
+        request: impl Future<Output = Result<T, bollard::errors::Error>>,
+    ) -> Result<T, ApiError> {
+        let bounded = async { tokio::time::timeout(within, request).await };
+        match self.runtime.block_on(bounded) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.explain(what, error, within)),
+            Err(_) => Err(self.silent(what, within)),
+        }
+    }
+
+    /// For requests that take as long as they take.
+    pub(crate) fn wait_for<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    pub(crate) fn explain(
+        &self,
+        what: &'static str,
+        error: bollard::errors::Error,
+        within: Duration,
+    ) -> ApiError {
+        use bollard::errors::Error;
+        match error {
+            Error::DockerResponseServerError { status_code, message } => {
+                let message = match message.trim() {
+                    "" => format!("the answer is {status_code}, without a reason"),
+                    told => told.to_owned(),
+                };
+                ApiError::Refused { what, status: status_code, message }
+            }
+            Error::DockerStreamError { error } => {
+                ApiError::Refused { what, status: 500, message: error.trim().to_owned() }
+            }
+            Error::RequestTimeoutError => self.silent(what, within),
+            Error::IOError { err } => {
+                let endpoint = self.endpoint.to_string();
+                ApiError::Unreachable { what, endpoint, error: Box::new(err) }
+            }
+            other => {
+                let endpoint = self.endpoint.to_string();
+                ApiError::Unreachable { what, endpoint, error: Box::new(other) }
+            }
+        }
+    }
+
+    fn silent(&self, what: &'static str, within: Duration) -> ApiError {
+        ApiError::Silent { what, endpoint: self.endpoint.to_string(), seconds: within.as_secs() }
+    }
+}
+
+/// The first two numbers of a version.
+fn two_numbers(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u32>().ok());
+    Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+}

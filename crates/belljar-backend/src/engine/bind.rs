@@ -1,0 +1,232 @@
+//! Pins everything a container is made of.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use belljar_linux::staging::{self, Offer, Staged};
+use belljar_spec::{
+    Clause, Expectation, ExpectedKernel, ExpectedMount, MountKind, OsText, Place, Plan, Reach,
+    ToleratedMount,
+};
+use bollard::models::ContainerCreateBody;
+
+use super::api::Api;
+use super::body::{self, INIT_DIRECTORY, INIT_INSIDE, Parts};
+use super::executable;
+use super::note::Note;
+use super::plan::RUN;
+use super::posture::is_gvisor;
+use crate::backend::{BindError, Bound, BoundInner, EngineFacts};
+
+/// Ready to be made.
+#[derive(Debug)]
+pub struct BoundContainer {
+    pub(super) api: Arc<Api>,
+    pub(super) engine: EngineFacts,
+    pub(super) note: Note,
+    pub(super) body: ContainerCreateBody,
+    pub(super) staged: Staged,
+    pub(super) plan: Plan,
+    pub(super) directory: PathBuf,
+    /// What has to be copied in, where the engine's machine cannot bind it.
+    pub(super) upload: Option<PathBuf>,
+}
+
+pub(super) fn bind(
+    api: &Arc<Api>,
+    engine: &EngineFacts,
+    plan: &Plan,
+    place: &Place,
+) -> Result<Bound, BindError> {
+    let boxed = |error: Box<dyn std::error::Error + Send + Sync>| BindError(error);
+    let files = place.directory.join("given");
+    std::fs::create_dir_all(&files).map_err(|error| boxed(error.into()))?;
+    let bound = belljar_linux::jail::bind(plan, place).map_err(|error| boxed(error.into()))?;
+    let mut staged = match engine.is_local {
+        true => staging::stage(bound, &place.run, &files).map_err(|error| boxed(error.into()))?,
+        false => staging::nothing(bound),
+    };
+    let executable = executable::copy_in(&place.bin).map_err(|error| boxed(error.into()))?;
+    let init = Offer {
+        source: executable.clone(),
+        target: PathBuf::from(INIT_INSIDE),
+        read_only: true,
+        with_submounts: false,
+    };
+    if engine.is_local {
+        staged.add_file(init).map_err(|error| boxed(error.into()))?;
+    }
+    let profile = profile_file(&place.bin).map_err(|error| boxed(error.into()))?;
+    let note = Note {
+        engine: api.endpoint.clone(),
+        container: format!("belljar-{}", place.run),
+        owner: place.owner.clone(),
+        nonce: nonce().map_err(|error| boxed(error.into()))?,
+    };
+    let body = body::body(&Parts {
+        plan,
+        engine,
+        run: &place.run,
+        note: &note,
+        user: staged.user,
+        offers: &staged.offers,
+        profile: &profile,
+    })
+    .map_err(|error| boxed(error.into()))?;
+    Ok(Bound {
+        expectation: expectation(plan, engine, &staged),
+        posture: staged.posture.clone(),
+        writable_trees: staged.writable_trees.clone(),
+        inner: BoundInner::Engine(Box::new(BoundContainer {
+            api: Arc::clone(api),
+            engine: engine.clone(),
+            note,
+            body,
+            staged,
+            plan: plan.clone(),
+            directory: place.directory.clone(),
+            upload: (!engine.is_local).then_some(executable),
+        })),
+    })
+}
+
+/// Podman reads the list of system calls from a file.
+fn profile_file(bin: &std::path::Path) -> std::io::Result<PathBuf> {
+    let content = belljar_linux::filter::ENGINE_PROFILE;
+    let name = blake3::hash(content.as_bytes()).to_hex();
+    let path = bin.join(format!("{}.seccomp.json", &name[..32]));
+    if std::fs::read(&path).is_ok_and(|found| found == content.as_bytes()) {
+        return Ok(path);
+    }
+    let temporary = bin.join(format!("seccomp.{}", std::process::id()));
+    std::fs::write(&temporary, content)?;
+    std::fs::rename(temporary, &path)?;
+    Ok(path)
+}
+
+fn nonce() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if filled < bytes.len() {
+        return Err(std::io::Error::other("no random bytes are to be had"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectation {
+    let gvisor = is_gvisor(plan.oci_runtime.as_deref());
+    let made = |target: &OsText, fstype: Option<&str>, read_only| ExpectedMount {
+        target: target.clone(),
+        identity: None,
+        fstype: fstype.map(str::to_owned),
+        read_only,
+        devices: true,
+        suid: true,
+    };
+    let mut mounts = vec![made(&OsText::from("/"), None, true)];
+    if !gvisor {
+        mounts.push(made(&OsText::from("/sys"), Some("tmpfs"), true)); // nothing of the host's in it
+        mounts.push(made(&OsText::from("/proc/sys"), Some("proc"), true));
+    }
+    if !engine.is_local {
+        // The executable was copied into it, as root's; it is not among what the command can write.
+        mounts.push(made(&OsText::from(INIT_DIRECTORY), None, engine.is_podman));
+    }
+    // There a runtime may let the image's own directory decide who may write.
+    let is_the_images = |target: &OsText| {
+        let mut volumes = plan.image.iter().flat_map(|image| &image.volumes);
+        target.as_path() == Path::new(RUN)
+            || volumes.any(|volume| *target == volume.as_str().into())
+    };
+    let mut writable = Vec::new();
+    for mount in &plan.mounts {
+        match &mount.what {
+            MountKind::Tmpfs { .. } => {
+                mounts.push(made(&mount.target, Some("tmpfs"), false));
+                if !is_the_images(&mount.target) {
+                    writable.push(mount.target.clone());
+                }
+            }
+            MountKind::Bind { tree: belljar_spec::Tree::Own, .. } => {
+                writable.push(mount.target.clone());
+            }
+            _ => {}
+        }
+    }
+    // gVisor has inodes of its own and shows no mount within a mount; root's stage is what holds there.
+    let is_offered =
+        |mount: &&ExpectedMount| staged.offers.iter().any(|o| o.target == mount.target.as_path());
+    if gvisor {
+        let offered = staged.expected.iter().filter(is_offered).cloned();
+        mounts.extend(offered.map(|mount| ExpectedMount { identity: None, ..mount }));
+    } else {
+        mounts.extend(staged.expected.iter().cloned());
+    }
+    Expectation {
+        user: staged.user,
+        uid_map: None,
+        gid_map: None,
+        kernel: match plan.posture.get(Clause::KernelSeparate).is_enforced() && engine.is_local {
+            true => ExpectedKernel::OtherThan(belljar_linux::kernel()),
+            false => ExpectedKernel::Any,
+        },
+        groups: Vec::new(),
+        mounts,
+        tolerated: tolerated(plan, engine),
+        // The engine's list and the command's own.
+        seccomp_filters: if gvisor { 0 } else { 2 },
+        landlock: match (engine.is_local, gvisor) {
+            (true, false) => belljar_linux::init::landlock_version(),
+            _ => 0,
+        },
+        rlimits: plan.rlimits.iter().map(|limit| (limit.name.clone(), limit.value)).collect(),
+        environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
+        writable,
+    }
+}
+
+/// What engines cover in `/proc` by themselves.
+const ALSO_MASKED: &[&str] = &["/proc/timer_stats", "/proc/timer_list", "/proc/interrupts"];
+
+/// What engines put into every container, place by place. What lies below `/sys` is covered.
+fn tolerated(plan: &Plan, engine: &EngineFacts) -> Vec<ToleratedMount> {
+    let place = |target: &str, fstypes: &[&str], read_only| ToleratedMount {
+        target: OsText::from(target),
+        reach: Reach::Exactly,
+        fstypes: fstypes.iter().map(|name| (*name).to_owned()).collect(),
+        read_only,
+    };
+    let mut all = vec![
+        place("/proc", &["proc"], false),
+        place("/dev", &["tmpfs"], false),
+        place("/dev/pts", &["devpts"], false),
+        place("/dev/shm", &["tmpfs"], false),
+        place("/dev/mqueue", &["mqueue"], false),
+        place("/etc/hostname", &[], true),
+        ToleratedMount {
+            reach: Reach::AndBelow,
+            ..place("/sys", &["sysfs", "tmpfs", "cgroup", "cgroup2"], false)
+        },
+    ];
+    for mount in &plan.mounts {
+        if let MountKind::Dev { nodes, .. } = &mount.what {
+            // A rootless engine binds what it may not make.
+            let nodes = nodes.iter().map(|node| format!("/dev/{node}"));
+            all.extend(nodes.map(|node| place(&node, &["devtmpfs", "tmpfs"], false)));
+        }
+        if let MountKind::Proc { read_only, masked } = &mount.what {
+            all.extend(read_only.iter().map(|path| place(path, &["proc"], true)));
+            let masked = masked.iter().map(String::as_str).chain(ALSO_MASKED.iter().copied());
+            all.extend(masked.map(|path| place(path, &["tmpfs", "devtmpfs"], false)));
+        }
+    }
+    if engine.is_podman {
+        all.push(place("/run/.containerenv", &[], true));
+    }
+    if !engine.is_local {
+        // Nothing of ours is put over them there.
+        let files = ["/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group"];
+        all.extend(files.map(|file| place(file, &[], true)));
+    }
+    all
+}

@@ -1,0 +1,339 @@
+//! A container that was made: started, watched from outside, taken away.
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use belljar_linux::jail::identity::HostIdentity;
+use belljar_linux::outside::{Init, NotHeld};
+use belljar_spec::{Clause, Limits, Posture, Usage};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, EventsOptionsBuilder, RemoveContainerOptionsBuilder,
+    StartContainerOptions,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::api::{Api, ApiError, QUICK, SLOW};
+use super::bind::BoundContainer;
+use super::posture::is_gvisor;
+use super::upload::UploadError;
+use crate::backend::{CommandStreams, InitChannel, Started, StartedInner, Wrapping};
+
+/// How long PID 1 lives on when it hears nothing. An engine can hold its input open after the launcher,
+/// or the engine itself, has died.
+const LEASE: Duration = Duration::from_secs(120);
+const LEASE_FAR: Duration = Duration::from_secs(300);
+/// From the kill to the end.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Upload(#[from] UploadError),
+    #[error("cannot write down which container belongs to the run")]
+    Note(#[source] std::io::Error),
+    #[error("cannot take over the container's streams")]
+    Attach(#[source] std::io::Error),
+    #[error("cannot take the run's mounts off the host")]
+    Stage(#[source] std::io::Error),
+    #[error("{error}; and the container could not be removed: {cleanup}")]
+    AndCleanup {
+        #[source]
+        error: Box<ContainerError>,
+        cleanup: ApiError,
+    },
+    #[error(
+        "the container's first process cannot be found on this host, so its limits cannot be read back"
+    )]
+    Unseen,
+    #[error("the engine does not hold a limit")]
+    Limit(#[source] NotHeld),
+    #[error("the container ended before it had answered: {0}")]
+    Ended(String),
+}
+
+impl ContainerError {
+    /// Something of the run may still be there: the next command has to look.
+    pub fn may_have_left_something(&self) -> bool {
+        matches!(self, Self::AndCleanup { .. } | Self::Stage(_))
+    }
+}
+
+/// One container of ours.
+#[derive(Debug)]
+pub struct Container {
+    api: Arc<Api>,
+    name: String,
+    init: Option<Init>,
+    /// Keeps the run's uids taken.
+    _identity: HostIdentity,
+    limits: Limits,
+    begun_at: SystemTime,
+    /// PID 1 was gone before anybody here ended it.
+    died_by_itself: bool,
+    killed: bool,
+    usage: Usage,
+    pids_peak: u64,
+    oom_kills: u64,
+    gone: bool,
+}
+
+pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
+    let BoundContainer { api, engine, note, body, mut staged, plan, directory, upload } = bound;
+    note.write(&directory).map_err(ContainerError::Note)?; // before there is anything to be found
+    let options = CreateContainerOptionsBuilder::new().name(&note.container).build();
+    let begun_at = SystemTime::now();
+    let making = api.docker.create_container(Some(options), body);
+    let made = match api.wait("make the container", SLOW, making) {
+        Ok(made) => made,
+        Err(error @ ApiError::Refused { .. }) => return Err(error.into()),
+        // It may have been made all the same, and nobody said so.
+        Err(error) => return Err(unsure(&api, &note.container, error)),
+    };
+    let begun = begin(&api, &made.id, upload.as_deref());
+    api.hang_up(); // the next question comes at the run's end
+    // The engine has its own copies of the mounts now, or never will.
+    let identity = staged.strike().map_err(ContainerError::Stage);
+    let (channel, pid) = match begun {
+        Ok(begun) => begun,
+        Err(error) => return Err(and_remove(&api, &made.id, error)),
+    };
+    let identity = match identity {
+        Ok(identity) => identity,
+        Err(error) => return Err(and_remove(&api, &made.id, error)),
+    };
+    let sees_processes = engine.is_local && !is_gvisor(plan.oci_runtime.as_deref());
+    // Without it the end is seen on the channel only.
+    let init = pid.filter(|_| engine.is_local).and_then(|pid| Init::find(pid, &made.id).ok());
+    let lease = if engine.is_local { LEASE } else { LEASE_FAR };
+    Ok(Started {
+        channel: Some(InitChannel {
+            fd: channel,
+            wrapping: Wrapping::EnginePackets,
+            lease: Some(super::lease_for_tests().unwrap_or(lease).min(lease)),
+        }),
+        streams: CommandStreams::OverChannel,
+        stdin: None,
+        stdout: None,
+        stderr: None,
+        init_pid: init.as_ref().filter(|_| sees_processes).map(Init::pid),
+        command_uid: engine.is_local.then_some(staged.user.uid),
+        inner: StartedInner::Engine(Box::new(Container {
+            api,
+            name: made.id,
+            init,
+            _identity: identity,
+            limits: held(&plan.limits, &plan.posture),
+            begun_at,
+            died_by_itself: false,
+            killed: false,
+            usage: Usage::default(),
+            pids_peak: 0,
+            oom_kills: 0,
+            gone: false,
+        })),
+    })
+}
+
+/// Only what the posture calls enforced has to read back.
+fn held(limits: &Limits, posture: &Posture) -> Limits {
+    let by_group = |clause: Clause| {
+        let enforcement = posture.get(clause);
+        enforcement.is_enforced() && enforcement.reason().contains("control group")
+    };
+    Limits {
+        memory: limits.memory.filter(|_| by_group(Clause::LimitMemory)),
+        millicpus: limits.millicpus.filter(|_| by_group(Clause::LimitCpu)),
+        pids: limits.pids.filter(|_| by_group(Clause::LimitPids)),
+        ..limits.clone()
+    }
+}
+
+/// Attached before it is started, so that nothing is missed.
+fn begin(
+    api: &Api,
+    id: &str,
+    upload: Option<&Path>,
+) -> Result<(OwnedFd, Option<i32>), ContainerError> {
+    if let Some(executable) = upload {
+        super::upload::init(api, id, executable)?;
+    }
+    let channel = api.attach(id).map_err(ContainerError::Attach)?;
+    let start = api.docker.start_container(id, None::<StartContainerOptions>);
+    api.wait("start the container", SLOW, start)?;
+    let inspect = api.docker.inspect_container(id, None);
+    // One that has ended already tells on its channel why.
+    let found = match api.wait("look at the container", QUICK, inspect) {
+        Err(error) if error.is_not_found() => return Ok((channel, None)),
+        found => found?,
+    };
+    let pid = found.state.and_then(|state| state.pid).filter(|pid| *pid > 0);
+    Ok((channel, pid.and_then(|pid| i32::try_from(pid).ok())))
+}
+
+/// An engine that did not answer may still make the container.
+fn unsure(api: &Api, name: &str, error: ApiError) -> ContainerError {
+    let cleanup = remove(api, name).err();
+    let cleanup = cleanup.unwrap_or(ApiError::Silent {
+        what: "make sure that no container was made",
+        endpoint: api.endpoint.to_string(),
+        seconds: SLOW.as_secs(),
+    });
+    ContainerError::AndCleanup { error: Box::new(error.into()), cleanup }
+}
+
+fn and_remove(api: &Api, id: &str, error: ContainerError) -> ContainerError {
+    match remove(api, id) {
+        Ok(()) => error,
+        Err(cleanup) => ContainerError::AndCleanup { error: Box::new(error), cleanup },
+    }
+}
+
+/// Until the engine no longer knows it. One that is gone is a success.
+pub(super) fn remove(api: &Api, id: &str) -> Result<(), ApiError> {
+    let until = Instant::now() + GONE_WITHIN;
+    loop {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        let removing = api.docker.remove_container(id, Some(options));
+        match api.wait("remove the container", GONE_WITHIN, removing) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_not_found() => return Ok(()),
+            // It is being removed already, or just ends.
+            Err(error) if error.may_pass() && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Container {
+    /// Ends everything inside. Directly where this user may, else by the engine.
+    pub(crate) fn kill(&mut self) {
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.died_by_itself |= !self.killed
+            && self.end().is_some_and(|end| {
+                poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+            });
+        self.killed = true;
+        if self.gone || self.init.as_ref().is_some_and(|init| init.kill().is_ok()) {
+            return;
+        }
+        // What fails here is said when the container is to be removed.
+        let killing = self.api.docker.kill_container(&self.name, None);
+        let _ = self.api.wait("end the container", QUICK, killing);
+    }
+
+    pub(crate) fn reap(&mut self) {
+        self.wait_for_end();
+        // With PID 1 its groups went away, and what they had counted.
+        if self.died_by_itself && self.oom_kills == 0 && self.limits.memory.is_some() {
+            self.oom_kills = self.oom_events();
+        }
+    }
+
+    /// What the engine saw.
+    fn oom_events(&self) -> u64 {
+        use futures_util::StreamExt;
+        let seconds = |at: SystemTime| {
+            at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs().to_string()
+        };
+        let filters = HashMap::from([
+            ("container", vec![self.name.clone()]),
+            ("event", vec!["oom".to_owned()]),
+        ]);
+        let options = EventsOptionsBuilder::new()
+            .since(&seconds(self.begun_at))
+            .until(&seconds(SystemTime::now() + Duration::from_secs(1)))
+            .filters(&filters)
+            .build();
+        let events = self.api.docker.events(Some(options));
+        let counted = async { Ok(events.filter(|e| std::future::ready(e.is_ok())).count().await) };
+        // Without an answer it stays unknown.
+        self.api.wait("ask what happened", QUICK, counted).unwrap_or(0) as u64
+    }
+
+    fn wait_for_end(&self) {
+        let Some(end) = self.end() else { return };
+        let until = Instant::now() + ENDS_WITHIN;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = rustix::time::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return,
+            }
+        }
+    }
+
+    pub(crate) fn destroy(&mut self) -> Result<(), ContainerError> {
+        if !self.gone {
+            self.kill();
+            remove(&self.api, &self.name)?;
+            self.gone = true;
+        }
+        Ok(())
+    }
+
+    /// The sandbox has attested: what the engine was to hold is looked at.
+    pub(crate) fn settle(&mut self) -> Result<(), ContainerError> {
+        let Limits { memory, millicpus, pids, .. } = self.limits;
+        match &self.init {
+            Some(init) => init.check_limits(&self.limits).map_err(ContainerError::Limit),
+            None if (memory, millicpus, pids) == (None, None, None) => Ok(()),
+            None => Err(ContainerError::Unseen),
+        }
+    }
+
+    pub(crate) fn sample(&mut self) {
+        let Some(init) = &self.init else { return };
+        let mut now = Usage::default();
+        init.usage(&mut now);
+        // When the groups are gone, what was seen last stands.
+        self.usage.cpu_ms = now.cpu_ms.or(self.usage.cpu_ms);
+        self.usage.memory_peak = now.memory_peak.or(self.usage.memory_peak);
+        self.usage.written = now.written.or(self.usage.written);
+        self.pids_peak = self.pids_peak.max(now.pids_peak.or(init.processes()).unwrap_or(0));
+        self.oom_kills = self.oom_kills.max(init.oom_kills());
+    }
+
+    pub(crate) fn usage(&self, usage: &mut Usage) {
+        usage.cpu_ms = self.usage.cpu_ms;
+        usage.memory_peak = self.usage.memory_peak;
+        usage.written = self.usage.written;
+        usage.pids_peak = (self.pids_peak > 0).then_some(self.pids_peak);
+    }
+
+    pub(crate) fn oom_kills(&self) -> u64 {
+        self.oom_kills
+    }
+
+    pub(crate) fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.init.as_ref().map(Init::end)
+    }
+
+    /// PID 1 says it, in its turn: what the host sees may be ahead of what the channel still carries.
+    pub(crate) fn is_quiet(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn set_up_failure(&self) -> ContainerError {
+        let inspect = self.api.docker.inspect_container(&self.name, None);
+        let told = match self.api.wait("look at the container", QUICK, inspect) {
+            Ok(found) => found.state.map(|state| {
+                let code = state.exit_code.unwrap_or_default();
+                format!("exit code {code} {}", state.error.unwrap_or_default())
+            }),
+            Err(error) => Some(error.to_string()),
+        };
+        ContainerError::Ended(told.unwrap_or_default().trim().to_owned())
+    }
+}

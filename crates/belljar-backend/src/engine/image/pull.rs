@@ -1,0 +1,87 @@
+//! Has an engine fetch an image, and tells how far it is.
+
+use std::time::Duration;
+
+use bollard::query_parameters::CreateImageOptionsBuilder;
+use bollard::{BollardRequest, Docker};
+use futures_util::StreamExt;
+
+use super::credentials::{Lookup, Places, look_up};
+use super::failure;
+use super::layers::Layers;
+use super::reference::Reference;
+use crate::backend::{ImageError, PullProgress};
+use crate::engine::api::Api;
+
+/// A pull takes as long as it takes; an engine that says nothing for so long has given up.
+const SILENT: Duration = Duration::from_secs(600);
+
+pub(super) fn pull(
+    api: &Api,
+    reference: &Reference,
+    places: &Places,
+    watcher: &dyn PullProgress,
+) -> Result<(), ImageError> {
+    let Lookup { credentials, trouble } = look_up(reference, places);
+    // Without a version Docker would fetch every tag there is.
+    let options = CreateImageOptionsBuilder::new()
+        .from_image(&reference.repository())
+        .tag(reference.version())
+        .build();
+    let sent = credentials.as_ref().map(|found| found.for_engine(reference.registry()));
+    let docker = with_readable_credentials(&api.docker);
+    let failed = |message: String| {
+        let message = match &credentials {
+            Some(credentials) => credentials.cover(message),
+            None => message,
+        };
+        failure::of_pull(api, reference, &message, trouble.as_deref())
+    };
+    api.wait_for(async {
+        let mut told = docker.create_image(Some(options), None, sent);
+        let mut layers = Layers::default();
+        loop {
+            let line = match tokio::time::timeout(SILENT, told.next()).await {
+                Err(_) => return Err(failed("the engine said nothing for 10 minutes".to_owned())),
+                Ok(None) => return Ok(()),
+                Ok(Some(Err(error))) => return Err(failed(message(error))),
+                Ok(Some(Ok(line))) => line,
+            };
+            let (id, status) = (line.id.as_deref(), line.status.as_deref());
+            if let Some((bytes, of)) = layers.told(id, status, line.progress_detail.as_ref()) {
+                watcher.fetched(&reference.to_string(), bytes, of);
+            }
+        }
+    })
+}
+
+/// The engine's own words, where it said any.
+pub(super) fn message(error: bollard::errors::Error) -> String {
+    use bollard::errors::Error;
+    match error {
+        Error::DockerResponseServerError { message, .. } => message,
+        Error::DockerStreamError { error } => error,
+        other => belljar_linux::chain(&other),
+    }
+}
+
+/// Engines read the headers with credentials in the alphabet for addresses, and the client writes them in
+/// the other one: a password with `~` or `?` in the wrong place would count as none at all.
+pub(super) fn with_readable_credentials(docker: &Docker) -> Docker {
+    docker.clone().with_request_modifier(|mut request: BollardRequest| {
+        for name in ["x-registry-auth", "x-registry-config"] {
+            if let Some(value) = request.headers_mut().get_mut(name) {
+                let text = value.as_bytes().iter().map(|byte| match byte {
+                    b'+' => '-',
+                    b'/' => '_',
+                    other => char::from(*other),
+                });
+                if let Ok(mut other) = text.collect::<String>().try_into() {
+                    std::mem::swap(value, &mut other);
+                    value.set_sensitive(true);
+                }
+            }
+        }
+        request
+    })
+}

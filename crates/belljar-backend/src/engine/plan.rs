@@ -1,0 +1,194 @@
+//! From a run's specification to a container. No I/O: the same input gives the same plan.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use belljar_spec::{
+    AccountsFile, BackendName, CommandPlan, HostUid, Identity, MountKind, Namespace, OsText,
+    PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs, User,
+};
+
+use super::environment::merge;
+use super::posture::posture;
+use crate::backend::{Capabilities, EngineFacts, ImageFacts, PlanError};
+use crate::planning::{
+    DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, SHM_SIZE, TMP_SIZE, command, given,
+    owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs, tools,
+};
+
+/// The host's hardware and control groups: the jail has none of it either.
+const MASKED: &[&str] = &["/sys", "/proc/timer_list", "/proc/interrupts"];
+/// Sockets and pid files; Podman would put one without a size there.
+pub(super) const RUN: &str = "/run";
+const RUN_SIZE: u64 = 64 << 20;
+/// What a volume of the image becomes: gone with the container.
+const VOLUME_SIZE: u64 = 1 << 30;
+
+pub(super) fn plan(
+    backend: BackendName,
+    spec: &RunSpec,
+    capabilities: &Capabilities,
+) -> Result<Plan, PlanError> {
+    refuse_what_is_not_there(spec, backend)?;
+    let unsupported =
+        |what: &str, why: String| PlanError::Unsupported { backend, what: what.to_owned(), why };
+    let (Some(engine), Some(image)) = (&capabilities.engine, &capabilities.image) else {
+        return Err(unsupported("a plan", "the engine was not asked about itself".to_owned()));
+    };
+    if let Rootfs::Directory { .. } = spec.rootfs {
+        let why = "an engine starts from an image: --image NAME".to_owned();
+        return Err(unsupported("a directory as the root", why));
+    }
+    if engine.is_local && spec.user != User::default() {
+        let why =
+            "a container's user is one of the host's, chosen so that your files keep their owner";
+        return Err(unsupported("another user inside", why.to_owned()));
+    }
+    if let Some(runtime) = spec.oci_runtime.as_ref().filter(|_| engine.is_podman) {
+        // Tried: it takes the name, and starts the container with its default all the same.
+        let why = "Podman's API has no choice of a runtime; name it in containers.conf".to_owned();
+        return Err(unsupported(&format!("the runtime \"{runtime}\""), why));
+    }
+    if let Some(runtime) = spec.oci_runtime.as_ref().filter(|name| !engine.runtimes.contains(name))
+    {
+        let known = engine.runtimes.join(", ");
+        let why = format!("the engine has no such runtime; it has {known}");
+        return Err(unsupported(&format!("the runtime \"{runtime}\""), why));
+    }
+    if let Some(what) = mounts_of_the_host(spec).filter(|_| !engine.is_local) {
+        let why =
+            "the engine is on another machine, which does not have it; use --workspace none, and belljar cp".to_owned();
+        return Err(unsupported(&what, why));
+    }
+    let image = &ImageFacts { volumes: volumes(image), ..image.clone() };
+    if let Some((volume, tree)) = volume_in_a_tree(spec, image) {
+        let why =
+            format!("it lies in {tree}, and nothing of an image's is made in a tree of the host");
+        return Err(unsupported(&format!("the image's volume {volume}"), why));
+    }
+    Ok(Plan {
+        v: PLAN_VERSION,
+        backend,
+        hostname: HOSTNAME.to_owned(),
+        pod: Vec::new(),
+        sandbox: vec![
+            Namespace::Network,
+            Namespace::Mount,
+            Namespace::Pid,
+            Namespace::Ipc,
+            Namespace::Uts,
+        ],
+        identity: Identity { inside: spec.user, host: host_uid(capabilities, engine) },
+        mounts: mounts(spec, engine, image),
+        allow_source: spec.allow_source.clone(),
+        shielded: spec.manifest.iter().cloned().collect(),
+        limits: spec.limits.clone(),
+        cgroup: capabilities.cgroup,
+        rlimits: rlimits(spec, capabilities, engine),
+        filter: "command".to_owned(),
+        command: CommandPlan { env: environment(spec, image), ..command(spec) },
+        image: Some(PlannedImage {
+            name: image.name.clone(),
+            id: image.id.clone(),
+            digest: image.digest.clone(),
+            env: image.env.iter().map(|(name, _)| name.clone()).collect(),
+            volumes: image.volumes.clone(),
+        }),
+        oci_runtime: spec.oci_runtime.clone(),
+        posture: posture(spec, capabilities, engine),
+    })
+}
+
+/// The image's volumes, each once and as a plain path.
+fn volumes(image: &ImageFacts) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for volume in &image.volumes {
+        let path = Path::new(volume);
+        let is_plain = path.is_absolute() && !path.components().any(|c| c == Component::ParentDir);
+        let plain: PathBuf = path.components().collect();
+        match plain.to_str() {
+            Some(plain) if is_plain && plain != "/" => all.push(plain.to_owned()),
+            _ => {} // the engine would not take it for one either
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn volume_in_a_tree(spec: &RunSpec, image: &ImageFacts) -> Option<(String, OsText)> {
+    let given = spec.workspace.iter().chain(&spec.mounts).map(|mount| &mount.target);
+    let home = OsText::from(HOME);
+    let trees: Vec<&OsText> = given.chain(&spec.tools).chain([&home]).collect();
+    image.volumes.iter().find_map(|volume| {
+        let path = Path::new(volume);
+        let tree =
+            trees.iter().find(|tree| path.starts_with(tree.as_path()) && path != tree.as_path());
+        tree.map(|tree| (volume.clone(), (*tree).clone()))
+    })
+}
+
+fn host_uid(capabilities: &Capabilities, engine: &EngineFacts) -> HostUid {
+    match (engine.is_local, capabilities.may_choose_uids) {
+        (false, _) => HostUid::AsInside,
+        (true, true) => HostUid::PerRun,
+        (true, false) => HostUid::Caller,
+    }
+}
+
+/// The first thing that the engine's machine would need of this one.
+fn mounts_of_the_host(spec: &RunSpec) -> Option<String> {
+    let trees = spec.workspace.iter().chain(&spec.mounts).map(|mount| &mount.source);
+    let mut all = trees.chain(&spec.tools);
+    all.next().map(|source| format!("a mount of {source}"))
+}
+
+fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<PlannedMount> {
+    let at = |target: &str, what| PlannedMount { target: OsText::from(target), what };
+    let memory = |target: &str, size| tmpfs(&Tmpfs { target: OsText::from(target), size });
+    let masked = PROC_MASKED.iter().chain(MASKED).map(|path| (*path).to_owned()).collect();
+    let mut mounts = vec![
+        at("/proc", MountKind::Proc { read_only: owned(PROC_READ_ONLY), masked }),
+        at("/dev", MountKind::Dev { nodes: owned(DEVICES), shm_size: SHM_SIZE }),
+        memory("/tmp", TMP_SIZE),
+        memory("/var/tmp", TMP_SIZE),
+        memory(RUN, RUN_SIZE),
+    ];
+    if engine.is_local {
+        let hosts = format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost\n");
+        let no_servers = "# No name server answers here.\n".to_owned();
+        mounts.extend([
+            at("/etc/passwd", MountKind::Accounts { file: AccountsFile::Passwd }),
+            at("/etc/group", MountKind::Accounts { file: AccountsFile::Group }),
+            at("/etc/hosts", MountKind::File { content: hosts }),
+            at("/etc/resolv.conf", MountKind::File { content: no_servers }),
+            run_home(),
+        ]);
+    } else {
+        mounts.push(memory(HOME, TMP_SIZE));
+    }
+    mounts.extend(tools(spec));
+    mounts.extend(given(spec));
+    // An image's volume would be a tree of the engine's that nobody named: it is memory instead.
+    for volume in &image.volumes {
+        let target = OsText::from(volume.as_str());
+        if mounts.iter().all(|mount| mount.target != target) {
+            mounts.push(memory(volume, VOLUME_SIZE));
+        }
+    }
+    mounts
+}
+
+fn rlimits(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) -> Vec<Rlimit> {
+    let mut limits = rlimits_of_all(capabilities);
+    if let (true, Some(pids)) = (engine.is_rootless && engine.is_podman, spec.limits.pids) {
+        // Counted in the container's own user namespace; elsewhere it would count the whole host.
+        limits.push(rlimit("nproc", u64::from(pids)));
+    }
+    limits
+}
+
+/// The run's own variables, and those of the image that change nothing about what programs load.
+fn environment(spec: &RunSpec, image: &ImageFacts) -> BTreeMap<String, OsText> {
+    merge(&spec.env, &image.env)
+}

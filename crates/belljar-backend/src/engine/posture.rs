@@ -1,0 +1,214 @@
+//! How a container holds each clause, in words.
+
+use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
+
+use crate::backend::{Capabilities, EngineFacts, Weakness};
+
+pub(super) fn is_gvisor(runtime: Option<&str>) -> bool {
+    runtime.is_some_and(belljar_spec::is_gvisor)
+}
+
+fn is_kata(runtime: Option<&str>) -> bool {
+    runtime.is_some_and(|name| name.contains("kata"))
+}
+
+pub(super) fn posture(
+    spec: &RunSpec,
+    capabilities: &Capabilities,
+    engine: &EngineFacts,
+) -> Posture {
+    let mut posture = Posture::nothing_held("the engine gave no answer");
+    let runtime = spec.oci_runtime.as_deref();
+    let gvisor = is_gvisor(runtime);
+    for (clause, how) in [
+        (
+            Clause::FsNosuid,
+            "the filter refuses the bits in every call that sets them; no-new-privileges",
+        ),
+        (Clause::NetSealed, "network none: loopback only; socket families by the filter"),
+        (Clause::ProcHidden, "the container's own pid namespace and /proc; PID 1 out of reach"),
+        (
+            Clause::ProcSyscalls,
+            "two allow-lists by seccomp: the engine's, and each command's own on top of it",
+        ),
+        (Clause::LimitTime, "by the launcher and by PID 1; the whole container ends"),
+        (Clause::LimitOutput, "counted outside by the launcher"),
+        (Clause::EnvClean, "environment and descriptors made anew, read back at the gate"),
+        (
+            Clause::LifeBound,
+            "PID 1 ends with the channel, at the latest when its lease does; the engine removes it",
+        ),
+        (Clause::AuditOutside, "record and channel outside; frames carry number and keyed mark"),
+    ] {
+        posture.set(clause, Enforcement::enforced(how));
+    }
+    if gvisor {
+        posture.set(
+            Clause::ProcSyscalls,
+            Enforcement::enforced("the command's allow-list by seccomp, inside gVisor"),
+        );
+    }
+    posture.set(Clause::FsMounts, mounts(capabilities, engine, gvisor));
+    posture.set(Clause::FsReadonly, read_only(capabilities));
+    posture.set(
+        Clause::FsSockets,
+        if gvisor && !engine.host_sockets.iter().any(|name| Some(name.as_str()) == runtime) {
+            Enforcement::enforced("gVisor connects to no socket of the host")
+        } else {
+            sockets(spec, capabilities)
+        },
+    );
+    let landlock = match (capabilities.landlock, gvisor) {
+        (0, _) => "",
+        (_, true) => "; gVisor has no Landlock",
+        (_, false) => "; Landlock on top",
+    };
+    posture.set(
+        Clause::ProcUnprivileged,
+        Enforcement::enforced(format!(
+            "not root, no capabilities, no-new-privileges{landlock}{}",
+            if engine.selinux {
+                "; without SELinux, whose labels a user's tree does not have"
+            } else {
+                ""
+            },
+        )),
+    );
+    posture.set(Clause::IdUnique, id_unique(capabilities));
+    for (clause, held) in &capabilities.limits {
+        posture.set(*clause, limit(*clause, held, spec, engine));
+    }
+    posture.set(Clause::FsQuota, quota(spec));
+    posture.set(
+        Clause::KernelSeparate,
+        if gvisor {
+            Enforcement::enforced("gVisor: an application kernel answers the run's calls")
+        } else if is_kata(runtime) {
+            Enforcement::enforced("Kata: a virtual machine of its own")
+        } else {
+            Enforcement::absent("the container shares its host's kernel")
+                .with_fix(own_kernel(engine))
+        },
+    );
+    posture
+}
+
+/// The way to a kernel of its own, by a runtime that the engine has.
+fn own_kernel(engine: &EngineFacts) -> String {
+    if engine.is_podman {
+        return "Docker, with a runtime that has its own kernel".to_owned();
+    }
+    let has_kernel = |name: &&String| is_gvisor(Some(name)) || is_kata(Some(name));
+    // The plainest name: others are variants of it.
+    match engine.runtimes.iter().filter(has_kernel).min_by_key(|name| (name.len(), *name)) {
+        Some(runtime) => format!("a runtime with its own kernel: --oci-runtime {runtime}"),
+        None => "give the engine a runtime with its own kernel, such as gVisor's runsc".to_owned(),
+    }
+}
+
+fn mounts(capabilities: &Capabilities, engine: &EngineFacts, gvisor: bool) -> Enforcement {
+    if !engine.is_local {
+        return Enforcement::enforced("nothing of this machine; the container's table at the gate");
+    }
+    if gvisor && capabilities.may_choose_uids {
+        return Enforcement::enforced(
+            "bound from a place only root can change; gVisor's table compared at the gate",
+        );
+    }
+    if capabilities.may_choose_uids {
+        return Enforcement::enforced(
+            "bound from a place only root can change; table, devices and inodes compared at the gate",
+        );
+    }
+    if gvisor {
+        return Enforcement::weaker(
+            "gVisor shows inodes of its own, so what the engine bound cannot be compared",
+        )
+        .with_fix("run belljar as root, which binds from a place nobody else can change");
+    }
+    Enforcement::enforced("bound by the engine; table, devices and inodes compared at the gate")
+}
+
+fn read_only(capabilities: &Capabilities) -> Enforcement {
+    if capabilities.may_choose_uids {
+        return Enforcement::enforced(
+            "read-only recursively before the engine binds it; no right to mount",
+        );
+    }
+    Enforcement::enforced("each mount bound read-only on its own; no right to mount")
+}
+
+fn sockets(spec: &RunSpec, capabilities: &Capabilities) -> Enforcement {
+    let trees: Vec<MountMode> =
+        spec.workspace.iter().chain(&spec.mounts).map(|mount| mount.mode).collect();
+    if trees.contains(&MountMode::Rw) {
+        return Enforcement::weaker(
+            "in a writable tree, sockets that the kernel lists by path at the start are covered; others answer",
+        )
+        .with_fix("mount it ro");
+    }
+    if trees.is_empty() && spec.tools.is_empty() {
+        return Enforcement::enforced("no tree of the host's people is mounted");
+    }
+    if capabilities.may_choose_uids {
+        return Enforcement::enforced(
+            "user trees go through overlayfs, where a host's socket does not answer",
+        );
+    }
+    Enforcement::weaker("the engine binds the tree as it is, and a socket in it answers")
+        .with_fix("run belljar as root, or use the jail")
+}
+
+fn id_unique(capabilities: &Capabilities) -> Enforcement {
+    if capabilities.may_choose_uids {
+        return Enforcement::enforced("an unused uid for each live run, locked host-wide");
+    }
+    Enforcement::weaker("an ordinary user has one uid; runs are kept apart by namespaces")
+        .with_fix("run belljar as root, which can give each run its own uid")
+}
+
+fn limit(
+    clause: Clause,
+    held: &Result<String, Weakness>,
+    spec: &RunSpec,
+    engine: &EngineFacts,
+) -> Enforcement {
+    let is_limited = match clause {
+        Clause::LimitMemory => spec.limits.memory.is_some(),
+        Clause::LimitCpu => spec.limits.millicpus.is_some(),
+        _ => spec.limits.pids.is_some(),
+    };
+    if !is_limited {
+        return Enforcement::absent("no limit is set")
+            .with_fix("set one: --memory, --cpus or --pids-limit");
+    }
+    let runtime = spec.oci_runtime.as_ref();
+    if runtime.is_some_and(|name| engine.without_groups.contains(name)) {
+        return Enforcement::absent("the runtime is registered with --ignore-cgroups")
+            .with_fix("register it with the engine without that argument");
+    }
+    if clause == Clause::LimitPids && is_gvisor(runtime.map(String::as_str)) {
+        return Enforcement::weaker(
+            "the engine's pids control group counts gVisor's own threads, and the whole sandbox ends with it",
+        );
+    }
+    match held {
+        Ok(how) => Enforcement::enforced(how.clone()),
+        Err(_) if clause == Clause::LimitPids && engine.is_rootless && engine.is_podman => {
+            Enforcement::enforced("RLIMIT_NPROC, counted in the container's own user namespace")
+        }
+        Err(weakness) if engine.is_local => {
+            Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone())
+        }
+        Err(weakness) => Enforcement::weaker(weakness.why.clone()).with_fix(weakness.fix.clone()),
+    }
+}
+
+fn quota(spec: &RunSpec) -> Enforcement {
+    match spec.limits.disk {
+        None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
+        Some(_) => Enforcement::weaker(
+            "read-only root and sized file systems in memory; what the run writes to the host's trees is measured every few seconds, and the run stopped",
+        ),
+    }
+}

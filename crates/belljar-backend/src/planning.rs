@@ -1,0 +1,148 @@
+//! What the plans of all backends have in common.
+
+use belljar_spec::{
+    Access, BackendName, CommandPlan, MountKind, MountMode, OsText, PlannedMount, Presence, Rlimit,
+    RunSpec, Source, Tmpfs, Tree,
+};
+
+use crate::backend::{Capabilities, PlanError};
+
+pub(crate) const HOSTNAME: &str = "belljar";
+/// Where `$HOME` is inside.
+pub(crate) const HOME: &str = "/home/agent";
+pub(crate) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+pub(crate) const TMP_SIZE: u64 = 1 << 30;
+pub(crate) const SHM_SIZE: u64 = 256 << 20;
+
+/// Knobs and facts of the host's kernel in `/proc`: readable where programs need them.
+pub(crate) const PROC_READ_ONLY: &[&str] =
+    &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/sysrq-trigger"];
+/// What tells of the host and could be read without being root. Files that only root can open need no
+/// cover: nobody inside is root, here or outside.
+pub(crate) const PROC_MASKED: &[&str] = &[
+    "/proc/cmdline",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kallsyms",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/latency_stats",
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/scsi",
+];
+
+/// What the manifest can say and this version does not do is an error, never silently less.
+pub fn refuse_what_is_not_there(spec: &RunSpec, backend: BackendName) -> Result<(), PlanError> {
+    let unsupported = |what: &str, why: &str| {
+        let (what, why) = (what.to_owned(), why.to_owned());
+        Err(PlanError::Unsupported { backend, what, why })
+    };
+    if !spec.network_allow.is_empty() {
+        return unsupported(
+            "network.allow",
+            "this version has no way out of the sandbox at all; leave it empty",
+        );
+    }
+    let overlays =
+        spec.workspace.iter().chain(&spec.mounts).any(|mount| mount.mode == MountMode::Overlay);
+    if overlays {
+        return unsupported("the mount mode \"overlay\"", "this version has only ro and rw");
+    }
+    if !spec.hide.is_empty() {
+        return unsupported("sandbox.hide", "this version shows the whole workspace");
+    }
+    Ok(())
+}
+
+/// Of a backend that starts no containers: a runtime that was asked for is never left out in silence.
+pub(crate) fn refuse_runtime(spec: &RunSpec, backend: BackendName) -> Result<(), PlanError> {
+    match &spec.oci_runtime {
+        None => Ok(()),
+        Some(runtime) => Err(PlanError::Unsupported {
+            backend,
+            what: format!("the runtime \"{}\"", belljar_spec::text::escape(runtime.as_bytes())),
+            why: "a runtime is a container engine's".to_owned(),
+        }),
+    }
+}
+
+/// The trees and file systems that the operator named: parents before children, whatever the order they
+/// were given in.
+pub(crate) fn given(spec: &RunSpec) -> Vec<PlannedMount> {
+    let mut given: Vec<PlannedMount> = spec
+        .workspace
+        .iter()
+        .chain(&spec.mounts)
+        .map(|mount| bind(&mount.source, &mount.target, access(mount.mode), Tree::User))
+        .chain(spec.tmpfs.iter().map(tmpfs))
+        .collect();
+    given.sort_by_key(|mount| mount.target.as_path().components().count());
+    given
+}
+
+pub(crate) fn run_home() -> PlannedMount {
+    PlannedMount {
+        target: OsText::from(HOME),
+        what: MountKind::Bind {
+            source: Source::RunHome,
+            access: Access::Writable,
+            presence: Presence::Required,
+            tree: Tree::Own,
+        },
+    }
+}
+
+pub(crate) fn tools(spec: &RunSpec) -> impl Iterator<Item = PlannedMount> {
+    spec.tools.iter().map(|tool| bind(tool, tool, Access::ReadOnly, Tree::Tool))
+}
+
+pub(crate) fn bind(source: &OsText, target: &OsText, access: Access, tree: Tree) -> PlannedMount {
+    let source = Source::Path { path: source.clone() };
+    let presence = Presence::Required;
+    PlannedMount {
+        target: target.clone(),
+        what: MountKind::Bind { source, access, presence, tree },
+    }
+}
+
+pub(crate) fn tmpfs(tmpfs: &Tmpfs) -> PlannedMount {
+    let what = MountKind::Tmpfs { size: tmpfs.size, mode: 0o1777 };
+    PlannedMount { target: tmpfs.target.clone(), what }
+}
+
+fn access(mode: MountMode) -> Access {
+    match mode {
+        MountMode::Ro => Access::ReadOnly,
+        // Overlay was refused above; it is writable inside by nature.
+        MountMode::Rw | MountMode::Overlay => Access::Writable,
+    }
+}
+
+pub(crate) fn command(spec: &RunSpec) -> CommandPlan {
+    CommandPlan {
+        argv: spec.command.clone(),
+        env: spec.env.clone(),
+        workdir: spec.workdir.clone(),
+        stdin: spec.stdin,
+        terminal: spec.terminal,
+    }
+}
+
+/// What every process gets, whatever holds the limits on the whole tree.
+pub(crate) fn rlimits_of_all(capabilities: &Capabilities) -> Vec<Rlimit> {
+    vec![
+        // 1 and not 0: with 0 the kernel would still start a core handler on the host.
+        rlimit("core", 1),
+        rlimit("nofile", capabilities.most_files),
+    ]
+}
+
+pub(crate) fn rlimit(name: &str, value: u64) -> Rlimit {
+    Rlimit { name: name.to_owned(), value }
+}
+
+pub(crate) fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}

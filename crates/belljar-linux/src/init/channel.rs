@@ -1,0 +1,72 @@
+//! PID 1's end of the channel: one socket in the jail, its standard streams where an engine started it.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, ioctl_fionbio};
+
+use super::{ARGUMENT, CHANNEL_FD, OVER_STDIO};
+use crate::sys::process::{adopt_descriptor, exec_path};
+
+const FIRST_LEASE: Duration = Duration::from_secs(120);
+/// Above everything that a command is given.
+const FIRST_FREE: i32 = 10;
+
+pub(super) struct Channel {
+    input: OwnedFd,
+    /// `None`: the same as the input.
+    output: Option<OwnedFd>,
+}
+
+impl Channel {
+    pub(super) fn input(&self) -> BorrowedFd<'_> {
+        self.input.as_fd()
+    }
+
+    pub(super) fn output(&self) -> BorrowedFd<'_> {
+        self.output.as_ref().unwrap_or(&self.input).as_fd()
+    }
+
+    /// Until the launcher names another one: an engine can hold the input open after both have died.
+    pub(super) fn first_lease(&self) -> Option<Duration> {
+        (!self.is_one()).then_some(FIRST_LEASE)
+    }
+
+    pub(super) fn is_one(&self) -> bool {
+        self.output.is_none()
+    }
+}
+
+/// The socket that the launcher left open.
+pub(super) fn inherited() -> Result<Channel, Errno> {
+    let input = adopt_descriptor(CHANNEL_FD)?;
+    ioctl_fionbio(&input, true)?;
+    Ok(Channel { input, output: None })
+}
+
+/// An engine gives its containers variables of its own and the image's. Where others can read them, as in
+/// gVisor, there is nothing to be read: this process starts over without any.
+fn without_environment() -> Result<(), Errno> {
+    if std::env::vars_os().next().is_none() {
+        return Ok(());
+    }
+    let argv = ["belljar", ARGUMENT, OVER_STDIO];
+    let argv: Result<Vec<CString>, _> = argv.into_iter().map(CString::new).collect();
+    Err(exec_path(c"/proc/self/exe", &argv.map_err(|_| Errno::INVAL)?, &[]))
+}
+
+/// The standard streams move away: no child of this process may take them for its own.
+pub(super) fn over_stdio() -> Result<Channel, Errno> {
+    without_environment()?;
+    let input = fcntl_dupfd_cloexec(rustix::stdio::stdin(), FIRST_FREE)?;
+    let output = fcntl_dupfd_cloexec(rustix::stdio::stdout(), FIRST_FREE)?;
+    let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    for end in [&input, &output] {
+        ioctl_fionbio(end, true)?;
+    }
+    Ok(Channel { input, output: Some(output) })
+}

@@ -1,0 +1,105 @@
+//! A sandbox that an engine made, as the host sees it: its first process and its control groups.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use belljar_spec::{Limits, Usage};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::jail::cgroup::observed::{self, Observed};
+
+/// The first process of a container, held by descriptor.
+///
+/// Its number comes from the engine. It is this very process as long as the sandbox answered on its channel
+/// after this was made: a number cannot be given away while its owner lives.
+#[derive(Debug)]
+pub struct Init {
+    pid: Pid,
+    pidfd: OwnedFd,
+    groups: Observed,
+}
+
+impl Init {
+    /// `container`: what its control groups have in their names, or they are not its own.
+    pub fn find(pid: i32, container: &str) -> io::Result<Self> {
+        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        // The container may have ended before, and its number be somebody else's.
+        if !names(pid, container) {
+            return Err(Errno::SRCH.into());
+        }
+        Ok(Self { pid, pidfd, groups: observed::of(pid).of_container(container) })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Readable once it is gone, and with it everything inside.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Ends it where this user may. Gone already is as good.
+    pub fn kill(&self) -> Result<(), Errno> {
+        match pidfd_send_signal(&self.pidfd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Limits as the kernel has them; what does not read back is not held.
+    pub fn check_limits(&self, limits: &Limits) -> Result<(), NotHeld> {
+        self.groups.check(limits)
+    }
+
+    pub fn usage(&self, usage: &mut Usage) {
+        self.groups.usage(usage);
+    }
+
+    pub fn oom_kills(&self) -> u64 {
+        self.groups.oom_kills()
+    }
+
+    pub fn processes(&self) -> Option<u64> {
+        self.groups.processes()
+    }
+}
+
+/// Whether a process has a container's id in its control groups or, as gVisor's sandbox, its arguments.
+fn names(pid: Pid, container: &str) -> bool {
+    let has = |file: &str| {
+        let text = std::fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero()));
+        text.is_ok_and(|text| String::from_utf8_lossy(&text).contains(container))
+    };
+    !container.is_empty() && (has("cgroup") || has("cmdline"))
+}
+
+/// A limit that the engine was asked for and the kernel does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} is {found}, not {wanted}")]
+pub struct NotHeld {
+    pub what: String,
+    pub wanted: String,
+    pub found: String,
+}
+
+impl NotHeld {
+    pub(crate) fn at(path: &Path, wanted: impl ToString, found: Option<String>) -> Self {
+        let (what, wanted) = (path.display().to_string(), wanted.to_string());
+        Self { what, wanted, found: found.unwrap_or_else(|| "not to be read".to_owned()) }
+    }
+
+    pub(crate) fn no_group(name: &str, wanted: impl ToString) -> Self {
+        let what = format!("the {name} control group");
+        Self { what, wanted: wanted.to_string(), found: "missing".to_owned() }
+    }
+}
+
+/// Whether limits of an engine's containers can be read back here at all.
+pub fn groups_can_be_read() -> bool {
+    let own = Pid::from_raw(std::process::id() as i32);
+    own.is_some_and(|pid| !observed::of(pid).is_empty())
+}

@@ -1,0 +1,308 @@
+//! Trees of the host, made ready for an engine that binds them by path.
+//!
+//! Root puts each into a directory that nobody else can change, as the jail would mount it: with its
+//! final owner, read-only with everything below, through overlayfs where sockets must not answer. The
+//! engine then binds that. An ordinary user can only name the paths; what the engine made of them is
+//! compared by device and inode.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{Access, ExpectedMount, OsText, Posture, User};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, openat2, statat};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::jail::bind::{BoundKind, BoundMount, BoundTree, user_inside};
+use crate::jail::identity::HostIdentity;
+use crate::jail::root::{Root, RootError, mount_points_for};
+use crate::jail::{self};
+use crate::mountinfo::MountTable;
+
+/// Root's alone, and in the list of what no run is ever given.
+pub const STAGES: &str = "/run/belljar/mounts";
+
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error("cannot make {}", .0.display())]
+    Make(PathBuf, #[source] io::Error),
+    #[error("cannot mount what the engine is to bind")]
+    Mount(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("cannot look at {}", .0.display())]
+    Look(PathBuf, #[source] Errno),
+    #[error("{} is no place in {}, and nothing is created there", .0.display(), .1.display())]
+    Missing(PathBuf, PathBuf, #[source] Errno),
+}
+
+/// One thing that the engine is to bind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub read_only: bool,
+    /// The mounts below the source are to come along.
+    pub with_submounts: bool,
+}
+
+/// Everything the host gives to one container.
+#[derive(Debug)]
+pub struct Staged {
+    pub offers: Vec<Offer>,
+    /// What the attestation has to find where they were bound.
+    pub expected: Vec<ExpectedMount>,
+    pub user: User,
+    pub posture: Posture,
+    pub writable_trees: Vec<PathBuf>,
+    /// `None` where the sources are named as they are.
+    stage: Option<Stage>,
+    identity: HostIdentity,
+}
+
+impl Staged {
+    /// One more file of belljar's own.
+    pub fn add_file(&mut self, offer: Offer) -> Result<(), StageError> {
+        self.expected.push(expect(&offer.source, &offer.target, offer.read_only)?);
+        self.offers.push(offer);
+        Ok(())
+    }
+
+    /// The engine has bound everything: the stage is of no more use. The uids stay taken.
+    pub fn strike(&mut self) -> io::Result<HostIdentity> {
+        if let Some(stage) = self.stage.take() {
+            stage.strike()?;
+        }
+        Ok(std::mem::replace(&mut self.identity, HostIdentity::caller()))
+    }
+}
+
+/// A mounted stage; dropping it takes it away.
+#[derive(Debug)]
+struct Stage(PathBuf);
+
+impl Stage {
+    fn strike(self) -> io::Result<()> {
+        let path = self.0.clone();
+        std::mem::forget(self);
+        take_away(&path)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = take_away(&self.0); // what is left is in reconcile's list
+    }
+}
+
+/// Takes away what a dead launcher left of a run's stage. Nothing there is a success.
+pub fn unstage(run: &str) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(()); // never had one, and may not look
+    }
+    take_away(&Path::new(STAGES).join(run))
+}
+
+fn take_away(path: &Path) -> io::Result<()> {
+    match unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        // Not mounted any more, or never was.
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What becomes of files that are made for the run: root puts them on the stage, others into this
+/// directory.
+pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, StageError> {
+    refuse_to_create(&bound)?;
+    let user = user_inside(&bound.plan, &bound.identity);
+    let as_root = rustix::process::geteuid().is_root();
+    let mut made = if as_root { on_stage(&bound, run)? } else { in_place(&bound, files)? };
+    // Parents first: an engine binds in the order that it is told.
+    made.offers.sort_by(|a, b| a.target.cmp(&b.target));
+    let jail::Bound { identity, posture, writable_trees, .. } = bound;
+    let Made { offers, expected, stage } = made;
+    Ok(Staged { offers, expected, user, posture, writable_trees, stage, identity })
+}
+
+/// For an engine on another machine, which is given nothing of this one.
+pub fn nothing(bound: jail::Bound) -> Staged {
+    let user = user_inside(&bound.plan, &bound.identity);
+    let jail::Bound { identity, posture, writable_trees, .. } = bound;
+    let (offers, expected) = (Vec::new(), Vec::new());
+    Staged { offers, expected, user, posture, writable_trees, stage: None, identity }
+}
+
+/// An engine makes a missing place for a mount, as root, in whatever tree it lies in. In one of the host's
+/// nothing is made.
+fn refuse_to_create(bound: &jail::Bound) -> Result<(), StageError> {
+    let trees = || {
+        bound.mounts.iter().filter_map(|mount| match &mount.kind {
+            BoundKind::Tree(tree) => Some((&mount.target, &tree.layer.path)),
+            _ => None,
+        })
+    };
+    for mount in &bound.mounts {
+        let above = trees()
+            .filter(|(target, _)| mount.target.starts_with(target) && mount.target != **target)
+            .max_by_key(|(target, _)| target.components().count());
+        let Some((target, source)) = above else { continue };
+        let relative = mount.target.strip_prefix(target).unwrap_or(Path::new("."));
+        let root = rustix::fs::open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| StageError::Look(source.clone(), error))?;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat2(&root, relative, flags, Mode::empty(), beneath)
+            .map_err(|error| StageError::Missing(mount.target.clone(), source.clone(), error))?;
+    }
+    Ok(())
+}
+
+struct Made {
+    offers: Vec<Offer>,
+    expected: Vec<ExpectedMount>,
+    stage: Option<Stage>,
+}
+
+fn on_stage(bound: &jail::Bound, run: &str) -> Result<Made, StageError> {
+    let path = Path::new(STAGES).join(run);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&path)
+        .map_err(|error| StageError::Make(path.clone(), error))?;
+    let stage = Stage(path.clone());
+    let failed = |error: RootError| StageError::Mount(Box::new(error));
+    let root = Root::at(&path, "0711").map_err(failed)?;
+    let (mut offers, mut expected) = (Vec::new(), Vec::new());
+    for (number, mount) in bound.mounts.iter().enumerate() {
+        let name = number.to_string();
+        let read_only = match &mount.kind {
+            BoundKind::Tree(tree) => {
+                root.add_tree(&Path::new("/").join(&name), tree).map_err(failed)?;
+                tree.access == Access::ReadOnly
+            }
+            BoundKind::File { content } => {
+                root.add_file(&Path::new("/").join(&name), content).map_err(failed)?;
+                true
+            }
+            _ => continue, // the engine's own to make
+        };
+        let source = path.join(&name);
+        offers.push(Offer {
+            source: source.clone(),
+            target: mount.target.clone(),
+            read_only,
+            with_submounts: true,
+        });
+        expected.extend(seen_below(&source, &mount.target, read_only)?);
+    }
+    Ok(Made { offers, expected, stage: Some(stage) })
+}
+
+/// The tree and every mount in it, as they are now.
+fn seen_below(
+    source: &Path,
+    target: &Path,
+    read_only: bool,
+) -> Result<Vec<ExpectedMount>, StageError> {
+    let table = MountTable::read()
+        .map_err(|error| StageError::Make(PathBuf::from("/proc/self/mountinfo"), error))?;
+    let mut all = vec![expect(source, target, read_only)?];
+    for point in table.below(source) {
+        let relative = point.strip_prefix(source).unwrap_or(Path::new(""));
+        let options = table.0.iter().rfind(|line| line.mount_point == point).map(|l| &l.options);
+        let is_read_only =
+            options.is_some_and(|options| options.split(',').any(|option| option == "ro"));
+        let mut below = expect(&point, &target.join(relative), is_read_only)?;
+        below.devices = true; // a covered socket is a device
+        all.push(below);
+    }
+    Ok(all)
+}
+
+fn expect(source: &Path, target: &Path, read_only: bool) -> Result<ExpectedMount, StageError> {
+    let stat = look(source)?;
+    Ok(ExpectedMount {
+        target: OsText::from(target),
+        identity: Some((stat.st_dev, stat.st_ino)),
+        fstype: None,
+        read_only,
+        // An engine binds without these; no-new-privileges and the missing right to make nodes hold.
+        devices: true,
+        suid: true,
+    })
+}
+
+fn look(path: &Path) -> Result<Stat, StageError> {
+    statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|error| StageError::Look(path.to_owned(), error))
+}
+
+fn in_place(bound: &jail::Bound, files: &Path) -> Result<Made, StageError> {
+    let mut made = Made { offers: Vec::new(), expected: Vec::new(), stage: None };
+    // gVisor connects to no socket of the host, and takes no cover over one.
+    let covers_sockets = !bound.plan.oci_runtime.as_deref().is_some_and(belljar_spec::is_gvisor);
+    let empty = files.join("empty");
+    fs::create_dir_all(&empty).map_err(|error| StageError::Make(empty.clone(), error))?;
+    for (number, mount) in bound.mounts.iter().enumerate() {
+        match &mount.kind {
+            BoundKind::Tree(tree) => made.name_tree(mount, tree, (&empty, covers_sockets))?,
+            BoundKind::File { content } => {
+                let path = files.join(number.to_string());
+                fs::write(&path, content).map_err(|error| StageError::Make(path.clone(), error))?;
+                made.name(&path, &mount.target, Access::ReadOnly)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(made)
+}
+
+impl Made {
+    fn name(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), StageError> {
+        let read_only = access == Access::ReadOnly;
+        self.expected.push(expect(source, target, read_only)?);
+        self.offers.push(Offer {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            read_only,
+            with_submounts: !read_only,
+        });
+        Ok(())
+    }
+
+    /// `empty`: a directory to cover others with.
+    fn name_tree(
+        &mut self,
+        mount: &BoundMount,
+        tree: &BoundTree,
+        (empty, covers_sockets): (&Path, bool),
+    ) -> Result<(), StageError> {
+        let (source, target) = (&tree.layer.path, &mount.target);
+        self.name(source, target, tree.access)?;
+        // A read-only bind of an older engine leaves what is mounted below writable: each on its own.
+        for (relative, layer) in &tree.submounts {
+            self.name(&layer.path, &target.join(relative), tree.access)?;
+        }
+        for relative in mount_points_for(&tree.shielded) {
+            let shielded = tree.shielded.contains(&relative);
+            let access = if shielded { Access::ReadOnly } else { Access::Writable };
+            self.name(&source.join(&relative), &target.join(&relative), access)?;
+        }
+        for socket in tree.sockets.iter().filter(|_| covers_sockets) {
+            self.name(Path::new("/dev/null"), &target.join(socket), Access::Writable)?;
+        }
+        for name in &tree.layer.left_out {
+            let Ok(there) = look(&source.join(name)) else { continue };
+            let is_directory = rustix::fs::FileType::from_raw_mode(there.st_mode).is_dir();
+            let cover = if is_directory { empty.to_owned() } else { PathBuf::from("/dev/null") };
+            self.name(&cover, &target.join(name), Access::ReadOnly)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! A mount's source that is not what it was when it was decided.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belljar_spec::Clause;
+
+use super::judge::{ENOENT, summary};
+use crate::answer::Answer;
+use crate::case::{Case, Severity, Verdict};
+use crate::probe::SPARE;
+use crate::stage::{Run, Stage, StageError};
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "fs.mount-race",
+    attack: "swap a mount's source for a link while runs are started on it",
+    clause: Clause::FsMounts,
+    severity: Severity::Critical,
+    run: mount_race,
+}];
+
+fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
+    const MOST_STARTS: usize = 100;
+    const FEWEST_STARTS: usize = 10;
+    /// An emulated machine does not get to all of them.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    /// The race itself lasts a minute.
+    const MOST_PATIENCE: Duration = Duration::from_secs(30);
+    let secrets = stage.place()?;
+    stage.file(&secrets.join("secret"), "x")?;
+    let workspace = stage.workspace()?;
+    stage.directory(&workspace.join("sub"), 0o755)?;
+    stage.file(&workspace.join("sub/plain"), "x")?;
+    symlink(&secrets, workspace.join("link")).map_err(StageError::io("make a link"))?;
+    let flipper = Run::of(&workspace, "flip").args(["/workspace/sub", "/workspace/link", "60000"]);
+    let mut flipper = stage.start_inside(&flipper)?;
+    flipper.hear("flipping")?;
+    let source = workspace.join("sub");
+    let on_source = || {
+        Run::without_workspace(stage, "read")
+            .mount(&source, "/shared")
+            .args(["/shared/secret", "/shared/plain"])
+    };
+    let (mut mounted, mut refused, mut naive) = (0, 0, 0);
+    let began = Instant::now();
+    for count in 0..MOST_STARTS {
+        let enough = count >= FEWEST_STARTS && began.elapsed() > PATIENCE;
+        if enough || count > 0 && began.elapsed() > MOST_PATIENCE {
+            break;
+        }
+        // What a launcher sees that opens the path twice, or follows links.
+        naive += (0..20).filter(|_| source.join("secret").exists()).count();
+        let seen = stage.inside(&on_source())?;
+        match seen.heard() {
+            None if seen.code == Some(125) => refused += 1,
+            None => {
+                return Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr)));
+            }
+            Some(told) if told.answer("/shared/secret") == Some(ENOENT) => mounted += 1,
+            Some(told) => {
+                return Ok(match stage.promised(Clause::FsMounts) {
+                    Ok(()) => Verdict::broke(format!("a wrong mount: {}", summary(&told))),
+                    Err(why) => Verdict::NotPromised { why },
+                });
+            }
+        }
+    }
+    if !flipper.is_alive() {
+        let seen = flipper.end()?;
+        return Err(StageError::Unexpected(format!("the race ended early: {}", seen.stderr)));
+    }
+    flipper.stop()?;
+    if naive == 0 {
+        return Ok(Verdict::no_control("the link was never there when somebody looked"));
+    }
+    // Nobody swaps any more: what was refused was refused for that reason.
+    put_back(&workspace)?;
+    let seen = stage.inside(&on_source())?;
+    if seen.told()?.answer("/shared/plain") != Some(Answer::Succeeded) {
+        return Ok(Verdict::no_control(format!(
+            "without a race it is not mounted: {}",
+            seen.end()
+        )));
+    }
+    let starts = mounted + refused;
+    Ok(Verdict::held(format!(
+        "{starts} starts: {mounted} right mounts, {refused} refused, 0 wrong"
+    )))
+}
+
+/// Whatever moment the race ended in, the directory gets its name again.
+fn put_back(workspace: &Path) -> Result<(), StageError> {
+    let failed = || StageError::io("put the directory back");
+    let names = ["sub", "link", SPARE].map(|name| workspace.join(name));
+    let is_directory =
+        |path: &&PathBuf| std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    match names.iter().find(is_directory) {
+        Some(found) if *found == names[0] => Ok(()),
+        Some(found) => {
+            if names[0].symlink_metadata().is_ok() {
+                std::fs::remove_file(&names[0]).map_err(failed())?;
+            }
+            std::fs::rename(found, &names[0]).map_err(failed())
+        }
+        None => Err(StageError::Unexpected("the directory is gone".to_owned())),
+    }
+}

@@ -1,0 +1,69 @@
+//! What a case asks of the command: flags, the probe and its words.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use super::Stage;
+use crate::probe::PROBE;
+
+/// One run of the command, as it is going to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(super) flags: Vec<OsString>,
+    pub(super) words: Vec<OsString>,
+    pub(super) env: Vec<(OsString, OsString)>,
+}
+
+impl Run {
+    /// A probe in a workspace that has one.
+    pub(crate) fn of(workspace: &Path, probe: &str) -> Self {
+        let mut spelled = workspace.as_os_str().to_owned();
+        spelled.push(":rw");
+        Self {
+            flags: vec!["--workspace".into(), spelled],
+            words: vec!["/workspace/probe".into(), PROBE.into(), probe.into()],
+            env: Vec::new(),
+        }
+    }
+
+    /// No workspace; the probe is read-only at `/kit`.
+    pub(crate) fn without_workspace(stage: &Stage, probe: &str) -> Self {
+        let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
+        let run = Self { flags: vec!["--workspace".into(), "none".into()], words, env: Vec::new() };
+        run.mount(&stage.kit(), "/kit")
+    }
+
+    /// With one read-only tree, and no command that would matter.
+    pub(super) fn mounted(source: &Path) -> Self {
+        let flags = vec!["--workspace".into(), "none".into()];
+        Self { flags, words: vec!["true".into()], env: Vec::new() }.mount(source, "/kit")
+    }
+
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.words.push(arg.as_ref().to_owned());
+        self
+    }
+
+    pub(crate) fn args(self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        args.into_iter().fold(self, Self::arg)
+    }
+
+    pub(crate) fn flag(mut self, flag: impl AsRef<OsStr>) -> Self {
+        self.flags.push(flag.as_ref().to_owned());
+        self
+    }
+
+    /// Read-only.
+    pub(crate) fn mount(self, source: &Path, target: &str) -> Self {
+        let mut spelled = source.as_os_str().to_owned();
+        spelled.push(":");
+        spelled.push(target);
+        self.flag("-v").flag(spelled)
+    }
+
+    /// A variable of the launcher, which is not meant to be the command's.
+    pub(crate) fn launcher_env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+}

@@ -1,0 +1,115 @@
+//! `belljar image`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use belljar::image::BuildNetwork;
+use belljar::spec::BackendName;
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    #[command(subcommand)]
+    pub(crate) what: ImageVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageVerb {
+    /// Build an image from a Dockerfile, if anything that it is made from has changed
+    Build(Box<BuildArgs>),
+    /// Print the Dockerfile that belljar ships, for agents
+    Dockerfile,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    before_help = "Examples:\n  \
+        belljar image build --agent\n  \
+        belljar image build -t tools:1 .\n  \
+        belljar image build -f ci.Dockerfile --build-arg V=2 --network none .",
+    after_help = "Exit codes: 0 it is there; 1 a step of the build failed; 125 it could not be \
+    built at all."
+)]
+pub(crate) struct BuildArgs {
+    /// The Dockerfile [default: Dockerfile, or Containerfile, in the context]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Build the Dockerfile that belljar ships
+    #[arg(long, conflicts_with_all = ["file", "context"])]
+    pub(crate) agent: bool,
+    /// What to call it [default: belljar- and the name of the Dockerfile or of the context]
+    #[arg(short = 't', long = "tag", value_name = "NAME[:TAG]")]
+    pub(crate) name: Option<String>,
+    /// The engine: docker or podman [default: the first that answers]
+    #[arg(long, value_name = "NAME", value_parser = engine)]
+    pub(crate) backend: Option<BackendName>,
+    /// A value for an ARG of the Dockerfile; without a value, the variable's own
+    #[arg(long = "build-arg", value_name = "NAME[=VALUE]", value_parser = argument)]
+    pub(crate) arguments: Vec<(String, String)>,
+    /// What the steps of the build can reach
+    #[arg(long, value_enum, default_value_t, value_name = "NAME")]
+    pub(crate) network: Network,
+    /// Do every step again
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Build it although nothing has changed
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say nothing besides errors; the image's id is still printed
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The directory whose files the Dockerfile can take [default: its own if -f names it, else the
+    /// current one]
+    #[arg(value_name = "CONTEXT")]
+    pub(crate) context: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    pub(crate) fn arguments(&self) -> BTreeMap<String, String> {
+        self.arguments.iter().cloned().collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Network {
+    /// What the engine gives its containers
+    #[default]
+    Default,
+    /// Nothing
+    None,
+}
+
+impl From<Network> for BuildNetwork {
+    fn from(network: Network) -> Self {
+        match network {
+            Network::Default => Self::Default,
+            Network::None => Self::None,
+        }
+    }
+}
+
+fn engine(text: &str) -> Result<BackendName, String> {
+    match text {
+        "docker" => Ok(BackendName::Docker),
+        "podman" => Ok(BackendName::Podman),
+        _ => Err("images are built by docker or podman".to_owned()),
+    }
+}
+
+fn argument(text: &str) -> Result<(String, String), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, value.to_owned()),
+        None => {
+            let value = std::env::var(text).map_err(|_| format!("{text} is not set here"))?;
+            (text, value)
+        }
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    match !name.is_empty() && name.chars().all(plain) {
+        true => Ok((name.to_owned(), value)),
+        false => Err("a name has letters, digits and \"_\"".to_owned()),
+    }
+}

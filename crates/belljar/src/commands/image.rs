@@ -1,0 +1,154 @@
+//! `belljar image`.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use belljar::image::{
+    self, AGENT_DOCKERFILE, Cache, Outcome, Rebuild, Request, Source, Watcher, Why,
+};
+use belljar::run::PullProgress;
+use belljar::spec::text::escape;
+use belljar::spec::{BackendName, EXIT_NOT_STARTED, OsText};
+use serde_json::json;
+
+use super::progress::PullLine;
+use super::{Done, EXIT_SOMETHING_OFF, open_home, told};
+use crate::cli::{BuildArgs, ImageArgs, ImageVerb};
+use crate::report::{self, BOLD, DIM, GOOD, WARN};
+
+/// Of what a quiet build said, if it then fails.
+const LAST_LINES: usize = 20;
+
+pub(crate) fn run(args: ImageArgs) -> i32 {
+    match args.what {
+        ImageVerb::Build(args) => told(build(&args)),
+        ImageVerb::Dockerfile => {
+            report::out(AGENT_DOCKERFILE);
+            0
+        }
+    }
+}
+
+fn build(args: &BuildArgs) -> Done {
+    let home = open_home()?;
+    let request = Request {
+        backend: args.backend,
+        name: args.name.clone(),
+        source: match args.agent {
+            true => Source::Agent,
+            false => Source::Files { dockerfile: args.file.clone(), context: args.context.clone() },
+        },
+        arguments: args.arguments(),
+        network: args.network.into(),
+        cache: if args.no_cache { Cache::Ignore } else { Cache::Use },
+        rebuild: if args.force { Rebuild::Always } else { Rebuild::WhenChanged },
+    };
+    let quiet = args.quiet || args.json;
+    let screen = Screen { quiet, progress: PullLine::new(!quiet), said: Mutex::default() };
+    match image::build(&home, request, &screen) {
+        Ok(outcome) => {
+            if args.json {
+                report::json(&object(&outcome))?;
+            } else {
+                screen.over(&outcome);
+                report::out(&format!("{}\n", escape(outcome.id.as_bytes())));
+            }
+            Ok(0)
+        }
+        Err(error) => {
+            screen.show_last_lines();
+            if args.json {
+                let words = error.to_string();
+                report::json(&json!({ "error": words, "fix": error.fix() }))?;
+            }
+            report::error(&error, error.fix().as_deref());
+            Ok(if error.is_of_the_build() { EXIT_SOMETHING_OFF } else { EXIT_NOT_STARTED })
+        }
+    }
+}
+
+fn object(outcome: &Outcome) -> serde_json::Value {
+    let why: Vec<String> = outcome.why.iter().map(ToString::to_string).collect();
+    json!({
+        "name": outcome.name,
+        "backend": outcome.backend,
+        "id": outcome.id,
+        "fingerprint": outcome.fingerprint,
+        "built": !why.is_empty(),
+        "why": why,
+    })
+}
+
+/// What somebody sees of a build. What the engine says came from a Dockerfile and its programs: no byte
+/// of it drives the terminal.
+#[derive(Debug)]
+struct Screen {
+    quiet: bool,
+    progress: PullLine,
+    said: Mutex<VecDeque<String>>,
+}
+
+impl Screen {
+    fn say(&self, text: &str) {
+        if !self.quiet {
+            self.progress.clear();
+            report::say(text);
+        }
+    }
+
+    fn over(&self, outcome: &Outcome) {
+        let Outcome { name, backend, why, .. } = outcome;
+        match why.is_empty() {
+            true => self.say(&format!("{GOOD}{name}{GOOD:#} on {backend} is up to date")),
+            false => self.say(&format!("{GOOD}{name}{GOOD:#} on {backend} is built")),
+        }
+    }
+
+    fn show_last_lines(&self) {
+        let said = self.said.lock().map(|said| said.iter().cloned().collect::<Vec<_>>());
+        for line in said.unwrap_or_default() {
+            report::say(&line);
+        }
+    }
+}
+
+impl PullProgress for Screen {
+    fn fetched(&self, image: &str, bytes: u64, of: u64) {
+        self.progress.fetched(image, bytes, of);
+    }
+
+    fn done(&self) {
+        self.progress.done();
+    }
+}
+
+impl Watcher for Screen {
+    fn skipped(&self, path: &OsText, what: &str) {
+        self.say(&format!("{WARN}left out:{WARN:#} {path} is {what}"));
+    }
+
+    fn others_wrote(&self) {
+        self.say(&format!(
+            "{WARN}note:{WARN:#} a run could have written files of the context, and the Dockerfile may \
+             execute them; --network none keeps the build off the network"
+        ));
+    }
+
+    fn begins(&self, name: &str, backend: BackendName, why: &[Why]) {
+        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
+        self.say(&format!("{BOLD}{name}{BOLD:#} on {backend}: building, since {}", why.join("; ")));
+    }
+
+    fn line(&self, line: &str) {
+        let line = escape(line.replace('\t', "    ").as_bytes());
+        let line = format!("{DIM}  {line}{DIM:#}");
+        if !self.quiet {
+            self.say(&line);
+        } else if let Ok(mut said) = self.said.lock() {
+            said.push_back(line);
+            if said.len() > LAST_LINES {
+                said.pop_front();
+            }
+        }
+    }
+}
