@@ -10,8 +10,10 @@
 mod artifacts;
 mod bench;
 mod command;
+mod engines;
 mod guest;
 mod host;
+mod processes;
 mod schema;
 mod scratch;
 mod test;
@@ -25,13 +27,16 @@ Usage: cargo xtask COMMAND
 
   test [--no-guest] [--guest-only] [--soak] [-- NEXTEST-ARGS]
                         installs what is missing (Debian, root), then fmt, clippy, every test,
-                        doc tests, cargo deny, and the guest
+                        doc tests, cargo deny, and the guest; with private container engines
   guest [--release] [--timeout SECONDS] [--self-test]
                         the jail's tests in a virtual machine with a stock kernel and cgroup v2
+  engines -- COMMAND    the command, with the container engines of the tests around it
   bench start [--rounds N] [--json FILE]
                         how long a start takes, beside the peers that this machine has
   bench record [--only PART,…] [--quick] [--large] [--jails N] [--json FILE]
                         what the record, exec and many sandboxes at once cost
+  bench engines [--quick] [--json FILE]
+                        containers through belljar, beside the engines' own commands
   schema                writes docs/manifest.schema.json anew
 ";
 
@@ -54,8 +59,10 @@ fn dispatch(words: &[String]) -> Result<ExitCode> {
     match command.as_str() {
         "test" => test::main(rest),
         "guest" => guest::main(rest),
+        "engines" => engines::main(rest),
         "bench" => bench::main(rest),
         "schema" => schema::main(rest),
+        engines::KEEPER => engines::keep(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

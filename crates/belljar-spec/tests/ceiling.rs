@@ -5,7 +5,7 @@
 mod common;
 
 use belljar_spec::manifest::Limit;
-use belljar_spec::{BackendChoice, CeilingFile, Clause, ResolveError, Size};
+use belljar_spec::{BackendChoice, BackendName, CeilingFile, Clause, ResolveError, Size};
 use common::Given;
 
 /// The run under this ceiling: accepted, or refused with the message.
@@ -65,6 +65,7 @@ fn backends_are_held() {
     assert_eq!(under(ceiling, "[sandbox]\nbackend = 'docker'\nfallback = ['podman']\n"), Ok(()));
     let auto = Given { ceiling: Some(ceiling), ..Given::default() }.resolve().unwrap();
     assert_eq!(auto.backend, BackendChoice::Docker, "auto takes the first that is allowed");
+    assert_eq!(auto.fallback, [BackendName::Podman], "and then the others that are");
     assert!(under("backends = ['host']\n", "").is_err(), "auto never means the host");
 }
 

@@ -65,7 +65,7 @@ fn belljar() -> PathBuf {
 fn stage(who: Who) -> Option<Stage> {
     match who.identity() {
         Ok(identity) => {
-            let arm = Arm { belljar: belljar(), backend: Some(BackendName::Jail), identity };
+            let arm = Arm::new(belljar(), Some(BackendName::Jail), identity);
             Some(Stage::new(arm).expect("a place to play"))
         }
         Err(why) => {
@@ -135,8 +135,7 @@ fn a_run_cannot_read_a_siblings_folder() {
 /// meet the machine.
 #[test]
 fn the_host_is_never_attacked() {
-    let arm =
-        Arm { belljar: belljar(), backend: Some(BackendName::Host), identity: Identity::Caller };
+    let arm = Arm::new(belljar(), Some(BackendName::Host), Identity::Caller);
     let refused = Stage::new(arm).expect_err("there is no boundary");
     assert!(refused.to_string().contains("no boundary"), "{refused}");
 }

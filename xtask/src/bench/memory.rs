@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::identity::Identity;
 use crate::command;
+use crate::processes::{descendants, name};
 
 const APPEAR_LIMIT: Duration = Duration::from_secs(10);
 const RUN_LIMIT: Duration = Duration::from_secs(20);
@@ -71,58 +72,13 @@ fn is_init(pid: u32) -> bool {
     arguments.split(|byte| *byte == 0).any(|word| word == b"__init")
 }
 
-pub(crate) fn name(pid: u32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|text| text.trim().to_owned())
-}
-
-/// Only our own family is looked at: another belljar may be running on this machine.
-pub(crate) fn descendants(root: u32) -> Result<Vec<u32>> {
-    let mut parents = Vec::new();
-    for entry in fs::read_dir("/proc").context("cannot list the processes")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        parents.extend(parent_in(&stat).map(|parent| (pid, parent)));
-    }
-    let mut family = vec![root];
-    let mut next = 0;
-    while let Some(parent) = family.get(next).copied() {
-        next += 1;
-        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
-    }
-    Ok(family)
-}
-
-/// The fourth field; the second is a name in brackets that may hold anything.
-fn parent_in(stat: &str) -> Option<u32> {
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_process_name_cannot_confuse_the_reader() {
-        assert_eq!(parent_in("12 (a) S 1) R 7 1 1"), Some(7));
-        assert_eq!(parent_in(""), None);
-    }
-
-    #[test]
     fn sizes_are_read_in_kib() {
         assert_eq!(kib("Name:\tx\nVmRSS:\t    1234 kB\n", "VmRSS:"), Some(1234));
         assert_eq!(kib("Name:\tx\n", "VmRSS:"), None);
-    }
-
-    #[test]
-    fn a_child_of_ours_is_found_and_a_stranger_is_not() {
-        let mut child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
-        let family = descendants(std::process::id()).unwrap();
-        assert!(family.contains(&child.id()));
-        assert!(!descendants(child.id()).unwrap().contains(&std::process::id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }

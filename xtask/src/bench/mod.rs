@@ -1,24 +1,28 @@
 //! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
 //! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
-//! `cargo xtask bench record` is in [`record`].
+//! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`].
 
+mod containers;
 mod engines;
 mod identity;
 mod memory;
+mod outcome;
 mod peer;
 mod record;
+mod repeated;
 mod rounds;
 mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use self::identity::Identity;
 use self::rounds::Measured;
-use crate::artifacts::{self, Profile};
+use crate::artifacts::{self, Measuring, Profile};
+use crate::command;
 use crate::scratch::Scratch;
 use crate::test::TestUser;
 
@@ -33,7 +37,9 @@ struct Options {
 fn parse(words: &[String]) -> Result<Options> {
     let mut words = words.iter();
     if words.next().map(String::as_str) != Some("start") {
-        bail!("usage: cargo xtask bench start|record; `cargo xtask help` lists their options");
+        bail!(
+            "usage: cargo xtask bench start|record|engines; `cargo xtask help` lists their options"
+        );
     }
     let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
     while let Some(word) = words.next() {
@@ -54,10 +60,10 @@ fn parse(words: &[String]) -> Result<Options> {
 }
 
 pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    if let Some((word, rest)) = words.split_first()
-        && word == "record"
-    {
-        return record::main(rest);
+    match words.split_first() {
+        Some((word, rest)) if word == "record" => return record::main(rest),
+        Some((word, rest)) if word == "engines" => return containers::main(rest),
+        _ => {}
     }
     let options = parse(words)?;
     let built = artifacts::build_belljar(Profile::Release)?;
@@ -87,6 +93,25 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(if measured.iter().any(failed_ours) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The executable to measure; with it, this process is the one that measures.
+const BELLJAR: &str = "--belljar";
+
+/// To an optimised build of this program, which calls the library in its own process.
+fn hand_over(
+    built: &Measuring,
+    which: &str,
+    words: &[String],
+    variables: &[(String, String)],
+) -> Result<ExitCode> {
+    let mut measuring = Command::new(&built.xtask);
+    measuring.args(["bench", which]).args(words).arg(BELLJAR).arg(&built.belljar);
+    measuring.envs(variables.iter().cloned());
+    let status = measuring
+        .status()
+        .with_context(|| format!("cannot start `{}`", command::line(&measuring)))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn failed_ours(measured: &Measured) -> bool {

@@ -123,7 +123,7 @@ impl Drop for Delegated {
 }
 
 /// Cgroup directories go with rmdir, children first; their files cannot be unlinked.
-fn remove_tree(directory: &Path) -> std::io::Result<()> {
+pub(crate) fn remove_tree(directory: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

@@ -1,21 +1,26 @@
 //! `cargo xtask test`: everything that must hold, from a clean checkout, with one command.
 
 mod delegated;
-mod packages;
+mod must_work;
+mod on_engines;
+pub(crate) mod packages;
 mod report;
 mod user;
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use self::delegated::Delegated;
+pub(crate) use self::delegated::remove_tree as remove_cgroup;
+pub(crate) use self::must_work::MustWork;
 pub(crate) use self::packages::update_lists;
 pub(crate) use self::report::Outcome;
 use self::report::Report;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
+use crate::engines::{self, Engines};
 use crate::scratch::Scratch;
 use crate::{command, guest, host};
 
@@ -106,10 +111,17 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         scratch = Some(directory);
         rootless_surroundings(&mut environment, &mut delegated)
     });
+    let mut must_work = MustWork::asked_for();
+    let mut engines = None;
+    report.step("engines", || engines::step(&must_work, &mut engines));
+    must_work.add_what_runs(engines.as_ref());
+    environment.extend(must_work.environment());
+    environment.extend(engines.iter().flat_map(Engines::environment));
     for (name, value) in &environment {
         eprintln!("    {name}={value}");
     }
     report.step("tests", || tests(options, &environment));
+    report.step("the jail's tests on engines", || on_engines::step(engines.as_ref(), &environment));
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
         cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
@@ -119,9 +131,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         command::check(&mut cargo, CHECK_LIMIT)?;
         Ok(Outcome::Passed)
     });
-    if let Some(delegated) = delegated {
-        report.step("leftovers", || delegated.remove().map(|()| Outcome::Passed));
-    }
+    report.step("leftovers", || leftovers(delegated, engines));
     drop(scratch);
     Some(artifacts)
 }
@@ -138,9 +148,6 @@ fn rootless_surroundings(
                 .into(),
         ));
     }
-    if cfg!(target_os = "linux") {
-        environment.push(("BELLJAR_MUST_WORK".into(), "jail".into()));
-    }
     let user = TestUser::ensure()?;
     environment.extend(user.environment());
     match Delegated::create(&user) {
@@ -152,6 +159,18 @@ fn rootless_surroundings(
         // A container's cgroups are often read-only; that is no fault of the project.
         Err(error) => Ok(Outcome::NotChecked(format!("no delegated cgroups: {error:#}"))),
     }
+}
+
+/// Takes away what the tests were given. What they left in it is a failure.
+fn leftovers(delegated: Option<Delegated>, engines: Option<Engines>) -> Result<Outcome> {
+    let removed = delegated.map_or(Ok(()), Delegated::remove);
+    if let Some(engines) = engines {
+        let left = engines.left();
+        engines.end()?;
+        let left = left?;
+        ensure!(left.is_empty(), "the tests left containers behind: {}", left.join(", "));
+    }
+    removed.map(|()| Outcome::Passed)
 }
 
 fn tests(options: &Options, environment: &[(String, String)]) -> Result<Outcome> {

@@ -13,13 +13,13 @@ use super::report::Outcome;
 use crate::scratch::Scratch;
 use crate::{command, host};
 
-struct Need {
+pub(crate) struct Need {
     program: &'static str,
     package: &'static str,
     why: &'static str,
 }
 
-const fn need(program: &'static str, package: &'static str, why: &'static str) -> Need {
+pub(crate) const fn need(program: &'static str, package: &'static str, why: &'static str) -> Need {
     Need { program, package, why }
 }
 
@@ -53,8 +53,7 @@ const SERVICE_TOOLS: [&str; 6] = [
 ];
 
 pub(crate) fn step() -> Result<Outcome> {
-    let missing: Vec<&Need> =
-        NEEDS.iter().filter(|need| host::find_program(need.program).is_none()).collect();
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| need.is_missing()).collect();
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     if !Path::new(C_HEADER).exists() {
         packages.push("libc6-dev");
@@ -66,7 +65,7 @@ pub(crate) fn step() -> Result<Outcome> {
     for need in &missing {
         eprintln!("missing: {} ({})", need.program, need.why);
     }
-    if !(host::is_debian() && host::is_root()) {
+    if !may_install() {
         return Ok(Outcome::NotChecked(format!(
             "missing programs were not installed (only done as root on Debian); tests that use \
              them cannot pass. Install (Debian's names): {}",
@@ -79,6 +78,39 @@ pub(crate) fn step() -> Result<Outcome> {
         host::require_program(need.program, need.package)?;
     }
     Ok(Outcome::Passed)
+}
+
+/// The same for a part of the tests that can be left out: an error says what is missing.
+pub(crate) fn ensure(needs: &[&Need]) -> Result<()> {
+    let missing: Vec<&&Need> = needs.iter().filter(|need| need.is_missing()).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    packages.dedup();
+    if !packages.is_empty() && may_install() {
+        for need in &missing {
+            eprintln!("missing: {} ({})", need.program, need.why);
+        }
+        update_lists()?;
+        install(&packages)?;
+    }
+    look(needs)
+}
+
+/// An error names the first one that is missing, and its package.
+pub(crate) fn look(needs: &[&Need]) -> Result<()> {
+    for need in needs {
+        host::require_program(need.program, need.package)?;
+    }
+    Ok(())
+}
+
+impl Need {
+    fn is_missing(&self) -> bool {
+        host::find_program(self.program).is_none()
+    }
+}
+
+fn may_install() -> bool {
+    host::is_debian() && host::is_root()
 }
 
 /// `apt-get update`. Needs root.

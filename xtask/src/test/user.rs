@@ -1,5 +1,5 @@
-//! The ordinary user that the rootless tests run as. Made once and kept: it has no password, and
-//! nothing is ever left running under it.
+//! The ordinary users that the rootless tests run as. Made once and kept: they have no password, and
+//! nothing is ever left running under them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use crate::{command, host};
 
 const NAME: &str = "belljar-test";
+/// Another one, so that what an engine keeps for its user never meets the jail's tests.
+const OWNER_OF_PODMAN: &str = "belljar-podman";
 
 #[derive(Clone)]
 pub(crate) struct TestUser {
@@ -23,7 +25,16 @@ pub(crate) struct TestUser {
 impl TestUser {
     /// Makes it if it is missing. Needs root.
     pub(crate) fn ensure() -> Result<Self> {
-        if let Some(user) = Self::find()? {
+        Self::ensure_named(NAME)
+    }
+
+    /// The same for the one with an engine of its own.
+    pub(crate) fn ensure_for_podman() -> Result<Self> {
+        Self::ensure_named(OWNER_OF_PODMAN)
+    }
+
+    fn ensure_named(name: &str) -> Result<Self> {
+        if let Some(user) = Self::find_named(name)? {
             return Ok(user);
         }
         let useradd = host::require_program("useradd", "passwd")?;
@@ -31,15 +42,19 @@ impl TestUser {
             Command::new(useradd)
                 .args(["--create-home", "--user-group", "--shell", "/bin/sh"])
                 .args(["--comment", "belljar's rootless tests"])
-                .arg(NAME),
+                .arg(name),
             Duration::from_secs(30),
         )?;
-        Self::find()?.with_context(|| format!("useradd made no user {NAME}"))
+        Self::find_named(name)?.with_context(|| format!("useradd made no user {name}"))
     }
 
     pub(crate) fn find() -> Result<Option<Self>> {
+        Self::find_named(NAME)
+    }
+
+    fn find_named(name: &str) -> Result<Option<Self>> {
         let text = fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
-        Ok(in_passwd(&text, NAME))
+        Ok(in_passwd(&text, name))
     }
 
     pub(crate) fn environment(&self) -> Vec<(String, String)> {

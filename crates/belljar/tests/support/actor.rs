@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use belljar::spec::env;
+
 use super::Lab;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,11 +14,22 @@ pub(crate) enum Actor {
     User,
     /// The same user, in a cgroup subtree that belongs to it.
     Delegated,
+    /// Another ordinary user, with a rootless Podman of its own.
+    PodmanOwner,
 }
 
 impl Actor {
     pub(crate) fn is_root(self) -> bool {
         self == Self::Me && as_root()
+    }
+
+    /// Whom the calls have to become; nobody where they are the caller's own.
+    pub(crate) fn user(self) -> Option<TestUser> {
+        match self {
+            Self::Me => None,
+            Self::User | Self::Delegated => Some(test_user().unwrap()),
+            Self::PodmanOwner => Some(podman_owner().unwrap()),
+        }
     }
 
     /// Whether limits of memory and processors can be held for the whole tree.
@@ -44,8 +57,10 @@ pub(crate) fn soak() -> bool {
     std::env::var_os("BELLJAR_TEST_SOAK").is_some()
 }
 
-fn must_work() -> bool {
-    std::env::var("BELLJAR_MUST_WORK").is_ok_and(|list| list.split(',').any(|name| name == "jail"))
+/// Whether it is an error that this is missing.
+pub(super) fn must_work(wanted: &str) -> bool {
+    let list = std::env::var(env::MUST_WORK).unwrap_or_default();
+    list.split(',').any(|name| name.trim() == wanted)
 }
 
 /// The ordinary user of the rootless tests. Root's only: nobody else can become it.
@@ -55,13 +70,21 @@ pub(crate) fn test_user() -> Option<TestUser> {
     }
     let number = |name| std::env::var(name).ok()?.parse().ok();
     let told = number("BELLJAR_TEST_UID").zip(number("BELLJAR_TEST_GID"));
-    let (uid, gid) = told.or_else(|| {
-        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-        let line = passwd.lines().find(|line| line.starts_with("belljar-test:"))?;
-        let fields: Vec<&str> = line.split(':').collect();
-        fields[2].parse().ok().zip(fields[3].parse().ok())
-    })?;
-    Some(TestUser { uid, gid })
+    told.map(|(uid, gid)| TestUser { uid, gid }).or_else(|| in_passwd("belljar-test"))
+}
+
+/// Whose rootless Podman there is. Root's only, too.
+pub(super) fn podman_owner() -> Option<TestUser> {
+    let name = std::env::var(env::TEST_PODMAN_ROOTLESS_USER).ok().filter(|_| as_root())?;
+    in_passwd(&name)
+}
+
+fn in_passwd(name: &str) -> Option<TestUser> {
+    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+    let head = format!("{name}:");
+    let line = passwd.lines().find(|line| line.starts_with(&head))?;
+    let fields: Vec<&str> = line.split(':').collect();
+    Some(TestUser { uid: fields[2].parse().ok()?, gid: fields[3].parse().ok()? })
 }
 
 /// The `cgroup.procs` files of the delegated subtree.
@@ -73,6 +96,9 @@ pub(super) fn delegated_procs() -> Vec<PathBuf> {
 /// Everybody who can start belljar here. Whoever is missing is named.
 pub(crate) fn actors() -> Vec<Actor> {
     let mut all = vec![Actor::Me];
+    if std::env::var_os(belljar::spec::env::TEST_ON).is_some() {
+        return all; // the others have been here in the jail
+    }
     if test_user().is_some() {
         all.push(Actor::User);
         if delegated_procs().is_empty() {
@@ -83,7 +109,10 @@ pub(crate) fn actors() -> Vec<Actor> {
             all.push(Actor::Delegated);
         }
     } else {
-        assert!(!(must_work() && as_root()), "there is no ordinary user; run `cargo xtask test`");
+        assert!(
+            !(must_work("jail") && as_root()),
+            "there is no ordinary user; run `cargo xtask test`"
+        );
         eprintln!("NOT CHECKED: as an ordinary user (needs root and the user belljar-test)");
     }
     all

@@ -13,7 +13,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::Lab;
-use super::actor::{Actor, delegated_procs, test_user};
+use super::actor::{Actor, delegated_procs};
+use super::engines::EngineAccess;
 use super::processes::{send, state, until};
 
 /// How long a call may take before it counts as hung. The machine may be very busy.
@@ -94,9 +95,9 @@ impl<'a> Call<'a> {
             .env("HOME", self.lab.person())
             .env("BELLJAR_HOME", self.lab.home())
             .env("TMPDIR", self.lab.path("tmp"))
+            .envs(self.lab.engine.iter().flat_map(EngineAccess::variables))
             .envs(self.variables.iter().cloned());
-        if self.lab.actor != Actor::Me {
-            let user = test_user().unwrap();
+        if let Some(user) = self.lab.actor.user() {
             command.uid(user.uid).gid(user.gid); // std drops the groups with it
         }
         command

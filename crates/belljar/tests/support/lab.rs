@@ -12,8 +12,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::actor::{Actor, test_user};
+use super::actor::Actor;
 use super::call::{Call, Done};
+use super::engines::{EngineAccess, TestEngine};
 use super::processes::{cgroups_named, processes_of, send, until};
 
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Lab {
     home: PathBuf,
     /// A name of the executable that no other test uses, so that its processes can be told apart.
     pub(crate) exe: PathBuf,
+    /// Whose containers the runs are in; otherwise the backend is belljar's own choice.
+    pub(crate) engine: Option<EngineAccess>,
 }
 
 impl Lab {
@@ -31,7 +34,7 @@ impl Lab {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let exe = directory.path().join("bin/belljar");
         let home = directory.path().join("home");
-        let lab = Self { actor, directory, home, exe };
+        let lab = Self { actor, directory, home, exe, engine: None };
         for name in ["bin", "home", "work", "person", "tmp"] {
             lab.make_directory(name);
         }
@@ -40,8 +43,17 @@ impl Lab {
         lab
     }
 
+    /// Its runs are containers of this engine.
+    pub(crate) fn on(engine: EngineAccess, actor: Actor) -> Self {
+        let mut lab = Self::new(actor);
+        lab.engine = Some(engine);
+        lab
+    }
+
+    /// In the jail, or on the engine that a whole test run is meant for.
     pub(crate) fn me() -> Self {
-        Self::new(Actor::Me)
+        let lab = TestEngine::of_this_test_run().map(|engine| engine.lab().unwrap());
+        lab.unwrap_or_else(|| Self::new(Actor::Me))
     }
 
     pub(crate) fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
@@ -98,8 +110,7 @@ impl Lab {
     }
 
     fn give(&self, path: &Path) {
-        if self.actor != Actor::Me {
-            let user = test_user().unwrap();
+        if let Some(user) = self.actor.user() {
             chown(path, Some(user.uid), Some(user.gid)).unwrap();
         }
     }
@@ -109,10 +120,11 @@ impl Lab {
         Call::new(self, words.into_iter().map(|word| word.as_ref().to_owned()).collect())
     }
 
-    /// `belljar run WORDS…`.
+    /// `belljar run WORDS…`, on the lab's engine if it has one.
     pub(crate) fn run<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Call<'_> {
         let words = words.into_iter().map(|word| word.as_ref().to_owned());
-        Call::new(self, [OsString::from("run")].into_iter().chain(words).collect())
+        let flags = self.engine.iter().flat_map(EngineAccess::flags).map(OsString::from);
+        Call::new(self, [OsString::from("run")].into_iter().chain(flags).chain(words).collect())
     }
 
     /// `belljar run OPTIONS -- sh -c SCRIPT`, to its end.
@@ -164,6 +176,7 @@ impl Drop for Lab {
         for group in cgroups_named(&self.live()) {
             until(Duration::from_secs(2), || fs::remove_dir(&group).is_ok());
         }
+        self.remove_containers();
     }
 }
 

@@ -13,8 +13,13 @@
 
 mod actor;
 mod call;
+mod docker;
+mod engines;
+mod fake_engine;
+pub(crate) mod http;
 mod lab;
 mod owner;
+mod private_docker;
 mod processes;
 mod pty;
 mod strace;
@@ -24,6 +29,9 @@ pub(crate) use actor::{
     Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, soak, test_user,
 };
 pub(crate) use call::{Call, Done, Input, Live, PATIENCE};
+pub(crate) use docker::PrivateDocker;
+pub(crate) use engines::{EngineAccess, Held, TestEngine, each_engine};
+pub(crate) use fake_engine::{Behaviour, FakeEngine};
 pub(crate) use lab::{Lab, executable, marker};
 pub(crate) use processes::{
     alive, cgroups_named, children_of, host_uids, peak_memory, processes_of, processes_with, send,

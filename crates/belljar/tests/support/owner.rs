@@ -10,15 +10,11 @@ use belljar::spec::{Event, EventKind, RunId};
 use rustix::process::{Gid, Uid};
 
 use super::Lab;
-use super::actor::{Actor, test_user};
 
 impl Lab {
     /// Does it as whoever the home belongs to. On Linux each thread has its own user ids.
     pub(crate) fn as_owner<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        if self.actor == Actor::Me {
-            return work();
-        }
-        let user = test_user().unwrap();
+        let Some(user) = self.actor.user() else { return work() };
         std::thread::scope(|scope| {
             let become_it_and_work = || {
                 let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));

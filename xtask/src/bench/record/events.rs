@@ -12,9 +12,9 @@ use belljar::spec::{EventKind, RunId};
 use belljar::store::{self, Which};
 use serde_json::json;
 
-use super::outcome::{Part, figure};
 use super::pipeline::{self, Ran, Sink};
 use super::{Bench, Sizes};
+use crate::bench::outcome::{Part, figure};
 
 /// Of the streams; the built-in `limits.output`.
 const OUTPUT_LIMIT: u64 = 256 << 20;

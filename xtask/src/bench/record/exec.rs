@@ -9,10 +9,11 @@ use belljar::Sandbox;
 use belljar::spec::MountMode;
 use tokio::runtime::Runtime;
 
-use super::exec_peers::{Peer, peers};
-use super::outcome::{Part, figure, latency};
+use super::exec_peers::peers;
 use super::{Bench, Sizes};
 use crate::bench::engines;
+use crate::bench::outcome::{Part, figure, latency};
+use crate::bench::repeated::Peer;
 use crate::bench::rounds::Times;
 use crate::command;
 
@@ -93,7 +94,8 @@ async fn one(sandbox: &Sandbox) -> Result<Duration> {
     Ok(time)
 }
 
-fn in_turn(
+/// The library's, and each peer's.
+pub(crate) fn in_turn(
     runtime: &Runtime,
     sandbox: &Sandbox,
     peers: &mut [Peer],

@@ -5,67 +5,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 
 use super::Bench;
 use crate::bench::engines::Engines;
-use crate::bench::rounds::Times;
-use crate::bench::{memory, peer};
-use crate::{command, host};
+use crate::bench::peer;
+use crate::bench::repeated::Peer;
+use crate::{command, host, processes};
 
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
-
-/// A command line that is started again and again.
-pub(crate) struct Peer {
-    name: String,
-    make: Box<dyn Fn() -> Command>,
-    times: Vec<Duration>,
-    failure: Option<String>,
-}
-
-pub(crate) struct PeerTimes {
-    pub(crate) name: String,
-    pub(crate) times: Times,
-}
-
-impl Peer {
-    pub(crate) fn new(name: impl Into<String>, make: impl Fn() -> Command + 'static) -> Self {
-        Self { name: name.into(), make: Box::new(make), times: Vec::new(), failure: None }
-    }
-
-    pub(crate) fn warm_up(&mut self) {
-        self.measure();
-        self.times.clear();
-    }
-
-    pub(crate) fn measure(&mut self) {
-        if self.failure.is_some() {
-            return;
-        }
-        match self.once() {
-            Ok(time) => self.times.push(time),
-            Err(error) => self.failure = Some(format!("{error:#}")),
-        }
-    }
-
-    fn once(&self) -> Result<Duration> {
-        let mut command = (self.make)();
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let started = Instant::now();
-        let status = command.status().with_context(|| format!("cannot start {}", self.name))?;
-        let time = started.elapsed();
-        ensure!(status.success(), "`{}` ended with {status}", command::line(&command));
-        Ok(time)
-    }
-
-    /// Or its name, and why there are none.
-    pub(crate) fn times(self) -> Result<PeerTimes, (String, String)> {
-        match self.failure {
-            Some(why) => Err((self.name, why)),
-            None => Ok(PeerTimes { name: self.name, times: Times::new(self.times) }),
-        }
-    }
-}
 
 /// What this machine has of: nothing at all, a neighbour's namespaces, bubblewrap, an engine's exec.
 pub(crate) fn peers(bench: &Bench, engines: &Engines) -> Vec<Peer> {
@@ -118,8 +66,8 @@ impl Neighbour {
     fn sleeper(&self) -> Result<u32> {
         let deadline = Instant::now() + APPEAR_LIMIT;
         while Instant::now() < deadline {
-            let family = memory::descendants(self.0.id())?;
-            let is_sleeper = |pid: &u32| memory::name(*pid).as_deref() == Some("sleep");
+            let family = processes::descendants(self.0.id())?;
+            let is_sleeper = |pid: &u32| processes::name(*pid).as_deref() == Some("sleep");
             if let Some(pid) = family.into_iter().find(is_sleeper) {
                 return Ok(pid);
             }

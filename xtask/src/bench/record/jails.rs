@@ -11,9 +11,10 @@ use tokio::runtime::Runtime;
 
 use super::Bench;
 use super::exec::start;
-use super::outcome::{Part, figure, latency};
 use crate::bench::memory;
+use crate::bench::outcome::{Part, figure, latency};
 use crate::bench::rounds::Times;
+use crate::processes;
 
 /// Compared at either end.
 const FEW: usize = 10;
@@ -111,7 +112,7 @@ fn memory_each(part: &mut Part, count: usize) -> Result<()> {
 /// Our descendants that are belljar; what runs inside them is not.
 fn ours() -> Result<Vec<u32>> {
     let own = std::process::id();
-    let mut family = memory::descendants(own)?;
+    let mut family = processes::descendants(own)?;
     family.retain(|pid| *pid != own && is_belljar(*pid));
     Ok(family)
 }

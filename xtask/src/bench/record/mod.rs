@@ -5,10 +5,9 @@
 //! one that cargo started builds both and hands over.
 
 mod events;
-mod exec;
+pub(crate) mod exec;
 mod exec_peers;
 mod jails;
-mod outcome;
 mod pipeline;
 mod reconcile;
 mod replay;
@@ -23,10 +22,10 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use belljar::home::Home;
 
-use self::outcome::Part;
 use super::identity::Identity;
+use super::outcome::{self, Part};
+use super::{BELLJAR, hand_over};
 use crate::artifacts;
-use crate::command;
 use crate::scratch::Scratch;
 
 /// In the order in which they run.
@@ -41,9 +40,6 @@ const PARTS: [(&str, Measure); 7] = [
 ];
 
 type Measure = fn(&Bench) -> Result<Part>;
-
-/// The executable to measure; with it, this process is the one that measures.
-const BELLJAR: &str = "--belljar";
 
 /// How much is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,18 +154,8 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     let options = parse(words)?;
     match &options.belljar {
         Some(belljar) => measure(&options, belljar),
-        None => hand_over(words),
+        None => hand_over(&artifacts::build_measuring()?, "record", words, &[]),
     }
-}
-
-fn hand_over(words: &[String]) -> Result<ExitCode> {
-    let built = artifacts::build_measuring()?;
-    let mut measuring = Command::new(&built.xtask);
-    measuring.args(["bench", "record"]).args(words).arg(BELLJAR).arg(&built.belljar);
-    let status = measuring
-        .status()
-        .with_context(|| format!("cannot start `{}`", command::line(&measuring)))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
@@ -178,7 +164,7 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
     let identity = Identity::ourselves(scratch.path())?;
     let bench = Bench { belljar, scratch, identity, sizes: options.sizes };
     let load = outcome::load();
-    print!("{}", outcome::heading(load.as_deref()));
+    print!("{}", outcome::heading("the record and its cost", load.as_deref()));
     let mut parts = Vec::new();
     for (name, measure) in PARTS {
         if options.only.as_ref().is_some_and(|only| !only.iter().any(|one| one == name)) {

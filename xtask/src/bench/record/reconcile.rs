@@ -11,9 +11,9 @@ use belljar::spec::RunId;
 use belljar::store::{self, Which};
 
 use super::Bench;
-use super::outcome::{Part, figure, latency};
 use super::replay::{Sample, Written};
 use super::start::newest;
+use crate::bench::outcome::{Part, figure, latency};
 use crate::bench::rounds::Times;
 
 const MOST_MS: f64 = 1000.0;

@@ -13,8 +13,8 @@ use belljar::spec::RunId;
 use belljar::store::{self, Which};
 
 use super::Bench;
-use super::outcome::{Part, figure, latency};
 use super::replay::{Sample, Written};
+use crate::bench::outcome::{Part, figure, latency};
 use crate::bench::rounds::Times;
 
 const MOST: f64 = 2.0;

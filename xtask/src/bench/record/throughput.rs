@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use belljar::home::Home;
 
-use super::outcome::{Part, figure};
 use super::pipeline::{self, Ran, Sink};
 use super::{Bench, Sizes};
+use crate::bench::outcome::{Part, figure};
 use crate::bench::rounds::Times;
 
 const LEAST_OF_PEER: f64 = 0.5;

@@ -12,8 +12,8 @@ use belljar::spec::{EventKind, OutputStream, RunId};
 use serde_json::json;
 
 use super::events::begin;
-use super::outcome::{Part, figure};
 use super::{Bench, Sizes};
+use crate::bench::outcome::{Part, figure};
 use crate::command;
 
 /// What is in the output: not all the same, since a disk or a file system may notice.

@@ -151,10 +151,10 @@ pub(crate) fn load() -> Option<String> {
     Some(text.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
 }
 
-pub(crate) fn heading(load: Option<&str>) -> String {
+pub(crate) fn heading(title: &str, load: Option<&str>) -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "the record and its cost: {processors} processors, load before it began {}\n\
+        "{title}: {processors} processors, load before it began {}\n\
          compare ratios, which were taken in the same minutes; times and rates are this machine's,\n\
          and a machine that is busy (a load near or above {processors}) has no good p99\n",
         load.unwrap_or("not known")
