@@ -1,5 +1,6 @@
 //! Requests to an engine, each bounded in time: a daemon that hangs is a daemon that is not there.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -48,6 +49,30 @@ impl ApiError {
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Refused { status: 409 | 500.., .. })
     }
+}
+
+/// A container, as far as it matters here.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct Inspected {
+    pub(crate) id: String,
+    pub(crate) state: InspectedState,
+    pub(crate) config: InspectedConfig,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct InspectedState {
+    pub(crate) pid: i32,
+    pub(crate) exit_code: i64,
+    pub(crate) error: String,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct InspectedConfig {
+    /// Null where there are none.
+    pub(crate) labels: Option<HashMap<String, String>>,
 }
 
 /// One engine, spoken to.
@@ -145,6 +170,22 @@ impl Api {
             lines.push(ssh);
         }
         Ok(stream)
+    }
+
+    /// What the engine knows of a container.
+    pub(crate) fn inspect(&self, container: &str) -> Result<Inspected, ApiError> {
+        const WHAT: &str = "look at the container";
+        let path = format!("/containers/{container}/json");
+        let (status, body) = self.wait(WHAT, QUICK, self.transport.get(&path))?;
+        let text = || String::from_utf8_lossy(&body).trim().to_owned();
+        if status != 200 {
+            return Err(ApiError::Refused { what: WHAT, status, message: text() });
+        }
+        serde_json::from_slice(&body).map_err(|error| ApiError::Refused {
+            what: WHAT,
+            status: 500,
+            message: format!("its answer makes no sense: {error}"),
+        })
     }
 
     /// Nothing is asked for a while: no connection is kept for it.

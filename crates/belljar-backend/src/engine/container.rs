@@ -166,14 +166,12 @@ fn begin(
     let channel = api.attach(id).map_err(ContainerError::Attach)?;
     let start = api.docker.start_container(id, None::<StartContainerOptions>);
     api.wait("start the container", SLOW, start)?;
-    let inspect = api.docker.inspect_container(id, None);
     // One that has ended already tells on its channel why.
-    let found = match api.wait("look at the container", QUICK, inspect) {
+    let found = match api.inspect(id) {
         Err(error) if error.is_not_found() => return Ok((channel, None)),
         found => found?,
     };
-    let pid = found.state.and_then(|state| state.pid).filter(|pid| *pid > 0);
-    Ok((channel, pid.and_then(|pid| i32::try_from(pid).ok())))
+    Ok((channel, Some(found.state.pid).filter(|pid| *pid > 0)))
 }
 
 /// An engine that did not answer may still make the container.
@@ -326,14 +324,10 @@ impl Container {
     }
 
     pub(crate) fn set_up_failure(&self) -> ContainerError {
-        let inspect = self.api.docker.inspect_container(&self.name, None);
-        let told = match self.api.wait("look at the container", QUICK, inspect) {
-            Ok(found) => found.state.map(|state| {
-                let code = state.exit_code.unwrap_or_default();
-                format!("exit code {code} {}", state.error.unwrap_or_default())
-            }),
-            Err(error) => Some(error.to_string()),
+        let told = match self.api.inspect(&self.name) {
+            Ok(found) => format!("exit code {} {}", found.state.exit_code, found.state.error),
+            Err(error) => error.to_string(),
         };
-        ContainerError::Ended(told.unwrap_or_default().trim().to_owned())
+        ContainerError::Ended(told.trim().to_owned())
     }
 }

@@ -235,19 +235,17 @@ fn destroy_here(sandbox: &SandboxId) -> Result<(), DestroyError> {
     let note = Note::read(&sandbox.directory).map_err(|error| failed(error.into()))?;
     if let Some(note) = note {
         let api = Api::connect(&note.engine).map_err(|error| failed(error.into()))?;
-        let looking = api.docker.inspect_container(&note.container, None);
-        match api.wait("look for the container", QUICK, looking) {
+        match api.inspect(&note.container) {
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(failed(error.into())),
             Ok(found) => {
-                let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+                let labels = found.config.labels.unwrap_or_default();
                 let has = |name: &str, value: &str| labels.get(name).is_some_and(|v| v == value);
                 let is_ours = has(LABEL_OWNER, &note.owner)
                     && has(LABEL_NONCE, &note.nonce)
                     && has(LABEL_RUN, &sandbox.run);
                 if is_ours {
-                    let id = found.id.unwrap_or(note.container);
-                    container::remove(&api, &id).map_err(|error| failed(error.into()))?;
+                    container::remove(&api, &found.id).map_err(|error| failed(error.into()))?;
                 }
             }
         }

@@ -1,12 +1,15 @@
 //! How requests travel: over whatever [`dial`] opens, in the version of the API that both sides speak.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bollard::errors::Error;
 use bollard::{BollardRequest, ClientVersion, Docker};
-use hyper::body::Incoming;
+use bytes::Bytes;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Response, Uri};
 use hyper_util::rt::TokioIo;
@@ -22,6 +25,8 @@ const REQUEST_SECONDS: u64 = 3600;
 const FRESH: Duration = Duration::from_secs(10);
 /// For the rest of the last answer to be put away.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
+
+const LONGEST_ANSWER: usize = 4 << 20;
 
 /// The body of a request, which has no public name.
 trait Request {
@@ -80,6 +85,25 @@ impl Transport {
         };
         let at = Some("http://engine"); // where that is, is known here
         Docker::connect_with_custom_transport(send, at, REQUEST_SECONDS, version)
+    }
+
+    /// An answer as the engine gave it: Podman uses words that the client's types do not know.
+    pub(super) async fn get(&self, path: &str) -> Result<(u16, Vec<u8>), Error> {
+        let request = hyper::Request::builder().uri(path).body(bollard::body_full(Bytes::new()));
+        let request = request.map_err(|error| Error::IOError { err: io::Error::other(error) })?;
+        let answer = self.0.ask(request).await.map_err(|err| Error::IOError { err })?;
+        let (status, mut body) = (answer.status().as_u16(), answer.into_body());
+        let mut bytes = Vec::new();
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|error| Error::IOError { err: io::Error::other(error) })?;
+            if let Ok(data) = frame.into_data() {
+                bytes.extend_from_slice(&data);
+            }
+            if bytes.len() > LONGEST_ANSWER {
+                return Err(Error::IOError { err: io::Error::other("the answer has no end") });
+            }
+        }
+        Ok((status, bytes))
     }
 
     /// Once anything was answered.
