@@ -68,13 +68,22 @@ impl Init {
     }
 }
 
-/// Whether a process has a container's id in its control groups or, as gVisor's sandbox, its arguments.
+/// Whether a process has a container's id in its control groups, in its arguments (gVisor's sandbox), or in
+/// those of the engine's process that watches it (a rootless engine without groups).
 fn names(pid: Pid, container: &str) -> bool {
-    let has = |file: &str| {
-        let text = std::fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero()));
+    let has = |pid: i32, file: &str| {
+        let text = std::fs::read(format!("/proc/{pid}/{file}"));
         text.is_ok_and(|text| String::from_utf8_lossy(&text).contains(container))
     };
-    !container.is_empty() && (has("cgroup") || has("cmdline"))
+    let own = pid.as_raw_nonzero().get();
+    let watched = || parent_of(own).is_some_and(|parent| has(parent, "cmdline"));
+    !container.is_empty() && (has(own, "cgroup") || has(own, "cmdline") || watched())
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    parent.trim().parse().ok()
 }
 
 /// A limit that the engine was asked for and the kernel does not have.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_linux::jail::identity::HostIdentity;
 use belljar_linux::outside::{Init, NotHeld};
-use belljar_spec::{Clause, Limits, Posture, Usage};
+use belljar_spec::{Clause, Limits, Plan, Usage};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, EventsOptionsBuilder, RemoveContainerOptionsBuilder,
     StartContainerOptions,
@@ -48,7 +48,7 @@ pub enum ContainerError {
         cleanup: ApiError,
     },
     #[error(
-        "the container's first process cannot be found on this host, so its limits cannot be read back"
+        "the container's first process cannot be found on this host, so neither its user nor its limits can be seen"
     )]
     Unseen,
     #[error("the engine does not hold a limit")]
@@ -73,6 +73,8 @@ pub struct Container {
     /// Keeps the run's uids taken.
     _identity: HostIdentity,
     limits: Limits,
+    /// Its processes are the host's, so PID 1 has to be found among them.
+    is_visible: bool,
     begun_at: SystemTime,
     /// PID 1 was gone before anybody here ended it.
     died_by_itself: bool,
@@ -128,7 +130,8 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
             name: made.id,
             init,
             _identity: identity,
-            limits: held(&plan.limits, &plan.posture),
+            limits: held(&plan),
+            is_visible: sees_processes,
             begun_at,
             died_by_itself: false,
             killed: false,
@@ -140,16 +143,16 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
     })
 }
 
-/// Only what the posture calls enforced has to read back.
-fn held(limits: &Limits, posture: &Posture) -> Limits {
-    let by_group = |clause: Clause| {
-        let enforcement = posture.get(clause);
-        enforcement.is_enforced() && enforcement.reason().contains("control group")
-    };
+/// Whatever the posture calls enforced has to read back, but for a number of processes that each process
+/// carries itself, which the attestation tells.
+fn held(plan: &Plan) -> Limits {
+    let limits = &plan.limits;
+    let enforced = |clause: Clause| plan.posture.get(clause).is_enforced();
+    let by_each_process = plan.rlimits.iter().any(|limit| limit.name == "nproc");
     Limits {
-        memory: limits.memory.filter(|_| by_group(Clause::LimitMemory)),
-        millicpus: limits.millicpus.filter(|_| by_group(Clause::LimitCpu)),
-        pids: limits.pids.filter(|_| by_group(Clause::LimitPids)),
+        memory: limits.memory.filter(|_| enforced(Clause::LimitMemory)),
+        millicpus: limits.millicpus.filter(|_| enforced(Clause::LimitCpu)),
+        pids: limits.pids.filter(|_| enforced(Clause::LimitPids) && !by_each_process),
         ..limits.clone()
     }
 }
@@ -286,6 +289,8 @@ impl Container {
         let Limits { memory, millicpus, pids, .. } = self.limits;
         match &self.init {
             Some(init) => init.check_limits(&self.limits).map_err(ContainerError::Limit),
+            // Neither its user nor its limits could be seen from outside.
+            None if self.is_visible => Err(ContainerError::Unseen),
             None if (memory, millicpus, pids) == (None, None, None) => Ok(()),
             None => Err(ContainerError::Unseen),
         }
