@@ -49,6 +49,10 @@ impl ApiError {
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Refused { status: 409 | 500.., .. })
     }
+
+    pub(crate) fn is_about_missing_ids(&self) -> bool {
+        matches!(self, Self::Refused { message, .. } if message.contains("requires additional UIDs"))
+    }
 }
 
 /// A container, as far as it matters here.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_linux::jail::identity::HostIdentity;
 use belljar_linux::outside::{Init, NotHeld};
 use belljar_spec::{Clause, Limits, Plan, Usage};
+use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, EventsOptionsBuilder, RemoveContainerOptionsBuilder,
     StartContainerOptions,
@@ -88,10 +89,8 @@ pub struct Container {
 pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
     let BoundContainer { api, engine, note, body, mut staged, plan, directory, upload } = bound;
     note.write(&directory).map_err(ContainerError::Note)?; // before there is anything to be found
-    let options = CreateContainerOptionsBuilder::new().name(&note.container).build();
     let begun_at = SystemTime::now();
-    let making = api.docker.create_container(Some(options), body);
-    let made = match api.wait("make the container", SLOW, making) {
+    let made = match make(&api, &note.container, body) {
         Ok(made) => made,
         Err(error @ ApiError::Refused { .. }) => return Err(error.into()),
         // It may have been made all the same, and nobody said so.
@@ -141,6 +140,27 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
             gone: false,
         })),
     })
+}
+
+/// Podman looks up the ids that an ordinary user may hand on with a library that does not bear two callers at
+/// once, and then says that there are none. Asked again, it finds them.
+fn make(
+    api: &Api,
+    name: &str,
+    body: ContainerCreateBody,
+) -> Result<ContainerCreateResponse, ApiError> {
+    let mut pauses = [50, 150, 400, 1000].map(Duration::from_millis).into_iter();
+    loop {
+        let options = CreateContainerOptionsBuilder::new().name(name).build();
+        let making = api.docker.create_container(Some(options), body.clone());
+        match api.wait("make the container", SLOW, making) {
+            Err(error) if error.is_about_missing_ids() => match pauses.next() {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(error),
+            },
+            made => return made,
+        }
+    }
 }
 
 /// Whatever the posture calls enforced has to read back, but for a number of processes that each process
