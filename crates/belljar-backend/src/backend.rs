@@ -256,6 +256,8 @@ pub struct Started {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    /// A listening socket in the sandbox for each of the plan's ports; none where PID 1 has to listen.
+    pub listeners: Vec<(u16, OwnedFd)>,
     /// PID 1's number on this host, where it has one.
     pub init_pid: Option<i32>,
     /// The uid that the command must have on this host.

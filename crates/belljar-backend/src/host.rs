@@ -46,6 +46,7 @@ impl Backend for Host {
             });
         }
         crate::planning::refuse_runtime(spec, BackendName::Host)?;
+        refuse_network(spec)?;
         let inside = spec.user;
         let workdir = match &spec.workspace {
             Some(workspace) if spec.workdir == workspace.target => workspace.source.clone(),
@@ -74,6 +75,7 @@ impl Backend for Host {
             },
             image: None,
             oci_runtime: None,
+            listen: Vec::new(),
             posture: posture(),
         })
     }
@@ -208,10 +210,30 @@ fn spawn(plan: &CommandPlan) -> Started {
         stdin: stdin.map(OwnedFd::from),
         stdout: stdout.map(OwnedFd::from),
         stderr: stderr.map(OwnedFd::from),
+        listeners: Vec::new(),
         init_pid: None,
         command_uid: None,
         inner: StartedInner::Host(Child { child, failure }),
     }
+}
+
+/// A command on the host has the whole network, whatever the list says: that is in the posture. What only a
+/// proxy or a boundary could do is refused.
+fn refuse_network(spec: &RunSpec) -> Result<(), PlanError> {
+    let egress = &spec.egress;
+    let (what, why) = if !egress.secrets.is_empty() {
+        ("a secret", "without a boundary nothing keeps its value from the command")
+    } else if !egress.routes.is_empty() {
+        ("a route", "its port would be one of this machine's, open to everybody on it")
+    } else if !egress.publish.is_empty() {
+        ("publishing a port", "the command's ports are this machine's own already")
+    } else if egress.reach == belljar_spec::egress::Reach::Learn {
+        ("learning", "nothing stands between the command and the network that could see it")
+    } else {
+        return Ok(());
+    };
+    let (what, why) = (what.to_owned(), why.to_owned());
+    Err(PlanError::Unsupported { backend: BackendName::Host, what, why })
 }
 
 fn failure_of(error: &std::io::Error) -> ExecFailure {

@@ -2,6 +2,7 @@
 //! it all away again. Nothing else: streams, deadlines, attestation and the record are the launcher's.
 
 mod backend;
+mod egress;
 pub mod engine;
 pub mod host;
 #[cfg(target_os = "linux")]

@@ -13,6 +13,9 @@ pub(crate) const HOME: &str = "/home/agent";
 pub(crate) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 pub(crate) const TMP_SIZE: u64 = 1 << 30;
 pub(crate) const SHM_SIZE: u64 = 256 << 20;
+/// Sockets and pid files.
+pub(crate) const RUN: &str = "/run";
+pub(crate) const RUN_SIZE: u64 = 64 << 20;
 
 /// Knobs and facts of the host's kernel in `/proc`: readable where programs need them.
 pub(crate) const PROC_READ_ONLY: &[&str] =
@@ -39,12 +42,6 @@ pub fn refuse_what_is_not_there(spec: &RunSpec, backend: BackendName) -> Result<
         let (what, why) = (what.to_owned(), why.to_owned());
         Err(PlanError::Unsupported { backend, what, why })
     };
-    if !spec.network_allow.is_empty() {
-        return unsupported(
-            "network.allow",
-            "this version has no way out of the sandbox at all; leave it empty",
-        );
-    }
     let overlays =
         spec.workspace.iter().chain(&spec.mounts).any(|mount| mount.mode == MountMode::Overlay);
     if overlays {
@@ -123,7 +120,7 @@ fn access(mode: MountMode) -> Access {
 pub(crate) fn command(spec: &RunSpec) -> CommandPlan {
     CommandPlan {
         argv: spec.command.clone(),
-        env: spec.env.clone(),
+        env: crate::egress::environment(spec),
         workdir: spec.workdir.clone(),
         stdin: spec.stdin,
         terminal: spec.terminal,

@@ -156,7 +156,6 @@ fn what_an_engine_cannot_do_is_refused() {
         matches!(docker().plan(&spec, &root()), Err(PlanError::Unsupported { .. }))
     };
     assert!(!refused(|_| {}), "control: the unchanged spec is planned");
-    assert!(refused(|spec| spec.network_allow = vec!["example.org".to_owned()]));
     assert!(refused(|spec| spec.mounts[0].mode = MountMode::Overlay));
     assert!(refused(|spec| spec.user.uid = 2000));
     assert!(refused(|spec| {

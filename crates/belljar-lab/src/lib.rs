@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod home;
 pub mod image;
 pub mod ledger;
+pub mod network;
 pub mod record;
 pub mod reuse;
 pub mod run;

@@ -31,6 +31,19 @@ const OF_EACH_COMMAND: &[&str] = &["v", "command", "stdin", "terminal", "env", "
 /// Changes with other keys, which tell more.
 const FOLLOWS: &str = "required";
 
+/// What a spec calls otherwise than the manifest does, with all below it. Nobody who asks for a run sees its spec.
+const IN_THE_MANIFEST: &[(&str, &str)] = &[
+    ("network_allow", "network.allow"),
+    ("egress.allow_private", "network.allow_private"),
+    ("egress.intercept", "network.intercept"),
+    ("egress.secrets", "secret"),
+    ("egress.routes", "route"),
+    ("egress.budget", "network.budget"),
+    ("egress.per_host", "network.budget_per_host"),
+    ("egress.publish", "network.publish"),
+    ("egress.reach", "the reach of the network"), // of belljar's own commands, not of a manifest
+];
+
 #[derive(Debug, thiserror::Error)]
 pub enum ReuseError {
     #[error(transparent)]
@@ -194,5 +207,59 @@ fn differ(key: &str, has: &Value, wants: &Value) -> Option<(String, String, Stri
         Value::Null => "nothing".to_owned(),
         value => value.to_string(),
     };
-    Some((key.to_owned(), shown(has), shown(wants)))
+    Some((in_the_manifest(key), shown(has), shown(wants)))
+}
+
+fn in_the_manifest(key: &str) -> String {
+    let known = IN_THE_MANIFEST.iter().find_map(|(spec, manifest)| {
+        let below = key.strip_prefix(spec)?;
+        (below.is_empty() || below.starts_with('.')).then(|| format!("{manifest}{below}"))
+    });
+    known.unwrap_or_else(|| key.to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use belljar_spec::egress::EgressSpec;
+    use serde_json::{Value, json};
+
+    use super::differ;
+
+    fn named(key: &str, has: &Value, wants: &Value) -> String {
+        differ(key, has, wants).unwrap().0
+    }
+
+    #[test]
+    fn a_difference_has_the_name_that_the_manifest_gives_it() {
+        let spec = serde_json::to_value(EgressSpec::default()).unwrap();
+        for (key, name) in [
+            ("allow_private", "network.allow_private"),
+            ("secrets", "secret"),
+            ("routes", "route"),
+            ("publish", "network.publish"),
+        ] {
+            let mut other = spec.clone();
+            other[key] = json!(["x"]);
+            assert_eq!(named("egress", &spec, &other), name);
+        }
+        let mut other = spec.clone();
+        other["per_host"]["requests"] = json!(7);
+        assert_eq!(named("egress", &spec, &other), "network.budget_per_host.requests");
+        other["budget"]["bytes_in"] = json!(7);
+        assert_eq!(named("egress", &spec, &other), "network.budget.bytes_in");
+        assert_eq!(named("network_allow", &json!([]), &json!(["a"])), "network.allow");
+        assert_eq!(named("limits", &json!({"time": 1}), &json!({"time": 2})), "limits.time");
+    }
+
+    #[test]
+    fn no_part_of_the_network_is_called_by_its_name_in_a_spec() {
+        let spec = serde_json::to_value(EgressSpec::default()).unwrap();
+        for key in spec.as_object().unwrap().keys() {
+            let mut other = spec.clone();
+            other[key] = json!("other");
+            let name = named("egress", &spec, &other);
+            assert!(!name.starts_with("egress"), "{name}");
+        }
+    }
 }

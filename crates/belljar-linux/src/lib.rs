@@ -7,11 +7,14 @@
 #[macro_use]
 mod macros;
 
+pub mod apart;
 pub mod filter;
 pub mod init;
 pub mod jail;
+pub mod loopback;
 mod mountinfo;
 pub mod outside;
+pub mod relay;
 pub mod staging;
 pub mod sys;
 

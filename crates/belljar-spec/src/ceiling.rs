@@ -1,18 +1,21 @@
 //! The administrator's ceiling: what no layer may go beyond. A key that is absent sets no bound.
 
+mod network;
+
 use std::path::Path;
 
 use crate::choice::AUTO;
 use crate::clause::Clause;
-use crate::host_rule::HostRule;
 use crate::layers::{Origin, Settings};
 use crate::manifest::table::section;
 use crate::manifest::value::{Base, HostPath, Value};
 use crate::manifest::{
-    Limit, LimitSettings, ManifestError, Network, RootfsSetting, WorkspaceMode, parse_file,
+    Limit, LimitSettings, ManifestError, RootfsSetting, WorkspaceMode, parse_file,
 };
 use crate::runspec::{BackendChoice, BackendName};
 use crate::text::OsText;
+
+use network::CeilingNetwork;
 
 section! {
     /// `/etc/belljar/policy.toml`.
@@ -22,7 +25,7 @@ section! {
         /// Backends that may be used.
         backends: Option<Vec<BackendName>>,
         /// Host rules that cover every rule that may be used.
-        network: Network,
+        network: CeilingNetwork,
         /// Directories that every source lies in.
         mounts: Option<Vec<HostPath>>,
         /// Clauses that may be waived.
@@ -106,32 +109,6 @@ impl CeilingFile {
             if !permitted {
                 let list = format!("[{}]", names.join(", "));
                 return Err(self.beyond(settings, key, choice.name().to_owned(), list));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_network(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
-        let lists = [
-            ("network.allow", &self.ceiling.network.allow, &settings.values.network.allow),
-            (
-                "network.allow_private",
-                &self.ceiling.network.allow_private,
-                &settings.values.network.allow_private,
-            ),
-        ];
-        for (key, allowed, wanted) in lists {
-            let Some(allowed) = allowed else { continue };
-            for rule in wanted.iter().flatten() {
-                let within = HostRule::parse(rule).is_ok_and(|rule| {
-                    allowed
-                        .iter()
-                        .any(|most| HostRule::parse(most).is_ok_and(|most| most.covers(&rule)))
-                });
-                if !within {
-                    let list = format!("[{}]", allowed.join(", "));
-                    return Err(self.beyond(settings, key, format!("\"{rule}\""), list));
-                }
             }
         }
         Ok(())

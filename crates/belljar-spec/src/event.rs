@@ -22,10 +22,20 @@ pub enum EventKind {
     Output,
     #[serde(rename = "agent.tool_call")]
     AgentToolCall,
+    /// A connection was decided on, and is about to be made.
+    #[serde(rename = "egress.opened")]
+    EgressOpened,
+    /// It is over, with what it carried.
     #[serde(rename = "egress.allowed")]
     EgressAllowed,
     #[serde(rename = "egress.denied")]
     EgressDenied,
+    /// The proxy is gone, and with it every way out.
+    #[serde(rename = "egress.lost")]
+    EgressLost,
+    /// A port inside that the host can reach.
+    #[serde(rename = "port.published")]
+    PortPublished,
     #[serde(rename = "limit.hit")]
     LimitHit,
     /// Values that look secret stood in the output and were covered.

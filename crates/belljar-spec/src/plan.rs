@@ -44,6 +44,11 @@ pub enum Source {
     },
     /// `home/` in the run's own directory.
     RunHome,
+    /// `trust/` in the run's own directory: the authority that the proxy made for this run.
+    RunTrust,
+    /// `trust/bundle.pem` there: the host's authorities and that one. With [`Presence::IfPresent`] only where
+    /// the host has a file at the target.
+    RunTrustBundle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,6 +228,9 @@ pub struct Plan {
     pub image: Option<PlannedImage>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oci_runtime: Option<String>,
+    /// Ports on the sandbox's loopback on which connections to the proxy are taken. None: there is no proxy.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub listen: Vec<u16>,
     pub posture: Posture,
 }
 

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clause::Clause;
+use crate::egress::EgressSpec;
 use crate::manifest::Pull;
 use crate::posture::Waiver;
 use crate::text::OsText;
@@ -289,9 +290,27 @@ pub struct RunSpec {
     /// The engine's own where it is `None`.
     #[serde(default)]
     pub oci_runtime: Option<String>,
+    /// The network beyond the list of rules: credentials, routes, budgets, ports for the host.
+    #[serde(default)]
+    pub egress: EgressSpec,
 }
 
 impl RunSpec {
+    /// Whether anything gets out at all.
+    pub fn has_way_out(&self) -> bool {
+        let EgressSpec { reach, allow_private, routes, .. } = &self.egress;
+        let learns = *reach == crate::egress::Reach::Learn;
+        learns || !self.network_allow.is_empty() || !allow_private.is_empty() || !routes.is_empty()
+    }
+
+    /// Whether the proxy opens TLS, so that the run needs an authority to trust.
+    pub fn intercepts(&self) -> bool {
+        let routed =
+            |env: &str| self.egress.routes.iter().any(|route| route.secret.as_deref() == Some(env));
+        let by_secret = self.egress.secrets.iter().any(|secret| !routed(&secret.env));
+        self.has_way_out() && (by_secret || !self.egress.intercept.is_empty())
+    }
+
     /// BLAKE3 of the stored form. Maps are sorted, so equal specs have equal hashes.
     pub fn hash(&self) -> String {
         crate::hash_of(self)

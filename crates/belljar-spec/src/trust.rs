@@ -135,6 +135,11 @@ impl Finder<'_> {
                 self.add(key, format!("{what} {}", crate::text::escape(host.as_bytes())));
             }
         }
+        for port in manifest.network.publish.iter().flatten() {
+            let what =
+                format!("opens a port of the host: {}", crate::text::escape(port.as_bytes()));
+            self.add("network.publish", what);
+        }
         for (index, secret) in manifest.secret.iter().flat_map(|secrets| &secrets.0).enumerate() {
             self.secret(index, secret);
         }

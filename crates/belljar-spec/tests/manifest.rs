@@ -176,9 +176,11 @@ fn wrong_types_and_values_are_told_with_the_line() {
             "a secret goes to one place",
         ),
         (
-            "[[secret]]\nenv = 'A'\nhost = 'h'\nfile = 'x'\ncommand = ['y']\n",
+            "[[secret]]\nenv = 'A'\nhost = 'h'\nheader = 'x'\nfile = 'x'\ncommand = ['y']\n",
             "a secret has one source",
         ),
+        ("[[secret]]\nenv = 'A'\nhost = 'h'\n", "a secret needs its place in a request"),
+        ("[[secret]]\nenv = 'A'\nhost = 'h'\nbearer = false\n", "bearer = false says nothing"),
         ("[[route]]\nlisten = 70000\nto = 'x'\n", "route.listen: 70000 is not between 0 and 65535"),
         ("[service.x]\ncommand = []\n", "service.x: command is empty"),
     ];

@@ -117,17 +117,36 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn budget()(
+        bytes_out in limit((1_u64..).prop_map(Size)),
+        bytes_in in limit((1_u64..).prop_map(Size)),
+        connections in limit(1_u32..),
+        requests in limit(1_u32..),
+    ) -> NetworkBudget {
+        NetworkBudget { bytes_out, bytes_in, connections, requests }
+    }
+}
+
+prop_compose! {
+    fn network()(
+        allow in of(words()), allow_private in of(words()), intercept in of(words()), publish in of(words()),
+        budget in budget(), budget_per_host in budget(),
+    ) -> Network {
+        Network { allow, allow_private, intercept, publish, budget, budget_per_host }
+    }
+}
+
+prop_compose! {
     fn secret()(
         env in text(), host in text(), port in of(any::<u16>()),
-        place in of((0_u8..4, text())), source in of((0_u8..4, text(), host_path(), command())),
+        place in (0_u8..4, text()), source in of((0_u8..4, text(), host_path(), command())),
     ) -> Secret {
         let mut secret = Secret { env, host, port, ..Secret::default() };
         match place {
-            Some((0, name)) => secret.header = Some(name),
-            Some((1, name)) => secret.query = Some(name),
-            Some((2, name)) => secret.basic = Some(name),
-            Some(_) => secret.bearer = Some(true),
-            None => {}
+            (0, name) => secret.header = Some(name),
+            (1, name) => secret.query = Some(name),
+            (2, name) => secret.basic = Some(name),
+            _ => secret.bearer = Some(true),
         }
         match source {
             Some((0, name, ..)) => secret.from_env = Some(name),
@@ -247,8 +266,7 @@ fn rules() -> impl Strategy<Value = Option<Vec<CommandRule>>> {
 prop_compose! {
     fn manifest()(
         sandbox in sandbox().boxed(),
-        network in (of(words()), of(words()))
-            .prop_map(|(allow, allow_private)| Network { allow, allow_private }),
+        network in network().boxed(),
         secret in added(secret().boxed()),
         route in added((any::<u16>(), text(), of(text()))
             .prop_map(|(listen, to, secret)| Route { listen, to, secret })),

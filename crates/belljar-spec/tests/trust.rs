@@ -103,7 +103,7 @@ fn everything_that_opens_something_is_found() {
 
 #[test]
 fn a_secret_tells_what_it_executes_and_reads() {
-    let secret = "[[secret]]\nenv = 'K'\nhost = 'h'\n";
+    let secret = "[[secret]]\nenv = 'K'\nhost = 'h'\nbearer = true\n";
     assert_eq!(keys(secret), ["secret[0]"]);
     assert_eq!(
         keys(&format!("{secret}command = ['op', 'read']\n")),

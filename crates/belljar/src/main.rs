@@ -18,6 +18,9 @@ fn main() -> ExitCode {
     if let Some(code) = belljar::run::supervise_if_asked(std::env::args_os()) {
         return exit(code);
     }
+    if let Some(code) = belljar::run::egress_if_asked(std::env::args_os()) {
+        return exit(code);
+    }
     if let Some(code) = belljar::run_probe_if_asked(std::env::args_os()) {
         return exit(code);
     }
@@ -46,6 +49,8 @@ fn main() -> ExitCode {
         Verb::Events(events) => commands::events::run(&events),
         Verb::Verify(verify) => commands::verify::run(&verify),
         Verb::Reconcile(reconcile) => commands::reconcile::run(&reconcile),
+        Verb::Port(port) => commands::port::run(&port),
+        Verb::Why(why) => commands::why::run(&why),
         Verb::Prove(prove) => commands::prove::run(&prove),
         Verb::Doctor(doctor) => commands::doctor::run(&doctor),
         Verb::Backends(backends) => commands::backends::run(&backends),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use belljar_linux::staging::{self, Offer, Staged};
 use belljar_spec::{
-    Clause, Expectation, ExpectedKernel, ExpectedMount, MountKind, OsText, Place, Plan, Reach,
-    ToleratedMount,
+    Access, Clause, Expectation, ExpectedKernel, ExpectedMount, MountKind, OsText, Place, Plan,
+    Reach, ToleratedMount, Tree,
 };
 use bollard::models::ContainerCreateBody;
 
@@ -14,9 +14,9 @@ use super::api::Api;
 use super::body::{self, INIT_DIRECTORY, INIT_INSIDE, Parts};
 use super::executable;
 use super::note::Note;
-use super::plan::RUN;
 use super::posture::is_gvisor;
 use crate::backend::{BindError, Bound, BoundInner, EngineFacts};
+use crate::planning::RUN;
 
 /// Ready to be made.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
                     writable.push(mount.target.clone());
                 }
             }
-            MountKind::Bind { tree: belljar_spec::Tree::Own, .. } => {
+            MountKind::Bind { tree: Tree::Own, access: Access::Writable, .. } => {
                 writable.push(mount.target.clone());
             }
             _ => {}

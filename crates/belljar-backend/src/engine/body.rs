@@ -135,8 +135,15 @@ fn host_config(parts: &Parts<'_>) -> Result<HostConfig, Unspeakable> {
         auto_remove: Some(true),
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         runtime: plan.oci_runtime.clone(),
+        sysctls: Some(sysctls(engine)),
         ..HostConfig::default()
     })
+}
+
+/// Any port, as in the jail: nothing else lives in this network. Docker does the same by itself.
+fn sysctls(engine: &EngineFacts) -> HashMap<String, String> {
+    let any_port = ("net.ipv4.ip_unprivileged_port_start".to_owned(), "0".to_owned());
+    engine.is_podman.then_some(any_port).into_iter().collect()
 }
 
 fn security(parts: &Parts<'_>) -> Vec<String> {

@@ -11,16 +11,15 @@ use belljar_spec::{
 use super::environment::merge;
 use super::posture::posture;
 use crate::backend::{Capabilities, EngineFacts, ImageFacts, PlanError};
+use crate::egress;
 use crate::planning::{
-    DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, SHM_SIZE, TMP_SIZE, command, given,
-    owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs, tools,
+    DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
+    command, given, owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs,
+    tools,
 };
 
 /// The host's hardware and control groups: the jail has none of it either.
 const MASKED: &[&str] = &["/sys", "/proc/timer_list", "/proc/interrupts"];
-/// Sockets and pid files; Podman would put one without a size there.
-pub(super) const RUN: &str = "/run";
-const RUN_SIZE: u64 = 64 << 20;
 /// What a volume of the image becomes: gone with the container.
 const VOLUME_SIZE: u64 = 1 << 30;
 
@@ -60,6 +59,10 @@ pub(super) fn plan(
             "the engine is on another machine, which does not have it; use --workspace none, and belljar cp".to_owned();
         return Err(unsupported(&what, why));
     }
+    if spec.intercepts() && !engine.is_local {
+        let why = "the engine is on another machine, which cannot be given the run's own authority; a [[route]] needs none".to_owned();
+        return Err(unsupported("opening TLS, for a secret or network.intercept,", why));
+    }
     let image = &ImageFacts { volumes: volumes(image), ..image.clone() };
     if let Some((volume, tree)) = volume_in_a_tree(spec, image) {
         let why =
@@ -95,6 +98,7 @@ pub(super) fn plan(
             volumes: image.volumes.clone(),
         }),
         oci_runtime: spec.oci_runtime.clone(),
+        listen: egress::listen(spec, backend)?,
         posture: posture(spec, capabilities, engine),
     })
 }
@@ -152,7 +156,7 @@ fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<Plann
         at("/dev", MountKind::Dev { nodes: owned(DEVICES), shm_size: SHM_SIZE }),
         memory("/tmp", TMP_SIZE),
         memory("/var/tmp", TMP_SIZE),
-        memory(RUN, RUN_SIZE),
+        memory(RUN, RUN_SIZE), // Podman would put one without a size there
     ];
     if engine.is_local {
         let hosts = format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost\n");
@@ -164,6 +168,7 @@ fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<Plann
             at("/etc/resolv.conf", MountKind::File { content: no_servers }),
             run_home(),
         ]);
+        mounts.extend(egress::trust_directory(spec));
     } else {
         mounts.push(memory(HOME, TMP_SIZE));
     }
@@ -190,5 +195,5 @@ fn rlimits(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) ->
 
 /// The run's own variables, and those of the image that change nothing about what programs load.
 fn environment(spec: &RunSpec, image: &ImageFacts) -> BTreeMap<String, OsText> {
-    merge(&spec.env, &image.env)
+    merge(&egress::environment(spec), &image.env)
 }

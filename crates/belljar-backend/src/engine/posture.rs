@@ -3,6 +3,7 @@
 use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
 
 use crate::backend::{Capabilities, EngineFacts, Weakness};
+use crate::egress;
 
 pub(super) fn is_gvisor(runtime: Option<&str>) -> bool {
     runtime.is_some_and(belljar_spec::is_gvisor)
@@ -25,7 +26,6 @@ pub(super) fn posture(
             Clause::FsNosuid,
             "the filter refuses the bits in every call that sets them; no-new-privileges",
         ),
-        (Clause::NetSealed, "network none: loopback only; socket families by the filter"),
         (Clause::ProcHidden, "the container's own pid namespace and /proc; PID 1 out of reach"),
         (
             Clause::ProcSyscalls,
@@ -74,6 +74,8 @@ pub(super) fn posture(
             },
         )),
     );
+    let how = "network none: loopback only; socket families by the filter";
+    posture.set(Clause::NetSealed, egress::sealed(spec, how));
     posture.set(Clause::IdUnique, id_unique(capabilities));
     for (clause, held) in &capabilities.limits {
         posture.set(*clause, limit(*clause, held, spec, engine));

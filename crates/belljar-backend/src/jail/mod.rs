@@ -78,6 +78,7 @@ fn start(bound: Bound) -> Result<Started, StartError> {
         stdin: sandbox.stdin.take(),
         stdout: sandbox.stdout.take(),
         stderr: sandbox.stderr.take(),
+        listeners: std::mem::take(&mut sandbox.listeners),
         init_pid: Some(sandbox.init.pid.as_raw_nonzero().get()),
         command_uid: Some(sandbox.command_uid()),
         inner: StartedInner::Jail(Box::new(sandbox)),

@@ -7,9 +7,11 @@ use belljar_spec::{
 
 use super::{posture, rootfs};
 use crate::backend::{Capabilities, PlanError};
+use crate::egress;
 use crate::planning::{
-    DEVICES, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, SHM_SIZE, TMP_SIZE, command, given, owned,
-    refuse_runtime, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs, tools,
+    DEVICES, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE, command,
+    given, owned, refuse_runtime, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home,
+    tmpfs, tools,
 };
 
 pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
@@ -28,9 +30,18 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
     if spec.rootfs == Rootfs::Host {
         mounts.push(tmpfs(&Tmpfs { target: OsText::from("/var/tmp"), size: TMP_SIZE }));
     }
+    if spec.rootfs == Rootfs::Host {
+        mounts.extend(egress::trust_bundles(spec));
+    }
     mounts.push(run_home());
     mounts.extend(tools(spec));
     mounts.extend(given(spec));
+    let has_run = spec.tmpfs.iter().any(|given| given.target == OsText::from(RUN));
+    if spec.rootfs != Rootfs::Host && spec.intercepts() && !has_run {
+        // In a tree of somebody's nothing is made, so the way to the run's authority is in memory.
+        mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
+    }
+    mounts.extend(egress::trust_directory(spec)); // last: nothing that was given covers it
 
     Ok(Plan {
         v: PLAN_VERSION,
@@ -59,6 +70,7 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         command: command(spec),
         image: None,
         oci_runtime: None,
+        listen: egress::listen(spec, BackendName::Jail)?,
         posture: posture::posture(spec, capabilities),
     })
 }

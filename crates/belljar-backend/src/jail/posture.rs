@@ -3,6 +3,7 @@
 use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
 
 use crate::backend::{Capabilities, Weakness};
+use crate::egress;
 
 pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
     let mut posture = Posture::nothing_held("the jail gave no answer");
@@ -15,10 +16,6 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
         (
             Clause::FsNosuid,
             "the filter refuses the bits in every call that sets them; nosuid mounts; such files that are near the top of a writable tree already are read-only",
-        ),
-        (
-            Clause::NetSealed,
-            "own network namespace with loopback only; socket families by the filter",
         ),
         (Clause::ProcHidden, "own pid namespace and /proc; PID 1 out of reach"),
         (Clause::ProcSyscalls, "allow-list by seccomp: unknown calls ENOSYS, dangerous ones EPERM"),
@@ -40,6 +37,8 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
             "user namespace without uid 0, no capabilities, no-new-privileges{landlock}"
         )),
     );
+    let how = "own network namespace with loopback only; socket families by the filter";
+    posture.set(Clause::NetSealed, egress::sealed(spec, how));
     posture.set(Clause::IdUnique, id_unique(capabilities));
     posture.set(Clause::FsSockets, sockets(spec));
     for (clause, held) in &capabilities.limits {

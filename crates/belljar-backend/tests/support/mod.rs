@@ -54,5 +54,6 @@ pub(crate) fn spec() -> RunSpec {
         fallback: Vec::new(),
         pull: Default::default(),
         oci_runtime: None,
+        egress: belljar_spec::egress::EgressSpec::default(),
     }
 }

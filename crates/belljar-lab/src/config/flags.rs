@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::secret_arg;
+use belljar_spec::egress::{PublishSpec, Reach};
 use belljar_spec::env_file::{self, EnvLine};
 use belljar_spec::layers;
 use belljar_spec::manifest::{
@@ -35,6 +37,11 @@ pub struct Flags {
     /// `none` is the only network there is.
     pub network: Option<String>,
     pub allow_hosts: Vec<String>,
+    /// `[[ADDRESS:]HOST_PORT:]PORT`.
+    pub publish: Vec<String>,
+    /// `env=NAME,host=HOST,header=NAME` and so on.
+    pub secrets: Vec<String>,
+    pub reach: Reach,
     pub memory: Option<String>,
     pub cpus: Option<String>,
     pub pids_limit: Option<String>,
@@ -77,6 +84,9 @@ impl Default for Flags {
             user: None,
             network: None,
             allow_hosts: Vec::new(),
+            publish: Vec::new(),
+            secrets: Vec::new(),
+            reach: Reach::Listed,
             memory: None,
             cpus: None,
             pids_limit: None,
@@ -246,14 +256,14 @@ impl Flags {
     fn network(&self, layers: &mut Layers<'_>) -> Result<(), FlagError> {
         match self.network.as_deref() {
             None => {}
-            Some("none") if self.allow_hosts.is_empty() => {
+            Some("none") if self.allow_hosts.is_empty() && self.reach == Reach::Listed => {
                 let mut values = Manifest::default();
                 values.network.allow = Some(Vec::new());
                 values.network.allow_private = Some(Vec::new());
                 layers.push("--network", values);
             }
             Some("none") => {
-                let why = "none and --allow-host contradict each other; drop one of them";
+                let why = "none contradicts --allow-host and --learn; drop one of them";
                 return Err(wrong("--network", why.into()));
             }
             Some(other) => {
@@ -268,6 +278,19 @@ impl Flags {
             let mut values = Manifest::default();
             values.network.allow = Some(self.allow_hosts.clone());
             layers.push("--allow-host", values);
+        }
+        if !self.publish.is_empty() {
+            for port in &self.publish {
+                PublishSpec::parse(port).map_err(|why| wrong("--publish", why))?;
+            }
+            let mut values = Manifest::default();
+            values.network.publish = Some(self.publish.clone());
+            layers.push("--publish", values);
+        }
+        for secret in &self.secrets {
+            let secret = secret_arg::parse(secret).map_err(|why| wrong("--secret", why))?;
+            let secret = Some(Added(vec![secret]));
+            layers.push("--secret", Manifest { secret, ..Manifest::default() });
         }
         Ok(())
     }

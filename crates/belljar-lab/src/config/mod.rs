@@ -7,6 +7,8 @@ mod find;
 mod flags;
 mod host;
 mod manifest;
+mod secret;
+mod secret_arg;
 pub mod trust;
 
 use std::collections::BTreeMap;
@@ -23,6 +25,7 @@ use belljar_spec::{
 
 pub use files::ReadError;
 pub use flags::{FlagError, Flags};
+pub use secret::{SecretError, secret_values};
 
 use files::{Links, read};
 use trust::{Standing, TrustError};
@@ -120,6 +123,8 @@ pub enum ConfigError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Resolve(#[from] ResolveError),
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     #[error(
         "{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence"
     )]
@@ -154,6 +159,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         default_workspace: directory.to_owned(),
         manifest: manifest.clone(),
         env_files,
+        reach: flags.reach,
     };
     refuse_what_is_not_there(&settings)?;
     let facts = host::facts(&invocation.cwd, &invocation.env);
@@ -165,8 +171,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
 }
 
 /// Keys that parse, because their names are settled, and that nothing acts on yet.
-const NOT_YET: &[&str] =
-    &["secret", "route", "agent", "loop", "service", "setup", "commands", "network.allow_private"];
+const NOT_YET: &[&str] = &["agent", "loop", "service", "setup", "commands"];
 
 fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
     let is_below = |key: &str, section: &str| {

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use belljar_backend::{
     Backend, Capabilities, Fetch, ImageFacts, Unavailable, by_name, refuse_what_is_not_there,
 };
+use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{Keep, LaunchRefusal};
 use belljar_spec::{BackendName, NotTaken, Plan, RunId, RunSpec, Unmet, candidates};
 
@@ -24,6 +25,8 @@ pub struct Prepared<'f> {
     pub plan: Plan,
     pub spec: RunSpec,
     pub(super) keep: Keep,
+    /// Until they are handed to the proxy.
+    pub(super) secrets: Vec<SecretValue>,
     candidates: Candidates<'f>,
 }
 
@@ -84,6 +87,12 @@ impl Prepared<'_> {
 }
 
 impl<'f> Prepared<'f> {
+    /// The values of the spec's secrets, which are in no plan and no record.
+    #[must_use]
+    pub fn with_secrets(self, secrets: Vec<SecretValue>) -> Self {
+        Self { secrets, ..self }
+    }
+
     /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
     /// the record of the attempt.
     pub(super) fn instead(
@@ -127,7 +136,15 @@ impl<'f> Candidates<'f> {
                 Ok((backend, plan)) => {
                     let missing = plan.posture.unmet(&spec.required, &spec.waivers);
                     if missing.is_empty() || self.count == 1 {
-                        return Ok(Prepared { backend, plan, spec, keep, candidates: self });
+                        let secrets = Vec::new();
+                        return Ok(Prepared {
+                            backend,
+                            plan,
+                            spec,
+                            keep,
+                            secrets,
+                            candidates: self,
+                        });
                     }
                     shown.get_or_insert((backend, plan));
                     LaunchError::NotGuaranteed { backend: name, missing }
@@ -139,7 +156,8 @@ impl<'f> Candidates<'f> {
         }
         match (shown, self.nothing_left()) {
             (Some((backend, plan)), _) => {
-                Ok(Prepared { backend, plan, spec, keep, candidates: self })
+                let secrets = Vec::new();
+                Ok(Prepared { backend, plan, spec, keep, secrets, candidates: self })
             }
             (None, Some(error)) => Err(error),
             (None, None) => Err(LaunchError::NoneLeft { tried: self.not_taken, first: None }),
@@ -232,7 +250,10 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
             | SuperviseError::NoAnswer(_)
             | SuperviseError::Wire(_) => true,
             // Also how a start is interrupted.
-            SuperviseError::Step(..) | SuperviseError::TooLong | SuperviseError::Record(_) => false,
+            SuperviseError::Step(..)
+            | SuperviseError::TooLong
+            | SuperviseError::Record(_)
+            | SuperviseError::Egress(_) => false,
         },
         LaunchError::AndCleanup { start, .. } => is_the_backends(start, backend),
         LaunchError::Unavailable { .. }
@@ -244,6 +265,10 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
         | LaunchError::Key(_)
         | LaunchError::Log(_)
         | LaunchError::NoCommand
+        | LaunchError::Egress(_)
+        | LaunchError::Publish(_)
+        | LaunchError::NoValue { .. }
+        | LaunchError::SecretInside { .. }
         | LaunchError::Conflict { .. } => false,
     }
 }

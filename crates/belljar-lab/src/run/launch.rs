@@ -3,18 +3,21 @@
 use std::path::PathBuf;
 
 use belljar_backend::Bound;
+use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
 use belljar_spec::{BackendName, Place, Plan, RunId, RunState};
 
 use super::choose::Prepared;
+use super::crossing;
 use super::housekeeping::{self, Housekeeping};
 use super::log::{Anchored, RunLog};
 use super::place::RunPlace;
+use super::record::secrets_of;
 use super::{LaunchError, Observer, Outcome, Streams, writable};
 use crate::block_on;
 use crate::home::Home;
 use crate::record::HomeKey;
-use crate::supervise::{Caller, DiskLimit, Orders, Supervised, open, supervise};
+use crate::supervise::{Caller, Crossing, DiskLimit, Orders, Supervised, open, supervise};
 
 /// Runs it here: this process is its supervisor. An error means that nothing of the command was started,
 /// but for [`LaunchError::EndNotRecorded`].
@@ -33,9 +36,11 @@ pub(crate) fn launch_for(
     mut caller: Caller,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
+    // Until a command is let go, since another backend's proxy may need them too.
+    let mut secrets = std::mem::take(&mut prepared.secrets);
     let launched = loop {
         let NotRun { error, record } =
-            match accept_and_run(home, &mut prepared, &mut caller, observer) {
+            match accept_and_run(home, &mut prepared, &mut secrets, &mut caller, observer) {
                 Ok(outcome) => break Ok(outcome),
                 Err(not_run) => not_run,
             };
@@ -83,6 +88,7 @@ impl From<LaunchError> for NotRun {
 fn accept_and_run(
     home: &Home,
     prepared: &mut Prepared<'_>,
+    secrets: &mut Vec<SecretValue>,
     caller: &mut Caller,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, NotRun> {
@@ -90,8 +96,8 @@ fn accept_and_run(
         return Err(refusal.into()); // before anything is made
     }
     let place = RunPlace::make(home)?;
-    let outcome = match bind(home, &place, prepared) {
-        Ok((bound, disk)) => run_recorded(home, &place, prepared, (bound, disk), caller, observer),
+    let outcome = match bind(home, &place, prepared, secrets) {
+        Ok(pinned) => run_recorded(home, &place, prepared, pinned, secrets, caller, observer),
         Err(error) => {
             place.discard(); // not accepted, so there is nothing to keep
             return Err(error.into());
@@ -134,10 +140,12 @@ fn bind(
     home: &Home,
     place: &RunPlace,
     prepared: &mut Prepared<'_>,
-) -> Result<(Bound, Option<DiskLimit>), LaunchError> {
+    secrets: &mut [SecretValue],
+) -> Result<Pinned, LaunchError> {
     let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
     let known = writable::known(home).map_err(read_failed)?;
     set_run_id(&mut prepared.plan, &place.id);
+    let crossing = crossing::prepare(place, prepared, secrets)?;
     place.make_targets(&prepared.plan)?;
     let owner = match prepared.plan.image {
         Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
@@ -153,7 +161,14 @@ fn bind(
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     let disk = disk_limit(&prepared.plan, place, &bound.writable_trees);
-    Ok((bound, disk))
+    Ok(Pinned { bound, disk, crossing })
+}
+
+/// All that a run needs is there, and nothing of it has begun.
+struct Pinned {
+    bound: Bound,
+    disk: Option<DiskLimit>,
+    crossing: Crossing,
 }
 
 struct Ended {
@@ -177,13 +192,15 @@ fn run_recorded(
     home: &Home,
     place: &RunPlace,
     prepared: &Prepared<'_>,
-    (bound, disk): (Bound, Option<DiskLimit>),
+    Pinned { bound, disk, crossing }: Pinned,
+    secrets: &mut Vec<SecretValue>,
     caller: &mut Caller,
     observer: &mut dyn Observer,
 ) -> Result<Ended, Failed> {
     let posture = bound.posture.clone();
     let open = |error| Failed { error, record: RecordState::Open };
-    let mut begun = RunLog::begin(home, place, prepared, &posture).map_err(open)?;
+    let masks = crossing::masks(&secrets_of(&prepared.spec), secrets);
+    let mut begun = RunLog::begin(home, place, (prepared, &posture), masks).map_err(open)?;
     let orders = Orders {
         run: place.id,
         keep: prepared.keep,
@@ -193,8 +210,9 @@ fn run_recorded(
             .sign
             .share()
             .map_err(|error| open(LaunchError::Record { path: place.live.clone(), error }))?,
+        crossing,
     };
-    match attempt(home, &mut begun, (prepared, bound), caller, orders, observer) {
+    match attempt(home, &mut begun, (prepared, bound), secrets, caller, orders, observer) {
         Ok((supervised, mut outcome)) => {
             if let Err(error) = begun.recorder.settle() {
                 outcome.output_may_be_lost(&error);
@@ -224,6 +242,7 @@ fn attempt(
     home: &Home,
     log: &mut RunLog<'_>,
     (prepared, bound): (&Prepared<'_>, Bound),
+    secrets: &mut Vec<SecretValue>,
     caller: &mut Caller,
     orders: Orders,
     observer: &mut dyn Observer,
@@ -233,12 +252,16 @@ fn attempt(
     orders.live.say(RunState::Starting);
     let mut started = block_on(prepared.backend.start(bound))?;
     let mut housekeeping = None;
+    let ports = orders.crossing.ports.published();
     let let_go = &mut |caller: &mut Caller| {
+        secrets.clear(); // the proxy has them, and nobody else needs them any more
+        observer.published(&ports);
         observer.started(&run, plan.backend, &posture);
         if let Caller::There { connection, .. } = caller {
             let (backend, posture) = (plan.backend, Box::new(posture.clone()));
-            let not_taken = prepared.not_taken().to_vec();
-            connection.say(&FromSupervisor::Launched { run, backend, posture, not_taken });
+            let (not_taken, ports) = (prepared.not_taken().to_vec(), ports.clone());
+            let launched = FromSupervisor::Launched { run, backend, posture, not_taken, ports };
+            connection.say(&launched);
         }
         // Now, so that no start waits for it, and a long run does not put it off.
         housekeeping = Some(Housekeeping::begin(home, &run));

@@ -8,11 +8,11 @@ use serde_json::json;
 
 use super::choose::Prepared;
 use super::place::RunPlace;
-use super::record::{RunRecord, plan_without_secret_values, secrets_of};
+use super::record::{RunRecord, plan_without_secret_values};
 use super::{LaunchError, Outcome};
 use crate::home::Home;
 use crate::ledger::Ledger;
-use crate::record::{HomeKey, Recorder};
+use crate::record::{HomeKey, Recorder, Secrets};
 
 /// Whether the ledger knows the log's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +33,10 @@ impl<'a> RunLog<'a> {
     pub(super) fn begin(
         home: &Home,
         place: &'a RunPlace,
-        prepared: &Prepared<'_>,
-        posture: &Posture,
+        (prepared, posture): (&Prepared<'_>, &Posture),
+        secrets: Secrets,
     ) -> Result<Self, LaunchError> {
         let key = HomeKey::load_or_make(home.path())?;
-        let secrets = secrets_of(&prepared.spec);
         let record = RunRecord::new(place.id, prepared, posture, &secrets);
         let plan = plan_without_secret_values(&prepared.plan, &secrets);
         let output = prepared.plan.limits.output;

@@ -1,6 +1,7 @@
 //! A run, from a decided specification to its outcome.
 
 mod choose;
+mod crossing;
 mod housekeeping;
 mod launch;
 mod log;
@@ -15,6 +16,7 @@ use std::os::fd::OwnedFd;
 
 use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailable};
 pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
+use belljar_spec::egress::Published;
 use belljar_spec::wire::control::{LaunchRefusal, StopReport};
 use belljar_spec::{
     Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText,
@@ -28,7 +30,7 @@ pub use reconcile::{ReconcileError, Reconciled, reconcile};
 
 use crate::record::{KeyError, RecordError};
 use crate::supervise::SuperviseError;
-pub use crate::supervise::knock;
+pub use crate::supervise::{EgressError, PublishError, egress_if_asked, knock};
 pub(crate) use place::LiveSign;
 pub use serve::supervise_if_asked;
 
@@ -54,6 +56,9 @@ pub struct Streams {
 /// Told when the sandbox has been attested and the command is let go.
 pub trait Observer {
     fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture);
+
+    /// Ports of the host that lead inside, if there are any; told before [`Observer::started`].
+    fn published(&mut self, _ports: &[Published]) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
     fn not_taken(&mut self, _step: &NotTaken) {}
@@ -217,8 +222,18 @@ pub enum LaunchError {
     Key(#[from] KeyError),
     #[error(transparent)]
     Log(#[from] RecordError),
+    #[error(
+        "the value of the secret {secret} stands in the variable {variable}, which goes inside; drop one of them"
+    )]
+    SecretInside { secret: String, variable: String },
     #[error("there is no command to run")]
     NoCommand,
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error("there is no value for the secret {env}")]
+    NoValue { env: String },
     #[error("{option} needs {needs}")]
     Conflict { option: String, needs: String },
 }

@@ -55,6 +55,7 @@ impl LaunchError {
             Self::NoneLeft { first, .. } => first.as_ref().and_then(|first| first.fix.clone()),
             Self::NoCommand => Some("belljar run -- COMMAND".to_owned()),
             Self::NotAsPlanned { .. } => Some("belljar doctor".to_owned()),
+            Self::Publish(error) => error.fix(),
             _ => None,
         }
     }

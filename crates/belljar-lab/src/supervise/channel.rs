@@ -7,12 +7,12 @@ use belljar_backend::{CommandStreams, InitChannel, Wrapping};
 use belljar_spec::wire::control::TaskStreams;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, Depth, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitHello, InitSetup,
-    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, WireError, Work,
+    Arrival, Depth, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, Flow, FrameKey, FromInit,
+    InitHello, InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit,
+    WireError, Work,
 };
 use belljar_spec::{
-    Access, Attestation, ExecFailure, ExitStatus, MountKind, OsText, Plan, RunId, ShortAttestation,
-    Stdin, Terminal, Tree, User,
+    Attestation, ExecFailure, ExitStatus, Plan, RunId, ShortAttestation, Stdin, Terminal,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -35,8 +35,6 @@ const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// Before the loop looks at everything else again.
 const READS_AT_ONCE: usize = 16;
-/// PID 1's own clock only matters when the launcher's does not work.
-const INIT_DEADLINE_AFTER: Duration = Duration::from_secs(5);
 
 /// Rows and columns.
 pub(super) type Size = (u16, u16);
@@ -76,6 +74,11 @@ pub(super) enum News {
     Reset {
         stream: u32,
     },
+    /// Somebody inside connected to a port; the stream is open on this end.
+    Accepted {
+        stream: u32,
+        port: u16,
+    },
     /// The channel closed.
     Gone,
 }
@@ -88,6 +91,9 @@ pub(crate) struct Channel {
     lease: Option<Lease>,
     mux: Mux,
     nonce: String,
+    /// Ports on which PID 1 takes connections, and how many it took so far.
+    listen: Vec<u16>,
+    accepted: u32,
     /// A hello that cannot be worked with.
     bad_hello: Option<SuperviseError>,
 }
@@ -96,8 +102,7 @@ impl Channel {
     /// Sends the hello and the set-up.
     pub(super) fn open(
         way: InitChannel,
-        plan: &Plan,
-        user: User,
+        setup: InitSetup,
         run: &RunId,
     ) -> Result<Self, SuperviseError> {
         let InitChannel { fd, wrapping, lease } = way;
@@ -113,6 +118,8 @@ impl Channel {
             lease: lease.map(Lease::new),
             mux: Mux::new(Side::Launcher),
             nonce: nonce.clone(),
+            listen: setup.listen.clone(),
+            accepted: 0,
             bad_hello: None,
         };
         channel.send(&ToInit::Hello(LauncherHello {
@@ -127,7 +134,7 @@ impl Channel {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(key);
         channel.mux.rekey(&FrameKey::new(bytes));
-        channel.send(&ToInit::Setup(setup(plan, user)))?;
+        channel.send(&ToInit::Setup(setup))?;
         channel.flush();
         Ok(channel)
     }
@@ -282,6 +289,14 @@ impl Channel {
         PollFd::new(&self.fd, events)
     }
 
+    pub(super) fn mux(&self) -> &Mux {
+        &self.mux
+    }
+
+    pub(super) fn mux_mut(&mut self) -> &mut Mux {
+        &mut self.mux
+    }
+
     /// How many bytes this stream would take now.
     pub(super) fn room(&self, stream: u32) -> usize {
         self.mux.room(stream)
@@ -374,7 +389,19 @@ impl Channel {
             FromInit::Exited { exec, status } => News::Exited { exec, status },
             FromInit::DeadlinePassed => News::DeadlinePassed,
             FromInit::Quiet => News::Quiet,
+            FromInit::Accepted { stream, port } => return self.accepted(stream, port).map(Some),
         }))
+    }
+
+    /// The stream is open on this end before its first bytes are read.
+    fn accepted(&mut self, stream: u32, port: u16) -> Result<News, WireError> {
+        let expected = FIRST_ACCEPT_STREAM.checked_add(self.accepted);
+        if expected != Some(stream) || !self.listen.contains(&port) {
+            return Err(lie("a connection to a port that is none of the proxy's"));
+        }
+        self.accepted += 1;
+        self.mux.open(stream)?;
+        Ok(News::Accepted { stream, port })
     }
 
     fn send(&mut self, message: &ToInit) -> Result<(), SuperviseError> {
@@ -384,37 +411,6 @@ impl Channel {
 
 pub(super) fn lie(what: &str) -> WireError {
     WireError::BadMessage(what.to_owned())
-}
-
-fn setup(plan: &Plan, user: User) -> InitSetup {
-    let mut writable = Vec::new();
-    let mut write_check = Vec::new();
-    for mount in &plan.mounts {
-        match &mount.what {
-            MountKind::Bind { access: Access::Writable, tree, .. } => {
-                writable.push(mount.target.clone());
-                // Nothing is ever made in a user's tree, not even for a moment.
-                if *tree == Tree::Own {
-                    write_check.push(mount.target.clone());
-                }
-            }
-            MountKind::Tmpfs { .. } => {
-                writable.push(mount.target.clone());
-                write_check.push(mount.target.clone());
-            }
-            _ => {}
-        }
-    }
-    writable.push(OsText::from("/dev/shm"));
-    let grace = plan.limits.stop_timeout + INIT_DEADLINE_AFTER;
-    InitSetup {
-        user,
-        rlimits: plan.rlimits.clone(),
-        filter: plan.filter.clone(),
-        writable,
-        write_check,
-        deadline_ms: plan.limits.time.map(|limit| (limit + grace).as_millis() as u64),
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

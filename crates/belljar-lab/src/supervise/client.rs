@@ -18,6 +18,7 @@ use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Flow, FrameKey, Mux, Side};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use zeroize::Zeroize;
 
 use super::readiness::wait_until;
 
@@ -151,8 +152,15 @@ impl Connection {
 
     fn read(&mut self, run: Option<RunId>, brought: &mut Vec<Brought>) {
         let mut buffer = [0; 16 * 1024];
+        self.read_by(&mut buffer, run, brought);
+        if run.is_none() {
+            buffer.zeroize(); // a launch, and with it values of secrets
+        }
+    }
+
+    fn read_by(&mut self, buffer: &mut [u8], run: Option<RunId>, brought: &mut Vec<Brought>) {
         for _ in 0..READS_AT_ONCE {
-            match rustix::io::read(&self.fd, &mut buffer) {
+            match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(length) if length > 0 => self.mux.push(&buffer[..length]),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return,

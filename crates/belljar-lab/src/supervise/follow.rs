@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belljar_backend::Started;
-use belljar_spec::wire::control::{FromSupervisor, Keep};
+use belljar_spec::wire::control::Keep;
 use belljar_spec::wire::{ToInit, WireError};
 use belljar_spec::{EventKind, Expectation, Plan, RunState};
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
 
 use super::absence::Absence;
-use super::channel::{COMMAND, News, lie};
+use super::channel::{COMMAND, Channel, lie};
 use super::client::Clients;
 use super::disk::Disk;
 use super::door::Door;
+use super::egress::Crossing;
 use super::farewell::{Farewell, Farewells};
 use super::outside::Signals;
 use super::pace::Pace;
@@ -52,6 +53,7 @@ pub(super) struct Run<'a> {
     /// Commands that are over, whose time limit still holds for what they left running.
     pub(super) lingering: BTreeMap<u32, Instant>,
     pub(super) absence: Absence,
+    pub(super) crossing: Crossing,
     /// The run's own command ended just now, and the sandbox stays.
     pub(super) command_is_over: bool,
     pub(super) supervised: Supervised,
@@ -61,11 +63,18 @@ impl Run<'_> {
     /// Until the sandbox is over and everything it said is recorded.
     pub(super) fn follow(&mut self) {
         while !(self.state.is_over() && self.tasks.values().all(Task::is_recorded)) {
-            if let Err(error) = self.wait().and_then(|()| self.keep_disk()) {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    self.cannot_go_on(error);
+                    Vec::new()
+                }
+            };
+            if let Err(error) = self.keep_disk() {
                 self.cannot_go_on(error);
             }
             self.take_signals();
-            if let Err(error) = self.turn() {
+            if let Err(error) = self.turn(&ready) {
                 self.cannot_go_on(error.into());
             }
             self.keep_time();
@@ -75,9 +84,13 @@ impl Run<'_> {
     }
 
     /// What has to be recorded as it goes.
-    fn turn(&mut self) -> Result<(), RecordError> {
+    fn turn(&mut self, ready: &[u32]) -> Result<(), RecordError> {
         self.take_messages()?;
         self.take_requests()?;
+        if !self.state.is_over() {
+            let mux = self.inside.channel().map(Channel::mux_mut);
+            self.crossing.turn(ready, mux, &mut *self.recorder)?;
+        }
         let mut said = 0;
         // Asked before the last look: what was written before the end is then found.
         let emptied = self.state.is_over() && self.nothing_is_left();
@@ -121,7 +134,8 @@ impl Run<'_> {
         self.clients.flush();
     }
 
-    fn wait(&self) -> Result<(), SuperviseError> {
+    /// The answer is the streams of connections whose sockets have something.
+    fn wait(&self) -> Result<Vec<u32>, SuperviseError> {
         if let Some(pause) = self.pause {
             std::thread::sleep(pause);
         }
@@ -140,7 +154,16 @@ impl Run<'_> {
         for task in self.tasks.values() {
             task.watch(self.inside.channel_ref(), &mut fds);
         }
-        wait_until(&mut fds, self.next_moment())
+        let mut streams = Vec::new();
+        if !self.state.is_over() {
+            let mux = self.inside.channel_ref().map(Channel::mux);
+            streams = self.crossing.watch(mux, &mut fds);
+        }
+        wait_until(&mut fds, self.next_moment())?;
+        let first = fds.len() - streams.len();
+        let sockets = streams.into_iter().zip(&fds[first..]);
+        let ready = sockets.filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(ready.map(|(stream, _)| stream).collect())
     }
 
     fn next_moment(&self) -> Option<Instant> {
@@ -163,6 +186,7 @@ impl Run<'_> {
             self.door.as_ref().and_then(Door::shut_until),
             self.inside.channel_ref().and_then(|channel| channel.next_word()),
             self.absence.until(),
+            self.crossing.next_moment(),
             Some(self.sampled + SAMPLE_EVERY),
         ]
         .into_iter()
@@ -208,99 +232,6 @@ impl Run<'_> {
         }
     }
 
-    fn take_messages(&mut self) -> Result<(), RecordError> {
-        if self.state.is_over() {
-            return Ok(());
-        }
-        let Some(channel) = self.inside.channel() else { return Ok(()) };
-        match channel.read() {
-            Ok(news) => {
-                for item in news {
-                    if let Err(error) = self.take(item)? {
-                        self.tampered(error);
-                        break;
-                    }
-                }
-            }
-            Err(error) => self.tampered(error),
-        }
-        Ok(())
-    }
-
-    fn tampered(&mut self, error: WireError) {
-        self.supervised.tampered = Some(error);
-        self.end();
-    }
-
-    /// The inner result is about PID 1: news that make no sense.
-    fn take(&mut self, news: News) -> Result<Result<(), WireError>, RecordError> {
-        let unknown = || Ok(Err(lie("news of a command that was never asked for")));
-        match news {
-            News::Data { stream, bytes } => {
-                self.state.something_happened(Instant::now());
-                let Inside::Init(channel) = &mut self.inside else { return unknown() };
-                match self.tasks.values_mut().find(|task| task.has_stream(stream)) {
-                    Some(task) => task.take_output(
-                        stream,
-                        &bytes,
-                        channel,
-                        &mut self.clients,
-                        &mut *self.recorder,
-                    )?,
-                    None => channel.consumed(stream, bytes.len()), // of a command that is forgotten
-                }
-            }
-            News::End { stream } => {
-                if let Some(task) = self.tasks.values_mut().find(|task| task.has_stream(stream)) {
-                    task.end_output(stream);
-                }
-            }
-            News::Reset { stream } => {
-                let tasks = self.tasks.values_mut();
-                for input in tasks.filter_map(|task| task.input.as_mut()) {
-                    if input.goes_to(stream) {
-                        input.close();
-                    }
-                }
-            }
-            News::AttestedShort { exec, attestation } => {
-                return self.attested(exec, &attestation);
-            }
-            News::NotPrepared { exec, step, why } => {
-                let why = format!("{step}: {why}");
-                return self.never_began(exec, belljar_spec::ExecFailure::Other { why });
-            }
-            News::Started { exec } => match self.tasks.get(&exec) {
-                Some(task) => {
-                    if let Some(follower) = task.follower {
-                        let message = FromSupervisor::TaskStarted { task: follower.task, exec };
-                        self.clients.say(follower.client, &message);
-                    }
-                }
-                None => return unknown(),
-            },
-            News::NotExecuted { exec, failure } => return self.never_began(exec, failure),
-            News::Exited { exec, status } => {
-                if !self.tasks.contains_key(&exec) {
-                    return unknown();
-                }
-                self.end_task(exec, End::Exited(status));
-            }
-            News::DeadlinePassed => {
-                self.supervised.stopping = Some(Stopping::Deadline);
-                self.end();
-            }
-            News::Quiet => {
-                if self.waits_for_quiet() {
-                    self.end();
-                }
-            }
-            News::Attested(_) => return Ok(Err(lie("a second attestation"))),
-            News::Gone => self.end(),
-        }
-        Ok(Ok(()))
-    }
-
     pub(super) fn never_began(
         &mut self,
         exec: u32,
@@ -317,7 +248,7 @@ impl Run<'_> {
     }
 
     /// A command ended. The run's own takes everything with it, unless the sandbox is to stay.
-    fn end_task(&mut self, exec: u32, end: End) {
+    pub(super) fn end_task(&mut self, exec: u32, end: End) {
         let Some(task) = self.tasks.get_mut(&exec) else { return };
         if exec == COMMAND
             && let End::Exited(status) = end
@@ -360,6 +291,7 @@ impl Run<'_> {
         self.state.end();
         self.orders.live.say(RunState::Stopping);
         self.door = None;
+        self.crossing.end();
         for task in self.tasks.values_mut() {
             if task.is_running() {
                 task.phase = Phase::Over(End::Gone);
@@ -424,7 +356,7 @@ impl Run<'_> {
     }
 
     /// A kept sandbox that was asked to stop ends as soon as nothing runs in it.
-    fn waits_for_quiet(&self) -> bool {
+    pub(super) fn waits_for_quiet(&self) -> bool {
         self.orders.keep == Keep::UntilStopped && self.state.is_stopping()
     }
 
@@ -497,6 +429,9 @@ impl Run<'_> {
     }
 
     pub(super) fn finish(mut self, begun: Instant) -> Supervised {
+        if let Err(error) = self.crossing.finish(&mut *self.recorder) {
+            self.supervised.broken.get_or_insert(error.into());
+        }
         let mut farewells = Vec::new();
         for mut task in std::mem::take(&mut self.tasks).into_values() {
             if let Err(error) = self.record_end(&mut task) {

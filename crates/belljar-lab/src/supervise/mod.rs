@@ -5,11 +5,13 @@
 //! makes no sense ends the run. What cannot be recorded ends the run too.
 
 mod absence;
+mod arrivals;
 mod capture;
 mod channel;
 mod client;
 mod disk;
 mod door;
+mod egress;
 mod farewell;
 mod follow;
 mod inlet;
@@ -23,6 +25,7 @@ mod pace;
 mod packets;
 mod readiness;
 mod requests;
+mod setup;
 mod state;
 mod task;
 mod terminal;
@@ -49,6 +52,8 @@ use disk::Disk;
 pub(crate) use disk::DiskLimit;
 use door::Door;
 pub use door::knock;
+pub(crate) use egress::{Crossing, Ports, Proxy};
+pub use egress::{EgressError, PublishError, egress_if_asked};
 use farewell::Farewells;
 use follow::Run;
 use inside::Inside;
@@ -75,6 +80,8 @@ pub enum SuperviseError {
     Wire(#[source] WireError),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Egress(#[from] EgressError),
 }
 
 /// Who is given the run's own command: this process's caller, or a connection.
@@ -109,6 +116,7 @@ pub(crate) struct Orders {
     /// Where others find it once the command was let go.
     pub(crate) socket: PathBuf,
     pub(crate) live: crate::run::LiveSign,
+    pub(crate) crossing: Crossing,
 }
 
 /// What the supervisor saw.
@@ -166,7 +174,11 @@ pub(crate) fn open(
         Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
     let inside = match started.channel.take() {
         Some(channel) => {
-            Inside::Init(Box::new(Channel::open(channel, plan, expectation.user, run)?))
+            // Where the launcher has the sockets, PID 1 is not to listen.
+            let has_sockets = !started.listeners.is_empty();
+            let listen = if has_sockets { Vec::new() } else { plan.listen.clone() };
+            let setup = setup::setup(plan, expectation.user, listen);
+            Inside::Init(Box::new(Channel::open(channel, setup, run)?))
         }
         None => Inside::Child,
     };
@@ -241,6 +253,13 @@ pub(crate) fn supervise(
         recorder.event(EventKind::ExecStart, &json!({ "exec": 0, "argv": argv }))?;
     }
     // Everything that can fail comes before the command is let go.
+    let mut crossing = std::mem::take(&mut orders.crossing);
+    if let Some(proxy) = &mut crossing.proxy
+        && proxy.is_awaited()
+    {
+        proxy.wait_until_ready()?;
+    }
+    crossing.prepare(std::mem::take(&mut started.listeners), recorder)?;
     let door = Door::open(&orders.socket)
         .map_err(|error| SuperviseError::Step("open the run's socket", error))?;
     // On disk before anything of the command runs.
@@ -281,6 +300,7 @@ pub(crate) fn supervise(
         lingering: Default::default(),
         command_is_over: false,
         absence: Default::default(),
+        crossing,
         supervised,
     };
     run.follow();

@@ -84,6 +84,7 @@ impl Run<'_> {
             keep: self.orders.keep,
             tasks: self.tasks.values().filter(|task| task.is_running()).count() as u32,
             usage,
+            ports: self.crossing.published(),
         };
         self.clients.say(client, &FromSupervisor::Status(Box::new(status)));
     }

@@ -8,6 +8,7 @@ mod attest;
 mod channel;
 mod command;
 mod confine;
+mod connections;
 mod copy;
 mod inside;
 mod pump;

@@ -6,6 +6,7 @@ use belljar_spec::wire::{Arrival, Mux};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use super::connections::Watched;
 use super::terminal;
 
 /// What the loop has to look at besides the pumps.
@@ -14,6 +15,7 @@ pub(super) struct Ready {
     pub(super) children: bool,
     /// Streams whose descriptor has something to give, or is at its end.
     pub(super) streams: Vec<u32>,
+    pub(super) connections: Vec<Watched>,
 }
 
 /// A descriptor that a command reads or writes the other end of.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use belljar_spec::ExitStatus;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, ExecRequest, FrameKey, FromInit, InitHello, InitSetup, LauncherHello, Mux,
-    PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
+    Arrival, ExecRequest, FIRST_CONNECT_STREAM, FrameKey, FromInit, InitHello, InitSetup,
+    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use rustix::process::{
 
 use super::channel::Channel;
 use super::command::{ChildWas, Command, CommandError, Told};
+use super::connections::Connections;
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Found, Tree};
@@ -60,6 +61,7 @@ pub(super) fn run(channel: fn() -> Result<Channel, Errno>) -> Result<(), InitErr
         commands: BTreeMap::new(),
         lingering: BTreeMap::new(),
         pumps: Pumps::default(),
+        connections: Connections::default(),
         lease,
         heard: Instant::now(),
         deadline: None,
@@ -80,6 +82,7 @@ struct Watch {
     /// Shims of commands that ended while something they had started lives on.
     lingering: BTreeMap<u32, Shim>,
     pumps: Pumps,
+    connections: Connections,
     lease: Option<Duration>,
     heard: Instant,
     deadline: Option<Instant>,
@@ -107,6 +110,7 @@ impl Watch {
             }
             self.read_reports()?;
             self.pumps.move_bytes(&ready.streams, &mut self.mux);
+            self.connections.move_bytes(&ready.connections, &mut self.mux);
             if ready.children || self.awaits_quiet {
                 self.reap()?;
             }
@@ -130,6 +134,8 @@ impl Watch {
         fds.extend(reports.iter().map(|report| PollFd::new(report, PollFlags::IN)));
         let before = fds.len();
         let streams = self.pumps.watch(&self.mux, &mut fds);
+        let between = fds.len();
+        let connections = self.connections.watch(&self.mux, &mut fds);
         let timeout = self.next_moment().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             rustix::time::Timespec {
@@ -144,13 +150,15 @@ impl Watch {
         let happened = |at: usize| !fds[at].revents().is_empty();
         let streams = (before..).zip(streams).filter(|(at, _)| happened(*at));
         let streams = streams.map(|(_, stream)| stream).collect();
-        Ok(Ready { channel: happened(0), children: happened(1), streams })
+        let connections = (between..).zip(connections).filter(|(at, _)| happened(*at));
+        let connections = connections.map(|(_, watched)| watched).collect();
+        Ok(Ready { channel: happened(0), children: happened(1), streams, connections })
     }
 
     fn next_moment(&self) -> Option<Instant> {
         let lease = self.lease.map(|lease| self.heard + lease);
         let slow = self.slow_shims().map(|(by, _)| by).min();
-        [lease, self.deadline, slow].into_iter().flatten().min()
+        [lease, self.deadline, slow, self.connections.next_moment()].into_iter().flatten().min()
     }
 
     /// When a shim that was told to end its tree must have done so.
@@ -193,7 +201,7 @@ impl Watch {
                 let life = match arrival {
                     Arrival::Message(message) => self.obey(parse(&message)?)?,
                     other => {
-                        self.pumps.take(other, &mut self.mux);
+                        self.take(other);
                         Life::GoesOn
                     }
                 };
@@ -201,6 +209,18 @@ impl Watch {
                     return Ok(life);
                 }
             }
+        }
+    }
+
+    /// Something for a stream: a command's or a connection's.
+    fn take(&mut self, arrival: Arrival) {
+        match &arrival {
+            Arrival::Data { stream, .. } | Arrival::End { stream } | Arrival::Reset { stream }
+                if *stream >= FIRST_CONNECT_STREAM =>
+            {
+                self.connections.take(arrival, &mut self.mux);
+            }
+            _ => self.pumps.take(arrival, &mut self.mux),
         }
     }
 
@@ -212,6 +232,10 @@ impl Watch {
                 confine::bounding_set();
                 self.deadline =
                     setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                if let Err(error) = self.connections.listen(&setup.listen) {
+                    let (step, why) = ("listen for connections".to_owned(), crate::chain(&error));
+                    self.mux.send(&FromInit::SetupFailed { exec: 0, step, why })?;
+                }
                 self.setup = Some(setup);
             }
             ToInit::Exec(request) => self.prepare(request)?,
@@ -249,6 +273,9 @@ impl Watch {
             }
             ToInit::Kill => return Ok(Life::IsOver),
             ToInit::Alive => {}
+            ToInit::Connect { stream, port } => {
+                self.connections.connect(stream, port, &mut self.mux)?;
+            }
         }
         Ok(Life::GoesOn)
     }

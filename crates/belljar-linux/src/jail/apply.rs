@@ -20,9 +20,11 @@ use rustix::thread::{
 };
 
 use super::bind::{Bound, INIT_UID};
+use super::report::Report;
 use super::root::{Root, RootError};
-use super::start::{Ends, Report, StdioInside, inner_maps};
+use super::start::{Ends, StdioInside, inner_maps};
 use crate::init::{CHANNEL_FD, STDIO_FD};
+use crate::loopback::listen_on;
 use crate::sys::mount::make_private;
 use crate::sys::process::{
     CloneFlags, Forked, arrange_descriptors, clone, exec_descriptor, new_session_keyring,
@@ -43,6 +45,12 @@ pub(crate) enum ApplyError {
     File(String, #[source] std::io::Error),
     #[error(transparent)]
     Root(#[from] RootError),
+    #[error("listen on port {port} of the sandbox")]
+    Listen {
+        port: u16,
+        #[source]
+        error: Errno,
+    },
     #[error("the launcher went away")]
     LauncherGone,
 }
@@ -106,12 +114,21 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
             }
             write_file(&format!("/proc/{pid}/uid_map"), &uids)?;
             write_file(&format!("/proc/{pid}/gid_map"), &gids)?;
+            // Here and not before the clone: the sandbox never has them. Before it goes on, so that a port that
+            // cannot be had ends it.
+            let listeners = listen(&bound.plan.listen)?;
             step("let the sandbox go on", rustix::io::write(&go_there, b"."))?;
             // Last: the launcher needs nothing more of this process.
-            Report::Sandbox { pid: pid.get() }.send(ends.report.as_fd());
+            Report::Sandbox { pid: pid.get(), listeners }.send(ends.report.as_fd());
             Ok(())
         }
     }
+}
+
+fn listen(ports: &[u16]) -> Result<Vec<OwnedFd>, ApplyError> {
+    let listen =
+        |port: &u16| listen_on(*port).map_err(|error| ApplyError::Listen { port: *port, error });
+    ports.iter().map(listen).collect()
 }
 
 /// Root's launcher wrote the pod's group map itself, so groups can be dropped in it.

@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use belljar_spec::egress::TRUST_BUNDLE;
 use belljar_spec::{
     Access, BackendName, Clause, Enforcement, Expectation, HostUid, MountKind, OsText, Place, Plan,
     PlannedMount, Posture, Presence, Source, Tree, User,
@@ -14,7 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::expand::{with_link_targets, with_root_entries};
+use super::expand::{with_bundle_places, with_link_targets, with_root_entries};
 use super::expectation::expectation;
 use super::identity::{HostIdentity, IdentityError, Pair};
 use super::idmap::{IdMaps, Writer};
@@ -126,7 +127,7 @@ pub(crate) struct Layer {
 pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
     let table = MountTable::read()
         .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
-    let plan = &with_link_targets(&with_root_entries(plan)?);
+    let plan = &with_bundle_places(&with_link_targets(&with_root_entries(plan)?));
     let opened = open_sources(plan, place)?;
     let identity = match plan.identity.host {
         HostUid::PerRun => HostIdentity::choose()?,
@@ -198,6 +199,11 @@ fn open_source(
     let path = match source {
         Source::Path { path } => path.as_path(),
         Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),
+        Source::RunTrust => return Ok(Some(resolve(&place.directory.join("trust"), &[])?)),
+        Source::RunTrustBundle => {
+            let bundle = place.directory.join("trust").join(TRUST_BUNDLE);
+            return Ok(Some(resolve(&bundle, &[])?));
+        }
     };
     // A system directory may be a link, and no run can have planted it.
     let wary_of: &[PathBuf] = if *tree == Tree::System { &[] } else { &place.run_writable };

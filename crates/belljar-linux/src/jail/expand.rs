@@ -83,3 +83,37 @@ pub(super) fn with_link_targets(plan: &Plan) -> Plan {
     }
     plan
 }
+
+/// The system's lists of authorities are covered where they are: behind a link that leads into a tree of the
+/// system, at the file itself. Where the host has no such file there is none inside.
+pub(super) fn with_bundle_places(plan: &Plan) -> Plan {
+    let mut expanded = plan.clone();
+    expanded.mounts.clear();
+    let is_bundle = |mount: &PlannedMount| {
+        matches!(&mount.what, MountKind::Bind { source: Source::RunTrustBundle, .. })
+    };
+    let is_system = |place: &Path| {
+        plan.mounts.iter().any(|mount| {
+            matches!(&mount.what, MountKind::Bind { tree: Tree::System, .. })
+                && place.starts_with(mount.target.as_path())
+        })
+    };
+    for mount in &plan.mounts {
+        let mut mount = mount.clone();
+        if is_bundle(&mount) {
+            let Ok(real) = std::fs::canonicalize(mount.target.as_path()) else { continue };
+            if !real.is_file() {
+                continue;
+            }
+            if is_system(&real) {
+                mount.target = OsText::from(real);
+            }
+            let is_there = |other: &PlannedMount| other.target == mount.target;
+            if expanded.mounts.iter().any(is_there) {
+                continue;
+            }
+        }
+        expanded.mounts.push(mount);
+    }
+    expanded
+}

@@ -13,6 +13,7 @@ pub mod identity;
 mod idmap;
 mod overlay;
 mod privileged;
+mod report;
 mod resolve;
 pub(crate) mod root;
 pub mod sensitive;
@@ -21,4 +22,5 @@ mod usage;
 
 pub use bind::{BindError, Bound, bind};
 pub(crate) use expectation::normal_map;
+pub use report::MOST_LISTENERS;
 pub use start::{Sandbox, StartError, start};

@@ -14,6 +14,7 @@ use super::apply::{self, init_ids};
 use super::bind::Bound;
 use super::cgroup::{self, CgroupError, Group};
 use super::identity::HostIdentity;
+use super::report::Report;
 use super::usage::{Count, WriteAccount};
 use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable, reap};
 
@@ -39,6 +40,8 @@ pub enum StartError {
     SetUp(String),
     #[error("the sandbox ended before it was set up")]
     Ended,
+    #[error("the sandbox was set up without a listening socket for each of its ports")]
+    Listeners,
 }
 
 /// A sandbox whose PID 1 is up, or is just coming up. Nothing hostile runs in it yet.
@@ -50,6 +53,8 @@ pub struct Sandbox {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    /// Ports on the sandbox's loopback; only the launcher has these sockets.
+    pub listeners: Vec<(u16, OwnedFd)>,
     report: OwnedFd,
     group: Option<Group>,
     run: String,
@@ -83,41 +88,6 @@ pub(crate) struct StdioInside {
     pub(crate) stderr: OwnedFd,
 }
 
-/// What the set-up tells the launcher, one packet each.
-pub(crate) enum Report {
-    Sandbox { pid: i32 },
-    Failed(String),
-}
-
-impl Report {
-    pub(crate) fn send(&self, to: BorrowedFd<'_>) {
-        let text = match self {
-            Self::Sandbox { pid } => format!("pid {pid}"),
-            Self::Failed(why) => format!("failed {}", why.chars().take(4000).collect::<String>()),
-        };
-        // Nobody else could be told that this failed; the launcher sees the end of the process.
-        let _ = rustix::io::write(to, text.as_bytes());
-    }
-
-    fn receive(from: BorrowedFd<'_>) -> Result<Self, StartError> {
-        let mut packet = vec![0; 8192];
-        let length = loop {
-            match rustix::io::read(from, &mut packet) {
-                Err(Errno::INTR) => {}
-                other => break other.unwrap_or(0),
-            }
-        };
-        let text = String::from_utf8_lossy(&packet[..length]).into_owned();
-        match (text.strip_prefix("pid "), text.strip_prefix("failed ")) {
-            (Some(pid), _) => {
-                Ok(Self::Sandbox { pid: pid.parse().map_err(|_| StartError::Ended)? })
-            }
-            (_, Some(why)) => Ok(Self::Failed(why.to_owned())),
-            _ => Err(StartError::Ended),
-        }
-    }
-}
-
 /// Starts PID 1 in new namespaces. Consumes what was bound; on failure nothing is left.
 pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let make = |what, error| StartError::Make { what, error };
@@ -144,7 +114,12 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     drop((channel_inside, report_inside, inside, executable));
     let introduced = introduce(&bound, &pod, report.as_fd());
     end(&pod); // it has said its last word, or failed to
-    let init = introduced?;
+    let (init, listeners) = introduced?;
+    if listeners.len() != bound.plan.listen.len() {
+        end(&init);
+        return Err(StartError::Listeners);
+    }
+    let listeners = bound.plan.listen.iter().copied().zip(listeners).collect();
     let written = WriteAccount::open(init.pid);
     let Bound { identity, run, plan, .. } = bound;
     let limits = plan.limits;
@@ -154,6 +129,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
         stdin,
         stdout,
         stderr,
+        listeners,
         report,
         group: None,
         run,
@@ -177,7 +153,11 @@ fn run_pod(bound: &Bound, ends: Ends) -> ! {
 }
 
 /// Maps, limits, then the word to go on; the answer is the sandbox's first process.
-fn introduce(bound: &Bound, pod: &Child, report: BorrowedFd<'_>) -> Result<Child, StartError> {
+fn introduce(
+    bound: &Bound,
+    pod: &Child,
+    report: BorrowedFd<'_>,
+) -> Result<(Child, Vec<OwnedFd>), StartError> {
     let pid = pod.pid.as_raw_nonzero();
     let write = |file: &str, text: &str| {
         let path = format!("/proc/{pid}/{file}");
@@ -194,11 +174,11 @@ fn introduce(bound: &Bound, pod: &Child, report: BorrowedFd<'_>) -> Result<Child
     rustix::io::write(report, b".").map_err(|_| StartError::Ended)?;
     match Report::receive(report)? {
         Report::Failed(why) => Err(StartError::SetUp(why)),
-        Report::Sandbox { pid } => {
+        Report::Sandbox { pid, listeners } => {
             let pid = Pid::from_raw(pid).ok_or(StartError::Ended)?;
             // It is our own child, so the number cannot be anybody else's before we reap it.
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| StartError::Ended)?;
-            Ok(Child { pid, pidfd })
+            Ok((Child { pid, pidfd }, listeners))
         }
     }
 }

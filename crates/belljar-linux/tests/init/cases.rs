@@ -6,11 +6,12 @@ use belljar_spec::wire::mux::MAX_STREAMS;
 use belljar_spec::wire::{Descendants, FromInit, ToInit, Work};
 use belljar_spec::{ExitStatus, OsText};
 
+use crate::connections;
 use crate::driver::{Driver, Users, program};
 
 type Case = fn(Users);
 
-pub(crate) const ALL: [(&str, Case); 14] = [
+pub(crate) const ALL: [(&str, Case); 21] = [
     ("streams", streams),
     ("a_reader_that_gives_up", a_reader_that_gives_up),
     ("input_that_nobody_reads", input_that_nobody_reads),
@@ -25,6 +26,13 @@ pub(crate) const ALL: [(&str, Case); 14] = [
     ("only_its_own_tree", only_its_own_tree),
     ("copies", copies),
     ("nothing_grows", nothing_grows),
+    ("connections_out", connections::out),
+    ("connections_in", connections::into_the_sandbox),
+    ("connections_that_break", connections::that_break),
+    ("connections_wait_in_line", connections::wait_in_line),
+    ("connections_that_break_while_nobody_listens", connections::that_break_while_nobody_listens),
+    ("connections_that_find_no_stream", connections::that_find_no_stream),
+    ("connections_of_slow_readers", connections::of_slow_readers),
 ];
 
 fn streams(users: Users) {

@@ -53,6 +53,11 @@ pub(crate) struct Exec {
 
 impl Driver {
     pub(crate) fn start(users: Users) -> Self {
+        Self::listening(users, &[])
+    }
+
+    /// PID 1 takes connections to these ports, in the network of this process.
+    pub(crate) fn listening(users: Users, ports: &[u16]) -> Self {
         let (channel, inside) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .unwrap();
@@ -81,11 +86,11 @@ impl Driver {
             ended: Vec::new(),
             messages: Vec::new(),
         };
-        driver.greet();
+        driver.greet(ports);
         driver
     }
 
-    fn greet(&mut self) {
+    fn greet(&mut self, ports: &[u16]) {
         self.say(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
@@ -101,6 +106,7 @@ impl Driver {
             filter: "command".to_owned(),
             writable: vec![OsText::from("/")],
             write_check: Vec::new(),
+            listen: ports.to_vec(),
             deadline_ms: None,
         }));
         self.wait_for("the hello", |message| matches!(message, FromInit::Hello(_)));
@@ -194,6 +200,34 @@ impl Driver {
         self.mux.reset(stream);
     }
 
+    /// The next connection that somebody made to a port of PID 1's: its stream.
+    pub(crate) fn accepted(&mut self, wanted: u16) -> u32 {
+        let is = |message: &FromInit| matches!(message, FromInit::Accepted { port, .. } if *port == wanted);
+        match self.wait_for("a connection", is) {
+            FromInit::Accepted { stream, .. } => stream,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks for a connection to a port inside, over this stream.
+    pub(crate) fn connect(&mut self, stream: u32, port: u16) {
+        self.mux.open(stream).unwrap();
+        self.say(&ToInit::Connect { stream, port });
+    }
+
+    /// As if there had never been such a stream, on this end.
+    pub(crate) fn forget(&mut self, stream: u32) {
+        self.mux.forget(stream);
+    }
+
+    pub(crate) fn wait_for_end(&mut self, stream: u32) {
+        let until = Instant::now() + PATIENCE;
+        while !self.ended.contains(&stream) {
+            assert!(Instant::now() < until, "no end; heard {:?}", self.messages);
+            self.turn(Duration::from_millis(20));
+        }
+    }
+
     pub(crate) fn is_free(&self, stream: u32) -> bool {
         !self.mux.is_open(stream)
     }
@@ -255,7 +289,13 @@ impl Driver {
         }
         while let Some(arrival) = self.mux.next_arrival().unwrap() {
             match arrival {
-                Arrival::Message(text) => self.messages.push(parse(&text).unwrap()),
+                Arrival::Message(text) => {
+                    let message = parse(&text).unwrap();
+                    if let FromInit::Accepted { stream, .. } = message {
+                        self.mux.open(stream).unwrap();
+                    }
+                    self.messages.push(message);
+                }
                 Arrival::Data { stream, bytes } => {
                     self.mux.consumed(stream, bytes.len());
                     self.output.entry(stream).or_default().extend(bytes);
@@ -270,7 +310,8 @@ impl Driver {
         self.flush();
     }
 
-    fn flush(&mut self) {
+    /// Only says what is to be said.
+    pub(crate) fn flush(&mut self) {
         while !self.mux.outgoing().is_empty() {
             match rustix::io::write(&self.channel, self.mux.outgoing()) {
                 Ok(length) => self.mux.sent(length),

@@ -8,6 +8,7 @@
 )]
 
 mod cases;
+mod connections;
 mod driver;
 
 use std::process::ExitCode;

@@ -2,14 +2,40 @@
 
 use super::table::{section, table};
 use super::value::HostPath;
+use super::words::Limit;
+use crate::size::Size;
 
 section! {
     /// What the run can reach. Absent or empty: nothing.
     pub struct Network {
-        /// `host`, `host:port`, `*.suffix` or `*`. A higher layer replaces this list.
+        /// `host`, `host:port`, `*.suffix` or `*`; where the proxy sees requests also `GET host/prefix`. A higher
+        /// layer replaces this list.
         allow: Option<Vec<String>>,
-        /// Hosts with private addresses that may be reached all the same. A higher layer replaces this list.
+        /// `host:port` of your own network, which may have private addresses. A higher layer replaces this list.
         allow_private: Option<Vec<String>>,
+        /// Hosts (`name` or `*.suffix`, port 443 unless one is said) whose TLS the proxy opens, so that rules on methods and paths hold. Hosts of
+        /// secrets need not stand here. A higher layer replaces this list.
+        intercept: Option<Vec<String>>,
+        /// Ports inside that the host can reach: `[[ADDRESS:]HOST_PORT:]PORT`. A higher layer replaces this list.
+        publish: Option<Vec<String>>,
+        /// What the whole run may use of the network.
+        budget: NetworkBudget,
+        /// What it may use of any one host.
+        budget_per_host: NetworkBudget,
+    }
+}
+
+section! {
+    /// How much of the network may be used. `none` is no limit.
+    pub struct NetworkBudget {
+        /// Bytes sent.
+        bytes_out: Option<Limit<Size>>,
+        /// Bytes received.
+        bytes_in: Option<Limit<Size>>,
+        /// Connections at once.
+        connections: Option<Limit<u32>>,
+        /// Requests and tunnels in all.
+        requests: Option<Limit<u32>>,
     }
 }
 
@@ -42,15 +68,27 @@ table! {
     check check_secret;
 }
 
-fn check_secret(secret: &Secret) -> Result<(), String> {
+/// One place, and at most one source.
+pub fn check_secret(secret: &Secret) -> Result<(), String> {
     let places = [
         secret.header.is_some(),
         secret.query.is_some(),
         secret.basic.is_some(),
         secret.bearer.is_some(),
     ];
-    if places.iter().filter(|set| **set).count() > 1 {
-        return Err("a secret goes to one place: header, query, basic or bearer".into());
+    match places.iter().filter(|set| **set).count() {
+        0 => {
+            return Err(
+                "a secret needs its place in a request: header = \"NAME\", query = \"NAME\", \
+                        basic = \"USER\" or bearer = true"
+                    .into(),
+            );
+        }
+        1 => {}
+        _ => return Err("a secret goes to one place: header, query, basic or bearer".into()),
+    }
+    if secret.bearer == Some(false) {
+        return Err("bearer = false says nothing; leave it out and name the place".into());
     }
     let sources = [
         secret.from_env.is_some(),

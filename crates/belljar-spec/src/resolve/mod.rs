@@ -2,6 +2,7 @@
 //! [`HostFacts`].
 
 mod environment;
+mod network;
 mod policy;
 mod targets;
 
@@ -10,8 +11,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::ceiling::BeyondCeiling;
+use crate::egress::Reach;
 use crate::env_file::EnvLine;
-use crate::host_rule::HostRule;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
@@ -59,6 +60,7 @@ pub struct Request {
     pub manifest: Option<PathBuf>,
     /// What stands in each file of `sandbox.env_file`, by its absolute path.
     pub env_files: BTreeMap<OsText, Vec<EnvLine>>,
+    pub reach: Reach,
 }
 
 impl Request {
@@ -72,6 +74,7 @@ impl Request {
             default_workspace: directory,
             manifest: None,
             env_files: BTreeMap::new(),
+            reach: Reach::Listed,
         }
     }
 }
@@ -86,8 +89,8 @@ pub enum ResolveError {
     Path { key: String, path: OsText, why: String },
     #[error("{key}: {why}")]
     Variable { key: String, why: String },
-    #[error("network.allow: {0}")]
-    HostRule(String),
+    #[error("{key}: {why}")]
+    Network { key: String, why: String },
     #[error(
         "policy.waive: \"all\" is for the host backend alone; waive each clause by its name, or say \
          backend host"
@@ -110,6 +113,7 @@ pub fn resolve(
     check_command(&request.command)?;
     if let Some(ceiling) = &settings.ceiling {
         ceiling.check(settings)?;
+        ceiling.check_reach(settings, request.reach)?;
     }
     let sandbox = &settings.values.sandbox;
     let rootfs = match &sandbox.rootfs {
@@ -129,6 +133,8 @@ pub fn resolve(
         tools: &tools,
     })?;
     let (backend, fallback) = backends(settings);
+    let env = environment::environment(settings, request, host, &tools)?;
+    let egress = network::egress(settings, request.reach, &env)?;
     let hide = sandbox.hide.iter().flat_map(|names| &names.0).map(|name| name.0.clone()).collect();
     let allow_source = sandbox.allow_source.iter().flat_map(|paths| &paths.0);
     Ok(RunSpec {
@@ -142,18 +148,19 @@ pub fn resolve(
         hide,
         allow_source: allow_source.map(|path| path.0.clone()).collect(),
         manifest: manifest_inside(request, workspace.as_ref()),
-        env: environment::environment(settings, request, host, &tools)?,
+        env,
         user: sandbox.user.unwrap_or_default(),
-        network_allow: network_allow(settings)?,
+        network_allow: network::rules(settings)?,
         limits: limits(settings),
         stdin: request.stdin,
         terminal: request.terminal,
-        required: policy::required(settings, workspace.as_ref()),
+        required: policy::required(settings, workspace.as_ref(), request.reach),
         waivers: policy::waivers(settings, backend)?,
         retention: retention(settings),
         fallback,
         pull: sandbox.pull.unwrap_or_default(),
         oci_runtime: sandbox.oci_runtime.clone(),
+        egress,
         rootfs,
         workspace,
         tools,
@@ -250,14 +257,6 @@ fn manifest_inside(request: &Request, workspace: Option<&Mount>) -> Option<OsTex
     let manifest = request.manifest.as_deref()?;
     let workspace: &Path = workspace?.source.as_path();
     manifest.starts_with(workspace).then(|| OsText::from(manifest))
-}
-
-fn network_allow(settings: &Settings) -> Result<Vec<String>, ResolveError> {
-    let rules = settings.values.network.allow.clone().unwrap_or_default();
-    for rule in &rules {
-        HostRule::parse(rule).map_err(ResolveError::HostRule)?;
-    }
-    Ok(rules)
 }
 
 fn retention(settings: &Settings) -> Retention {

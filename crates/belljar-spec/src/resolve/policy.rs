@@ -4,15 +4,22 @@ use std::collections::BTreeSet;
 
 use super::ResolveError;
 use crate::clause::{Clause, Required};
+use crate::egress::Reach;
 use crate::layers::Settings;
 use crate::manifest::{Limit, Waive};
 use crate::posture::Waiver;
 use crate::runspec::{BackendChoice, Mount, MountMode};
 
-pub(super) fn required(settings: &Settings, workspace: Option<&Mount>) -> BTreeSet<Clause> {
+pub(super) fn required(
+    settings: &Settings,
+    workspace: Option<&Mount>,
+    reach: Reach,
+) -> BTreeSet<Clause> {
+    // Whoever asks for everything gets it, and the posture says that it is weaker.
+    let asks_for_everything = reach == Reach::Learn || super::network::allows_everything(settings);
     let writable = workspace.is_some_and(|workspace| workspace.mode == MountMode::Rw);
     let by_itself = |clause: &Clause| match clause.required() {
-        Required::Always => true,
+        Required::Always => !(*clause == Clause::NetSealed && asks_for_everything),
         Required::UnlessWritableWorkspace => !writable,
         Required::IfSet => limit_was_set(settings, *clause),
         Required::WherePossible | Required::OnRequest => false,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Work;
 use crate::choice::NotTaken;
+use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::posture::{Posture, Unmet};
@@ -104,6 +105,9 @@ pub struct LaunchRequest {
     pub bond: Bond,
     /// How the run's own command, task 0, is followed.
     pub streams: Streams,
+    /// The values of the spec's secrets: for the run's proxy alone.
+    #[serde(default)]
+    pub secrets: Vec<SecretValue>,
 }
 
 /// One more command in a sandbox that is there.
@@ -227,6 +231,9 @@ pub struct RunStatus {
     /// Commands that run now, the run's own included.
     pub tasks: u32,
     pub usage: Usage,
+    /// Ports of the host that lead inside.
+    #[serde(default)]
+    pub ports: Vec<Published>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,6 +253,9 @@ pub enum FromSupervisor {
         /// Backends that came before it, and why they were not taken.
         #[serde(default)]
         not_taken: Vec<NotTaken>,
+        /// Ports of the host that lead inside.
+        #[serde(default)]
+        ports: Vec<Published>,
     },
     LaunchRefused(Box<LaunchRefusal>),
     /// `exec` is the number under which the record has it.

@@ -5,9 +5,14 @@
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::wipe;
+
 /// Small, so that a control message never waits long behind data.
 pub const MAX_PAYLOAD: usize = 16 * 1024;
 const HEADER: usize = 44;
+/// The longest frame.
+pub(super) const MAX_FRAME: usize = HEADER + MAX_PAYLOAD;
+const KIND_AT: usize = 8;
 const MAC_AT: usize = 28;
 const MAC: usize = 16;
 
@@ -98,6 +103,10 @@ impl FrameKind {
             Self::Window => 4,
             Self::Reset => 5,
         }
+    }
+
+    fn is_message(self) -> bool {
+        matches!(self, Self::MessagePart | Self::MessageEnd)
     }
 
     fn from_code(code: u8) -> Option<Self> {
@@ -209,10 +218,14 @@ impl FrameReader {
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.at > 0 {
+        // Frames of messages were wiped when they were read; the beginning of one must not stay where it was.
+        if is_message(&self.buffer[self.at..]) {
+            wipe::take_front(&mut self.buffer, self.at);
+        } else {
             self.buffer.drain(..self.at);
-            self.at = 0;
         }
+        self.at = 0;
+        wipe::reserve(&mut self.buffer, bytes.len());
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -237,7 +250,8 @@ impl FrameReader {
         if header[9..12] != [0, 0, 0] {
             return Err(WireError::Reserved);
         }
-        let kind = FrameKind::from_code(header[8]).ok_or(WireError::UnknownKind(header[8]))?;
+        let kind =
+            FrameKind::from_code(header[KIND_AT]).ok_or(WireError::UnknownKind(header[KIND_AT]))?;
         let seq = u64_at(header, 12);
         if seq != self.next {
             return Err(WireError::OutOfOrder { expected: self.next, found: seq });
@@ -249,7 +263,11 @@ impl FrameReader {
             payload: payload.to_vec(),
         };
         self.next += 1;
-        self.at += HEADER + length as usize;
+        let end = self.at + HEADER + length as usize;
+        if kind.is_message() {
+            self.buffer[self.at..end].zeroize();
+        }
+        self.at = end;
         Ok(Some(frame))
     }
 }
@@ -257,7 +275,14 @@ impl FrameReader {
 impl Drop for FrameReader {
     fn drop(&mut self) {
         self.key.zeroize();
+        self.buffer.zeroize();
     }
+}
+
+/// Whether these bytes are the beginning of a message's frame.
+fn is_message(bytes: &[u8]) -> bool {
+    let kind = bytes.get(KIND_AT).and_then(|code| FrameKind::from_code(*code));
+    kind.is_some_and(FrameKind::is_message)
 }
 
 fn mac_of(key: &[u8; 32], header: &[u8], payload: &[u8]) -> [u8; MAC] {

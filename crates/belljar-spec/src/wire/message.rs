@@ -36,6 +36,15 @@ pub struct InitHello {
     pub nonce: String,
 }
 
+/// Numbers of streams that carry connections. Below them are those of commands.
+pub const FIRST_CONNECT_STREAM: u32 = 0x4000_0000;
+/// Chosen by PID 1, from here on.
+pub const FIRST_ACCEPT_STREAM: u32 = 0x8000_0000;
+/// Connections from inside that one channel carries at once; more wait to be accepted.
+pub const MAX_CONNECTIONS: usize = 512;
+/// Connections from the host; more wait to be accepted there.
+pub const MAX_CONNECTS: usize = 128;
+
 /// How every command of this sandbox is locked down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitSetup {
@@ -48,6 +57,10 @@ pub struct InitSetup {
     pub write_check: Vec<OsText>,
     /// PID 1 ends everything after this, should the launcher not have done so.
     pub deadline_ms: Option<u64>,
+    /// Ports on loopback whose connections become streams, where the launcher has no listening socket of its
+    /// own in the sandbox.
+    #[serde(default)]
+    pub listen: Vec<u16>,
 }
 
 /// Where a command's streams are.
@@ -147,6 +160,12 @@ pub enum ToInit {
     Kill,
     /// Nothing to say; keeps a lease alive.
     Alive,
+    /// Connect to this port on the sandbox's loopback; this stream, whose number the launcher chose, carries it
+    /// both ways. Where nobody answers, both directions end.
+    Connect {
+        stream: u32,
+        port: u16,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,4 +201,10 @@ pub enum FromInit {
     DeadlinePassed,
     /// Everything was asked to end, and nothing is left but PID 1.
     Quiet,
+    /// Somebody connected to this port of [`InitSetup::listen`]; this stream, whose number PID 1 chose, carries it
+    /// both ways.
+    Accepted {
+        stream: u32,
+        port: u16,
+    },
 }

@@ -11,12 +11,14 @@ pub mod control;
 pub mod frame;
 pub mod message;
 pub mod mux;
+mod wipe;
 
 pub use frame::{
     Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
 };
 pub use message::{
-    Depth, Descendants, ExecRequest, FromInit, InitHello, InitSetup, LauncherHello, PROTOCOL_MAX,
-    PROTOCOL_MIN, Stdio, ToInit, Work,
+    Depth, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit,
+    InitHello, InitSetup, LauncherHello, MAX_CONNECTIONS, MAX_CONNECTS, PROTOCOL_MAX, PROTOCOL_MIN,
+    Stdio, ToInit, Work,
 };
 pub use mux::{Arrival, Flow, Mux};

@@ -1,22 +1,27 @@
 //! Control messages and flow-controlled streams over frames.
 //!
 //! Sans-I/O: bytes in, arrivals out; what is to be sent waits in `outgoing`. The budget is fixed:
-//! 64 KiB a stream, 192 streams, and data is only taken while little else waits, so that a control
-//! message never queues behind more than [`DATA_AHEAD`] bytes.
+//! 64 KiB a stream, [`MAX_STREAMS`] of them, and data is only taken while little else waits, so that a
+//! control message never queues behind more than [`DATA_AHEAD`] bytes.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeBounds;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::frame::{
-    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
+    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_FRAME, MAX_PAYLOAD, Side, WireError,
 };
+use super::message::{MAX_CONNECTIONS, MAX_CONNECTS};
+use super::wipe::{self, Length};
 
 /// Bytes of one stream that may be on their way.
 pub const WINDOW: u64 = 64 * 1024;
-/// Streams open at once: three for each of 64 commands.
-pub const MAX_STREAMS: usize = 192;
+/// Streams open at once: three for each of 64 commands, and one for each connection. Who makes connections
+/// counts them, so that no command is left without a stream.
+pub const MAX_STREAMS: usize = 3 * 64 + MAX_CONNECTIONS + MAX_CONNECTS;
 /// The longest control message: arguments and environment of a command, as much as a kernel takes.
 pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 /// Data waiting to be sent, at most.
@@ -28,7 +33,8 @@ const CONTROL: u32 = 0;
 /// What came in.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    Message(Vec<u8>),
+    /// Wiped when it is dropped, as everything was that it came through.
+    Message(Zeroizing<Vec<u8>>),
     Data {
         stream: u32,
         bytes: Vec<u8>,
@@ -72,8 +78,10 @@ pub struct Mux {
     streams: BTreeMap<u32, Stream>,
     /// Streams that were given up before both ends were done with them.
     forgotten: VecDeque<u32>,
-    partial: Vec<u8>,
-    outgoing: Vec<u8>,
+    partial: Zeroizing<Vec<u8>>,
+    outgoing: Zeroizing<Vec<u8>>,
+    /// Something of a message may be in what is to be sent.
+    sends_message: bool,
 }
 
 impl Mux {
@@ -84,8 +92,9 @@ impl Mux {
             writer: FrameWriter::new(&FrameKey::OPENING, side),
             streams: BTreeMap::new(),
             forgotten: VecDeque::new(),
-            partial: Vec::new(),
-            outgoing: Vec::new(),
+            partial: Zeroizing::default(),
+            outgoing: Zeroizing::default(),
+            sends_message: false,
         }
     }
 
@@ -123,8 +132,11 @@ impl Mux {
     }
 
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), WireError> {
-        let text = serde_json::to_vec(message)
-            .map_err(|error| WireError::BadMessage(error.to_string()))?;
+        let bad = |error: serde_json::Error| WireError::BadMessage(error.to_string());
+        let mut length = Length::default();
+        serde_json::to_writer(&mut length, message).map_err(bad)?;
+        let mut text = Zeroizing::new(Vec::with_capacity(length.0));
+        serde_json::to_writer(&mut *text, message).map_err(bad)?;
         self.send_text(&text)
     }
 
@@ -133,6 +145,7 @@ impl Mux {
         if text.len() > MAX_MESSAGE {
             return Err(WireError::MessageTooLong(MAX_MESSAGE));
         }
+        self.sends_message = true;
         let mut pieces = text.chunks(MAX_PAYLOAD).peekable();
         while let Some(piece) = pieces.next() {
             let kind = if pieces.peek().is_some() {
@@ -140,6 +153,7 @@ impl Mux {
             } else {
                 FrameKind::MessageEnd
             };
+            wipe::reserve(&mut self.outgoing, MAX_FRAME);
             self.writer.write(CONTROL, kind, 0, piece, &mut self.outgoing);
         }
         Ok(())
@@ -161,6 +175,7 @@ impl Mux {
             return 0;
         };
         for piece in bytes[..take].chunks(MAX_PAYLOAD) {
+            wipe::reserve(&mut self.outgoing, MAX_FRAME);
             self.writer.write(stream, FrameKind::Data, open.sent, piece, &mut self.outgoing);
             open.sent += piece.len() as u64;
         }
@@ -212,6 +227,23 @@ impl Mux {
         }
     }
 
+    /// The other end opened this stream, and there is none to be had here. It learns so, and what it sent before
+    /// that is dropped.
+    pub fn decline(&mut self, stream: u32) {
+        if stream == CONTROL || self.streams.contains_key(&stream) {
+            return;
+        }
+        for kind in [FrameKind::Reset, FrameKind::End] {
+            self.writer.write(stream, kind, 0, &[], &mut self.outgoing);
+        }
+        self.remember(stream);
+    }
+
+    /// How many streams with such numbers are open.
+    pub fn count_open(&self, numbers: impl RangeBounds<u32>) -> usize {
+        self.streams.range(numbers).count()
+    }
+
     pub fn is_open(&self, stream: u32) -> bool {
         self.streams.contains_key(&stream)
     }
@@ -225,11 +257,15 @@ impl Mux {
     /// dropped.
     pub fn forget(&mut self, stream: u32) {
         if self.streams.remove(&stream).is_some() {
-            if self.forgotten.len() >= MAX_FORGOTTEN {
-                self.forgotten.pop_front();
-            }
-            self.forgotten.push_back(stream);
+            self.remember(stream);
         }
+    }
+
+    fn remember(&mut self, stream: u32) {
+        if self.forgotten.len() >= MAX_FORGOTTEN {
+            self.forgotten.pop_front();
+        }
+        self.forgotten.push_back(stream);
     }
 
     pub fn outgoing(&self) -> &[u8] {
@@ -237,7 +273,12 @@ impl Mux {
     }
 
     pub fn sent(&mut self, count: usize) {
-        self.outgoing.drain(..count);
+        if self.sends_message {
+            wipe::take_front(&mut self.outgoing, count);
+            self.sends_message = !self.outgoing.is_empty();
+        } else {
+            self.outgoing.drain(..count);
+        }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -264,11 +305,13 @@ impl Mux {
         }
     }
 
-    fn accept_message(&mut self, frame: Frame) -> Result<Option<Arrival>, WireError> {
+    fn accept_message(&mut self, mut frame: Frame) -> Result<Option<Arrival>, WireError> {
         if self.partial.len() + frame.payload.len() > MAX_MESSAGE {
             return Err(WireError::MessageTooLong(MAX_MESSAGE));
         }
+        wipe::reserve(&mut self.partial, frame.payload.len());
         self.partial.extend_from_slice(&frame.payload);
+        frame.payload.zeroize();
         match frame.kind {
             FrameKind::MessageEnd => Ok(Some(Arrival::Message(std::mem::take(&mut self.partial)))),
             _ => Ok(None),

@@ -16,7 +16,9 @@ pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};
 pub(crate) use run::{RunArgs, Surroundings};
-pub(crate) use runs::{PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs};
+pub(crate) use runs::{
+    PortArgs, PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs, WhyArgs,
+};
 
 /// Run a command sealed off: explicit mounts, no network, limits, and proof.
 #[derive(Debug, Parser)]
@@ -30,6 +32,7 @@ pub(crate) use runs::{PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopAr
         belljar run -m 2g --timeout 10m -- ./build.sh\n  \
         belljar run --dry-run -- true       the plan and what it promises\n  \
         belljar run --keep --name web       a sandbox that stays; then: belljar exec web -- ls\n  \
+        belljar run --allow-host pypi.org -- pip download six    one way out\n  \
         belljar run -d -- ./long.sh         in the background; then: belljar logs -f RUN\n  \
         belljar doctor                      what this machine can hold"
 )]
@@ -58,6 +61,10 @@ pub(crate) enum Verb {
     Logs(LogsArgs),
     /// Tell about one run: what ran, how it ended, what held
     Show(ShowArgs),
+    /// Explain what a run could not reach, and what would let it
+    Why(WhyArgs),
+    /// Print where the host reaches a run's ports
+    Port(PortArgs),
     /// Wait until runs are over, and exit with their code
     Wait(WaitArgs),
     /// End runs, with everything in them

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use belljar::config::Flags;
+use belljar::spec::egress::Reach;
 use belljar::spec::{Screen, Stdin, Terminal};
 use clap::Args;
 
@@ -13,6 +14,8 @@ use clap::Args;
         belljar run -- make test\n  \
         belljar run -v ~/data:/data -m 2g --timeout 10m -- ./build.sh\n  \
         belljar run -d --name nightly -- ./long.sh\n  \
+        belljar run --allow-host pypi.org --allow-host files.pythonhosted.org -- \\\n    \
+          pip install -r requirements.txt\n  \
         belljar run --keep --name web\n  \
         belljar run --name web --reuse -- make test",
     after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
@@ -69,9 +72,22 @@ pub(crate) struct RunArgs {
     /// The network inside: "none"
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     network: Option<String>,
-    /// Allow one host
+    /// Let the run reach this host: a name, *.suffix or *; ports 80 and 443 unless one is said
     #[arg(long = "allow-host", value_name = "HOST[:PORT]", help_heading = "Network")]
     allow_hosts: Vec<String>,
+    /// Put a secret into requests to its host; inside there is a placeholder
+    #[arg(
+        long = "secret",
+        value_name = "env=NAME,host=HOST,header=NAME",
+        help_heading = "Network"
+    )]
+    secrets: Vec<String>,
+    /// Let the host reach a port inside; on the host's loopback unless an address is said
+    #[arg(short = 'p', long, value_name = "[[ADDR:]PORT:]PORT", help_heading = "Network")]
+    publish: Vec<String>,
+    /// Let every public name through, and print the list that would have served
+    #[arg(long, help_heading = "Network")]
+    pub(crate) learn: bool,
 
     /// Memory of the whole tree, swap included (512m, 2g)
     #[arg(short, long, value_name = "SIZE", help_heading = "Limits")]
@@ -202,6 +218,9 @@ impl RunArgs {
             user: self.user.clone(),
             network: self.network.clone(),
             allow_hosts: self.allow_hosts.clone(),
+            secrets: self.secrets.clone(),
+            publish: self.publish.clone(),
+            reach: if self.learn { Reach::Learn } else { Reach::Listed },
             memory: self.memory.clone(),
             cpus: self.cpus.clone(),
             pids_limit: self.pids_limit.clone(),

@@ -90,6 +90,29 @@ pub(crate) struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The run: an id, a head or a tail of it, or a name
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PortArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The run: an id, a head or a tail of it, or a name
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Only the address that leads to this port inside
+    #[arg(value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReconcileArgs {
     /// Add what the ledger does not know from the records; a damaged ledger is set aside
     #[arg(long)]

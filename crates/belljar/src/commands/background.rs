@@ -5,6 +5,7 @@ use std::path::Path;
 
 use belljar::home::Home;
 use belljar::reuse::NameLock;
+use belljar::spec::egress::SecretValue;
 use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, Streams};
 use belljar::spec::{NotTaken, RunId, RunSpec, RunState, Stdin, Terminal};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
@@ -17,7 +18,13 @@ use crate::cli::RunArgs;
 use crate::report::{self, BOLD, DIM, WARN};
 
 /// `name` is held until the run can be found by it.
-pub(super) fn start(args: &RunArgs, home: &Home, spec: RunSpec, name: Option<NameLock>) -> Done {
+pub(super) fn start(
+    args: &RunArgs,
+    home: &Home,
+    spec: RunSpec,
+    secrets: Vec<SecretValue>,
+    name: Option<NameLock>,
+) -> Done {
     let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let (streams, keyboard) = match (args.leaves(), keyboard(&spec)) {
         (true, _) => (Streams::Unwatched, Keyboard::None),
@@ -31,8 +38,14 @@ pub(super) fn start(args: &RunArgs, home: &Home, spec: RunSpec, name: Option<Nam
         report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
     }
     let supervisors = Supervisors::with_executable(std::env::current_exe()?);
-    let request =
-        LaunchRequest { home: home.path().into(), spec, keep, bond: Bond::LivesOn, streams };
+    let request = LaunchRequest {
+        home: home.path().into(),
+        spec,
+        keep,
+        bond: Bond::LivesOn,
+        streams,
+        secrets,
+    };
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
         let launched = client.launch(request, None).await?;

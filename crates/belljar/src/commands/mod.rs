@@ -13,6 +13,7 @@ mod follow;
 pub(crate) mod image;
 pub(crate) mod logs;
 mod outputs;
+pub(crate) mod port;
 mod progress;
 pub(crate) mod prove;
 pub(crate) mod prune;
@@ -33,6 +34,7 @@ pub(crate) mod trust;
 pub(crate) mod verify;
 pub(crate) mod wait;
 mod when;
+pub(crate) mod why;
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,11 +1,17 @@
 //! `belljar ps`: what runs there are.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 
+use belljar::home::Home;
+use belljar::network::account;
+use belljar::spec::egress::Published;
 use belljar::spec::text::escape;
 use belljar::store::{self, RunInfo, Which};
 
-use super::{Done, open_home, told, when};
+use serde::Serialize;
+
+use super::{Done, open_home, run_file, told, when};
 use crate::cli::PsArgs;
 use crate::report::{self, BOLD};
 
@@ -23,33 +29,67 @@ fn act(args: &PsArgs) -> Done {
         runs.retain(|run| run.name == args.name);
     }
     if args.json {
-        report::json(&runs)?;
+        let listed: Vec<Listed> =
+            runs.iter().map(|run| Listed { run, ports: ports(&home, run) }).collect();
+        report::json(&listed)?;
     } else if args.quiet {
         report::out(&runs.iter().map(|run| format!("{}\n", run.id)).collect::<String>());
     } else {
         let columns = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
         let columns = columns.map_or(80, |size| usize::from(size.ws_col.max(60)));
         let most = if std::io::stdout().is_terminal() { columns } else { usize::MAX };
-        report::out(&table(&runs, most));
+        let ports: Vec<String> = runs.iter().map(|run| shown(&ports(&home, run))).collect();
+        report::out(&table(&runs, &ports, most));
     }
     Ok(0)
 }
 
-fn table(runs: &[RunInfo], most: usize) -> String {
+/// As `--json` prints it.
+#[derive(Serialize)]
+struct Listed<'a> {
+    #[serde(flatten)]
+    run: &'a RunInfo,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<Published>,
+}
+
+/// Of a run that is alive; the record has them.
+fn ports(home: &Home, run: &RunInfo) -> Vec<Published> {
+    let publishes = |file: &run_file::RunFile| !file.spec.egress.publish.is_empty();
+    if !run.is_live() || !run_file::read(home, &run.id).is_ok_and(|file| publishes(&file)) {
+        return Vec::new();
+    }
+    account(home, &run.id).map_or(Vec::new(), |account| account.ports)
+}
+
+fn shown(ports: &[Published]) -> String {
+    let one = |published: &Published| {
+        format!("{}->{}", SocketAddr::new(published.address, published.host_port), published.port)
+    };
+    ports.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+fn table(runs: &[RunInfo], ports: &[String], most: usize) -> String {
     let names = runs.iter().map(|run| name(run).chars().count());
     let width = names.max().unwrap_or(0).max("NAME".len());
-    let row = |cells: [&str; 6]| {
-        let [tail, name, state, backend, age, command] = cells;
-        let line = format!("{tail:<7}  {name:<width$}  {state:<10}  {backend:<7}  {age:>4}  ");
+    let widest = ports.iter().map(String::len).max().unwrap_or(0);
+    // A column that only a run with ports needs.
+    let widest = if widest == 0 { 0 } else { widest.max("PORTS".len()) + 2 };
+    let row = |cells: [&str; 7]| {
+        let [tail, name, state, backend, age, ports, command] = cells;
+        let line = format!(
+            "{tail:<7}  {name:<width$}  {state:<10}  {backend:<7}  {age:>4}  {ports:<widest$}"
+        );
         cut(&format!("{line}{command}"), most).trim_end().to_owned()
     };
-    let head = row(["RUN", "NAME", "STATE", "BACKEND", "AGE", "COMMAND"]);
+    let ports_head = if widest == 0 { "" } else { "PORTS" };
+    let head = row(["RUN", "NAME", "STATE", "BACKEND", "AGE", ports_head, "COMMAND"]);
     let mut text = format!("{BOLD}{head}{BOLD:#}\n");
-    for run in runs {
+    for (run, ports) in runs.iter().zip(ports) {
         let backend = run.backend.map_or("-", |backend| backend.name());
         let age = when::age(run.created_ms);
         let (name, state) = (name(run), state(run));
-        text.push_str(&row([run.id.tail(), &name, &state, backend, &age, command(run)]));
+        text.push_str(&row([run.id.tail(), &name, &state, backend, &age, ports, command(run)]));
         text.push('\n');
     }
     text

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
+use belljar::network;
 use belljar::run::{
     Fetch, LaunchError, Observer, Outcome, Output, ReconcileError, Reconciled, Streams, launch,
     prepare,
@@ -17,7 +18,7 @@ use belljar::spec::{
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Entered};
-use super::{background, environment, open_home, show_plan, when};
+use super::{background, environment, open_home, show_plan, when, why};
 use crate::cli::RunArgs;
 use crate::cli::Surroundings;
 use crate::report::{self, BOLD, DIM, WARN};
@@ -100,11 +101,20 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if args.dry_run {
         return show_plan::show(&prepared.dry_run(), args.json);
     }
+    // Last: a program may have to be asked, and a person with it.
+    let secrets = match prepared.refusal() {
+        Some(_) => Ok(Vec::new()),
+        None => config::secret_values(&spec, &invocation.env, &invocation.cwd),
+    };
+    let secrets = match secrets {
+        Ok(secrets) => secrets,
+        Err(error) => return failed(&args, &error, EXIT_NOT_STARTED),
+    };
     if args.keeps() || args.detach {
         if let Some(error) = prepared.refusal() {
             return refused(&args, &error);
         }
-        return background::start(&args, &home, spec, name).unwrap_or_else(|error| {
+        return background::start(&args, &home, spec, secrets, name).unwrap_or_else(|error| {
             write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
             report::failure(error.as_ref());
             EXIT_NOT_STARTED
@@ -122,6 +132,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     }
     let tell = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let mut announcer = Announcer { tell, warn: !args.quiet };
+    let prepared = prepared.with_secrets(secrets);
     let outcome = match launch(&home, prepared, streams, &mut announcer) {
         Ok(outcome) => outcome,
         Err(error) => return refused(&args, &error),
@@ -260,6 +271,9 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     if let Some(leak) = &outcome.leak {
         report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
     }
+    if args.learn && !args.quiet && !args.json {
+        learned(outcome);
+    }
     if tell && outcome.failure.is_none() {
         report::say(&format!(
             "{DIM}belljar {}{DIM:#} {}, {}",
@@ -269,6 +283,15 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
         ));
     }
     code
+}
+
+/// To stderr: stdout is the command's.
+fn learned(outcome: &Outcome) {
+    let account = open_home().ok().and_then(|home| network::account(&home, &outcome.id).ok());
+    match account {
+        Some(account) => report::say(why::learned_list(&account).trim_end()),
+        None => report::say(&format!("{WARN}warning:{WARN:#} the record cannot be read")),
+    }
 }
 
 fn in_words(outcome: &Outcome) -> String {

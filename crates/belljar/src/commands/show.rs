@@ -1,6 +1,7 @@
 //! `belljar show`: one run on a page.
 
 use belljar::home::Home;
+use belljar::spec::egress::{EgressSpec, Reach};
 use belljar::spec::text::escape;
 use belljar::spec::{Limits, Mount, NotTaken, OsText, PlannedImage, RunSpec, Size, Span, Usage};
 use belljar::store::{self, RunInfo};
@@ -123,16 +124,39 @@ fn decided(page: &mut Page, spec: &RunSpec) {
     let tools = spec.tools.iter().map(|tool| format!("ro  {tool} as a tool"));
     let mounts = spec.workspace.iter().chain(&spec.mounts).map(mount);
     page.rows("mounts", mounts.chain(tmpfs).chain(tools));
-    let network = match spec.network_allow.as_slice() {
-        [] => "none".to_owned(),
-        hosts => escape(hosts.join(", ").as_bytes()),
-    };
-    page.row("network", &network);
+    page.rows("network", network(spec));
     page.row("limits", &folded(&limits(&spec.limits), INDENT));
     let names: Vec<String> = spec.env.keys().map(|name| escape(name.as_bytes())).collect();
     page.row("variables", &folded(&names.join(" "), INDENT));
     let labels = spec.labels.iter().map(|(key, value)| escape(format!("{key}={value}").as_bytes()));
     page.rows("labels", labels);
+}
+
+fn network(spec: &RunSpec) -> Vec<String> {
+    let EgressSpec { reach, allow_private, secrets, routes, publish, .. } = &spec.egress;
+    let line = |text: String| folded(&escape(text.as_bytes()), INDENT);
+    let mut lines = match (reach, spec.network_allow.as_slice()) {
+        (Reach::Learn, _) => vec!["every public name, to learn which are needed".to_owned()],
+        (Reach::Listed, []) if !spec.has_way_out() => vec!["none".to_owned()],
+        (Reach::Listed, rules) => vec![line(rules.join(", "))],
+    };
+    lines.retain(|line| !line.is_empty());
+    lines.extend(allow_private.iter().map(|host| line(format!("private {host}"))));
+    lines.extend(
+        secrets.iter().map(|secret| {
+            line(format!("secret {} for {}:{}", secret.env, secret.host, secret.port))
+        }),
+    );
+    lines.extend(routes.iter().map(|route| {
+        let to = &route.to;
+        let (scheme, host, port, path) = (to.scheme.name(), &to.host, to.port, &to.path);
+        line(format!("route {} to {scheme}://{host}:{port}{path}", route.listen))
+    }));
+    lines.extend(publish.iter().map(|published| {
+        let outside = std::net::SocketAddr::new(published.address, published.host_port);
+        format!("publish {} at {outside}", published.port)
+    }));
+    lines
 }
 
 /// What does not hold stands there in full; what holds is counted.

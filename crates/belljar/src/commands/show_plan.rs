@@ -72,6 +72,8 @@ fn mount_in_words(mount: &PlannedMount) -> String {
             let from = match source {
                 Source::Path { path } => path.to_string(),
                 Source::RunHome => "the run's own home".to_owned(),
+                Source::RunTrust => "the run's own certificate authority".to_owned(),
+                Source::RunTrustBundle => "the host's authorities and the run's own".to_owned(),
             };
             let how = if *access == Access::ReadOnly { "ro" } else { "rw" };
             let optional = if *presence == Presence::IfPresent { ", if present" } else { "" };

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use belljar_lab::config::{self, ConfigFiles, Flags, Invocation, Loaded, ManifestSource};
 use belljar_lab::home::Home;
+use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{Bond, Keep, LaunchRequest, StopReport, Streams};
 use belljar_spec::{BackendChoice, BackendName, Clause, MountMode, Posture, RunId, RunSpec};
 
@@ -169,6 +170,18 @@ impl SandboxBuilder {
         self
     }
 
+    /// A credential that stays outside: `env=NAME,host=HOST,header=NAME`, as `--secret` has it.
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.flags.secrets.push(secret.into());
+        self
+    }
+
+    /// `[[ADDRESS:]HOST_PORT:]PORT`: lets the host reach a port inside.
+    pub fn publish(mut self, port: impl Into<String>) -> Self {
+        self.flags.publish.push(port.into());
+        self
+    }
+
     /// Bytes of the whole tree, swap included.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.flags.memory = Some(bytes.to_string());
@@ -270,7 +283,7 @@ impl SandboxBuilder {
 
     /// What it comes to, without starting anything.
     pub fn build_spec(&self) -> Result<RunSpec, Error> {
-        self.decide(Vec::new()).map(|(_, spec)| spec)
+        self.decide(Vec::new()).map(|decided| decided.spec)
     }
 
     /// Starts a sandbox that stays until it is stopped or dropped.
@@ -307,12 +320,13 @@ impl SandboxBuilder {
     ) -> Result<(Client, LaunchedRun, PathBuf), Error> {
         let connector = self.reached_by();
         // Reads files, which may be slow.
-        let decided = tokio::task::spawn_blocking(move || self.decide(argv)).await;
-        let (home, spec) = decided
+        let decide = move || self.decide(argv).and_then(Decided::with_secrets);
+        let decided = tokio::task::spawn_blocking(decide).await;
+        let (home, spec, secrets) = decided
             .map_err(|error| Error::io("read the settings")(std::io::Error::other(error)))??;
         let mut client = Client::over(&*connector, &Destination::New).await?;
         let home_text = home.as_path().into();
-        let request = LaunchRequest { home: home_text, spec, keep, bond, streams };
+        let request = LaunchRequest { home: home_text, spec, keep, bond, streams, secrets };
         let launched = client.launch(request, None).await?;
         Ok((client, launched, home))
     }
@@ -326,7 +340,7 @@ impl SandboxBuilder {
     }
 
     /// An empty command is that of a kept sandbox.
-    fn decide(&self, argv: Vec<OsString>) -> Result<(PathBuf, RunSpec), Error> {
+    fn decide(&self, argv: Vec<OsString>) -> Result<Decided, Error> {
         let env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
         let cwd = std::env::current_dir().map_err(Error::io("find the current directory"))?;
         let kept = argv.is_empty();
@@ -349,6 +363,23 @@ impl SandboxBuilder {
         if kept {
             spec.command.clear();
         }
-        Ok((home.path().to_owned(), spec))
+        Ok(Decided { home: home.path().to_owned(), spec, invocation })
+    }
+}
+
+/// What the layers came to.
+struct Decided {
+    home: PathBuf,
+    spec: RunSpec,
+    invocation: Invocation,
+}
+
+impl Decided {
+    /// Asks for the values of secrets, which may take a while.
+    fn with_secrets(self) -> Result<(PathBuf, RunSpec, Vec<SecretValue>), Error> {
+        let Self { home, spec, invocation } = self;
+        let secrets = config::secret_values(&spec, &invocation.env, &invocation.cwd)
+            .map_err(config::ConfigError::from)?;
+        Ok((home, spec, secrets))
     }
 }

@@ -162,6 +162,9 @@ async fn connect_to(path: &Path) -> std::io::Result<UnixStream> {
 const PASSED_ON: &[&str] = &[
     "PATH",
     "HOME",
+    // The authorities that the run's proxy believes.
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
     belljar_spec::env::HOME,
     "DOCKER_HOST",
     "DOCKER_CONTEXT",

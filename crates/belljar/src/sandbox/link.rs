@@ -314,7 +314,7 @@ impl State {
             FromSupervisor::Hello { version: _, build, run } => {
                 self.greeting = Some(Greeting { build, run });
             }
-            FromSupervisor::Launched { run, backend, posture, not_taken } => {
+            FromSupervisor::Launched { run, backend, posture, not_taken, .. } => {
                 self.launch = Some(Ok(Launched { run, backend, posture: *posture, not_taken }));
                 self.turn(0, Phase::Running);
             }

@@ -159,7 +159,8 @@ impl Server {
                     let tasks = self.tasks.len() as u32;
                     let (state, usage) = (RunState::Running, Usage::default());
                     let (backend, keep) = (BackendName::Jail, self.keep);
-                    let status = RunStatus { run, state, backend, keep, tasks, usage };
+                    let status =
+                        RunStatus { run, state, backend, keep, tasks, usage, ports: Vec::new() };
                     self.mux.send(&FromSupervisor::Status(Box::new(status)))
                 }
                 None => {
@@ -200,7 +201,13 @@ impl Server {
         let posture = posture.unwrap_or_else(|| Posture::nothing_held("a fake isolates nothing"));
         let (backend, posture) = (BackendName::Jail, Box::new(posture));
         let not_taken = Vec::new();
-        self.mux.send(&FromSupervisor::Launched { run, backend, posture, not_taken })?;
+        self.mux.send(&FromSupervisor::Launched {
+            run,
+            backend,
+            posture,
+            not_taken,
+            ports: Vec::new(),
+        })?;
         if request.spec.command.is_empty() {
             return Ok(());
         }

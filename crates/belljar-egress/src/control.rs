@@ -1,0 +1,179 @@
+//! What crosses the socket between a run's supervisor and its proxy: packets, some with a descriptor.
+//!
+//! The socket is `SOCK_SEQPACKET`, made by the supervisor; the proxy is born with its end as standard input. When
+//! either end closes it, the proxy ends.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use belljar_spec::egress::{EgressNews, EgressPolicy, SecretValue};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// The longest packet; a policy has to fit into one.
+pub const MAX_PACKET: usize = 128 * 1024;
+
+/// What the supervisor says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum ToProxy {
+    /// The first packet.
+    Setup(Box<Setup>),
+    /// With a listening socket in the sandbox's network, whose port is this.
+    Listener { port: u16 },
+    /// With a connected stream: somebody inside connected to this port.
+    Connection { port: u16 },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Setup {
+    pub policy: EgressPolicy,
+    pub secrets: Vec<SecretValue>,
+}
+
+/// What the proxy says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum FromProxy {
+    /// It has understood its set-up and takes connections.
+    Ready {
+        trust: Option<Trust>,
+    },
+    /// It has not, and ends.
+    Failed {
+        why: String,
+    },
+    News(EgressNews),
+}
+
+/// Public parts of the authority that was made for this run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trust {
+    /// The certificate, as PEM.
+    pub own: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("a packet of {0} bytes is longer than {MAX_PACKET}")]
+    TooLong(usize),
+    #[error("a packet makes no sense: {0}")]
+    BadPacket(String),
+    #[error(transparent)]
+    Io(#[from] Errno),
+}
+
+/// Sends one packet, with at most one descriptor.
+pub fn send<M: Serialize>(
+    to: BorrowedFd<'_>,
+    message: &M,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), ControlError> {
+    // It may hold secrets.
+    let text =
+        serde_json::to_vec(message).map_err(|error| ControlError::BadPacket(error.to_string()))?;
+    let text = Zeroizing::new(text);
+    if text.len() > MAX_PACKET {
+        return Err(ControlError::TooLong(text.len()));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(ControlError::Io(Errno::NOBUFS));
+    }
+    loop {
+        let flags = SendFlags::NOSIGNAL;
+        match sendmsg(to, &[IoSlice::new(&text)], &mut ancillary, flags) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The next packet; `None` when the other end is gone. On a socket that does not wait, nothing being there is
+/// `Io(AGAIN)`.
+pub fn receive<M: DeserializeOwned>(
+    from: impl AsFd,
+) -> Result<Option<(M, Option<OwnedFd>)>, ControlError> {
+    let from = from.as_fd();
+    let Some(length) = next_length(from)? else { return Ok(None) };
+    let mut packet = Zeroizing::new(vec![0; length.min(MAX_PACKET)]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut packet)];
+        match recvmsg(from, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => break received,
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut descriptor = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(ControlError::TooLong(length));
+    }
+    let message = serde_json::from_slice(&packet[..received.bytes])
+        .map_err(|error| ControlError::BadPacket(error.to_string()))?;
+    Ok(Some((message, descriptor)))
+}
+
+/// Most packets are small, and the longest are very long.
+fn next_length(from: BorrowedFd<'_>) -> Result<Option<usize>, ControlError> {
+    loop {
+        let mut nothing = [0; 1];
+        match recv(from, &mut nothing, RecvFlags::PEEK | RecvFlags::TRUNC) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(None),
+            Ok((_, length)) => return Ok(Some(length)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_packet_arrives_with_its_descriptor_and_the_end_is_seen() {
+        let flags = SocketFlags::CLOEXEC;
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        send(one.as_fd(), &ToProxy::Connection { port: 7 }, Some(write.as_fd())).unwrap();
+        drop(write);
+        let (message, descriptor) = receive::<ToProxy>(&other).unwrap().unwrap();
+        assert!(matches!(message, ToProxy::Connection { port: 7 }));
+        rustix::io::write(descriptor.unwrap(), b"x").unwrap();
+        assert_eq!(rustix::io::read(&read, &mut [0; 2]).unwrap(), 1);
+        let long = vec![b'1'; MAX_PACKET + 1];
+        rustix::net::send(&one, &long, SendFlags::empty()).unwrap();
+        let refused = receive::<ToProxy>(&other);
+        assert!(matches!(refused, Err(ControlError::TooLong(length)) if length == long.len()));
+        rustix::io::ioctl_fionbio(&other, true).unwrap();
+        let nothing = receive::<ToProxy>(&other);
+        assert!(matches!(nothing, Err(ControlError::Io(Errno::AGAIN))));
+        drop(one);
+        assert!(receive::<ToProxy>(&other).unwrap().is_none());
+    }
+}

@@ -1,0 +1,62 @@
+//! A tunnel to the port of plain HTTP. Its requests can be seen, so each of them has to be for the host that the tunnel
+//! was asked for, and rules on methods and paths hold in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_spec::egress::Via;
+use belljar_spec::host_rule::Seen;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use crate::forward;
+use crate::framing::watched;
+use crate::headers::{Target, bad};
+use crate::proxy::{Ask, Proxy};
+use crate::rewound::Rewound;
+use crate::server;
+use crate::stream::Stream;
+use crate::tls::Tls;
+use crate::tunnel::Tunnel;
+use crate::upstream::Slot;
+
+/// For the first bytes. Clients open connections ahead of need.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// What TLS begins with.
+const HANDSHAKE: u8 = 0x16;
+
+/// `early` was read from `inner` before.
+pub(crate) async fn serve(
+    proxy: &Arc<Proxy>,
+    tls: &Arc<Tls>,
+    (mut inner, mut early): (Stream, Vec<u8>),
+    target: Target,
+    via: Via,
+) {
+    if early.is_empty() {
+        let mut first = [0; 1];
+        match timeout(PATIENCE, inner.read(&mut first)).await {
+            Ok(Ok(1)) => early.extend_from_slice(&first),
+            _ => return,
+        }
+    }
+    let Target { host, port, .. } = target.clone();
+    if early.first() == Some(&HANDSHAKE) {
+        // The name in it is compared there.
+        if let Ok(tunnel) = Tunnel::open(proxy, host, port, via).await {
+            tunnel.carry(inner, early).await;
+        }
+        return;
+    }
+    let (io, framing) = watched(Rewound { io: inner, early: early.into() });
+    let slot = Arc::new(Slot::new(tls, Some(framing)));
+    let served = server::h1(io, forward::handler(proxy, &slot, &target, via)).await;
+    slot.ended().await;
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        // hyper has answered it already.
+        let ask = Ask { host, port, via, seen: Seen::Nothing };
+        let _ = proxy.deny(&ask, bad(&error.to_string()));
+    }
+}

@@ -1,0 +1,122 @@
+//! With a name server of the test's own.
+
+use std::collections::HashMap;
+
+use hickory_resolver::config::ConnectionConfig;
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::{RData, Record};
+use tokio::net::UdpSocket;
+
+use super::*;
+
+/// Answers each question with the next of its answers, and keeps to the last.
+async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -> TokioResolver {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = socket.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let mut packet = [0; 4096];
+        loop {
+            let (length, from) = socket.recv_from(&mut packet).await.unwrap();
+            let asked = Message::from_vec(&packet[..length]).unwrap();
+            let query = asked.queries[0].clone();
+            let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
+            answer.add_query(query.clone());
+            let name = query.name().to_ascii().to_lowercase();
+            match names.get_mut(name.trim_end_matches('.')) {
+                None => answer.metadata.response_code = ResponseCode::NXDomain,
+                Some(answers) => {
+                    let now = answers[0].clone();
+                    // Both families are asked for; a change comes after the second.
+                    if query.query_type() == RecordType::AAAA && answers.len() > 1 {
+                        answers.remove(0);
+                    }
+                    for address in now {
+                        let data = RData::from(address.parse::<IpAddr>().unwrap());
+                        if data.record_type() == query.query_type() {
+                            answer.add_answer(Record::from_rdata(query.name().clone(), 0, data));
+                        }
+                    }
+                }
+            }
+            socket.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    let mut connection = ConnectionConfig::udp();
+    connection.port = port;
+    let server = NameServerConfig::new(Ipv4Addr::LOCALHOST.into(), true, vec![connection]);
+    resolver(vec![server], ResolverOpts::default()).unwrap()
+}
+
+async fn public(resolver: &TokioResolver, name: &str) -> Result<Vec<String>, ResolveError> {
+    let found = checked(look_up(resolver, name).await?, Addresses::Public)?;
+    Ok(found.iter().map(IpAddr::to_string).collect())
+}
+
+#[tokio::test]
+async fn one_bad_address_refuses_the_name() {
+    let resolver = name_server(HashMap::from([
+        ("good.example", vec![vec!["93.184.216.34", "1.1.1.1", "2606:4700::1"]]),
+        ("mixed.example", vec![vec!["93.184.216.34", "10.0.0.1"]]),
+        ("mixed6.example", vec![vec!["93.184.216.34", "::1"]]),
+        ("mapped.example", vec![vec!["::ffff:169.254.169.254"]]),
+        ("empty.example", vec![vec![]]),
+    ]))
+    .await;
+    let good = public(&resolver, "good.example").await.unwrap();
+    assert_eq!(good, ["93.184.216.34", "1.1.1.1", "2606:4700::1"]);
+    for (name, bad) in [
+        ("mixed.example", "10.0.0.1"),
+        ("mixed6.example", "::1"),
+        ("mapped.example", "::ffff:169.254.169.254"),
+    ] {
+        let refused = public(&resolver, name).await;
+        assert_eq!(refused, Err(ResolveError::NotAllowed(bad.parse().unwrap())), "{name}");
+    }
+    for name in ["none.example", "empty.example"] {
+        let missing = public(&resolver, name).await;
+        assert!(matches!(missing, Err(ResolveError::NotFound(_))), "{name} {missing:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_changes_is_checked_each_time() {
+    let answers = vec![vec!["93.184.216.34"], vec!["127.0.0.1"]];
+    let resolver = name_server(HashMap::from([("rebind.example", answers)])).await;
+    assert_eq!(public(&resolver, "rebind.example").await.unwrap(), ["93.184.216.34"]);
+    let second = public(&resolver, "rebind.example").await;
+    assert_eq!(second, Err(ResolveError::NotAllowed(Ipv4Addr::LOCALHOST.into())));
+}
+
+#[tokio::test]
+async fn a_server_that_is_silent_is_not_waited_for_long() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut connection = ConnectionConfig::udp();
+    connection.port = socket.local_addr().unwrap().port();
+    let server = NameServerConfig::new(Ipv4Addr::LOCALHOST.into(), true, vec![connection]);
+    let resolver = resolver(vec![server], ResolverOpts::default()).unwrap();
+    let began = std::time::Instant::now();
+    look_up(&resolver, "a.example").await.unwrap_err();
+    assert!(began.elapsed() < PATIENCE + ONE_QUESTION);
+}
+
+#[tokio::test]
+async fn a_name_of_the_host_itself_is_known_to_the_operator_only() {
+    let resolver = Resolver::default();
+    for name in ["localhost", "a.localhost"] {
+        let refused = resolver.addresses(name, Addresses::Public).await;
+        assert!(matches!(refused, Err(ResolveError::NotFound(_))), "{refused:?}");
+        let own = resolver.addresses(name, Addresses::Private).await.unwrap();
+        assert!(!own.is_empty() && own.iter().all(IpAddr::is_loopback), "{own:?}");
+    }
+}
+
+#[test]
+fn the_hosts_file_gives_both_families() {
+    let mut hosts = Hosts::default();
+    let text = "10.1.2.3 db db.example # a comment\nfd12::3 DB.example\n";
+    hosts.read_hosts_conf(text.as_bytes()).unwrap();
+    let shown = |name| listed(&hosts, name).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+    assert_eq!(shown("db.example"), ["10.1.2.3", "fd12::3"]);
+    assert_eq!(shown("db"), ["10.1.2.3"]);
+    assert!(shown("example").is_empty());
+}

@@ -1,0 +1,72 @@
+//! What tests of several modules need: a proxy whose hosts are servers on this machine's loopback.
+
+pub(crate) mod client;
+mod origin;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{EgressNews, EgressPolicy, EgressSpec, SecretValue};
+use rustls::RootCertStore;
+
+pub(crate) use self::client::{Client, H1, H2};
+pub(crate) use self::origin::{Ca, Origin, Speaks};
+use crate::intercept::Interceptor;
+use crate::policy::Policy;
+use crate::proxy::Proxy;
+use crate::report::Reporter;
+use crate::roots::Outside;
+use crate::tls::Tls;
+
+pub(crate) struct Run {
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) tls: Arc<Tls>,
+    reporter: Reporter,
+}
+
+impl Run {
+    pub(crate) fn new(ca: &Ca, spec: EgressSpec, secrets: &[(&str, &str)]) -> Self {
+        Self::allowing(ca, &[], spec, secrets)
+    }
+
+    pub(crate) fn allowing(
+        ca: &Ca,
+        allow: &[&str],
+        spec: EgressSpec,
+        secrets: &[(&str, &str)],
+    ) -> Self {
+        let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
+        let policy = Policy::new(EgressPolicy { run: "r".into(), allow, spec }).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.der()).unwrap();
+        let outside = Some(Outside::trusting(roots).unwrap());
+        let interceptor = Interceptor::new(&policy).unwrap();
+        let secrets = secrets.iter().map(|(env, value)| secret(env, value)).collect();
+        let reporter = Reporter::default();
+        let proxy = Proxy::new(policy, secrets, reporter.clone());
+        Self { proxy, tls: Arc::new(Tls { outside, interceptor }), reporter }
+    }
+
+    /// All news until there is one of this kind.
+    pub(crate) async fn news(&self, last: impl Fn(&EgressNews) -> bool) -> Vec<EgressNews> {
+        let mut all = Vec::new();
+        for _ in 0..200 {
+            all.extend(self.reporter.take_all());
+            if all.iter().any(&last) {
+                return all;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("it was not told: {all:?}");
+    }
+}
+
+pub(crate) fn secret(env: &str, value: &str) -> SecretValue {
+    let placeholder = format!("placeholder-{env}");
+    SecretValue { env: env.into(), value: value.into(), placeholder }
+}
+
+pub(crate) fn host(text: &str) -> Host {
+    Host::parse(text.as_bytes()).unwrap()
+}

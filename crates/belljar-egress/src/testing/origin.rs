@@ -1,0 +1,253 @@
+//! A server to be reached: it says what it was asked for, and does a few things by path.
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, HeaderMap, LOCATION, UPGRADE};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
+
+use crate::roots::{ALPN_H1, ALPN_H2, provider};
+
+/// Whom the world trusts, in a test.
+pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
+
+impl Ca {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_after = (SystemTime::now() + std::time::Duration::from_secs(86_400)).into();
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub(crate) fn der(&self) -> CertificateDer<'static> {
+        self.0.der().clone()
+    }
+
+    fn server(&self, name: &str, alpn: &[&[u8]]) -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key.into())
+            .unwrap();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config).into()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Plain,
+    H1,
+    H2,
+}
+
+/// What the server saw of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) uri: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) length: usize,
+}
+
+pub(crate) struct Origin {
+    pub(crate) port: u16,
+    pub(crate) go_on: Arc<Notify>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    asked: Vec<Asked>,
+    connections: usize,
+}
+
+type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+impl Origin {
+    /// Its certificate is for `localhost`.
+    pub(crate) async fn start(ca: &Ca, speaks: Speaks) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let alpn: &[&[u8]] = match speaks {
+            Speaks::H2 => &[ALPN_H2, ALPN_H1],
+            _ => &[ALPN_H1],
+        };
+        let acceptor = ca.server("localhost", alpn);
+        let (go_on, state) = (Arc::new(Notify::new()), Arc::new(Mutex::new(State::default())));
+        let origin = Self { port, go_on: go_on.clone(), state: state.clone() };
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap(); // as servers do
+                state.lock().unwrap().connections += 1;
+                let (state, go_on) = (state.clone(), go_on.clone());
+                if speaks == Speaks::Plain {
+                    tokio::spawn(serve(stream, Speaks::Plain, state, go_on));
+                    continue;
+                }
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let h2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_H2);
+                    let speaks = if h2 { Speaks::H2 } else { Speaks::H1 };
+                    serve(stream, speaks, state, go_on).await;
+                });
+            }
+        });
+        origin
+    }
+
+    pub(crate) fn authority(&self) -> String {
+        format!("localhost:{}", self.port)
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.state.lock().unwrap().asked.clone()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.state.lock().unwrap().connections
+    }
+}
+
+async fn serve<I>(io: I, speaks: Speaks, state: Arc<Mutex<State>>, go_on: Arc<Notify>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let (state, go_on) = (state.clone(), go_on.clone());
+        async move { Ok::<_, Infallible>(reply(request, state, go_on).await) }
+    });
+    let io = TokioIo::new(io);
+    let _ = if speaks == Speaks::H2 {
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder.serve_connection(io, service).await
+    } else {
+        let builder = hyper::server::conn::http1::Builder::new();
+        builder.serve_connection(io, service).with_upgrades().await
+    };
+}
+
+async fn reply(
+    mut request: Request<Incoming>,
+    state: Arc<Mutex<State>>,
+    go_on: Arc<Notify>,
+) -> Reply {
+    let upgrade = hyper::upgrade::on(&mut request);
+    let (parts, body) = request.into_parts();
+    let length = match body.collect().await {
+        Ok(body) => body.to_bytes().len(),
+        Err(_) => return Response::new(full("")),
+    };
+    let headers = parts.headers.clone();
+    let said = format!("{:?}\n", headers);
+    let (method, uri) = (parts.method.to_string(), parts.uri.to_string());
+    state.lock().unwrap().asked.push(Asked { method, uri, headers, length });
+    match parts.uri.path() {
+        "/big" => {
+            let size: usize = parts.uri.query().unwrap().parse().unwrap();
+            Response::new(full(vec![b'x'; size]))
+        }
+        "/trailers" => Response::new(trailers(parts.uri.query().unwrap().parse().unwrap())),
+        "/coded" => Response::builder()
+            .header(CONTENT_ENCODING, parts.uri.query().unwrap())
+            .body(full("nobody can read this"))
+            .unwrap(),
+        "/events" => Response::new(events(go_on)),
+        "/redirect" => {
+            let to = parts.uri.query().unwrap();
+            Response::builder().status(302).header(LOCATION, to).body(full("")).unwrap()
+        }
+        "/hop" => Response::builder()
+            .header("connection", "x-mine")
+            .header("x-mine", "1")
+            .header("proxy-authenticate", "x")
+            .header("x-yours", "2")
+            .body(full("hop"))
+            .unwrap(),
+        "/ws" if parts.headers.contains_key(UPGRADE) => {
+            tokio::spawn(async move {
+                let mut stream = TokioIo::new(upgrade.await.unwrap());
+                let mut buffer = [0; 1024];
+                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                    stream.write_all(&buffer[..length]).await.unwrap();
+                }
+            });
+            Response::builder()
+                .status(StatusCode::SWITCHING_PROTOCOLS)
+                .header(CONNECTION, "upgrade")
+                .header(UPGRADE, "websocket")
+                .header("sec-websocket-accept", "x")
+                .body(full(""))
+                .unwrap()
+        }
+        "/close" => Response::builder().header(CONNECTION, "close").body(full("bye")).unwrap(),
+        "/switch" => Response::builder()
+            .status(StatusCode::SWITCHING_PROTOCOLS)
+            .header(UPGRADE, "other")
+            .body(full(""))
+            .unwrap(),
+        _ => Response::builder()
+            .header("x-said", said.trim())
+            .body(full(format!("{} bytes\n{said}", length)))
+            .unwrap(),
+    }
+}
+
+fn full(bytes: impl Into<Bytes>) -> UnsyncBoxBody<Bytes, Infallible> {
+    let bytes = bytes.into();
+    if bytes.is_empty() { Empty::new().boxed_unsync() } else { Full::new(bytes).boxed_unsync() }
+}
+
+fn trailers(size: usize) -> UnsyncBoxBody<Bytes, Infallible> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-trailer", "t".repeat(size).parse().unwrap());
+    let frames = [Frame::data(Bytes::from_static(b"x")), Frame::trailers(trailers)];
+    StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>))).boxed_unsync()
+}
+
+/// One event at once, the next when the test says so, then trailers.
+fn events(go_on: Arc<Notify>) -> UnsyncBoxBody<Bytes, Infallible> {
+    let frames = stream::unfold(0, move |at| {
+        let go_on = go_on.clone();
+        async move {
+            let frame = match at {
+                0 => Frame::data(Bytes::from_static(b"data: 1\n\n")),
+                1 => {
+                    go_on.notified().await;
+                    Frame::data(Bytes::from_static(b"data: 2\n\n"))
+                }
+                2 => {
+                    let mut trailers = HeaderMap::new();
+                    trailers.insert("x-trailer", "end".parse().unwrap());
+                    Frame::trailers(trailers)
+                }
+                _ => return None,
+            };
+            Some((Ok::<_, Infallible>(frame), at + 1))
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
+}

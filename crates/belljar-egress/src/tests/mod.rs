@@ -1,0 +1,7 @@
+//! Whole exchanges: somebody inside, the proxy, and a server on loopback.
+
+mod intercept;
+mod raw;
+mod route;
+mod secret;
+mod stream;

@@ -1,0 +1,274 @@
+//! Requests as bytes, such as no client that means well would send.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use belljar_spec::egress::{
+    DenyReason, EgressNews, EgressSpec, SecretPlace, SecretSource, SecretSpec,
+};
+use hyper::service::service_fn;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::intercept::opening;
+use crate::framing::watched;
+use crate::testing::client::tls;
+use crate::testing::{Ca, H1, Origin, Run, Speaks, host};
+use crate::upstream::Slot;
+use crate::{forward, server};
+
+/// The proxy's port, for requests in absolute form.
+fn door(run: &Run) -> DuplexStream {
+    door_that(run, Looks::Along)
+}
+
+#[derive(PartialEq, Eq)]
+enum Looks {
+    Along,
+    Away,
+}
+
+fn door_that(run: &Run, looks: Looks) -> DuplexStream {
+    let (inside, outside) = tokio::io::duplex(64 * 1024);
+    let (proxy, tls) = (run.proxy.clone(), run.tls.clone());
+    tokio::spawn(async move {
+        let (io, framing) = watched(outside);
+        let framing = Some(framing).filter(|_| looks == Looks::Along);
+        let slot = Arc::new(Slot::new(&tls, framing));
+        let service = service_fn(move |request| {
+            let (proxy, slot) = (proxy.clone(), slot.clone());
+            async move { Ok::<_, Infallible>(forward::plain(&proxy, &slot, request).await) }
+        });
+        let _ = server::h1(io, service).await;
+    });
+    inside
+}
+
+async fn told(run: &Run) -> DenyReason {
+    let news = run.news(|news| matches!(news, EgressNews::Denied(_))).await;
+    let reason = news.iter().find_map(|news| match news {
+        EgressNews::Denied(denied) => Some(denied.reason),
+        _ => None,
+    });
+    reason.unwrap()
+}
+
+async fn answer(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: &str) -> String {
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn plain_spec(origins: &[&Origin]) -> EgressSpec {
+    let allow_private = origins.iter().map(|origin| origin.authority()).collect();
+    EgressSpec { allow_private, ..EgressSpec::default() }
+}
+
+#[tokio::test]
+async fn a_plain_request_is_carried_without_what_was_meant_for_the_proxy() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::Plain).await;
+    let run = Run::new(&ca, plain_spec(&[&origin]), &[]);
+    let port = origin.port;
+    let request = format!(
+        "GET http://localhost:{port}/x?y HTTP/1.1\r\nHost: localhost:{port}\r\nProxy-Authorization: Basic x\r\n\
+         Proxy-Connection: keep-alive\r\nConnection: close, X-Mine\r\nX-Mine: 1\r\nX-Yours: 2\r\n\r\n"
+    );
+    let answer = answer(door(&run), &request).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let asked = &origin.asked()[0];
+    assert_eq!((asked.method.as_str(), asked.uri.as_str()), ("GET", "/x?y"));
+    assert_eq!(asked.headers["x-yours"], "2");
+    for name in ["x-mine", "proxy-authorization", "proxy-connection"] {
+        assert!(!asked.headers.contains_key(name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_serves_several_hosts_one_after_another() {
+    let ca = Ca::new();
+    let (one, other) =
+        (Origin::start(&ca, Speaks::Plain).await, Origin::start(&ca, Speaks::Plain).await);
+    let run = Run::new(&ca, plain_spec(&[&one, &other]), &[]);
+    let get = |origin: &Origin, more: &str| {
+        let port = origin.port;
+        format!("GET http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\n{more}\r\n")
+    };
+    let requests = [get(&one, ""), get(&other, ""), get(&one, "Connection: close\r\n")].concat();
+    let answer = answer(door(&run), &requests).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 3, "{answer}");
+    assert_eq!((one.asked().len(), other.asked().len()), (2, 1));
+}
+
+#[tokio::test]
+async fn what_can_be_read_in_two_ways_is_refused() {
+    let ca = Ca::new();
+    let (origin, inner) =
+        (Origin::start(&ca, Speaks::Plain).await, Origin::start(&ca, Speaks::H1).await);
+    let mut spec = opening(&inner);
+    spec.allow_private.push(origin.authority());
+    for headers in [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
+        "Content-Length: 0\r\nContent-Length: 5\r\n\r\nabcde",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        "X: a\r\n b\r\n\r\n",
+        "X : a\r\n\r\n",
+        "X: a\nContent-Length: 0\r\n\r\n",
+        "X: a\n\n",
+        "Host: localhost\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5 ;x\r\nabcde\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
+    ] {
+        let run = Run::new(&ca, spec.clone(), &[]);
+        let port = origin.port;
+        let request = format!(
+            "POST http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\n{headers}"
+        );
+        let said = answer(door(&run), &request).await;
+        assert!(said.starts_with("HTTP/1.1 400 "), "{headers:?}: {said}");
+
+        let port = inner.port;
+        let stream = tls(&run, "localhost", "localhost", port, &[H1]).await.unwrap();
+        let request = format!("POST / HTTP/1.1\r\nHost: localhost:{port}\r\n{headers}");
+        let said = answer(stream, &request).await;
+        assert!(said.starts_with("HTTP/1.1 400 "), "{headers:?}: {said}");
+        assert_eq!(told(&run).await, DenyReason::BadRequest, "{headers:?}");
+    }
+    assert!(origin.asked().iter().chain(&inner.asked()).all(|asked| asked.length == 0));
+    let whole = |origin: &Origin| origin.asked().len();
+    assert_eq!((whole(&origin), whole(&inner)), (0, 0));
+}
+
+/// The counterpart: these are refused because somebody looks along, and not by hyper.
+#[tokio::test]
+async fn what_hyper_alone_would_take() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::Plain).await;
+    let run = Run::new(&ca, plain_spec(&[&origin]), &[]);
+    let port = origin.port;
+    for headers in [
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "X: a\n\n",
+        "Transfer-Encoding: chunked\r\n\r\n5 ;x\r\nabcde\r\n0\r\n\r\n",
+    ] {
+        let request = format!(
+            "POST http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n{headers}"
+        );
+        let said = answer(door_that(&run, Looks::Away), &request).await;
+        assert!(said.starts_with("HTTP/1.1 200 "), "{headers:?}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_good_request_does_not_open_the_way_for_a_bad_one() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::Plain).await;
+    let run = Run::new(&ca, plain_spec(&[&origin]), &[]);
+    let port = origin.port;
+    let head = format!("POST http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\n");
+    let mut stream = door(&run);
+    for body in
+        ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+    {
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let length = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..length].starts_with(b"HTTP/1.1 200 "));
+    }
+    let bad = format!("{head}Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n");
+    let said = answer(stream, &bad).await;
+    assert!(said.contains("HTTP/1.1 400 "), "{said}");
+    assert_eq!(origin.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_no_plain_request_is_refused_in_words() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::Plain).await;
+    let run = Run::new(&ca, plain_spec(&[&origin]), &[]);
+    let port = origin.port;
+    for (line, host, expected, reason) in [
+        (
+            format!("https://localhost:{port}/"),
+            format!("localhost:{port}"),
+            "CONNECT",
+            DenyReason::BadRequest,
+        ),
+        ("/".into(), "localhost".into(), "http://", DenyReason::BadRequest),
+        (format!("http://localhost:{port}/"), "evil.example".into(), "", DenyReason::NamesDiffer),
+        (
+            format!("http://u:p@localhost:{port}/"),
+            format!("localhost:{port}"),
+            "",
+            DenyReason::NotAName,
+        ),
+        ("http://127.1/".into(), "127.1".into(), "", DenyReason::NotAName),
+        ("http://other.example/".into(), "other.example".into(), "", DenyReason::NotListed),
+    ] {
+        let request = format!("GET {line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let said = answer(door(&run), &request).await;
+        assert!(said.starts_with("HTTP/1.1 40"), "{line}: {said}");
+        assert!(said.contains(expected), "{line}: {said}");
+        assert_eq!(told(&run).await, reason, "{line}");
+    }
+    assert_eq!(origin.connections(), 0);
+}
+
+#[tokio::test]
+async fn through_the_port_of_tls_nothing_goes_in_the_open() {
+    let ca = Ca::new();
+    let own = vec!["localhost:443".to_owned()];
+    let spec = EgressSpec { allow_private: own, ..EgressSpec::default() };
+    let run = Run::allowing(&ca, &["a.example", "127.0.0.1:443"], spec, &[]);
+    let get = |host: &str| {
+        format!("GET http://{host}:443/ HTTP/1.1\r\nHost: {host}:443\r\nConnection: close\r\n\r\n")
+    };
+    for host in ["a.example", "127.0.0.1"] {
+        let said = answer(door(&run), &get(host)).await;
+        assert!(said.starts_with("HTTP/1.1 403 ") && said.contains("goes TLS"), "{said}");
+        assert_eq!(told(&run).await, DenyReason::NotTls);
+    }
+    // The operator's own service may do as it likes.
+    let said = answer(door(&run), &get("localhost")).await;
+    assert!(!said.contains("x-belljar-denied"), "{said}");
+}
+
+#[tokio::test]
+async fn a_tunnel_within_an_opened_connection_is_refused() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H1).await;
+    let run = Run::new(&ca, opening(&origin), &[]);
+    let port = origin.port;
+    let stream = tls(&run, "localhost", "localhost", port, &[H1]).await.unwrap();
+    let request = format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n");
+    let said = answer(stream, &request).await;
+    assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
+}
+
+/// The one inside chooses the scheme, so a secret never goes where anybody can read it. By a route, the operator does.
+#[tokio::test]
+async fn a_secret_does_not_go_in_the_open() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::Plain).await;
+    let place = SecretPlace::Header { name: "x-key".into() };
+    let source = SecretSource::Env { name: "KEY".into() };
+    let secret =
+        SecretSpec { env: "KEY".into(), host: host("localhost"), port: origin.port, place, source };
+    let mut spec = plain_spec(&[&origin]);
+    spec.secrets = vec![secret];
+    let run = Run::new(&ca, spec, &[("KEY", "canary-value-3")]);
+    let port = origin.port;
+    let request = format!(
+        "GET http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n"
+    );
+    assert!(answer(door(&run), &request).await.starts_with("HTTP/1.1 200 "));
+    assert!(!origin.asked()[0].headers.contains_key("x-key"));
+}

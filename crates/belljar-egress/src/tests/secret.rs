@@ -1,0 +1,156 @@
+//! Secrets: where they arrive, and where they never do.
+
+use belljar_spec::Host;
+use belljar_spec::egress::{EgressNews, EgressSpec, Reach, SecretPlace, SecretSource, SecretSpec};
+
+use crate::testing::client::{get, text};
+use crate::testing::{Ca, Client, H1, H2, Origin, Run, Speaks, host};
+
+const VALUE: &str = "canary-value-1";
+
+pub(super) fn secret(port: u16, place: SecretPlace) -> SecretSpec {
+    let source = SecretSource::Env { name: "KEY".into() };
+    SecretSpec { env: "KEY".into(), host: host("localhost"), port, place, source }
+}
+
+fn with_secret(origins: &[&Origin], secret: SecretSpec) -> EgressSpec {
+    EgressSpec {
+        allow_private: origins.iter().map(|origin| origin.authority()).collect(),
+        intercept: vec!["localhost".into()],
+        secrets: vec![secret],
+        ..EgressSpec::default()
+    }
+}
+
+fn x_key() -> SecretPlace {
+    SecretPlace::Header { name: "x-key".into() }
+}
+
+#[tokio::test]
+async fn each_place_gets_it() {
+    let ca = Ca::new();
+    let basic = SecretPlace::Basic { user: "me".into() };
+    let query = SecretPlace::Query { name: "key".into() };
+    let basic_value = "Basic bWU6Y2FuYXJ5LXZhbHVlLTE=";
+    for (place, name, expected) in [
+        (x_key(), "x-key", VALUE),
+        (SecretPlace::Bearer, "authorization", "Bearer canary-value-1"),
+        (basic, "authorization", basic_value),
+        (query, "", ""),
+    ] {
+        for (speaks, alpn) in [(Speaks::H1, H1), (Speaks::H2, H2)] {
+            let origin = Origin::start(&ca, speaks).await;
+            let spec = with_secret(&[&origin], secret(origin.port, place.clone()));
+            let run = Run::new(&ca, spec, &[("KEY", VALUE)]);
+            let mut client = Client::intercepted(&run, origin.port, alpn).await;
+            let (status, body) = client.get(origin.port, "/a?b=1").await;
+            assert_eq!(status, 200, "{body}");
+            let asked = &origin.asked()[0];
+            if name.is_empty() {
+                assert!(asked.uri.ends_with("/a?b=1&key=canary-value-1"), "{}", asked.uri);
+            } else {
+                assert_eq!(asked.headers[name], expected);
+            }
+            assert!(!body.contains("canary-value"), "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_other_port_gets_it_and_a_redirect_carries_nothing() {
+    let ca = Ca::new();
+    let (own, other) = (Origin::start(&ca, Speaks::H1).await, Origin::start(&ca, Speaks::H1).await);
+    let run =
+        Run::new(&ca, with_secret(&[&own, &other], secret(own.port, x_key())), &[("KEY", VALUE)]);
+    let mut client = Client::intercepted(&run, own.port, H1).await;
+    let to = format!("https://localhost:{}/", other.port);
+    let response = client.send(get(own.port, &format!("/redirect?{to}"))).await;
+    assert_eq!(response.headers()["location"], to);
+    assert_eq!(own.asked()[0].headers["x-key"], VALUE);
+    let mut client = Client::intercepted(&run, other.port, H1).await;
+    let mut request = get(other.port, "/");
+    request.headers_mut().insert("x-key", "placeholder-KEY".parse().unwrap());
+    assert_eq!(client.send(request).await.status(), 200);
+    assert_eq!(other.asked()[0].headers["x-key"], "placeholder-KEY");
+    assert!(!format!("{:?}", other.asked()).contains(VALUE));
+}
+
+#[tokio::test]
+async fn what_comes_back_is_covered_and_told() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H2).await;
+    let run =
+        Run::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[("KEY", VALUE)]);
+    let mut client = Client::intercepted(&run, origin.port, H1).await;
+    let mut request = get(origin.port, "/");
+    request.headers_mut().insert("accept-encoding", "gzip".parse().unwrap());
+    request.headers_mut().insert("range", "bytes=0-9".parse().unwrap());
+    let response = client.send(request).await;
+    let said = response.headers()["x-said"].to_str().unwrap().to_owned();
+    let body = text(response).await;
+    for seen in [said, body] {
+        assert!(seen.contains("**************") && !seen.contains(VALUE), "{seen}");
+    }
+    assert_eq!(origin.asked()[0].headers["accept-encoding"], "identity");
+    assert!(!origin.asked()[0].headers.contains_key("range"));
+    let news = run.news(|news| matches!(news, EgressNews::SecretMasked { count: 2, .. })).await;
+    assert!(!format!("{news:?}").contains(VALUE));
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_looked_at_does_not_come_back() {
+    let ca = Ca::new();
+    for speaks in [Speaks::H1, Speaks::H2] {
+        let origin = Origin::start(&ca, speaks).await;
+        let spec = with_secret(&[&origin], secret(origin.port, x_key()));
+        let run = Run::new(&ca, spec.clone(), &[("KEY", VALUE)]);
+        let mut client = Client::intercepted(&run, origin.port, H1).await;
+        for coding in ["gzip", "br", "identity,gzip"] {
+            let (status, words) = client.get(origin.port, &format!("/coded?{coding}")).await;
+            assert_eq!(status, 502, "{words}");
+            assert!(words.contains("compressed"), "{words}");
+        }
+        let (status, body) = client.get(origin.port, "/coded?Identity").await;
+        assert_eq!((status, body.as_str()), (200, "nobody can read this"));
+        // Where no secret goes, it is nobody's business.
+        let run = Run::new(&ca, EgressSpec { secrets: Vec::new(), ..spec }, &[]);
+        let mut client = Client::intercepted(&run, origin.port, H1).await;
+        assert_eq!(client.get(origin.port, "/coded?gzip").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_secret_without_a_value_stops_the_request() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H1).await;
+    let run = Run::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[]);
+    let mut client = Client::intercepted(&run, origin.port, H1).await;
+    let (status, words) = client.get(origin.port, "/").await;
+    assert_eq!(status, 502, "{words}");
+    assert_eq!(origin.connections(), 0);
+}
+
+#[tokio::test]
+async fn trace_is_refused_where_a_secret_goes() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H1).await;
+    let run =
+        Run::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[("KEY", VALUE)]);
+    let mut client = Client::intercepted(&run, origin.port, H1).await;
+    let mut request = get(origin.port, "/");
+    *request.method_mut() = hyper::Method::TRACE;
+    assert_eq!(client.send(request).await.status(), 400);
+    assert!(origin.asked().is_empty());
+}
+
+#[test]
+fn a_secret_makes_its_host_one_that_is_opened() {
+    let spec = EgressSpec {
+        reach: Reach::Listed,
+        secrets: vec![secret(443, SecretPlace::Bearer)],
+        ..EgressSpec::default()
+    };
+    let run = Run::new(&Ca::new(), spec, &[("KEY", VALUE)]);
+    assert!(run.tls.trust().is_some());
+    assert!(run.proxy.policy.intercepts(&Host::Name("localhost".into()), 443));
+}

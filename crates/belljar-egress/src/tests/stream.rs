@@ -1,0 +1,185 @@
+//! Bodies: as they come, whatever their length.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use belljar_spec::egress::{Budget, EgressNews, EgressSpec, RouteSpec, RouteTarget, Scheme};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::intercept::opening;
+use crate::testing::client::{get, tls};
+use crate::testing::{Ca, Client, H1, H2, Origin, Run, Speaks, host};
+
+const BIG: usize = 20 * 1024 * 1024;
+
+#[tokio::test]
+async fn an_event_arrives_before_the_next_is_sent() {
+    let ca = Ca::new();
+    for (speaks, alpn) in [(Speaks::H1, H1), (Speaks::H2, H2), (Speaks::H1, H2), (Speaks::H2, H1)] {
+        let origin = Origin::start(&ca, speaks).await;
+        let run = Run::new(&ca, opening(&origin), &[]);
+        let mut client = Client::intercepted(&run, origin.port, alpn).await;
+        let mut request = get(origin.port, "/events");
+        request.headers_mut().insert("te", "trailers".parse().unwrap());
+        let mut body = client.send(request).await.into_body();
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, "data: 1\n\n");
+        origin.go_on.notify_one();
+        let second = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(second, "data: 2\n\n");
+        // HTTP/1.1 carries only trailers that were announced.
+        if (speaks, alpn) == (Speaks::H2, H2) {
+            let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+            assert_eq!(trailers["x-trailer"], "end");
+        }
+        assert!(body.frame().await.is_none_or(|frame| frame.is_ok()));
+    }
+}
+
+#[tokio::test]
+async fn trailers_count_as_all_else_does() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H2).await;
+    let limited = |budget| Run::new(&ca, EgressSpec { budget, ..opening(&origin) }, &[]);
+    let hit = |what: &'static str| move |news: &EgressNews| matches!(news, EgressNews::BudgetHit(hit) if hit.what == what);
+
+    let run = limited(Budget { bytes_in: Some(4000), ..Budget::default() });
+    for (size, whole) in [(100, true), (5000, false)] {
+        let client = Client::intercepted(&run, origin.port, H2).await;
+        let Client::H2(mut sender) = client else { panic!("it does not speak HTTP/2") };
+        let uri = format!("https://localhost:{}/trailers?{size}", origin.port);
+        let request = Request::get(uri).body(Full::default()).unwrap();
+        // What is too much is reset, perhaps before its head was seen.
+        let came = match sender.send_request(request).await {
+            Ok(answer) => answer.into_body().collect().await,
+            Err(error) => Err(error),
+        };
+        assert_eq!(came.is_ok_and(|body| body.trailers().is_some()), whole, "{size}");
+    }
+    run.news(hit("bytes_in")).await;
+
+    let run = limited(Budget { bytes_out: Some(4000), ..Budget::default() });
+    let port = origin.port;
+    for (size, status) in [(100, "200"), (5000, "502")] {
+        let mut stream = tls(&run, "localhost", "localhost", port, &[H1]).await.unwrap();
+        let request = format!(
+            "POST /upload HTTP/1.1\r\nHost: localhost:{port}\r\nTrailer: X-T\r\nTransfer-Encoding: chunked\r\n\
+             Connection: close\r\n\r\n1\r\nx\r\n0\r\nX-T: {}\r\n\r\n",
+            "t".repeat(size)
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{size}");
+    }
+    run.news(hit("bytes_out")).await;
+}
+
+#[tokio::test]
+async fn much_gets_through_in_both_directions() {
+    let ca = Ca::new();
+    for (speaks, alpn) in [(Speaks::H1, H1), (Speaks::H2, H2), (Speaks::H1, H2), (Speaks::H2, H1)] {
+        let origin = Origin::start(&ca, speaks).await;
+        let run = Run::new(&ca, opening(&origin), &[]);
+        let mut client = Client::intercepted(&run, origin.port, alpn).await;
+        let (status, body) = client.get(origin.port, &format!("/big?{BIG}")).await;
+        assert_eq!((status, body.len()), (200, BIG));
+        let request = Request::post("/upload")
+            .header("host", origin.authority())
+            .body(Full::new(Bytes::from(vec![b'y'; BIG])))
+            .unwrap();
+        assert_eq!(client.send(request).await.status(), 200);
+        assert_eq!(origin.asked()[1].length, BIG);
+        assert_eq!(origin.asked()[1].headers["content-length"], BIG.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_websocket_passes_in_both_directions() {
+    let ca = Ca::new();
+    for speaks in [Speaks::H1, Speaks::H2] {
+        let origin = Origin::start(&ca, speaks).await;
+        let run = Run::new(&ca, opening(&origin), &[]);
+        let mut client = Client::intercepted(&run, origin.port, H1).await;
+        let mut request = get(origin.port, "/ws");
+        for (name, value) in [("connection", "Upgrade"), ("upgrade", "websocket")] {
+            request.headers_mut().insert(name, value.parse().unwrap());
+        }
+        request.headers_mut().insert("sec-websocket-key", "x".parse().unwrap());
+        let mut response = client.send(request).await;
+        assert_eq!(response.status(), 101);
+        assert_eq!(response.headers()["sec-websocket-accept"], "x");
+        let upgraded = hyper::upgrade::on(&mut response).await.unwrap();
+        let mut stream = TokioIo::new(upgraded);
+        for text in ["one", "another"] {
+            stream.write_all(text.as_bytes()).await.unwrap();
+            let mut answer = vec![0; text.len()];
+            stream.read_exact(&mut answer).await.unwrap();
+            assert_eq!(answer, text.as_bytes());
+        }
+        assert_eq!(origin.asked()[0].headers["sec-websocket-key"], "x");
+        drop(stream);
+        let told = |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.status == Some(101));
+        run.news(told).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_the_host_closed_is_made_anew() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H1).await;
+    let run = Run::new(&ca, opening(&origin), &[]);
+    let mut client = Client::intercepted(&run, origin.port, H1).await;
+    for _ in 0..3 {
+        assert_eq!(client.get(origin.port, "/close").await.0, 200);
+    }
+    assert_eq!((origin.asked().len(), origin.connections()), (3, 3));
+}
+
+/// A host that answers once on each connection, and says that it would go on.
+async fn answers_once() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let count = accepted.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                assert!(stream.read(&mut buffer).await.unwrap() > 0);
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                stream.write_all(answer).await.unwrap();
+                let _ = stream.read(&mut buffer).await; // the next request, which gets no answer
+            });
+        }
+    });
+    (port, accepted)
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_asked_again_when_a_kept_connection_dies_under_it() {
+    let (port, accepted) = answers_once().await;
+    let to =
+        RouteTarget { scheme: Scheme::Http, host: host("localhost"), port, path: String::new() };
+    let spec = EgressSpec {
+        allow_private: vec![format!("localhost:{port}")],
+        routes: vec![RouteSpec { listen: 8080, to, secret: None }],
+        ..EgressSpec::default()
+    };
+    let run = Run::new(&Ca::new(), spec, &[]);
+    let mut client = Client::routed(&run, 8080).await;
+    for _ in 0..3 {
+        assert_eq!(client.get(8080, "/").await, (200, "ok".to_owned()));
+    }
+    assert_eq!(accepted.load(Ordering::Relaxed), 3);
+    let post = Request::post("/").header("host", "localhost:8080").body(Full::default()).unwrap();
+    assert_eq!(client.send(post).await.status(), 502, "it may have been done");
+}

@@ -1,0 +1,194 @@
+//! Something that was allowed and is under way: what it may do, what it did, and the telling of its end.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{DenyReason, EgressAllowed, EgressNews};
+use belljar_spec::host_rule::Seen;
+use tokio::net::TcpStream;
+
+use crate::address::may_lead_to;
+use crate::budget::{Account, Over, What};
+use crate::dial::{DialError, dial};
+use crate::policy::{Addresses, Allowance, Denial};
+use crate::proxy::{Ask, Proxy, Refusal, shown};
+use crate::resolve::ResolveError;
+
+/// Whether bytes may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Passes,
+    /// A budget is spent: these bytes must not be passed on, and the connection is to be closed.
+    Stops,
+}
+
+/// Its end is told when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    proxy: Arc<Proxy>,
+    host: Host,
+    addresses: Addresses,
+    facts: EgressAllowed,
+    account: Result<Account, Over>,
+    began: Instant,
+    ending: Ending,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Told,
+    /// It turned out that it is not allowed, which was told already.
+    Silent,
+}
+
+impl Ticket {
+    pub(crate) fn new(
+        proxy: &Arc<Proxy>,
+        id: u64,
+        ask: &Ask<'_>,
+        allowance: Allowance,
+        account: Result<Account, Over>,
+    ) -> Self {
+        let (method, path) = shown(ask.seen);
+        let facts = EgressAllowed {
+            id,
+            host: ask.host.to_string(),
+            port: ask.port,
+            via: ask.via,
+            rule: allowance.rule,
+            address: None,
+            method,
+            path,
+            status: None,
+            bytes_out: 0,
+            bytes_in: 0,
+            duration_ms: 0,
+            error: None,
+            count: 1,
+        };
+        Self {
+            proxy: proxy.clone(),
+            host: ask.host.clone(),
+            addresses: allowance.addresses,
+            facts,
+            account,
+            began: Instant::now(),
+            ending: Ending::Told,
+        }
+    }
+
+    /// Connects to the host: each of its addresses is checked, and the one that is dialled is one that was.
+    pub(crate) async fn dial(&mut self) -> Result<TcpStream, Refusal> {
+        if let Err(over) = &self.account {
+            let denial = self.proxy.budget_denial(over);
+            return Err(self.turn_down(denial));
+        }
+        let addresses = self.resolve().await?;
+        match dial(&addresses, self.facts.port).await {
+            Ok((stream, address)) => {
+                self.facts.address = Some(address);
+                Ok(stream)
+            }
+            Err(error @ DialError::TimedOut) => Err(self.failed(504, error.to_string())),
+            Err(error @ DialError::Refused(_)) => Err(self.failed(503, error.to_string())),
+            Err(error) => Err(self.failed(502, error.to_string())),
+        }
+    }
+
+    async fn resolve(&mut self) -> Result<Vec<IpAddr>, Refusal> {
+        let name = match &self.host {
+            Host::Address(address) if may_lead_to(*address, self.addresses) => {
+                return Ok(vec![*address]);
+            }
+            Host::Address(_) => return Err(self.turn_down(DenyReason::AddressNotListed.into())),
+            Host::Name(name) => name,
+        };
+        match self.proxy.resolver.addresses(name, self.addresses).await {
+            Ok(addresses) => Ok(addresses),
+            Err(ResolveError::NotAllowed(address)) => {
+                let detail = Some(address.to_string());
+                Err(self.turn_down(Denial { reason: DenyReason::PrivateAddress, detail }))
+            }
+            Err(error @ ResolveError::TimedOut) => Err(self.failed(504, error.to_string())),
+            Err(error @ ResolveError::NotFound(_)) => Err(self.failed(502, error.to_string())),
+        }
+    }
+
+    /// To be asked before the bytes are passed on.
+    pub(crate) fn count_out(&mut self, bytes: u64) -> Flow {
+        let flow = self.take(What::BytesOut, bytes);
+        if flow == Flow::Passes {
+            self.facts.bytes_out += bytes;
+        }
+        flow
+    }
+
+    /// To be asked before the bytes are passed on.
+    pub(crate) fn count_in(&mut self, bytes: u64) -> Flow {
+        let flow = self.take(What::BytesIn, bytes);
+        if flow == Flow::Passes {
+            self.facts.bytes_in += bytes;
+        }
+        flow
+    }
+
+    fn take(&mut self, what: What, bytes: u64) -> Flow {
+        let over = match &self.account {
+            Ok(account) => match account.take(what, bytes) {
+                Ok(()) => return Flow::Passes,
+                Err(over) => over,
+            },
+            Err(over) => over.clone(),
+        };
+        let denial = self.proxy.budget_denial(&over);
+        self.facts.error = denial.detail;
+        Flow::Stops
+    }
+
+    pub(crate) fn status(&mut self, status: u16) {
+        self.facts.status = Some(status);
+    }
+
+    /// It was allowed, and did not work.
+    pub(crate) fn failed(&mut self, status: u16, why: String) -> Refusal {
+        let words = format!("belljar: {}:{}: {why}", self.facts.host, self.facts.port);
+        self.facts.error = Some(why);
+        Refusal { status, words, reason: None }
+    }
+
+    /// Somebody else tried the same in the meantime.
+    pub(crate) fn failed_likewise(&mut self, refusal: &Refusal) -> Refusal {
+        self.facts.error = Some(refusal.words.clone());
+        refusal.clone()
+    }
+
+    /// It was allowed, and what was seen later is not.
+    pub(crate) fn denied(&mut self, denial: Denial) -> Refusal {
+        let (method, path) = (self.facts.method.as_deref(), self.facts.path.as_deref());
+        let seen = match (method, path) {
+            (Some(method), Some(path)) => Seen::Request { method, path },
+            _ => Seen::Nothing,
+        };
+        let (port, via) = (self.facts.port, self.facts.via);
+        let refusal = self.proxy.deny(&Ask { host: self.host.clone(), port, via, seen }, denial);
+        self.facts.error = Some(refusal.words.clone());
+        refusal
+    }
+
+    /// The same, before anything was connected.
+    fn turn_down(&mut self, denial: Denial) -> Refusal {
+        self.ending = Ending::Silent;
+        self.denied(denial)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.facts.duration_ms = self.began.elapsed().as_millis() as u64;
+        if self.ending == Ending::Told {
+            self.proxy.reporter.tell(EgressNews::Allowed(self.facts.clone()));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A proxy in a thread of the test, which is its supervisor, its inside and its outside.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a test; not each uses all")]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use belljar_egress::control::{FromProxy, Setup, ToProxy, receive, send};
+use belljar_egress::{ServeError, serve};
+use belljar_spec::egress::{EgressDenied, EgressNews, EgressPolicy, EgressSpec, PROXY_PORT};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Proxy {
+    pub control: OwnedFd,
+    inside: SocketAddr,
+    news: Receiver<EgressNews>,
+    pub heard: Vec<EgressNews>,
+    thread: JoinHandle<Result<(), ServeError>>,
+}
+
+pub fn policy(allow: &[String], spec: EgressSpec) -> EgressPolicy {
+    EgressPolicy { run: "test".into(), allow: allow.to_vec(), spec }
+}
+
+pub fn control_pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+impl Proxy {
+    pub fn start(allow: &[String], spec: EgressSpec) -> Self {
+        let (control, theirs) = control_pair();
+        let thread = std::thread::spawn(move || serve(theirs));
+        let setup = Setup { policy: policy(allow, spec), secrets: Vec::new() };
+        send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
+        let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
+        assert!(matches!(said, FromProxy::Ready { trust: None }), "{said:?}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let inside = listener.local_addr().unwrap();
+        let say = ToProxy::Listener { port: PROXY_PORT };
+        send(control.as_fd(), &say, Some(listener.as_fd())).unwrap();
+        let listening = control.try_clone().unwrap();
+        let (tell, news) = channel();
+        std::thread::spawn(move || {
+            while let Ok(Some((FromProxy::News(news), _))) = receive(&listening) {
+                let _ = tell.send(news);
+            }
+        });
+        Self { control, inside, news, heard: Vec::new(), thread }
+    }
+
+    /// Somebody inside connects.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.inside).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Somebody inside sends this and closes its side; the answer until its end.
+    pub fn ask(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        String::from_utf8_lossy(&read_all(&mut stream)).into_owned()
+    }
+
+    /// A tunnel that stands.
+    pub fn tunnel(&self, authority: &str) -> TcpStream {
+        let mut stream = self.connect();
+        write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
+        let head = read_head(&mut stream);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        stream
+    }
+
+    pub fn wait_for<T>(&mut self, what: impl Fn(&EgressNews) -> Option<T>) -> T {
+        if let Some(found) = self.heard.iter().find_map(&what) {
+            return found;
+        }
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let news = match self.news.recv_timeout(left) {
+                Ok(news) => news,
+                Err(_) => panic!("it was not told; {:#?}", self.heard),
+            };
+            let found = what(&news);
+            self.heard.push(news);
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    }
+
+    pub fn denied(&mut self) -> EgressDenied {
+        self.wait_for(|news| match news {
+            EgressNews::Denied(denied) => Some(denied.clone()),
+            _ => None,
+        })
+    }
+
+    /// The supervisor says no more, and hears the rest.
+    pub fn end(mut self) -> Vec<EgressNews> {
+        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write).unwrap();
+        self.thread.join().unwrap().unwrap();
+        self.heard.extend(self.news.iter());
+        self.heard
+    }
+
+    /// The supervisor is gone.
+    pub fn abandon(self) -> Result<(), ServeError> {
+        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).unwrap();
+        self.thread.join().unwrap()
+    }
+}
+
+pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Ok(_) => all,
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => all,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Byte by byte, so that nothing behind the head is taken.
+pub fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A server outside: each connection is given to `serve`, in a thread.
+pub fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = std::sync::Arc::new(serve);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+pub fn echo(mut stream: TcpStream) {
+    let mut buffer = [0; 65536];
+    while let Ok(got @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..got]).is_err() {
+            return;
+        }
+    }
+}
+
+/// A port of the loopback at which nobody listens.
+pub fn closed_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub fn private(names: &[String]) -> EgressSpec {
+    EgressSpec { allow_private: names.to_vec(), ..EgressSpec::default() }
+}

@@ -1,0 +1,316 @@
+//! Fetches the values of secrets, on the host, for one launch. They go from here to the proxy and nowhere else.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use belljar_spec::RunSpec;
+use belljar_spec::egress::{SecretSource, SecretSpec, SecretValue};
+use belljar_spec::text::escape;
+use zeroize::Zeroizing;
+
+/// Longer than any credential.
+const LONGEST: usize = 8 * 1024;
+/// All of them have to fit into what the proxy is told at once.
+const LONGEST_TOGETHER: usize = 24 * 1024;
+/// Somebody may have to unlock something.
+const COMMAND_WITHIN: Duration = Duration::from_secs(120);
+
+/// For what a program printed last.
+const AFTER_THE_END: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    #[error("the secret {env}: {why}")]
+    Source { env: String, why: String },
+    #[error("the secret {env}: cannot read {path}", path = .path.display())]
+    File {
+        env: String,
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("the secret {env}: cannot run {program}")]
+    Command {
+        env: String,
+        program: String,
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+/// Every value that the run's secrets need. Placeholders are made by the launcher.
+pub fn secret_values(
+    spec: &RunSpec,
+    env: &BTreeMap<OsString, OsString>,
+    directory: &Path,
+) -> Result<Vec<SecretValue>, SecretError> {
+    let seen: Vec<PathBuf> = spec
+        .workspace
+        .iter()
+        .chain(&spec.mounts)
+        .filter_map(|mount| mount.source.as_path().canonicalize().ok())
+        .collect();
+    let mut values = Vec::new();
+    for secret in &spec.egress.secrets {
+        if let SecretSource::File { path } = &secret.source {
+            is_out_of_sight(&secret.env, path.as_path(), &seen)?;
+        }
+        values.push(value_of(secret, env, directory)?);
+    }
+    let together: usize = values.iter().map(|value| value.value.len()).sum();
+    match values.last() {
+        Some(last) if together > LONGEST_TOGETHER => {
+            let why = format!("all secrets together have more than {LONGEST_TOGETHER} bytes");
+            Err(SecretError::Source { env: last.env.clone(), why })
+        }
+        _ => Ok(values),
+    }
+}
+
+/// A file that the run can read is no secret from it.
+fn is_out_of_sight(secret: &str, path: &Path, seen: &[PathBuf]) -> Result<(), SecretError> {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    match seen.iter().find(|source| real.starts_with(source)) {
+        None => Ok(()),
+        Some(source) => Err(SecretError::Source {
+            env: secret.to_owned(),
+            why: format!(
+                "{} lies in {}, which the run sees; keep it somewhere else",
+                path.display(),
+                source.display()
+            ),
+        }),
+    }
+}
+
+fn value_of(
+    secret: &SecretSpec,
+    env: &BTreeMap<OsString, OsString>,
+    directory: &Path,
+) -> Result<SecretValue, SecretError> {
+    let bytes = match &secret.source {
+        SecretSource::Env { name } => from_variable(&secret.env, name, env)?,
+        SecretSource::File { path } => from_file(&secret.env, path.as_path())?,
+        SecretSource::Command { argv } => from_command(&secret.env, argv, directory)?,
+        SecretSource::Keyring { entry } => from_keyring(&secret.env, entry, directory)?,
+    };
+    let wrong = |why: &str| SecretError::Source { env: secret.env.clone(), why: why.to_owned() };
+    let text = std::str::from_utf8(&bytes).map_err(|_| wrong("the value is not UTF-8"))?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    if text.is_empty() {
+        return Err(wrong("the value is empty"));
+    }
+    if text.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(wrong(
+            "the value has a line end or a control character in it, which no request can carry",
+        ));
+    }
+    Ok(SecretValue { env: secret.env.clone(), value: text.to_owned(), placeholder: String::new() })
+}
+
+fn from_variable(
+    secret: &str,
+    name: &str,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    use std::os::unix::ffi::OsStrExt;
+    match env.get(std::ffi::OsStr::new(name)) {
+        Some(value) => Ok(Zeroizing::new(value.as_bytes().to_vec())),
+        None => Err(SecretError::Source {
+            env: secret.to_owned(),
+            why: format!(
+                "the host has no variable {}; set it, or name a source: from_env, file, command, keyring",
+                escape(name.as_bytes())
+            ),
+        }),
+    }
+}
+
+/// A plain file that nobody else can read. What was checked is what is read.
+fn from_file(secret: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    let failed = |error| SecretError::File { env: secret.to_owned(), path: path.to_owned(), error };
+    let wrong = |why: String| SecretError::Source { env: secret.to_owned(), why };
+    let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC).bits();
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags as i32)
+        .open(path)
+        .map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    let shown = path.display();
+    if !facts.is_file() {
+        return Err(wrong(format!("{shown} is no plain file")));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if facts.uid() != user && facts.uid() != 0 {
+        return Err(wrong(format!("{shown} belongs to somebody else")));
+    }
+    if facts.mode() & 0o077 != 0 {
+        return Err(wrong(format!("others can read {shown}; run: chmod 600 {shown}")));
+    }
+    read_bounded(file).map_err(failed)
+}
+
+fn read_bounded(from: impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
+    from.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > LONGEST {
+        return Err(std::io::Error::other(format!("more than {LONGEST} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// What the program prints. It may ask the person for something: the terminal stays its own.
+fn from_command(
+    secret: &str,
+    argv: &[String],
+    directory: &Path,
+) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    let wrong = |why: String| SecretError::Source { env: secret.to_owned(), why };
+    let [program, arguments @ ..] = argv else {
+        return Err(wrong("its command is empty".to_owned()));
+    };
+    let failed = |error| {
+        let program = escape(program.as_bytes());
+        SecretError::Command { env: secret.to_owned(), program, error }
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::inherit())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .map_err(failed)?;
+    let (tell, heard) = std::sync::mpsc::channel();
+    if let Some(output) = child.stdout.take() {
+        std::thread::spawn(move || tell.send(read_bounded(output)));
+    }
+    let until = Instant::now() + COMMAND_WITHIN;
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if Instant::now() >= until => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let seconds = COMMAND_WITHIN.as_secs();
+                return Err(wrong(format!(
+                    "{} did not end within {seconds} seconds",
+                    escape(program.as_bytes())
+                )));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if !status.success() {
+        return Err(wrong(format!("{} failed ({status})", escape(program.as_bytes()))));
+    }
+    // What it left running may hold its output open for as long as it likes.
+    match heard.recv_timeout(AFTER_THE_END) {
+        Ok(bytes) => bytes.map_err(|error| wrong(format!("what its command printed: {error}"))),
+        Err(_) => {
+            Err(wrong("something that its command started still holds its output".to_owned()))
+        }
+    }
+}
+
+/// By the system's own program: a client of the desktop's keyring would bring a message bus into this executable.
+fn from_keyring(
+    secret: &str,
+    entry: &str,
+    directory: &Path,
+) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    let words: &[&str] = if cfg!(target_os = "macos") {
+        &["security", "find-generic-password", "-w", "-s", "belljar", "-a"]
+    } else {
+        &["secret-tool", "lookup", "service", "belljar", "account"]
+    };
+    let argv: Vec<String> = words.iter().copied().chain([entry]).map(str::to_owned).collect();
+    from_command(secret, &argv, directory).map_err(|error| match error {
+        SecretError::Command { env, program, error } if error.kind() == std::io::ErrorKind::NotFound => {
+            let why = format!(
+                "{program} is not there, which asks the keyring (Debian: libsecret-tools); or use file or command"
+            );
+            SecretError::Source { env, why }
+        }
+        other => other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn command(script: &str) -> Result<String, String> {
+        let argv = ["sh", "-c", script].map(str::to_owned);
+        let secret = SecretSpec {
+            env: "KEY".into(),
+            host: "a".parse().unwrap(),
+            port: 443,
+            place: belljar_spec::egress::SecretPlace::Bearer,
+            source: SecretSource::Command { argv: argv.to_vec() },
+        };
+        value_of(&secret, &BTreeMap::new(), Path::new("/"))
+            .map(|value| value.value.clone())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_command_gives_its_first_and_only_line() {
+        assert_eq!(command("echo v").as_deref(), Ok("v"));
+        assert_eq!(command("printf 'v\\r\\n'").as_deref(), Ok("v"));
+        for (script, why) in [
+            ("true", "empty"),
+            ("exit 3", "failed"),
+            ("printf 'a\\nb'", "line end"),
+            ("printf '\\377'", "UTF-8"),
+            ("echo v; sleep 20 &", "still holds its output"),
+        ] {
+            let error = command(script).unwrap_err();
+            assert!(error.contains(why), "{script}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        std::fs::write(&path, "v\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(from_file("KEY", &path).unwrap_err().to_string().contains("chmod 600"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(from_file("KEY", &path).unwrap().as_slice(), b"v\n");
+        assert!(
+            from_file("KEY", directory.path()).unwrap_err().to_string().contains("no plain file")
+        );
+    }
+
+    #[test]
+    fn a_file_that_the_run_sees_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(tree.join("work")).unwrap();
+        std::fs::write(tree.join("work/key"), "v").unwrap();
+        std::os::unix::fs::symlink(tree.join("work/key"), tree.join("link")).unwrap();
+        let seen = [tree.join("work")];
+        for path in ["work/key", "link"] {
+            let refused = is_out_of_sight("KEY", &tree.join(path), &seen).unwrap_err();
+            assert!(refused.to_string().contains("which the run sees"), "{refused}");
+        }
+        is_out_of_sight("KEY", &tree.join("worker"), &seen).unwrap();
+    }
+
+    #[test]
+    fn a_variable_that_is_not_there_is_told() {
+        let error = from_variable("KEY", "OTHER", &BTreeMap::new()).unwrap_err();
+        assert!(error.to_string().contains("the host has no variable OTHER"), "{error}");
+    }
+}

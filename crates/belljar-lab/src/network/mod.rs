@@ -1,0 +1,214 @@
+//! What a record tells about the network: what was reached, what was not and why, which ports are open.
+
+mod words;
+
+use std::collections::BTreeMap;
+
+use belljar_spec::egress::{
+    DenyReason, EgressAllowed, EgressBudgetHit, EgressDenied, Published, Via,
+};
+use belljar_spec::host_rule::USUAL_PORTS;
+use belljar_spec::{Event, EventKind, Host, RunId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::home::Home;
+use crate::record::{EventReader, ReadError};
+
+/// A run that asks for more different things than this is told about these.
+const MOST: usize = 10_000;
+
+/// Everything that got out, or did not.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Account {
+    pub ports: Vec<Published>,
+    pub reached: Vec<Reached>,
+    pub denied: Vec<Denied>,
+    pub budgets: Vec<EgressBudgetHit>,
+    /// The proxy died before the run did.
+    pub lost: bool,
+}
+
+/// A host and port that was allowed, all connections and requests together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reached {
+    pub host: String,
+    pub port: u16,
+    pub rule: String,
+    pub count: u64,
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+    /// How many of them did not work, and what was wrong last.
+    pub failed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Something that was asked for and not let through, as often as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Denied {
+    pub host: String,
+    pub port: Option<u16>,
+    pub via: Via,
+    pub reason: DenyReason,
+    pub detail: Option<String>,
+    pub method: Option<String>,
+    pub path: Option<String>,
+    pub count: u64,
+}
+
+/// Reads it from the run's record, which may still be growing.
+pub fn account(home: &Home, run: &RunId) -> Result<Account, ReadError> {
+    let mut events = EventReader::open(&home.run_dir(run))?;
+    let mut gathered = Gathered::default();
+    while let Some(event) = events.next()? {
+        gathered.take(event);
+    }
+    Ok(gathered.account())
+}
+
+/// What a denial is told apart by.
+type DenialKey = (String, Option<u16>, String, Option<String>, Option<String>);
+
+#[derive(Default)]
+struct Gathered {
+    account: Account,
+    reached: BTreeMap<(String, u16, String), Reached>,
+    denied: BTreeMap<DenialKey, Denied>,
+}
+
+impl Gathered {
+    fn take(&mut self, event: Event) {
+        match event.kind {
+            EventKind::PortPublished => self.account.ports.extend(read::<Published>(event)),
+            EventKind::EgressAllowed => {
+                if let Some(allowed) = read(event) {
+                    self.allowed(allowed);
+                }
+            }
+            EventKind::EgressDenied => {
+                if let Some(denied) = read(event) {
+                    self.denied(denied);
+                }
+            }
+            EventKind::EgressLost => self.account.lost = true,
+            // Of the proxy's own limits; the others name no budget.
+            EventKind::LimitHit => self.account.budgets.extend(read::<EgressBudgetHit>(event)),
+            _ => {}
+        }
+    }
+
+    fn allowed(&mut self, one: EgressAllowed) {
+        let key = (one.host.clone(), one.port, one.rule.clone());
+        if self.reached.len() >= MOST && !self.reached.contains_key(&key) {
+            return;
+        }
+        let reached = self.reached.entry(key).or_insert_with(|| Reached {
+            host: one.host,
+            port: one.port,
+            rule: one.rule,
+            count: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+            failed: 0,
+            error: None,
+        });
+        reached.count += one.count;
+        reached.bytes_out += one.bytes_out;
+        reached.bytes_in += one.bytes_in;
+        if one.error.is_some() {
+            reached.failed += one.count;
+            reached.error = one.error;
+        }
+    }
+
+    fn denied(&mut self, one: EgressDenied) {
+        let reason = format!("{:?}", one.reason);
+        let key = (one.host.clone(), one.port, reason, one.method.clone(), one.path.clone());
+        if self.denied.len() >= MOST && !self.denied.contains_key(&key) {
+            return;
+        }
+        let denied = self.denied.entry(key).or_insert_with(|| Denied {
+            host: one.host,
+            port: one.port,
+            via: one.via,
+            reason: one.reason,
+            detail: one.detail,
+            method: one.method,
+            path: one.path,
+            count: 0,
+        });
+        denied.count += one.count;
+    }
+
+    fn account(self) -> Account {
+        let mut account = self.account;
+        account.reached = self.reached.into_values().collect();
+        account.denied = self.denied.into_values().collect();
+        account.denied.sort_by_key(|denied| std::cmp::Reverse(denied.count));
+        account
+    }
+}
+
+fn read<T: DeserializeOwned>(event: Event) -> Option<T> {
+    serde_json::from_value(event.data).ok()
+}
+
+impl Account {
+    /// The smallest list that would have served: what worked, and nothing more.
+    pub fn smallest_list(&self) -> Vec<String> {
+        let mut ports: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
+        let mut rules: Vec<String> = Vec::new();
+        let worked = self.reached.iter().filter(|reached| reached.count > reached.failed);
+        // Of a flood the rest is counted together, under no name.
+        for reached in worked.filter(|reached| Host::parse(reached.host.as_bytes()).is_ok()) {
+            if reached.rule == "learn" {
+                ports.entry(&reached.host).or_default().push(reached.port);
+            } else if !reached.rule.starts_with("route ")
+                && !reached.rule.starts_with("allow_private ")
+            {
+                rules.push(reached.rule.clone());
+            }
+        }
+        for (host, mut used) in ports {
+            used.sort_unstable();
+            used.dedup();
+            if used == USUAL_PORTS {
+                rules.push(host.to_owned());
+            } else {
+                rules.extend(used.iter().map(|port| format!("{host}:{port}")));
+            }
+        }
+        rules.sort();
+        rules.dedup();
+        rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reached(host: &str, port: u16, rule: &str, failed: u64) -> Reached {
+        let (host, rule) = (host.to_owned(), rule.to_owned());
+        Reached { host, port, rule, count: 1, bytes_out: 0, bytes_in: 0, failed, error: None }
+    }
+
+    #[test]
+    fn the_smallest_list_has_what_worked_and_nothing_more() {
+        let account = Account {
+            reached: vec![
+                reached("a.example", 443, "learn", 0),
+                reached("b.example", 80, "learn", 0),
+                reached("b.example", 443, "learn", 0),
+                reached("c.example", 22, "learn", 0),
+                reached("gone.example", 443, "learn", 1),
+                reached("x.d.example", 443, "*.d.example", 0),
+                reached("api.example", 443, "route 8080", 0),
+            ],
+            ..Account::default()
+        };
+        let list = ["*.d.example", "a.example:443", "b.example", "c.example:22"];
+        assert_eq!(account.smallest_list(), list);
+    }
+}

@@ -1,0 +1,151 @@
+//! Denials in words, and the line of the manifest that would have allowed each.
+
+use std::net::IpAddr;
+
+use belljar_spec::egress::DenyReason;
+use belljar_spec::host_rule::USUAL_PORTS;
+use belljar_spec::{Host, HostRule};
+
+use super::Denied;
+
+impl Denied {
+    /// What was asked for: `GET a.example:80/path`.
+    pub fn what(&self) -> String {
+        let method = self.method.as_ref().map_or(String::new(), |method| format!("{method} "));
+        let port = self.port.map_or(String::new(), |port| format!(":{port}"));
+        format!("{method}{}{port}{}", self.host, self.path.as_deref().unwrap_or_default())
+    }
+
+    pub fn why(&self) -> String {
+        let host = &self.host;
+        let detail = self.detail.as_deref().unwrap_or("something else");
+        match self.reason {
+            DenyReason::NotListed => format!("no rule names {host}"),
+            DenyReason::PortNotListed => format!("a rule names {host}, and not this port"),
+            DenyReason::RequestNotListed => {
+                format!("rules name {host}, and not this method or path")
+            }
+            DenyReason::CannotLookInside => format!(
+                "the rules for {host} are about methods or paths, which cannot be seen in TLS that is not opened"
+            ),
+            DenyReason::NotAName => format!("this is no plain host name: {detail}"),
+            DenyReason::AddressNotListed => {
+                "it is an address, and only an address that a rule names is reached".to_owned()
+            }
+            DenyReason::PrivateAddress => {
+                format!("the name leads to {detail}, which is not public")
+            }
+            DenyReason::BlindToSecret => format!(
+                "{host} has a secret, and in a tunnel that nobody opens it could not be put in"
+            ),
+            DenyReason::NamesDiffer => format!("the names in it do not agree: {detail}"),
+            DenyReason::NotTls => {
+                "what came was not TLS, which is all that goes through port 443".to_owned()
+            }
+            DenyReason::BadRequest => {
+                format!("the request is not in order, or can be read in two ways: {detail}")
+            }
+            DenyReason::Budget => format!("a budget of the network was used up: {detail}"),
+        }
+    }
+
+    /// The line that would allow it, where there is one. A person may paste it, and the run chose the words: so only
+    /// what is a rule, in plain characters.
+    pub fn line(&self) -> Option<String> {
+        let (host, port) = (&self.host, self.port?);
+        Host::parse(host.as_bytes()).ok()?;
+        let usual = USUAL_PORTS.contains(&port);
+        let named = if usual { host.clone() } else { format!("{host}:{port}") };
+        match self.reason {
+            DenyReason::NotListed | DenyReason::PortNotListed => {
+                Some(format!("allow = [\"{named}\"]"))
+            }
+            DenyReason::RequestNotListed => {
+                let method =
+                    self.method.as_ref().map_or(String::new(), |method| format!("{method} "));
+                let path =
+                    self.path.as_deref().filter(|path| is_pasteable(path)).unwrap_or_default();
+                let rule = format!("{method}{named}{path}");
+                HostRule::parse(&rule).ok().map(|_| format!("allow = [\"{rule}\"]"))
+            }
+            DenyReason::CannotLookInside | DenyReason::BlindToSecret => {
+                let named = if port == 443 { host.clone() } else { format!("{host}:{port}") };
+                Some(format!("intercept = [\"{named}\"]"))
+            }
+            DenyReason::AddressNotListed => Some(format!("allow = [\"{host}:{port}\"]")),
+            DenyReason::PrivateAddress if self.leads_to_own_network() => {
+                Some(format!("allow_private = [\"{host}:{port}\"]"))
+            }
+            DenyReason::PrivateAddress => None,
+            DenyReason::Budget => {
+                Some("budget = { … }  # or budget_per_host, with a higher value".to_owned())
+            }
+            DenyReason::NotAName
+            | DenyReason::NamesDiffer
+            | DenyReason::NotTls
+            | DenyReason::BadRequest => None,
+        }
+    }
+}
+
+impl Denied {
+    /// Link-local and reserved places stay shut for names, whatever is written.
+    fn leads_to_own_network(&self) -> bool {
+        let address = self.detail.as_deref().and_then(|detail| detail.parse::<IpAddr>().ok());
+        match address {
+            Some(IpAddr::V4(address)) => {
+                let [first, second, ..] = address.octets();
+                let shared = first == 100 && (64..128).contains(&second);
+                address.is_private() || address.is_loopback() || shared
+            }
+            Some(IpAddr::V6(address)) => address.is_loopback() || address.is_unique_local(),
+            None => false,
+        }
+    }
+}
+
+fn is_pasteable(path: &str) -> bool {
+    path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_.~-".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_spec::egress::Via;
+
+    use super::*;
+
+    fn denied(reason: DenyReason, port: u16) -> Denied {
+        Denied {
+            host: "a.example".into(),
+            port: Some(port),
+            via: Via::Connect,
+            reason,
+            detail: Some("10.0.0.1".into()),
+            method: None,
+            path: None,
+            count: 1,
+        }
+    }
+
+    #[test]
+    fn a_denial_names_the_line_that_would_allow_it() {
+        let line = |reason, port| denied(reason, port).line().unwrap();
+        assert_eq!(line(DenyReason::NotListed, 443), "allow = [\"a.example\"]");
+        assert_eq!(line(DenyReason::PortNotListed, 22), "allow = [\"a.example:22\"]");
+        assert_eq!(line(DenyReason::PrivateAddress, 443), "allow_private = [\"a.example:443\"]");
+        assert_eq!(denied(DenyReason::NotTls, 443).line(), None);
+        let metadata = Denied {
+            detail: Some("169.254.169.254".into()),
+            ..denied(DenyReason::PrivateAddress, 80)
+        };
+        assert_eq!(metadata.line(), None);
+        assert!(denied(DenyReason::PrivateAddress, 443).why().contains("10.0.0.1"));
+        let asked = |path: &str| Denied {
+            method: Some("GET".into()),
+            path: Some(path.into()),
+            ..denied(DenyReason::RequestNotListed, 80)
+        };
+        assert_eq!(asked("/v1/x").line().unwrap(), "allow = [\"GET a.example/v1/x\"]");
+        assert_eq!(asked("/x\",\"*\",\"y").line().unwrap(), "allow = [\"GET a.example\"]");
+    }
+}

@@ -1,0 +1,216 @@
+//! One connection, carried by a stream of the channel: what comes from the socket goes into the stream and
+//! the other way round, within the windows. Both ends of the channel use it.
+//!
+//! Each direction ends on its own, as it does on the socket. Nothing is read that the stream has no room for,
+//! and at most a window of bytes waits for the socket.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeBounds;
+use std::os::fd::{AsFd, OwnedFd};
+
+use belljar_spec::wire::{MAX_PAYLOAD, Mux};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+
+/// Before the next connection has its turn.
+const AT_ONCE: usize = 64 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Open,
+    /// Nothing more comes, and something waits.
+    Ending,
+    Ended,
+}
+
+#[derive(Debug)]
+pub struct Relay {
+    fd: OwnedFd,
+    stream: u32,
+    /// From the socket into the stream.
+    out: Direction,
+    /// From the stream to the socket.
+    input: Direction,
+    /// From the stream, not yet taken by the socket. Never more than a window.
+    pending: Vec<u8>,
+}
+
+impl Relay {
+    /// The stream is open on this end.
+    pub fn new(fd: OwnedFd, stream: u32) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        // What is passed on in pieces must not wait for its other pieces; not every socket knows of that.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+        let (out, input) = (Direction::Open, Direction::Open);
+        Ok(Self { fd, stream, out, input, pending: Vec::new() })
+    }
+
+    /// What is to be waited for; nothing where only the channel can bring something.
+    fn events(&self, mux: &Mux) -> PollFlags {
+        let mut events = PollFlags::empty();
+        if self.out == Direction::Open && mux.room(self.stream) > 0 {
+            events |= PollFlags::IN;
+        }
+        if !self.pending.is_empty() {
+            events |= PollFlags::OUT;
+        }
+        events
+    }
+
+    /// The stream brought bytes.
+    pub fn accept(&mut self, bytes: &[u8], mux: &mut Mux) {
+        if self.input == Direction::Open {
+            self.pending.extend_from_slice(bytes);
+            self.deliver(mux);
+        }
+    }
+
+    /// The stream brings no more.
+    pub fn end(&mut self, mux: &mut Mux) {
+        if self.input == Direction::Open {
+            self.input = Direction::Ending;
+            self.deliver(mux);
+        }
+    }
+
+    /// The other end takes no more.
+    pub fn give_up_output(&mut self, mux: &mut Mux) {
+        self.out = Direction::Ended;
+        mux.end(self.stream);
+    }
+
+    /// Nothing is left to be carried: the socket can be closed.
+    fn is_over(&self) -> bool {
+        self.out == Direction::Ended && self.input == Direction::Ended
+    }
+
+    /// Both directions end here and now; the other end is told.
+    fn break_off(&mut self, mux: &mut Mux) {
+        self.stop_input(mux);
+        self.give_up_output(mux);
+    }
+
+    /// Gives the socket what it takes of what waits for it.
+    fn deliver(&mut self, mux: &mut Mux) {
+        let mut taken = 0;
+        while taken < self.pending.len() {
+            match send(&self.fd, &self.pending[taken..], SendFlags::NOSIGNAL) {
+                Ok(length) => taken += length,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                // It may still have something to say: an answer to what it did not want to hear.
+                Err(_) => return self.stop_input(mux),
+            }
+        }
+        self.pending.drain(..taken);
+        mux.consumed(self.stream, taken);
+        if self.input == Direction::Ending && self.pending.is_empty() {
+            self.input = Direction::Ended;
+            let _ = shutdown(&self.fd, Shutdown::Write); // one that is gone is found by the next read
+        }
+    }
+
+    /// Takes what the socket has, as far as the stream has room.
+    fn collect(&mut self, buffer: &mut [u8], mux: &mut Mux) {
+        let mut taken = 0;
+        while self.out == Direction::Open && taken < AT_ONCE {
+            let room = mux.room(self.stream).min(buffer.len());
+            if room == 0 {
+                return;
+            }
+            match rustix::io::read(&self.fd, &mut buffer[..room]) {
+                Ok(0) => self.give_up_output(mux),
+                Ok(length) => {
+                    mux.send_data(self.stream, &buffer[..length]);
+                    taken += length;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.break_off(mux),
+            }
+        }
+    }
+
+    fn stop_input(&mut self, mux: &mut Mux) {
+        self.pending.clear();
+        self.input = Direction::Ended;
+        mux.reset(self.stream);
+    }
+}
+
+/// Nothing will come of this stream: both ends are to forget it.
+pub fn refuse(stream: u32, mux: &mut Mux) {
+    mux.reset(stream);
+    mux.end(stream);
+}
+
+/// Many of them, which share the channel's room fairly.
+#[derive(Debug, Default)]
+pub struct Relays {
+    open: BTreeMap<u32, Relay>,
+    /// Whose turn it is to be first: this one, or the next that there is.
+    first: u32,
+}
+
+impl Relays {
+    pub fn push(&mut self, relay: Relay) {
+        self.open.insert(relay.stream, relay);
+    }
+
+    /// How many there are whose streams have such numbers.
+    pub fn count(&self, numbers: impl RangeBounds<u32>) -> usize {
+        self.open.range(numbers).count()
+    }
+
+    pub fn contains(&self, stream: u32) -> bool {
+        self.open.contains_key(&stream)
+    }
+
+    /// Adds what is to be waited for, and says for which stream each of them stands.
+    pub fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
+        let mut streams = Vec::new();
+        for (stream, relay) in &self.open {
+            let events = relay.events(mux);
+            if !events.is_empty() {
+                fds.push(PollFd::from_borrowed_fd(relay.fd.as_fd(), events));
+                streams.push(*stream);
+            }
+        }
+        streams
+    }
+
+    pub fn get(&mut self, stream: u32) -> Option<&mut Relay> {
+        self.open.get_mut(&stream)
+    }
+
+    /// Moves what can be moved now; from a socket only if it said that it has something.
+    pub fn move_bytes(&mut self, ready: &[u32], mux: &mut Mux) {
+        let ready: BTreeSet<u32> = ready.iter().copied().collect();
+        let mut buffer = [0; MAX_PAYLOAD];
+        let turns = self.open.range(self.first..).chain(self.open.range(..self.first));
+        let turns: Vec<u32> = turns.map(|(stream, _)| *stream).collect();
+        for stream in &turns {
+            let Some(relay) = self.open.get_mut(stream) else { continue };
+            relay.deliver(mux);
+            if ready.contains(stream) {
+                relay.collect(&mut buffer, mux);
+            }
+        }
+        self.first = turns.get(1).copied().unwrap_or_default();
+        self.open.retain(|_, relay| !relay.is_over());
+    }
+
+    /// Ends those whose streams have such numbers; the other end is told.
+    pub fn break_off(&mut self, numbers: impl RangeBounds<u32>, mux: &mut Mux) {
+        for (_, relay) in self.open.range_mut(numbers) {
+            relay.break_off(mux);
+        }
+        self.open.retain(|_, relay| !relay.is_over());
+    }
+
+    /// The channel is gone, and every stream with it.
+    pub fn clear(&mut self) {
+        self.open.clear();
+    }
+}

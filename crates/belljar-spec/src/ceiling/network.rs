@@ -1,0 +1,106 @@
+//! How far a run may reach at most, and what may reach it.
+
+use super::{BeyondCeiling, CeilingFile};
+use crate::egress::{PublishSpec, Reach};
+use crate::host_rule::HostRule;
+use crate::layers::Settings;
+use crate::manifest::table::section;
+
+section! {
+    /// Host rules that cover every rule that may be used.
+    pub struct CeilingNetwork {
+        /// Rules that cover every rule, and every route's target.
+        allow: Option<Vec<String>>,
+        /// Hosts of the own network, as `host:port`.
+        allow_private: Option<Vec<String>>,
+        /// Ports that may be published: `[[ADDRESS:]HOST_PORT:]PORT`; without a host port, any.
+        publish: Option<Vec<String>>,
+    }
+}
+
+impl CeilingFile {
+    pub(super) fn check_network(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
+        let (most, wanted) = (&self.ceiling.network, &settings.values.network);
+        let targets: Vec<String> = settings
+            .values
+            .route
+            .iter()
+            .flat_map(|routes| &routes.0)
+            .map(|route| target(&route.to))
+            .collect();
+        let allow: Vec<&String> = wanted.allow.iter().flatten().collect();
+        self.check_hosts(settings, "network.allow", most.allow.as_deref(), &allow)?;
+        let targets: Vec<&String> = targets.iter().collect();
+        self.check_hosts(settings, "route", most.allow.as_deref(), &targets)?;
+        let private: Vec<&String> = wanted.allow_private.iter().flatten().collect();
+        // A private host may have public addresses too, so the other list is no way around this one.
+        let most_private = most.allow_private.as_deref().or(most.allow.as_deref());
+        self.check_hosts(settings, "network.allow_private", most_private, &private)?;
+        self.check_ports(settings)
+    }
+
+    fn check_hosts(
+        &self,
+        settings: &Settings,
+        key: &str,
+        allowed: Option<&[String]>,
+        wanted: &[&String],
+    ) -> Result<(), BeyondCeiling> {
+        let Some(allowed) = allowed else { return Ok(()) };
+        let most: Vec<HostRule> = allowed.iter().flat_map(|text| HostRule::parse(text)).collect();
+        for text in wanted {
+            let within = |rule: HostRule| most.iter().any(|most| most.covers(&rule));
+            if !HostRule::parse(text).is_ok_and(within) {
+                let list = format!("[{}]", allowed.join(", "));
+                return Err(self.beyond(settings, key, format!("\"{text}\""), list));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_ports(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
+        let Some(allowed) = &self.ceiling.network.publish else { return Ok(()) };
+        let most: Vec<PublishSpec> =
+            allowed.iter().flat_map(|text| PublishSpec::parse(text)).collect();
+        for text in settings.values.network.publish.iter().flatten() {
+            let within = |wanted: PublishSpec| {
+                most.iter().any(|most| {
+                    most.address == wanted.address
+                        && most.port == wanted.port
+                        && (most.host_port == 0 || most.host_port == wanted.host_port)
+                })
+            };
+            if !PublishSpec::parse(text).is_ok_and(within) {
+                let list = format!("[{}]", allowed.join(", "));
+                return Err(self.beyond(settings, "network.publish", format!("\"{text}\""), list));
+            }
+        }
+        Ok(())
+    }
+
+    /// To learn is to reach everything, at every port.
+    pub(crate) fn check_reach(
+        &self,
+        settings: &Settings,
+        reach: Reach,
+    ) -> Result<(), BeyondCeiling> {
+        let Some(allowed) = &self.ceiling.network.allow else { return Ok(()) };
+        if reach == Reach::Learn {
+            let list = format!("[{}]", allowed.join(", "));
+            return Err(self.beyond(settings, "--learn", "every public name".to_owned(), list));
+        }
+        Ok(())
+    }
+}
+
+/// As a rule. What cannot be read is refused by its own check.
+fn target(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+    let authority = rest.split('/').next().unwrap_or_default();
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    match (has_port, scheme) {
+        (true, _) => authority.to_owned(),
+        (false, "http") => format!("{authority}:80"),
+        (false, _) => format!("{authority}:443"),
+    }
+}

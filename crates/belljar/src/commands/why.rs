@@ -1,0 +1,119 @@
+//! `belljar why`: what did not get out, why, and what would let it.
+
+use std::collections::BTreeSet;
+
+use belljar::network::{Account, Denied, account};
+use belljar::spec::egress::{EgressBudgetHit, Reach};
+use belljar::spec::text::escape;
+use belljar::store;
+
+use super::{Done, open_home, run_file, told};
+use crate::cli::WhyArgs;
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
+
+/// The most frequent come first.
+const MOST_SHOWN: usize = 40;
+
+pub(crate) fn run(args: &WhyArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &WhyArgs) -> Done {
+    let home = open_home()?;
+    let run = store::find(&home, &args.run)?;
+    let account = account(&home, &run.id)?;
+    let file = run_file::read(&home, &run.id).ok();
+    let learned = file.as_ref().is_some_and(|file| file.spec.egress.reach == Reach::Learn);
+    if args.json {
+        let list = learned.then(|| account.smallest_list());
+        report::json(&serde_json::json!({ "run": run.id, "network": account, "allow": list }))?;
+        return Ok(0);
+    }
+    let has_way_out = file.as_ref().is_none_or(|file| file.spec.has_way_out());
+    report::out(&page(&account, has_way_out));
+    if learned {
+        report::out(&learned_list(&account));
+    }
+    Ok(0)
+}
+
+fn page(account: &Account, has_way_out: bool) -> String {
+    let mut text = String::new();
+    if !has_way_out {
+        text.push_str(
+            "The run had no way out at all: nothing was on its list, and nothing was asked.\n",
+        );
+        text.push_str("  to open one host: --allow-host HOST, or in belljar.toml\n");
+        text.push_str("  [network]\n  allow = [\"HOST\"]\n");
+        return text;
+    }
+    for denied in account.denied.iter().take(MOST_SHOWN) {
+        text.push_str(&denial(denied));
+    }
+    if let Some(more) = account.denied.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        text.push_str(&format!("… and {more} more that were denied; --json has all of them\n"));
+    }
+    for hit in &account.budgets {
+        text.push_str(&format!("{WARN}budget{WARN:#}  {}\n", budget(hit)));
+    }
+    let failed = account.reached.iter().filter(|reached| reached.failed > 0);
+    for reached in failed {
+        let error = escape(reached.error.as_deref().unwrap_or_default().as_bytes());
+        let (host, port) = (escape(reached.host.as_bytes()), reached.port);
+        text.push_str(&format!(
+            "{WARN}failed{WARN:#}  {BOLD}{host}:{port}{BOLD:#}{}\n",
+            times(reached.failed)
+        ));
+        text.push_str(&format!(
+            "        {}\n",
+            folded(&format!("it was allowed, and: {error}"), 8)
+        ));
+    }
+    if account.lost {
+        text.push_str(&format!(
+            "{BAD}lost{BAD:#}    the proxy died, and from then on nothing got out\n"
+        ));
+    }
+    if text.is_empty() {
+        text.push_str(&format!("{GOOD}Nothing was denied.{GOOD:#}\n"));
+    }
+    text
+}
+
+fn denial(denied: &Denied) -> String {
+    let what = escape(denied.what().as_bytes());
+    let mut text = format!("{BAD}denied{BAD:#}  {BOLD}{what}{BOLD:#}{}\n", times(denied.count));
+    text.push_str(&format!("        {}\n", folded(&escape(denied.why().as_bytes()), 8)));
+    if let Some(line) = denied.line() {
+        text.push_str(&format!("        {DIM}[network]{DIM:#} {}\n", escape(line.as_bytes())));
+    }
+    text
+}
+
+fn times(count: u64) -> String {
+    if count > 1 { format!(" {DIM}({count} times){DIM:#}") } else { String::new() }
+}
+
+fn budget(hit: &EgressBudgetHit) -> String {
+    let EgressBudgetHit { what, limit, host } = hit;
+    let what = escape(what.as_bytes());
+    match host {
+        Some(host) => format!("{what} reached {limit}, for {}", escape(host.as_bytes())),
+        None => format!("{what} reached {limit}"),
+    }
+}
+
+/// What `--learn` found, ready to be put into a manifest.
+pub(crate) fn learned_list(account: &Account) -> String {
+    let rules: BTreeSet<String> = account.smallest_list().into_iter().collect();
+    if rules.is_empty() {
+        return "# nothing was reached; an empty list would have served\n[network]\nallow = []\n"
+            .to_owned();
+    }
+    let mut text = "# the smallest list that would have served\n[network]\nallow = [\n".to_owned();
+    for rule in rules {
+        text.push_str(&format!("  \"{}\",\n", escape(rule.as_bytes())));
+    }
+    text.push_str("]\n");
+    text
+}
