@@ -37,6 +37,8 @@ Usage: cargo xtask COMMAND
                         what the record, exec and many sandboxes at once cost
   bench engines [--quick] [--json FILE]
                         containers through belljar, beside the engines' own commands
+  bench egress [--only PART,…] [--quick] [--install-peers] [--json FILE]
+                        the way out: a download, small requests, many connections, beside peers
   schema                writes docs/manifest.schema.json anew
 ";
 

@@ -12,20 +12,26 @@
 mod answer;
 mod case;
 mod cases;
+mod dialogue;
 mod numbers;
 mod probe;
 mod rules;
 mod stage;
+pub mod world;
 
 pub use case::{Case, Severity, Verdict};
 pub use cases::catalogue;
 pub use probe::run_if_asked;
 pub use stage::{Arm, Identity, Stage, StageError};
+use world::WorldError;
 
 /// Runs one case. What goes wrong on the way is a verdict too: never a silent skip.
 pub fn prove(case: &Case, stage: &Stage) -> Verdict {
     match (case.run)(stage) {
         Ok(verdict) => verdict,
+        Err(StageError::World(WorldError::NoResolver)) => {
+            Verdict::not_tried(belljar_linux::chain(&WorldError::NoResolver))
+        }
         Err(error) => Verdict::Failed { why: belljar_linux::chain(&error) },
     }
 }

@@ -155,10 +155,10 @@ fn a_manifest_with_an_unknown_key_is_refused_with_its_place() {
 #[test]
 fn what_this_version_does_not_do_is_refused_and_not_left_out() {
     let lab = Lab::me();
-    lab.make_file("manifest.toml", "[network]\nallow = [\"example.org:443\"]\n");
+    lab.make_file("manifest.toml", "[setup]\ncommand = [\"make\"]\n");
     let file = lab.path("manifest.toml").display().to_string();
-    refused(&lab, &["--manifest", &file], 125, &["network.allow"]);
-    refused(&lab, &["--allow-host", "example.org"], 125, &["network.allow"]);
+    refused(&lab, &["--manifest", &file], 125, &["setup.command"]);
+    refused(&lab, &["-c", "loop.max_iterations=3"], 125, &["loop.max_iterations"]);
     refused(&lab, &["--workspace", ".:overlay"], 125, &["overlay"]);
     refused(&lab, &["-c", "sandbox.hide=['.env']"], 125, &["hide"]);
     for backend in ["docker", "podman"] {

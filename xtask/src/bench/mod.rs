@@ -1,8 +1,10 @@
 //! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
 //! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
-//! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`].
+//! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`], `cargo xtask bench
+//! egress` in [`egress`].
 
 mod containers;
+mod egress;
 mod engines;
 mod identity;
 mod memory;
@@ -38,7 +40,7 @@ fn parse(words: &[String]) -> Result<Options> {
     let mut words = words.iter();
     if words.next().map(String::as_str) != Some("start") {
         bail!(
-            "usage: cargo xtask bench start|record|engines; `cargo xtask help` lists their options"
+            "usage: cargo xtask bench start|record|engines|egress; `cargo xtask help` lists their options"
         );
     }
     let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
@@ -63,6 +65,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     match words.split_first() {
         Some((word, rest)) if word == "record" => return record::main(rest),
         Some((word, rest)) if word == "engines" => return containers::main(rest),
+        Some((word, rest)) if word == "egress" => return egress::main(rest),
         _ => {}
     }
     let options = parse(words)?;

@@ -23,22 +23,30 @@ pub(crate) const fn need(program: &'static str, package: &'static str, why: &'st
     Need { program, package, why }
 }
 
-const NEEDS: [Need; 11] = [
+const NEEDS: [Need; 15] = [
     need("bwrap", "bubblewrap", "the peer that the start is measured against"),
+    need("curl", "curl", "a client of the network, inside the jail"),
     need("gcc", "gcc", "compiles inside the jail"),
     need("git", "git", "runs inside the jail"),
     need("mke2fs", "e2fsprogs", "the guest's disk, and a small one that fills up"),
     need("mount", "mount", "the disk that fills up"),
+    need("node", "nodejs", "a client of the network, inside the jail"),
+    need("pip3", "python3-pip", "a client of the network, inside the jail"),
     need("python3", "python3", "runs inside the jail, and plays the attacker"),
     need("qemu-system-x86_64", "qemu-system-x86", "the guest"),
     need("redis-server", "redis-server", "runs inside the jail"),
     need("strace", "strace", "a debugger inside the jail, and faults at system calls"),
     need("unshare", "util-linux", "the floor that the start is measured against"),
     need("useradd", "passwd", "the ordinary user of the rootless tests"),
+    need("wget", "wget", "a client of the network, inside the jail"),
 ];
 
-/// A C header, since `gcc` without the C library's headers compiles nothing useful.
-const C_HEADER: &str = "/usr/include/stdio.h";
+/// Files of packages that have no program: a C header, since `gcc` without the C library's headers compiles
+/// nothing useful, and what a library of Python's installs.
+const FILES: [(&str, &str); 2] = [
+    ("/usr/include/stdio.h", "libc6-dev"),
+    ("/usr/lib/python3/dist-packages/requests/__init__.py", "python3-requests"),
+];
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -55,9 +63,7 @@ const SERVICE_TOOLS: [&str; 6] = [
 pub(crate) fn step() -> Result<Outcome> {
     let missing: Vec<&Need> = NEEDS.iter().filter(|need| need.is_missing()).collect();
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
-    if !Path::new(C_HEADER).exists() {
-        packages.push("libc6-dev");
-    }
+    packages.extend(FILES.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, of)| of));
     if packages.is_empty() {
         eprintln!("everything that the tests use is there");
         return Ok(Outcome::Passed);

@@ -1,5 +1,6 @@
 //! The catalogue.
 
+mod egress;
 mod environment;
 mod files;
 mod judge;
@@ -19,7 +20,7 @@ use crate::case::Case;
 
 /// Every attack there is, in a stable order.
 pub fn catalogue() -> Vec<Case> {
-    [
+    let mut all = [
         siblings::CASES,
         files::CASES,
         mounts::CASES,
@@ -34,7 +35,9 @@ pub fn catalogue() -> Vec<Case> {
         environment::CASES,
         record::CASES,
     ]
-    .concat()
+    .concat();
+    all.extend(egress::cases());
+    all
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn into_file(stage: &Stage, mut command: std::process::Command) -> Result<String
 
 fn truncate_output(stage: &Stage) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
-    let output = into_file(stage, stage.command(&Run::of(&workspace, "truncate-output")))?;
+    let output = into_file(stage, stage.command(&Run::of(&workspace, "truncate-output"))?)?;
     let inside: Option<crate::answer::Told> =
         output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     let Some(inside) = inside else {

@@ -1,8 +1,11 @@
 //! What runs inside: one attempt each, told as one line of JSON. A probe judges nothing.
 
+mod dialogues;
 mod environment;
 mod files;
+mod hunt;
 mod kernel;
+mod measure;
 mod mounts;
 mod network;
 mod processes;
@@ -16,7 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::answer::{Answer, Told};
+use crate::world;
 pub(crate) use files::SPARE;
+pub(crate) use network::raise_descriptors;
 pub(crate) use resources::MEMORY_LIMITS;
 
 /// The word that makes this executable a probe.
@@ -63,12 +68,22 @@ fn run(words: &[OsString]) -> i32 {
         "as" => return scratch::as_user(&args),
         "scratch" => return scratch::run_in_scratch(&args, run),
         "in-group" => return scratch::run_in_group(&args, run),
+        world::WORLD | world::IN_WORLD => return in_a_world(&name, &args),
         _ => {}
     }
     match probe(&name, &args) {
         Ok(told) => say(&told),
         Err(error) => failed(&error),
     }
+}
+
+fn in_a_world(name: &str, args: &Arguments<'_>) -> i32 {
+    let done = if name == world::WORLD {
+        args.path(0, "a directory").map(world::serve)
+    } else {
+        args.number(0, "a process").map(|pid| world::become_one_of_it(pid as u32, &args.0[1..]))
+    };
+    done.unwrap_or_else(|error| failed(&error))
 }
 
 fn probe(name: &str, args: &Arguments<'_>) -> Probed {
@@ -116,6 +131,11 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "connect" => network::connect(args),
         "sockets" => network::sockets(args),
         "listen" => network::listen(args),
+        "dialogues" => dialogues::dialogues(args),
+        "dialogues-and-stay" => dialogues::and_stay(args),
+        "hunt" => hunt::hunt(args),
+        "measure" => measure::measure(args),
+        "flood" => network::flood(args),
         "forks" => resources::forks(args),
         "fill-memory" => resources::fill_memory(args),
         "raise-memory" => resources::raise_memory(args),

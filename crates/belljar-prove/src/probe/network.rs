@@ -137,3 +137,57 @@ pub(super) fn listen(args: &Arguments<'_>) -> Probed {
     told.fact("accepted", accepted);
     Ok(told)
 }
+
+/// `COUNT PORT AUTHORITY`: so many tunnels to the proxy on that port at once, held open together. Tells how many
+/// were granted.
+pub(super) fn flood(args: &Arguments<'_>) -> Probed {
+    let (count, port) = (args.number(0, "a count")?, args.number(1, "a port")? as u16);
+    let authority = args.text(2, "an authority")?;
+    raise_descriptors();
+    let ask = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+    let mut held = Vec::new();
+    let mut told = Told::default();
+    let open = || -> std::io::Result<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), PATIENCE)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(ask.as_bytes())?;
+        Ok(stream)
+    };
+    for _ in 0..count {
+        held.extend(open().ok());
+    }
+    told.fact("opened", held.len());
+    let mut granted = 0;
+    // Some may be left waiting for as long as the others are there.
+    let until = Instant::now() + Duration::from_secs(6);
+    for stream in &mut held {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(2));
+        let _ = stream.set_read_timeout(Some(left));
+        let mut head = [0; 12];
+        let is_granted =
+            std::io::Read::read_exact(stream, &mut head).is_ok() && head.ends_with(b" 200");
+        granted += u64::from(is_granted);
+    }
+    told.fact("granted", granted);
+    drop(held);
+    // It must still be there for who asks politely.
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut is_alive = false;
+    while !is_alive && Instant::now() < until {
+        let mut head = [0; 12];
+        is_alive = open().is_ok_and(|mut stream| {
+            std::io::Read::read_exact(&mut stream, &mut head).is_ok() && head.ends_with(b" 200")
+        });
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    told.fact("alive", is_alive);
+    Ok(told)
+}
+
+/// As many as the hard limit lets.
+pub(crate) fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // One that cannot be raised is noticed where it is reached.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}

@@ -8,7 +8,7 @@ mod promise;
 mod run;
 mod scenery;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -23,9 +23,11 @@ pub(crate) use group::MemoryGroup;
 pub(crate) use process::{Running, Seen};
 use promise::Posture;
 pub(crate) use run::Run;
+use run::{Network, Settings};
 pub(crate) use scenery::{Listener, Sleeper, wait_until_none};
 
 use crate::probe::PROBE;
+use crate::world::{Maker, World, WorldError};
 
 /// No probe and no run takes longer; the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -46,6 +48,8 @@ pub enum StageError {
     NoPlan { said: String },
     #[error("the host backend has no boundary, and the attacks would meet this machine")]
     NoBoundary,
+    #[error("no network of its own")]
+    World(#[from] WorldError),
     #[error("{0}")]
     Unexpected(String),
 }
@@ -91,6 +95,8 @@ pub struct Stage {
     places: Cell<u32>,
     /// Of a run with a read-only tree and nothing else.
     posture: Posture,
+    /// Made for the first case that needs it.
+    world: OnceCell<World>,
 }
 
 /// Where a control runs.
@@ -122,7 +128,13 @@ impl Stage {
             .mode(0o755)
             .create(&root)
             .map_err(StageError::io(format!("make {}", root.display())))?;
-        let mut stage = Self { arm, root, places: Cell::new(0), posture: Posture::default() };
+        let mut stage = Self {
+            arm,
+            root,
+            places: Cell::new(0),
+            posture: Posture::default(),
+            world: OnceCell::new(),
+        };
         fs::set_permissions(&stage.root, fs::Permissions::from_mode(0o755))
             .map_err(StageError::io("let others reach the stage"))?;
         stage.directory(&stage.belljar_home(), 0o700)?;
@@ -206,20 +218,17 @@ impl Stage {
     }
 
     /// The command, as whoever is to start it. Its environment holds nothing that is not needed.
-    fn launcher(&self) -> Command {
-        let mut command = match &self.arm.identity {
-            Identity::Caller => Command::new(&self.arm.belljar),
-            Identity::User { uid, gid, cgroups } => {
-                let mut command = Command::new(self.probe());
-                let cgroups: Vec<OsString> =
-                    cgroups.iter().map(|path| path.clone().into()).collect();
-                command.args([PROBE, "as", &uid.to_string(), &gid.to_string()]);
-                command.arg(cgroups.join(OsStr::new(",")));
-                command.arg(&self.arm.belljar);
-                command
-            }
-        };
+    fn launcher(&self, mut line: Vec<OsString>) -> Command {
+        if let Identity::User { uid, gid, cgroups } = &self.arm.identity {
+            let cgroups: Vec<OsString> = cgroups.iter().map(|path| path.clone().into()).collect();
+            line.push(self.probe().into());
+            line.extend([PROBE, "as", &uid.to_string(), &gid.to_string()].map(OsString::from));
+            line.push(cgroups.join(OsStr::new(",")));
+        }
+        line.push(self.arm.belljar.clone().into());
+        let mut command = Command::new(&line[0]);
         command
+            .args(&line[1..])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
             .env("HOME", self.user_home())
@@ -229,25 +238,54 @@ impl Stage {
         command
     }
 
-    pub(crate) fn command(&self, run: &Run) -> Command {
-        let mut command = self.launcher();
-        command.args(["run", "--no-config", "-q"]);
+    pub(crate) fn command(&self, run: &Run) -> Result<Command, StageError> {
+        let front = match run.network {
+            Network::Hosts => Vec::new(),
+            Network::World => self.world()?.wrapper(),
+        };
+        let mut command = self.launcher(front);
+        command.args(["run", "-q"]);
+        match &run.settings {
+            Settings::None => command.arg("--no-config"),
+            Settings::Manifest(path) => command.arg("--manifest").arg(path),
+        };
         if let Some(backend) = self.arm.backend {
             command.args(["--backend", backend.name()]);
         }
         command.args(&self.arm.flags).args(self.posture.waivers());
         command.args(&run.flags).arg("--").args(&run.words);
         command.envs(run.env.iter().map(|(name, value)| (name, value)));
-        command
+        Ok(command)
     }
 
     /// The run, from start to end.
     pub(crate) fn inside(&self, run: &Run) -> Result<Seen, StageError> {
-        process::to_the_end(&mut self.command(run), "the run", LIMIT)
+        process::to_the_end(&mut self.command(run)?, "the run", LIMIT)
     }
 
     pub(crate) fn start_inside(&self, run: &Run) -> Result<Running, StageError> {
-        Running::start(&mut self.command(run), "the run")
+        Running::start(&mut self.command(run)?, "the run")
+    }
+
+    /// The network of its own that the cases about the way out play in.
+    pub(crate) fn world(&self) -> Result<&World, StageError> {
+        if let Some(world) = self.world.get() {
+            return Ok(world);
+        }
+        let place = self.place()?;
+        let world = World::start(&self.probe(), &place, Maker::Caller)?;
+        Ok(self.world.get_or_init(|| world))
+    }
+
+    /// The same attempt in that network, with nothing between it and the servers but a proxy that asks nothing.
+    pub(crate) fn in_world<W: AsRef<OsStr>>(
+        &self,
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Seen, StageError> {
+        let line = self.world()?.wrapper();
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).arg(self.probe()).arg(PROBE).args(words).current_dir(&self.root);
+        process::to_the_end(&mut command, "the control", LIMIT)
     }
 
     /// The same attempt where nothing forbids it.

@@ -55,7 +55,7 @@ impl Posture {
 impl Stage {
     pub(super) fn plan(&self, run: &Run) -> Result<Posture, StageError> {
         let planned = run.clone().flag("--dry-run").flag("--json");
-        let seen = process::to_the_end(&mut self.command(&planned), "the plan", LIMIT)?;
+        let seen = process::to_the_end(&mut self.command(&planned)?, "the plan", LIMIT)?;
         let told: Value = serde_json::from_slice(&seen.stdout)
             .map_err(|_| StageError::NoPlan { said: seen.stderr.trim().to_owned() })?;
         Posture::read(&told)

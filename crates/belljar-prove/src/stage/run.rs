@@ -1,7 +1,7 @@
 //! What a case asks of the command: flags, the probe and its words.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Stage;
 use crate::probe::PROBE;
@@ -12,6 +12,23 @@ pub(crate) struct Run {
     pub(super) flags: Vec<OsString>,
     pub(super) words: Vec<OsString>,
     pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) settings: Settings,
+    pub(super) network: Network,
+}
+
+/// Which manifest the run has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Settings {
+    None,
+    Manifest(PathBuf),
+}
+
+/// Which network the launcher is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    Hosts,
+    /// One of the stage's own.
+    World,
 }
 
 impl Run {
@@ -22,21 +39,42 @@ impl Run {
         Self {
             flags: vec!["--workspace".into(), spelled],
             words: vec!["/workspace/probe".into(), PROBE.into(), probe.into()],
-            env: Vec::new(),
+            ..Self::nothing()
         }
     }
 
     /// No workspace; the probe is read-only at `/kit`.
     pub(crate) fn without_workspace(stage: &Stage, probe: &str) -> Self {
         let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
-        let run = Self { flags: vec!["--workspace".into(), "none".into()], words, env: Vec::new() };
-        run.mount(&stage.kit(), "/kit")
+        let flags = vec!["--workspace".into(), "none".into()];
+        Self { flags, words, ..Self::nothing() }.mount(&stage.kit(), "/kit")
     }
 
     /// With one read-only tree, and no command that would matter.
     pub(super) fn mounted(source: &Path) -> Self {
         let flags = vec!["--workspace".into(), "none".into()];
-        Self { flags, words: vec!["true".into()], env: Vec::new() }.mount(source, "/kit")
+        Self { flags, words: vec!["true".into()], ..Self::nothing() }.mount(source, "/kit")
+    }
+
+    fn nothing() -> Self {
+        Self {
+            flags: Vec::new(),
+            words: Vec::new(),
+            env: Vec::new(),
+            settings: Settings::None,
+            network: Network::Hosts,
+        }
+    }
+
+    /// The launcher, and so its proxy, is in the stage's own world; the probe is at `/kit`.
+    pub(crate) fn in_world(stage: &Stage, probe: &str) -> Self {
+        Self { network: Network::World, ..Self::without_workspace(stage, probe) }
+    }
+
+    /// With this manifest, which is trusted.
+    pub(crate) fn manifest(mut self, path: PathBuf) -> Self {
+        self.settings = Settings::Manifest(path);
+        self
     }
 
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {

@@ -77,6 +77,12 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// The same, of a network of the test's own.
+    pub(crate) fn inside(mut self, world: Vec<OsString>) -> Self {
+        self.wrapper = world;
+        self
+    }
+
     /// The process to start, not yet with its streams.
     pub(super) fn command(&self) -> Command {
         let mut line: Vec<OsString> = self.wrapper.clone();

@@ -24,6 +24,7 @@ mod processes;
 mod pty;
 mod strace;
 mod traces;
+mod world;
 
 pub(crate) use actor::{
     Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, soak, test_user,
@@ -39,3 +40,4 @@ pub(crate) use processes::{
 };
 pub(crate) use pty::PtyRun;
 pub(crate) use strace::{Fault, Point, Whose, count_calls};
+pub(crate) use world::{LabWorld, WORLD_CA, Way};

@@ -17,8 +17,8 @@ pub(super) const PODMAN_HOST: &str = "CONTAINER_HOST";
 const SEALED: [&str; 7] =
     ["--network", "none", "--read-only", "--cap-drop", "ALL", "--user", "1234"];
 
-pub(super) struct Arm {
-    pub(super) name: &'static str,
+pub(in crate::bench) struct Arm {
+    pub(in crate::bench) name: &'static str,
     pub(super) backend: BackendChoice,
     pub(super) image: String,
     /// `NAME=value`, which tells belljar where the engine is.
@@ -28,7 +28,7 @@ pub(super) struct Arm {
 }
 
 /// Those that run.
-pub(super) fn all() -> Result<Vec<Arm>> {
+pub(in crate::bench) fn all() -> Result<Vec<Arm>> {
     let mut arms = Vec::new();
     if let Some(address) = variable(env::TEST_DOCKER) {
         match host::find_program("docker") {
@@ -59,12 +59,18 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl Arm {
+    /// `belljar run …`, after `env`, for more flags.
+    pub(in crate::bench) fn belljar(&self, belljar: &Path) -> Vec<String> {
+        let mut words = vec![self.address.clone(), belljar.display().to_string()];
+        let run = ["run", "--no-config", "-q", "--backend", self.name, "--image", &self.image];
+        words.extend(run.map(str::to_owned));
+        words
+    }
+
     /// `belljar run … --`, after `env`.
     pub(super) fn belljar_run(&self, belljar: &Path) -> Vec<String> {
-        let mut words = vec![self.address.clone(), belljar.display().to_string()];
-        let run =
-            ["run", "--no-config", "-q", "--backend", self.name, "--image", &self.image, "--"];
-        words.extend(run.map(str::to_owned));
+        let mut words = self.belljar(belljar);
+        words.push("--".to_owned());
         words
     }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask bench engines`: what a container costs through belljar, beside what the same engine's own
 //! command costs. The engines are private ones, as the tests have them.
 
-mod arm;
+pub(super) mod arm;
 mod at_once;
 mod exec;
 mod start;

@@ -1,0 +1,65 @@
+//! Looks for a text in every byte that can be read from where this runs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::{Arguments, Probed, dialogues};
+use crate::answer::{Answer, Told};
+
+const MOST_FILES: u64 = 50_000;
+const LARGEST: u64 = 4 << 20;
+
+/// `BACKWARDS DIALOGUES DIRECTORY…`: the text backwards, so that our own arguments do not hold it; dialogues to
+/// hold first, in whose answers it is looked for too; and trees of files. Tells where it was found.
+pub(super) fn hunt(args: &Arguments<'_>) -> Probed {
+    let wanted: Vec<u8> = args.text(0, "a text, backwards")?.bytes().rev().collect();
+    let holds = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
+    let mut told = Told::default();
+    dialogues::hold_all(args.text(1, "dialogues")?, &mut told)?;
+    let mut found = BTreeSet::new();
+    for (name, heard) in &told.facts {
+        let bytes: Vec<u8> = heard.chars().map(|c| c as u8).collect();
+        if holds(&bytes) {
+            found.insert(format!("the answer to {name}"));
+        }
+    }
+    if std::env::vars_os().any(|(_, value)| holds(value.as_encoded_bytes())) {
+        found.insert("the environment".to_owned());
+    }
+    let mut looked_at = 0;
+    for pid in super::processes::visible()? {
+        for file in ["environ", "cmdline", "comm", "stat"] {
+            let path = format!("/proc/{pid}/{file}");
+            looked_at += 1;
+            if std::fs::read(&path).is_ok_and(|bytes| holds(&bytes)) {
+                found.insert(path);
+            }
+        }
+    }
+    let mut left: Vec<PathBuf> = args.all().skip(2).map(PathBuf::from).collect();
+    while let Some(path) = left.pop() {
+        if looked_at > MOST_FILES {
+            break;
+        }
+        left.extend(below(&path));
+        looked_at += 1;
+        if is_small_file(&path) && std::fs::read(&path).is_ok_and(|bytes| holds(&bytes)) {
+            found.insert(path.display().to_string());
+        }
+    }
+    told.fact("looked at", looked_at);
+    for place in found {
+        told.answered(format!("found in {place}"), Answer::Succeeded);
+    }
+    Ok(told)
+}
+
+fn below(path: &Path) -> Vec<PathBuf> {
+    let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let entries = if is_directory { std::fs::read_dir(path).ok() } else { None };
+    entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn is_small_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST)
+}

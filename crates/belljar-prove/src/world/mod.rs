@@ -1,0 +1,187 @@
+//! A network of the test's own, with everything in it that a run could want to reach: a resolver that lies,
+//! web servers with and without TLS, look-alikes of the places that no run may ever see. Runs of belljar are
+//! started inside it, so that nothing is ever sent to anybody else; and what its servers counted is the
+//! verdict.
+//!
+//! It is a process (`belljar __probe world DIRECTORY`), since a namespace belongs to one. Everything that is
+//! to live in it is started through `belljar __probe in-world PID PROGRAM …`.
+
+mod certificates;
+mod dns;
+mod http1;
+mod http2;
+mod naive;
+pub mod names;
+mod network;
+pub(crate) mod pages;
+mod seen;
+mod serve;
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+pub use seen::{Request, Seen};
+
+use crate::probe::PROBE;
+
+/// What the servers' certificates are signed by, in the world's directory.
+pub const AUTHORITY: &str = "world-ca.pem";
+/// What the servers have below `/files/`, in the world's directory.
+pub const FILES: &str = "files";
+
+const READY: &str = "ready";
+pub(crate) const WORLD: &str = "world";
+pub(crate) const IN_WORLD: &str = "in-world";
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    #[error("cannot {0}")]
+    Step(&'static str, #[source] std::io::Error),
+    #[error("no certificate for the servers: {0}")]
+    Certificate(String),
+    #[error("/etc/resolv.conf names no resolver, so nothing could be resolved here either")]
+    NoResolver,
+    #[error("the world has ended: {0}")]
+    Gone(String),
+}
+
+/// One that is there. It ends when this is dropped.
+#[derive(Debug)]
+pub struct World {
+    child: Child,
+    belljar: PathBuf,
+    directory: PathBuf,
+    talk: Mutex<Talk>,
+}
+
+#[derive(Debug)]
+struct Talk {
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// Who makes the world, and so who can enter it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// Whoever runs this.
+    Caller,
+    /// Another user. Needs root.
+    User { uid: u32, gid: u32 },
+}
+
+impl World {
+    /// `directory` is the world's own, and must be its maker's.
+    pub fn start(belljar: &Path, directory: &Path, maker: Maker) -> Result<Self, WorldError> {
+        let step = |what: &'static str| move |error: std::io::Error| WorldError::Step(what, error);
+        let mut command = Command::new(belljar);
+        command.args([PROBE, WORLD]).arg(directory).env_clear();
+        if let Maker::User { uid, gid } = maker {
+            command.uid(uid).gid(gid);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(step("start the world"))?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(WorldError::Gone("it has no streams".to_owned()));
+        };
+        let talk = Mutex::new(Talk { to, from: BufReader::new(from) });
+        let (belljar, directory) = (belljar.to_owned(), directory.to_owned());
+        let mut world = Self { child, belljar, directory, talk };
+        let first = world.hear();
+        if first.as_deref().ok() == Some(READY) { Ok(world) } else { Err(world.last_words()) }
+    }
+
+    fn hear(&self) -> Result<String, WorldError> {
+        let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        hear(&mut talk)
+    }
+
+    fn ask(&self, word: &str) -> Result<String, WorldError> {
+        let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(talk.to, "{word}").map_err(|error| WorldError::Gone(error.to_string()))?;
+        hear(&mut talk)
+    }
+
+    fn last_words(&mut self) -> WorldError {
+        let mut words = String::new();
+        if let Some(mut from) = self.child.stderr.take() {
+            let _ = std::io::Read::read_to_string(&mut from, &mut words); // or it said nothing
+        }
+        let words = words.trim().to_owned();
+        if words.contains("names no resolver") {
+            WorldError::NoResolver
+        } else {
+            WorldError::Gone(words)
+        }
+    }
+
+    /// What was seen since the last reset. One that has just connected may still be on its way.
+    pub fn seen(&self) -> Result<Seen, WorldError> {
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let line = self.ask("seen")?;
+        serde_json::from_str(&line).map_err(|error| WorldError::Gone(error.to_string()))
+    }
+
+    pub fn reset(&self) -> Result<(), WorldError> {
+        self.ask("reset").map(drop)
+    }
+
+    /// The words in front of a command that is to live in it. They end in an `exec`.
+    pub fn wrapper(&self) -> Vec<OsString> {
+        let pid = self.child.id().to_string();
+        let words = [PROBE, IN_WORLD, &pid].map(OsString::from);
+        [self.belljar.clone().into_os_string()].into_iter().chain(words).collect()
+    }
+
+    /// The certificate of its servers' authority.
+    pub fn authority(&self) -> PathBuf {
+        self.directory.join(AUTHORITY)
+    }
+
+    /// Where to put what the servers are to have below `/files/`.
+    pub fn files(&self) -> PathBuf {
+        self.directory.join(FILES)
+    }
+}
+
+fn hear(talk: &mut Talk) -> Result<String, WorldError> {
+    let mut line = String::new();
+    match talk.from.read_line(&mut line) {
+        Ok(0) => Err(WorldError::Gone("it says nothing more".to_owned())),
+        Ok(_) => Ok(line.trim_end().to_owned()),
+        Err(error) => Err(WorldError::Gone(error.to_string())),
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // ended by itself is as good
+        let _ = self.child.wait();
+    }
+}
+
+/// `world DIRECTORY`.
+pub(crate) fn serve(directory: &Path) -> i32 {
+    match serve::run(directory) {
+        Ok(()) => 0,
+        Err(error) => failed(&error),
+    }
+}
+
+/// `in-world PID PROGRAM ARG…`: becomes that program, in the world of that process.
+pub(crate) fn become_one_of_it(pid: u32, program: &[OsString]) -> i32 {
+    let Some((program, rest)) = program.split_first() else { return 1 };
+    if let Err(error) = network::enter(pid) {
+        return failed(&error);
+    }
+    let error = Command::new(program).args(rest).exec();
+    failed(&WorldError::Step("start the program in the world", error))
+}
+
+fn failed(error: &WorldError) -> i32 {
+    let _ = writeln!(std::io::stderr(), "world: {}", belljar_linux::chain(error)); // nobody else to tell
+    1
+}

@@ -1,0 +1,129 @@
+//! Many connections at once, and how large the proxy is with them.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::Bench;
+use super::arm::{Arm, Carried, Kind};
+use super::told;
+use crate::bench::memory::kib;
+use crate::bench::outcome::{Figure, Part, figure};
+use crate::command;
+use crate::processes::descendants;
+
+const MOST_RESIDENT_MIB: f64 = 16.0;
+/// How long they are held; belljar is looked at meanwhile.
+const HELD: &str = "4000";
+const LIMIT: Duration = Duration::from_secs(90);
+
+pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
+    let count = bench.sizes.at_once;
+    let mut part = Part::new("at once", format!("{count} connections, each used, then all held"));
+    for carried in [Carried::Bytes, Carried::Opened] {
+        for arm in arms.iter().filter(|arm| arm.carries(carried)) {
+            if matches!(arm.kind, Kind::Direct | Kind::Relay { .. }) {
+                continue;
+            }
+            let name = if carried == Carried::Bytes { "tunnels" } else { "opened" };
+            let name = format!("{name}: {}", arm.name);
+            match one(bench, arm, carried) {
+                Ok(found) => {
+                    if arm.is_ours() && carried == Carried::Bytes {
+                        let what = format!("{name}: the proxy's memory");
+                        part.at_most(&what, found.resident, MOST_RESIDENT_MIB, "MiB");
+                    }
+                    part.row(name, found.figures());
+                }
+                Err(error) if arm.is_ours() => return Err(error.context(name)),
+                Err(error) => part.missing(name, format!("{error:#}")),
+            }
+        }
+    }
+    part.note("memory: what is resident while all are held, and the most there was");
+    Ok(part)
+}
+
+struct Found {
+    took: f64,
+    resident: f64,
+    peak: f64,
+}
+
+impl Found {
+    fn figures(&self) -> Vec<Figure> {
+        vec![
+            figure("opened and used in", self.took, "ms"),
+            figure("resident", self.resident, "MiB"),
+            figure("peak", self.peak, "MiB"),
+        ]
+    }
+}
+
+fn one(bench: &Bench, arm: &Arm, carried: Carried) -> Result<Found> {
+    let count = bench.sizes.at_once.to_string();
+    let mut client: Command = arm.command(bench, carried, &["hold", &count, HELD]);
+    let began = Instant::now();
+    client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command::spawn(&mut client)?;
+    let mut stdout = child.stdout.take().context("the client has no output")?;
+    let (tell, hear) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut all = String::new();
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = stdout.read(&mut buffer) {
+            all.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            if let Some(told) = told::parse(&all) {
+                let _ = tell.send(told);
+                break;
+            }
+        }
+        let _ = std::io::copy(&mut stdout, &mut std::io::sink());
+    });
+    let heard = hear.recv_timeout(LIMIT);
+    let took = began.elapsed().as_secs_f64() * 1000.0;
+    let looked = heard.context("the client told nothing").and_then(|told| {
+        let held = told.number("held")?;
+        anyhow::ensure!(held == bench.sizes.at_once as f64, "{held} were held");
+        sleep(Duration::from_millis(300)); // let it come to rest
+        proxy_of(arm, child.id()).and_then(memory)
+    });
+    let mut said = String::new();
+    command::wait(&mut child, LIMIT)?;
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = stderr.read_to_string(&mut said);
+    }
+    let (resident, peak) = looked.with_context(|| said.trim().to_owned())?;
+    Ok(Found { took, resident, peak })
+}
+
+/// The process that carries them.
+fn proxy_of(arm: &Arm, launcher: u32) -> Result<u32> {
+    if let Kind::Peer { server, .. } = &arm.kind {
+        return Ok(server.pid());
+    }
+    let is_proxy = |pid: &u32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|word| word == b"__egress")
+    };
+    match descendants(launcher)?.into_iter().find(is_proxy) {
+        Some(pid) => Ok(pid),
+        None => bail!("no `belljar __egress` below the launcher"),
+    }
+}
+
+/// Now and at most, in MiB.
+fn memory(pid: u32) -> Result<(f64, f64)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .context("cannot read the status of the proxy")?;
+    let mib = |key: &str| {
+        let found = kib(&status, key).with_context(|| format!("the proxy's status has no {key}"));
+        found.map(|kib| kib as f64 / 1024.0)
+    };
+    Ok((mib("VmRSS:")?, mib("VmHWM:")?))
+}
