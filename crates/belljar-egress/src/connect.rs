@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use belljar_spec::Host;
-use belljar_spec::egress::{DenyReason, Via};
+use belljar_spec::egress::{DenyReason, PROXY_PORT, Via};
 use belljar_spec::host::parse_authority;
 use belljar_spec::host_rule::Seen;
 use hyper::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
@@ -57,7 +57,16 @@ fn contradiction(request: &Parts, host: &Host, port: u16) -> Option<Denial> {
     }
     match parse_authority(named.as_bytes()) {
         Ok((own, at)) if own == *host && at.is_none_or(|at| at == port) => None,
+        // Some clients name whom they speak to, and not whom they ask for.
+        Ok((own, Some(PROXY_PORT))) if is_loopback(&own) => None,
         _ => Some(differs(named.as_bytes())),
+    }
+}
+
+fn is_loopback(host: &Host) -> bool {
+    match host {
+        Host::Name(name) => name == "localhost",
+        Host::Address(address) => address.is_loopback(),
     }
 }
 
@@ -79,10 +88,21 @@ mod tests {
 
     #[test]
     fn the_host_header_agrees_or_is_absent() {
-        for good in ["a.example", "a.example:443", "A.EXAMPLE.", "A.example.:443"] {
+        for good in
+            ["a.example", "a.example:443", "A.EXAMPLE.", "A.example.:443", "127.0.0.1:61080"]
+        {
             assert_eq!(judge(&[("host", good)]), None, "{good}");
         }
-        for bad in ["b.example", "a.example:80", "", "a.example@b", "a.example:443:443", "[a"] {
+        for bad in [
+            "b.example",
+            "a.example:80",
+            "127.0.0.1:443",
+            "b.example:61080",
+            "",
+            "a.example@b",
+            "a.example:443:443",
+            "[a",
+        ] {
             assert_eq!(judge(&[("host", bad)]), Some(DenyReason::NamesDiffer), "{bad}");
         }
         assert_eq!(judge(&[]), None);

@@ -83,6 +83,13 @@ fn curl() {
                 assert_eq!(done.err(), "", "{done}");
             }
         }
+        // By SOCKS, with the name, as ssh and many others would.
+        let script = format!(
+            "curl -sS --noproxy '' --socks5-hostname 127.0.0.1:61080 --cacert {WORLD_CA} {ECHO}"
+        );
+        let done = world.sh(Way::Tunnel, &[], &script).done();
+        assert!(done.expect(0).out().contains("the world heard: GET"), "{done}");
+        assert_eq!(lab.egress(EventKind::EgressAllowed)[0]["via"], "socks");
         // What nobody trusts is refused by the client in the one way and by the proxy in the other.
         let script = format!("curl -sS --cacert {WORLD_CA} https://untrusted.example/");
         let flags = ["--no-config", "--allow-host", "untrusted.example", "--", "sh", "-c", &script];

@@ -170,3 +170,26 @@ fn a_redirect_is_a_request_of_its_own() {
     assert!(done.out().starts_with("403 1\n"), "{done}");
     assert_eq!(world.seen().beyond(&["93.184.216.34:80"]), Vec::<String>::new());
 }
+
+/// A name server that says no, answers late or never: told in time, and nothing hangs on it.
+#[test]
+fn a_name_server_that_does_not_answer_holds_nothing_up() {
+    let lab = Lab::me();
+    let world = lab.world();
+    let ask = |host: &str| {
+        format!("curl -sS -o /dev/null -w '%{{http_code}}\\n' http://{host}.example/ &")
+    };
+    let script = ["silent", "slow", "nobody", "ok"].map(ask).concat() + " wait";
+    let hosts = ["silent.example", "slow.example", "nobody.example", "ok.example"];
+    let mut words: Vec<&str> = vec!["--no-config"];
+    words.extend(hosts.iter().flat_map(|host| ["--allow-host", host]));
+    words.extend(["--", "sh", "-c", &script]);
+    let done = world.run(words).done();
+    let out = done.expect(0).out();
+    let mut codes: Vec<&str> = out.lines().collect();
+    assert_eq!(codes.len(), 4, "{done}");
+    // The two that are answered at once, in any order; then the late one; then the one that never is.
+    codes[..2].sort_unstable();
+    assert_eq!(codes, ["200", "502", "200", "504"], "{done}");
+    assert!(done.took < std::time::Duration::from_secs(20), "{done}");
+}

@@ -3,6 +3,7 @@
 //! Everything is under one temporary directory, which goes away with the stage.
 
 mod group;
+mod in_world;
 mod process;
 mod promise;
 mod run;
@@ -27,7 +28,7 @@ use run::{Network, Settings};
 pub(crate) use scenery::{Listener, Sleeper, wait_until_none};
 
 use crate::probe::PROBE;
-use crate::world::{Maker, World, WorldError};
+use crate::world::{World, WorldError};
 
 /// No probe and no run takes longer; the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -265,27 +266,6 @@ impl Stage {
 
     pub(crate) fn start_inside(&self, run: &Run) -> Result<Running, StageError> {
         Running::start(&mut self.command(run)?, "the run")
-    }
-
-    /// The network of its own that the cases about the way out play in.
-    pub(crate) fn world(&self) -> Result<&World, StageError> {
-        if let Some(world) = self.world.get() {
-            return Ok(world);
-        }
-        let place = self.place()?;
-        let world = World::start(&self.probe(), &place, Maker::Caller)?;
-        Ok(self.world.get_or_init(|| world))
-    }
-
-    /// The same attempt in that network, with nothing between it and the servers but a proxy that asks nothing.
-    pub(crate) fn in_world<W: AsRef<OsStr>>(
-        &self,
-        words: impl IntoIterator<Item = W>,
-    ) -> Result<Seen, StageError> {
-        let line = self.world()?.wrapper();
-        let mut command = Command::new(&line[0]);
-        command.args(&line[1..]).arg(self.probe()).arg(PROBE).args(words).current_dir(&self.root);
-        process::to_the_end(&mut command, "the control", LIMIT)
     }
 
     /// The same attempt where nothing forbids it.
