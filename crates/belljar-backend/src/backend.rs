@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use belljar_spec::{BackendName, Clause, Expectation, Place, Plan, Posture, RunSpec, Usage};
+use belljar_spec::{
+    BackendName, Clause, Expectation, LayeredTree, Place, Plan, Posture, RunSpec, Usage,
+};
 
 /// An answer that may take its time. The jail's are ready at once: a launch starts no runtime.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -172,6 +174,10 @@ pub struct Bound {
     pub expectation: Expectation,
     pub posture: Posture,
     pub writable_trees: Vec<PathBuf>,
+    /// Trees whose changes are kept in the run's `upper/`.
+    pub layered: Vec<LayeredTree>,
+    /// What the operator should know before the run starts.
+    pub warnings: Vec<String>,
     pub(crate) inner: BoundInner,
 }
 

@@ -61,6 +61,8 @@ impl Backend for Host {
             identity: Identity { inside, host: HostUid::Caller },
             mounts: Vec::new(),
             allow_source: Vec::new(),
+            hidden: Vec::new(),
+            allow_control: Vec::new(),
             shielded: Vec::new(),
             limits: spec.limits.clone(),
             cgroup: CgroupUse::None,
@@ -106,6 +108,8 @@ impl Backend for Host {
             expectation: nothing,
             posture: plan.posture.clone(),
             writable_trees: Vec::new(),
+            layered: Vec::new(),
+            warnings: Vec::new(),
             inner: BoundInner::Host(Box::new(plan)),
         })))
     }

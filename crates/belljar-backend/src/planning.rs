@@ -42,15 +42,18 @@ pub fn refuse_what_is_not_there(spec: &RunSpec, backend: BackendName) -> Result<
         let (what, why) = (what.to_owned(), why.to_owned());
         Err(PlanError::Unsupported { backend, what, why })
     };
-    let overlays =
-        spec.workspace.iter().chain(&spec.mounts).any(|mount| mount.mode == MountMode::Overlay);
-    if overlays {
-        return unsupported("the mount mode \"overlay\"", "this version has only ro and rw");
+    if backend == BackendName::Host && has_overlay(spec) {
+        return unsupported("the mount mode \"overlay\"", "there is no boundary");
     }
-    if !spec.hide.is_empty() {
-        return unsupported("sandbox.hide", "this version shows the whole workspace");
+    if backend == BackendName::Host && !spec.hide.is_empty() {
+        return unsupported("sandbox.hide", "there is no boundary");
     }
     Ok(())
+}
+
+pub(crate) fn has_overlay(spec: &RunSpec) -> bool {
+    let mut mounts = spec.workspace.iter().chain(&spec.mounts);
+    mounts.any(|mount| mount.mode == MountMode::Overlay)
 }
 
 /// Of a backend that starts no containers: a runtime that was asked for is never left out in silence.
@@ -77,6 +80,21 @@ pub(crate) fn given(spec: &RunSpec) -> Vec<PlannedMount> {
         .collect();
     given.sort_by_key(|mount| mount.target.as_path().components().count());
     given
+}
+
+/// Where on the host the names lie that the run is not to see.
+pub(crate) fn hidden(spec: &RunSpec) -> Vec<OsText> {
+    in_workspace(spec, &spec.hide)
+}
+
+pub(crate) fn allow_control(spec: &RunSpec) -> Vec<OsText> {
+    in_workspace(spec, &spec.allow_control)
+}
+
+fn in_workspace(spec: &RunSpec, names: &[OsText]) -> Vec<OsText> {
+    let Some(workspace) = &spec.workspace else { return Vec::new() };
+    let root = workspace.source.as_path();
+    names.iter().map(|name| OsText::from(root.join(name.as_path()))).collect()
 }
 
 pub(crate) fn run_home() -> PlannedMount {
@@ -112,8 +130,8 @@ pub(crate) fn tmpfs(tmpfs: &Tmpfs) -> PlannedMount {
 fn access(mode: MountMode) -> Access {
     match mode {
         MountMode::Ro => Access::ReadOnly,
-        // Overlay was refused above; it is writable inside by nature.
-        MountMode::Rw | MountMode::Overlay => Access::Writable,
+        MountMode::Rw => Access::Writable,
+        MountMode::Overlay => Access::Layered,
     }
 }
 

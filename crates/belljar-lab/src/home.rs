@@ -27,6 +27,8 @@ const LIVE: &str = "live";
 const BIN: &str = "bin";
 const TRASH: &str = "trash";
 const NAMES: &str = "names";
+const PLACEHOLDERS: &str = "placeholders";
+const APPLYING: &str = "applying";
 /// Held while the layout changes or the ledger is made anew.
 const LOCK: &str = "lock";
 const LEDGER: &str = "ledger.db";
@@ -148,6 +150,16 @@ impl Home {
     /// What is on its way out. A removal that was cut short is finished from here.
     pub fn trash(&self) -> PathBuf {
         self.path.join(TRASH)
+    }
+
+    /// What holds the place of missing files in trees that live runs can write, run by run.
+    pub fn placeholders(&self) -> PathBuf {
+        self.path.join(PLACEHOLDERS)
+    }
+
+    /// What is being taken over into real trees at this moment, and the lock for it. Made when it is needed.
+    pub fn applying(&self) -> PathBuf {
+        self.path.join(APPLYING)
     }
 
     /// The index over all runs.

@@ -13,5 +13,6 @@ pub mod run;
 pub mod store;
 mod supervise;
 pub mod tree;
+pub mod workspace;
 
 pub use block_on::block_on;

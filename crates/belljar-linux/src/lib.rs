@@ -14,6 +14,7 @@ pub mod jail;
 pub mod loopback;
 mod mountinfo;
 pub mod outside;
+pub mod placeholder;
 pub mod relay;
 pub mod staging;
 pub mod sys;

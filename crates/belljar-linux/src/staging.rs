@@ -7,15 +7,16 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Access, ExpectedMount, OsText, Posture, User};
+use belljar_spec::{Access, ExpectedMount, LayeredTree, OsText, Posture, User};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, openat2, statat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::jail::bind::{BoundKind, BoundMount, BoundTree, user_inside};
+use crate::jail::expectation::must_write;
 use crate::jail::identity::HostIdentity;
 use crate::jail::root::{Root, RootError, mount_points_for};
 use crate::jail::{self};
@@ -32,6 +33,12 @@ pub enum StageError {
     Mount(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("cannot look at {}", .0.display())]
     Look(PathBuf, #[source] Errno),
+    #[error(
+        "{} is a link that the host follows later, which an engine cannot cover for an ordinary user; use an \
+         overlay workspace, the jail, or say --allow-control {}",
+        .0.display(), .1.display()
+    )]
+    Link(PathBuf, PathBuf),
     #[error("{} is no place in {}, and nothing is created there", .0.display(), .1.display())]
     Missing(PathBuf, PathBuf, #[source] Errno),
 }
@@ -55,6 +62,10 @@ pub struct Staged {
     pub user: User,
     pub posture: Posture,
     pub writable_trees: Vec<PathBuf>,
+    pub layered: Vec<LayeredTree>,
+    pub warnings: Vec<String>,
+    /// Places that the command must be able to write to, or something went wrong.
+    pub must_write: Vec<OsText>,
     /// `None` where the sources are named as they are.
     stage: Option<Stage>,
     identity: HostIdentity,
@@ -124,17 +135,41 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
     let mut made = if as_root { on_stage(&bound, run)? } else { in_place(&bound, files)? };
     // Parents first: an engine binds in the order that it is told.
     made.offers.sort_by(|a, b| a.target.cmp(&b.target));
-    let jail::Bound { identity, posture, writable_trees, .. } = bound;
+    let must_write = bound.mounts.iter().flat_map(must_write).collect();
+    let jail::Bound { identity, posture, writable_trees, layered, warnings, .. } = bound;
     let Made { offers, expected, stage } = made;
-    Ok(Staged { offers, expected, user, posture, writable_trees, stage, identity })
+    Ok(Staged {
+        offers,
+        expected,
+        user,
+        posture,
+        writable_trees,
+        layered,
+        warnings,
+        must_write,
+        stage,
+        identity,
+    })
 }
 
 /// For an engine on another machine, which is given nothing of this one.
 pub fn nothing(bound: jail::Bound) -> Staged {
     let user = user_inside(&bound.plan, &bound.identity);
-    let jail::Bound { identity, posture, writable_trees, .. } = bound;
-    let (offers, expected) = (Vec::new(), Vec::new());
-    Staged { offers, expected, user, posture, writable_trees, stage: None, identity }
+    let jail::Bound { identity, posture, writable_trees, layered, warnings, .. } = bound;
+    let (offers, expected, must_write) = (Vec::new(), Vec::new(), Vec::new());
+    let stage = None;
+    Staged {
+        offers,
+        expected,
+        user,
+        posture,
+        writable_trees,
+        layered,
+        warnings,
+        must_write,
+        stage,
+        identity,
+    }
 }
 
 /// An engine makes a missing place for a mount, as root, in whatever tree it lies in. In one of the host's
@@ -142,7 +177,7 @@ pub fn nothing(bound: jail::Bound) -> Staged {
 fn refuse_to_create(bound: &jail::Bound) -> Result<(), StageError> {
     let trees = || {
         bound.mounts.iter().filter_map(|mount| match &mount.kind {
-            BoundKind::Tree(tree) => Some((&mount.target, &tree.layer.path)),
+            BoundKind::Tree(tree) => Some((&mount.target, &tree.layer.pinned.path)),
             _ => None,
         })
     };
@@ -247,11 +282,10 @@ fn in_place(bound: &jail::Bound, files: &Path) -> Result<Made, StageError> {
     let mut made = Made { offers: Vec::new(), expected: Vec::new(), stage: None };
     // gVisor connects to no socket of the host, and takes no cover over one.
     let covers_sockets = !bound.plan.oci_runtime.as_deref().is_some_and(belljar_spec::is_gvisor);
-    let empty = files.join("empty");
-    fs::create_dir_all(&empty).map_err(|error| StageError::Make(empty.clone(), error))?;
+    let covers = Covers::make(files)?;
     for (number, mount) in bound.mounts.iter().enumerate() {
         match &mount.kind {
-            BoundKind::Tree(tree) => made.name_tree(mount, tree, (&empty, covers_sockets))?,
+            BoundKind::Tree(tree) => made.name_tree(mount, tree, (&covers, covers_sockets))?,
             BoundKind::File { content } => {
                 let path = files.join(number.to_string());
                 fs::write(&path, content).map_err(|error| StageError::Make(path.clone(), error))?;
@@ -261,6 +295,24 @@ fn in_place(bound: &jail::Bound, files: &Path) -> Result<Made, StageError> {
         }
     }
     Ok(made)
+}
+
+/// What other things are covered with: an engine binds by path.
+struct Covers {
+    /// A directory.
+    empty: PathBuf,
+    /// A file that nobody can open.
+    closed: PathBuf,
+}
+
+impl Covers {
+    fn make(files: &Path) -> Result<Self, StageError> {
+        let (empty, closed) = (files.join("empty"), files.join("closed"));
+        fs::create_dir_all(&empty).map_err(|error| StageError::Make(empty.clone(), error))?;
+        let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o000).open(&closed);
+        made.map_err(|error| StageError::Make(closed.clone(), error))?;
+        Ok(Self { empty, closed })
+    }
 }
 
 impl Made {
@@ -276,33 +328,47 @@ impl Made {
         Ok(())
     }
 
-    /// `empty`: a directory to cover others with.
     fn name_tree(
         &mut self,
         mount: &BoundMount,
         tree: &BoundTree,
-        (empty, covers_sockets): (&Path, bool),
+        (covers, covers_sockets): (&Covers, bool),
     ) -> Result<(), StageError> {
-        let (source, target) = (&tree.layer.path, &mount.target);
+        let (source, target) = (&tree.layer.pinned.path, &mount.target);
         self.name(source, target, tree.access)?;
         // A read-only bind of an older engine leaves what is mounted below writable: each on its own.
         for (relative, layer) in &tree.submounts {
-            self.name(&layer.path, &target.join(relative), tree.access)?;
+            self.name(&layer.pinned.path, &target.join(relative), tree.access)?;
         }
-        for relative in mount_points_for(&tree.shielded) {
-            let shielded = tree.shielded.contains(&relative);
-            let access = if shielded { Access::ReadOnly } else { Access::Writable };
+        for (relative, access) in mount_points_for(tree) {
+            let there = look(&source.join(&relative))?;
+            if rustix::fs::FileType::from_raw_mode(there.st_mode).is_symlink() {
+                return Err(StageError::Link(source.join(&relative), relative));
+            }
             self.name(&source.join(&relative), &target.join(&relative), access)?;
         }
         for socket in tree.sockets.iter().filter(|_| covers_sockets) {
             self.name(Path::new("/dev/null"), &target.join(socket), Access::Writable)?;
         }
-        for name in &tree.layer.left_out {
-            let Ok(there) = look(&source.join(name)) else { continue };
-            let is_directory = rustix::fs::FileType::from_raw_mode(there.st_mode).is_dir();
-            let cover = if is_directory { empty.to_owned() } else { PathBuf::from("/dev/null") };
-            self.name(&cover, &target.join(name), Access::ReadOnly)?;
+        for name in tree.layer.left_out.iter().filter(|name| !tree.hidden.contains(name)) {
+            self.cover(covers, Path::new("/dev/null"), &source.join(name), &target.join(name))?;
+        }
+        for name in &tree.hidden {
+            self.cover(covers, &covers.closed, &source.join(name), &target.join(name))?;
         }
         Ok(())
+    }
+
+    fn cover(
+        &mut self,
+        covers: &Covers,
+        file: &Path,
+        source: &Path,
+        target: &Path,
+    ) -> Result<(), StageError> {
+        let Ok(there) = look(source) else { return Ok(()) };
+        let is_directory = rustix::fs::FileType::from_raw_mode(there.st_mode).is_dir();
+        let cover = if is_directory { &covers.empty } else { file };
+        self.name(cover, target, Access::ReadOnly)
     }
 }

@@ -36,6 +36,9 @@ pub enum EventKind {
     /// A port inside that the host can reach.
     #[serde(rename = "port.published")]
     PortPublished,
+    /// What the run changed in its trees, and which of it executes on the host later.
+    #[serde(rename = "workspace.changed")]
+    WorkspaceChanged,
     #[serde(rename = "limit.hit")]
     LimitHit,
     /// Values that look secret stood in the output and were covered.

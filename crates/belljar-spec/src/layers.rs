@@ -2,8 +2,8 @@
 //! `BELLJAR_*` variables, flags.
 //!
 //! A higher layer's value replaces a lower one's. Lists replace as well, but for those to which every
-//! layer adds: mounts, tmpfs, tools, hide, env, pass_env, env_file, labels, allow_source, secrets,
-//! routes, services, `policy.require` and `policy.waive`. So no layer drops another's requirement.
+//! layer adds: mounts, tmpfs, tools, hide, env, pass_env, env_file, labels, allow_source,
+//! allow_control, secrets, routes, services, `policy.require` and `policy.waive`. So no layer drops another's requirement.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -17,6 +17,8 @@ mod expect;
 pub mod host;
 pub mod host_rule;
 mod id;
+pub mod later;
+mod layered;
 pub mod layers;
 pub mod manifest;
 pub mod mount_arg;
@@ -47,6 +49,9 @@ pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMou
 pub use host::{Host, NotAHost};
 pub use host_rule::HostRule;
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
+pub use layered::{
+    Attributes, Backing, LaterChange, LaterFile, LayeredTree, Moment, WorkspaceReport,
+};
 pub use layers::{Layer, Origin, Settings};
 pub use manifest::{Manifest, ManifestError, Pull};
 pub use outcome::{

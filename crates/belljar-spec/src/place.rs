@@ -14,6 +14,10 @@ pub struct Place {
     pub owner: String,
     /// `home/` in the run's directory.
     pub home: PathBuf,
+    /// `upper/` in the run's directory: what the run changes in layered trees. Made when the first is bound.
+    pub upper: PathBuf,
+    /// Where is written down what holds the place of missing files in writable trees. Made when it is needed.
+    pub placeholders: PathBuf,
     /// Belljar's own directories.
     pub own: Vec<PathBuf>,
     /// The running executable: it and its directory are visible in a workspace at most read-only.

@@ -56,6 +56,8 @@ pub enum Source {
 pub enum Access {
     ReadOnly,
     Writable,
+    /// Writable inside, unchanged outside: the changes are kept in the run's `upper/`.
+    Layered,
 }
 
 /// What a missing source means.
@@ -217,6 +219,12 @@ pub struct Plan {
     pub allow_source: Vec<OsText>,
     /// Files of the host that stay read-only where a writable tree holds them.
     pub shielded: Vec<OsText>,
+    /// Paths of the host that are not there inside, whichever mount holds them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub hidden: Vec<OsText>,
+    /// Files that execute on the host later and may be written to all the same, in a writable tree.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub allow_control: Vec<OsText>,
     pub limits: Limits,
     pub cgroup: CgroupUse,
     pub rlimits: Vec<Rlimit>,

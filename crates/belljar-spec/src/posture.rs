@@ -49,6 +49,19 @@ impl Enforcement {
         self
     }
 
+    /// The same answer, with something more to know about it.
+    pub fn and(mut self, more: &str) -> Self {
+        match &mut self {
+            Self::Enforced { how: text }
+            | Self::Weaker { why: text, .. }
+            | Self::Absent { why: text, .. } => {
+                text.push_str("; ");
+                text.push_str(more);
+            }
+        }
+        self
+    }
+
     pub fn is_enforced(&self) -> bool {
         matches!(self, Self::Enforced { .. })
     }

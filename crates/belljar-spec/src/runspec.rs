@@ -268,6 +268,9 @@ pub struct RunSpec {
     pub hide: Vec<OsText>,
     /// Sensitive sources that the operator named, and so allowed.
     pub allow_source: Vec<OsText>,
+    /// Control files of an `rw` workspace that the run may write to.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub allow_control: Vec<OsText>,
     /// The manifest this came from, when it lies in the workspace: read-only inside.
     pub manifest: Option<OsText>,
     pub env: BTreeMap<String, OsText>,

@@ -106,6 +106,10 @@ impl Finder<'_> {
             let what = format!("lets {} be mounted although it is sensitive", path.0);
             self.add(format!("sandbox.allow_source[{index}]"), what);
         }
+        for (index, name) in sandbox.allow_control.iter().flat_map(|names| &names.0).enumerate() {
+            let what = format!("lets the run change {}, which executes on the host later", name.0);
+            self.add(format!("sandbox.allow_control[{index}]"), what);
+        }
     }
 
     fn environment(&mut self) {

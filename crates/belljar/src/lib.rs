@@ -7,7 +7,9 @@
 
 mod sandbox;
 
-pub use belljar_lab::{config, doctor, home, image, ledger, network, record, reuse, run, store};
+pub use belljar_lab::{
+    config, doctor, home, image, ledger, network, record, reuse, run, store, workspace,
+};
 pub use belljar_prove as prove;
 pub use belljar_spec as spec;
 pub use sandbox::{

@@ -77,6 +77,8 @@ pub(super) fn bind(
         expectation: expectation(plan, engine, &staged),
         posture: staged.posture.clone(),
         writable_trees: staged.writable_trees.clone(),
+        layered: staged.layered.clone(),
+        warnings: staged.warnings.clone(),
         inner: BoundInner::Engine(Box::new(BoundContainer {
             api: Arc::clone(api),
             engine: engine.clone(),
@@ -153,6 +155,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
             _ => {}
         }
     }
+    writable.extend(staged.must_write.iter().cloned());
     // gVisor has inodes of its own and shows no mount within a mount; root's stage is what holds there.
     let is_offered =
         |mount: &&ExpectedMount| staged.offers.iter().any(|o| o.target == mount.target.as_path());

@@ -13,7 +13,7 @@ use super::posture::posture;
 use crate::backend::{Capabilities, EngineFacts, ImageFacts, PlanError};
 use crate::egress;
 use crate::planning::{
-    DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
+    self, DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
     command, given, owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs,
     tools,
 };
@@ -84,6 +84,8 @@ pub(super) fn plan(
         identity: Identity { inside: spec.user, host: host_uid(capabilities, engine) },
         mounts: mounts(spec, engine, image),
         allow_source: spec.allow_source.clone(),
+        hidden: planning::hidden(spec),
+        allow_control: planning::allow_control(spec),
         shielded: spec.manifest.iter().cloned().collect(),
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,

@@ -4,6 +4,7 @@ use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
 
 use crate::backend::{Capabilities, EngineFacts, Weakness};
 use crate::egress;
+use crate::planning::has_overlay;
 
 pub(super) fn is_gvisor(runtime: Option<&str>) -> bool {
     runtime.is_some_and(belljar_spec::is_gvisor)
@@ -48,7 +49,15 @@ pub(super) fn posture(
             Enforcement::enforced("the command's allow-list by seccomp, inside gVisor"),
         );
     }
-    posture.set(Clause::FsMounts, mounts(capabilities, engine, gvisor));
+    let how = mounts(capabilities, engine, gvisor);
+    posture.set(
+        Clause::FsMounts,
+        if has_overlay(spec) && !capabilities.may_choose_uids {
+            how.and("an overlay tree is copied at the start, which takes time and room")
+        } else {
+            how
+        },
+    );
     posture.set(Clause::FsReadonly, read_only(capabilities));
     posture.set(
         Clause::FsSockets,
@@ -147,7 +156,7 @@ fn sockets(spec: &RunSpec, capabilities: &Capabilities) -> Enforcement {
         return Enforcement::weaker(
             "in a writable tree, sockets that the kernel lists by path at the start are covered; others answer",
         )
-        .with_fix("mount it ro");
+        .with_fix("mount it overlay or ro");
     }
     if trees.is_empty() && spec.tools.is_empty() {
         return Enforcement::enforced("no tree of the host's people is mounted");
@@ -157,8 +166,11 @@ fn sockets(spec: &RunSpec, capabilities: &Capabilities) -> Enforcement {
             "user trees go through overlayfs, where a host's socket does not answer",
         );
     }
+    if trees.iter().all(|mode| *mode == MountMode::Overlay) && spec.tools.is_empty() {
+        return Enforcement::enforced("an overlay tree is a copy without the sockets in it");
+    }
     Enforcement::weaker("the engine binds the tree as it is, and a socket in it answers")
-        .with_fix("run belljar as root, or use the jail")
+        .with_fix("mount it overlay, run belljar as root, or use the jail")
 }
 
 fn id_unique(capabilities: &Capabilities) -> Enforcement {

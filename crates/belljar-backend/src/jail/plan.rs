@@ -9,9 +9,9 @@ use super::{posture, rootfs};
 use crate::backend::{Capabilities, PlanError};
 use crate::egress;
 use crate::planning::{
-    DEVICES, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE, command,
-    given, owned, refuse_runtime, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home,
-    tmpfs, tools,
+    self, DEVICES, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
+    command, given, owned, refuse_runtime, refuse_what_is_not_there, rlimit, rlimits_of_all,
+    run_home, tmpfs, tools,
 };
 
 pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
@@ -62,6 +62,8 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         },
         mounts,
         allow_source: spec.allow_source.clone(),
+        hidden: planning::hidden(spec),
+        allow_control: planning::allow_control(spec),
         shielded: spec.manifest.iter().cloned().collect(),
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,

@@ -4,6 +4,7 @@ use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
 
 use crate::backend::{Capabilities, Weakness};
 use crate::egress;
+use crate::planning::has_overlay;
 
 pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
     let mut posture = Posture::nothing_held("the jail gave no answer");
@@ -41,6 +42,13 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
     posture.set(Clause::NetSealed, egress::sealed(spec, how));
     posture.set(Clause::IdUnique, id_unique(capabilities));
     posture.set(Clause::FsSockets, sockets(spec));
+    if has_overlay(spec) && !capabilities.may_choose_uids {
+        let mounts = posture.get(Clause::FsMounts).clone();
+        posture.set(
+            Clause::FsMounts,
+            mounts.and("in an overlay tree an ordinary user cannot rename a directory that was there before (EXDEV), so programs copy it"),
+        );
+    }
     for (clause, held) in &capabilities.limits {
         posture.set(*clause, limit(*clause, held, spec));
     }
@@ -67,7 +75,7 @@ fn sockets(spec: &RunSpec) -> Enforcement {
         return Enforcement::weaker(
             "in a writable tree, sockets that the kernel lists by path at the start are covered; others answer",
         )
-        .with_fix("mount it ro");
+        .with_fix("mount it overlay or ro");
     }
     Enforcement::enforced("user trees go through overlayfs, where a host's socket does not answer")
 }

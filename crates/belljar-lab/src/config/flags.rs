@@ -33,6 +33,7 @@ pub struct Flags {
     pub workdir: Option<OsString>,
     pub hide: Vec<OsString>,
     pub allow_sources: Vec<OsString>,
+    pub allow_control: Vec<OsString>,
     pub user: Option<String>,
     /// `none` is the only network there is.
     pub network: Option<String>,
@@ -81,6 +82,7 @@ impl Default for Flags {
             workdir: None,
             hide: Vec::new(),
             allow_sources: Vec::new(),
+            allow_control: Vec::new(),
             user: None,
             network: None,
             allow_hosts: Vec::new(),
@@ -225,6 +227,13 @@ impl Flags {
             let mut values = Manifest::default();
             values.sandbox.hide = Some(Added(vec![name]));
             layers.push("--hide", values);
+        }
+        for name in &self.allow_control {
+            let name = HiddenName::parse(&text("--allow-control", name)?);
+            let name = name.map_err(|why| wrong("--allow-control", why))?;
+            let mut values = Manifest::default();
+            values.sandbox.allow_control = Some(Added(vec![name]));
+            layers.push("--allow-control", values);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use belljar_linux::placeholder::holds_a_place;
 use belljar_spec::manifest::FILE_NAME;
 use belljar_spec::{Manifest, OsText, Widening, widenings};
 
@@ -50,7 +51,12 @@ pub(super) fn find(
         ManifestSource::Nearest => {
             for directory in upwards(&invocation.cwd, user_home) {
                 // A link could lead to a file that somebody trusts, from a tree that a run wrote.
-                let found = ReadManifest::read(directory.join(FILE_NAME), Links::Refuse)?;
+                let path = directory.join(FILE_NAME);
+                let found = match ReadManifest::read(path.clone(), Links::Refuse) {
+                    // Another run works here, and cannot make one.
+                    Err(ConfigError::Read(_)) if holds_a_place(&path) => None,
+                    found => found?,
+                };
                 if found.is_some() {
                     return Ok(found);
                 }

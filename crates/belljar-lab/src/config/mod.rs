@@ -2,6 +2,7 @@
 //!
 //! Every file here may be hostile: it is read up to a bound, and only if it is a plain file.
 
+mod dotenv;
 pub(crate) mod files;
 mod find;
 mod flags;
@@ -167,6 +168,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     for name in flags.passed_but_missing(&invocation.env) {
         warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
     }
+    warnings.extend(dotenv::warning(&spec));
     Ok(Loaded { retention: spec.retention, spec, settings, manifest, warnings })
 }
 

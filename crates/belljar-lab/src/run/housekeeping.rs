@@ -58,4 +58,6 @@ fn is_needed(home: &Home, own: &RunId) -> bool {
     let is_other = |name: &str| !name.starts_with(own.as_str());
     names(home.live()).any(|entry| entry.file_name().to_str().is_none_or(is_other))
         || names(home.trash()).next().is_some()
+        || names(home.placeholders()).any(|entry| entry.file_name().to_str().is_none_or(is_other))
+        || names(home.applying()).nth(1).is_some() // the lock alone is nothing to do
 }

@@ -1,11 +1,15 @@
 //! The launch order.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use belljar_backend::Bound;
+use belljar_linux::placeholder;
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
-use belljar_spec::{BackendName, Place, Plan, RunId, RunState};
+use belljar_spec::{
+    Access, BackendName, Backing, Moment, MountKind, Place, Plan, RunId, RunState, Source,
+};
 
 use super::choose::Prepared;
 use super::crossing;
@@ -17,7 +21,8 @@ use super::{LaunchError, Observer, Outcome, Streams, writable};
 use crate::block_on;
 use crate::home::Home;
 use crate::record::HomeKey;
-use crate::supervise::{Caller, Crossing, DiskLimit, Orders, Supervised, open, supervise};
+use crate::supervise::{Caller, Crossing, DiskLimit, Layers, Orders, Supervised, open, supervise};
+use crate::workspace::{self, AtEnd, WrittenTree};
 
 /// Runs it here: this process is its supervisor. An error means that nothing of the command was started,
 /// but for [`LaunchError::EndNotRecorded`].
@@ -160,7 +165,10 @@ fn bind(
     }
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
-    let disk = disk_limit(&prepared.plan, place, &bound.writable_trees);
+    if !bound.layered.is_empty() {
+        workspace::write_layers(&place.directory, &bound.layered).map_err(read_failed)?;
+    }
+    let disk = disk_limit(&prepared.plan, place, &bound);
     Ok(Pinned { bound, disk, crossing })
 }
 
@@ -198,6 +206,7 @@ fn run_recorded(
     observer: &mut dyn Observer,
 ) -> Result<Ended, Failed> {
     let posture = bound.posture.clone();
+    bound.warnings.iter().for_each(|warning| observer.warned(warning));
     let open = |error| Failed { error, record: RecordState::Open };
     let masks = crossing::masks(&secrets_of(&prepared.spec), secrets);
     let mut begun = RunLog::begin(home, place, (prepared, &posture), masks).map_err(open)?;
@@ -205,6 +214,11 @@ fn run_recorded(
         run: place.id,
         keep: prepared.keep,
         disk,
+        layers: Layers {
+            run: place.id,
+            directory: place.directory.clone(),
+            trees: bound.layered.clone(),
+        },
         socket: home.socket_path(&place.id),
         live: place
             .sign
@@ -249,6 +263,8 @@ fn attempt(
 ) -> Result<(Supervised, Outcome), LaunchError> {
     let (run, plan) = (orders.run, &prepared.plan);
     let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
+    let (layered, written) = (bound.layered.clone(), written_trees(plan, &bound.writable_trees));
+    let since = file_clock(); // the last moment at which nothing of the run can have written
     orders.live.say(RunState::Starting);
     let mut started = block_on(prepared.backend.start(bound))?;
     let mut housekeeping = None;
@@ -299,6 +315,20 @@ fn attempt(
     started.usage(&mut usage);
     let (reason, exit) = supervised.judged(started.oom_kills());
     let leak = started.destroy().err().map(|leak| leak.to_string());
+    // Nobody changes anything any more.
+    let leak = leak.or_else(|| {
+        let released = placeholder::release(&home.placeholders(), run.as_str());
+        released.err().map(|error| belljar_linux::chain(&error))
+    });
+    let workspace = workspace::report_at_end(&AtEnd {
+        run: &run,
+        directory: &home.run_dir(&run),
+        layered: &layered,
+        written: &written,
+        since,
+        lasted: Duration::from_millis(usage.wall_ms),
+        placeholders: &home.placeholders(),
+    });
     let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
     let detail =
         supervised.detail().or_else(|| (reason == belljar_spec::StopReason::Lost).then(went_away));
@@ -317,14 +347,42 @@ fn attempt(
         detail,
         unanchored: false,
         leak,
+        workspace,
     };
     Ok((supervised, outcome))
 }
 
 /// A command without a boundary is not watched: what it writes cannot be told from what others write.
-fn disk_limit(plan: &Plan, place: &RunPlace, trees: &[PathBuf]) -> Option<DiskLimit> {
+fn disk_limit(plan: &Plan, place: &RunPlace, bound: &Bound) -> Option<DiskLimit> {
     let bytes = plan.limits.disk.filter(|_| plan.backend != BackendName::Host)?;
-    Some(DiskLimit { bytes, home: place.home(), trees: trees.to_vec() })
+    let (mut own, mut copies) = (vec![place.home()], Vec::new());
+    for note in &bound.layered {
+        let upper = workspace::upper_of(&place.directory, note);
+        match note.backing {
+            Backing::Overlay { .. } => own.push(upper),
+            Backing::Copy { copied } => copies.push((upper, copied)),
+        }
+    }
+    Some(DiskLimit { bytes, own, trees: bound.writable_trees.clone(), copies })
+}
+
+/// The trees that the run can write, each with its place inside.
+fn written_trees(plan: &Plan, trees: &[PathBuf]) -> Vec<WrittenTree> {
+    let given = plan.mounts.iter().filter_map(|mount| match &mount.what {
+        MountKind::Bind { source: Source::Path { path }, access: Access::Writable, .. } => {
+            let path = std::fs::canonicalize(path.as_path()).ok()?;
+            let target = mount.target.clone();
+            trees.contains(&path).then_some(WrittenTree { path, target })
+        }
+        _ => None,
+    });
+    given.collect()
+}
+
+/// The time as files carry it: behind the finer clocks by up to a tick.
+fn file_clock() -> Moment {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Moment { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
 }
 
 /// Nothing was let go: what was made for it is taken away, and both failures are told.
@@ -364,6 +422,8 @@ fn where_it_lives(
         bin: home.bin(),
         owner,
         home: place.home(),
+        upper: place.directory.join("upper"),
+        placeholders: home.placeholders(),
         own: own_directories(home, user_home.as_deref()),
         executable,
         run_writable,

@@ -63,8 +63,14 @@ impl<'a> RunLog<'a> {
                 Some(leak) => self.recorder.event(EventKind::SandboxLeak, &json!({ "what": leak })),
             };
             gone?;
+            if let Some(report) = &outcome.workspace {
+                // Where the disk is full, `run.stop` says that something is missing.
+                let _ = self.recorder.event(EventKind::WorkspaceChanged, report);
+            }
         }
-        self.recorder.stop(&outcome.report())?;
+        let mut report = outcome.report();
+        report.workspace = report.workspace.map(|workspace| workspace.brief());
+        self.recorder.stop(&report)?;
         self.record.attestation = outcome.attestation.clone();
         let mut outcome = outcome.clone();
         outcome.failure =

@@ -20,7 +20,7 @@ use belljar_spec::egress::Published;
 use belljar_spec::wire::control::{LaunchRefusal, StopReport};
 use belljar_spec::{
     Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText,
-    Plan, Posture, RunId, StopReason, Unmet, Usage,
+    Plan, Posture, RunId, StopReason, Unmet, Usage, WorkspaceReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,9 @@ pub trait Observer {
 
     /// Ports of the host that lead inside, if there are any; told before [`Observer::started`].
     fn published(&mut self, _ports: &[Published]) {}
+
+    /// Something that the operator should know before it is too late; told before [`Observer::started`].
+    fn warned(&mut self, _warning: &str) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
     fn not_taken(&mut self, _step: &NotTaken) {}
@@ -105,6 +108,9 @@ pub struct Outcome {
     /// Something of the run that could not be taken away.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub leak: Option<String>,
+    /// What it changed, where it could change anything of the host's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub workspace: Option<WorkspaceReport>,
 }
 
 impl Outcome {
@@ -117,6 +123,7 @@ impl Outcome {
             detail: self.detail.clone(),
             usage: self.usage,
             leak: self.leak.clone(),
+            workspace: self.workspace.clone(),
         }
     }
 
@@ -142,6 +149,7 @@ impl Outcome {
             detail: Some(belljar_linux::chain(error)),
             usage: Usage::default(),
             leak: None,
+            workspace: None,
         };
         Self::told(report, backend, posture)
     }
@@ -163,6 +171,7 @@ impl Outcome {
             detail: report.detail,
             unanchored: false,
             leak: report.leak,
+            workspace: report.workspace,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use belljar_backend::{DestroyError, SandboxId, by_name};
+use belljar_linux::placeholder::{self, PlaceholderError};
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{
     BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
@@ -24,6 +25,7 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::record::{Anchor, EVENTS, EventLog, Head, HomeKey, KeyError, LogError, Recovered};
 use crate::store::trash::{self, TrashError};
 use crate::tree::{self, TreeError};
+use crate::workspace::{self, Recovery};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
@@ -57,6 +59,8 @@ pub enum ReconcileError {
     Tree(#[from] TreeError),
     #[error(transparent)]
     Trash(#[from] TrashError),
+    #[error(transparent)]
+    Placeholder(#[from] PlaceholderError),
 }
 
 /// What was done.
@@ -70,6 +74,9 @@ pub struct Reconciled {
     pub discarded: Vec<RunId>,
     /// Their logs were not written with this home's key, or were changed; they were left as they are.
     pub unreadable: Vec<RunId>,
+    /// Taking over their changes was cut short; the trees are as they were before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undone: Vec<RunId>,
     /// What could not be finished now.
     pub left: Vec<String>,
 }
@@ -83,6 +90,14 @@ impl Reconciled {
 /// Idempotent; never touches a live run; cheap when there is nothing to do.
 pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     let mut done = Reconciled::default();
+    // First: what a run changed is told by the trees, which must not be half one thing and half another.
+    for recovered in workspace::recover_all(home) {
+        match recovered {
+            Ok((run, Recovery::Undone)) => done.undone.push(run),
+            Ok((_, Recovery::Nothing | Recovery::Finished)) => {}
+            Err(error) => done.left.push(belljar_linux::chain(&error)),
+        }
+    }
     for (id, path) in entries(home)? {
         let taken = match take_over(&path) {
             Ok(None) => continue,
@@ -106,8 +121,23 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
         remove(&home.socket_path(&id))?;
         remove(&path)?;
     }
+    release_the_dead(home, &mut done)?;
     trash::empty(home)?;
     Ok(done)
+}
+
+/// What a run could not take away from its trees when it ended. A run has its sign of life before it has anything
+/// written down.
+fn release_the_dead(home: &Home, done: &mut Reconciled) -> Result<(), ReconcileError> {
+    let list = home.placeholders();
+    let runs = placeholder::runs(&list)
+        .map_err(|error| ReconcileError::Read { path: list.clone(), error })?;
+    for run in runs.iter().filter(|run| !home.live().join(run).exists()) {
+        if let Err(error) = placeholder::release(&list, run) {
+            done.left.push(belljar_linux::chain(&error));
+        }
+    }
+    Ok(())
 }
 
 fn entries(home: &Home) -> Result<Vec<(RunId, PathBuf)>, ReconcileError> {
@@ -165,6 +195,7 @@ enum Finished {
 fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
     let directory = home.run_dir(id);
     destroy(&directory, id)?;
+    placeholder::release(&home.placeholders(), id.as_str())?;
     // Empty: the supervisor died before it had written anything.
     let log = match std::fs::symlink_metadata(directory.join(EVENTS)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -190,10 +221,15 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
         // Of another version; there is never a second one.
         Some(Err(_)) => (lost(id, &recovered), Finished::WasOver),
         None => {
-            let report = lost(id, &recovered);
-            log.append(EventKind::RunStop, &report).and_then(|()| log.sync()).or_else(|error| {
+            let mut report = lost(id, &recovered);
+            // What cannot be read can be reviewed by nobody, and `diff` says why.
+            let layered = workspace::read_layers(&directory).unwrap_or_default();
+            report.workspace = workspace::report_of_layers(&directory, id, &layered);
+            let mut last = report.clone();
+            last.workspace = last.workspace.map(|workspace| workspace.brief());
+            log.append(EventKind::RunStop, &last).and_then(|()| log.sync()).or_else(|error| {
                 if error.is_no_space() {
-                    log.append_last(EventKind::RunStop, &report)
+                    log.append_last(EventKind::RunStop, &last)
                 } else {
                     Err(error)
                 }
@@ -234,6 +270,7 @@ fn lost(id: &RunId, recovered: &Recovered) -> StopReport {
         detail: Some(detail),
         usage: Usage::default(),
         leak: None,
+        workspace: None,
     }
 }
 

@@ -23,7 +23,7 @@ pub use find::{FindError, find};
 pub use info::RunInfo;
 pub use life::Life;
 pub use prune::{Mode, Pruned, Removal, Rules, prune};
-pub use remove::{RemoveError, remove};
+pub use remove::{RemoveError, Undecided, remove};
 pub use retain::{Retained, retain};
 pub(crate) use summary::Summary;
 

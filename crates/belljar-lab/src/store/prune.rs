@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use super::{Life, ListError, RemoveError, RunInfo, Which, list, remove};
+use super::{Life, ListError, RemoveError, RunInfo, Undecided, Which, list, remove};
 use crate::home::Home;
 use crate::ledger::Ledger;
+use crate::workspace::is_unreviewed;
 
 /// Which stopped runs go: those that both rules are against. A rule that is not given is against
 /// every run.
@@ -36,6 +37,8 @@ pub struct Pruned {
 pub enum Removal {
     WouldBeDone,
     Done,
+    /// It has changes that were neither applied nor discarded, and stays.
+    Unreviewed,
     Failed(RemoveError),
 }
 
@@ -47,9 +50,11 @@ pub fn prune(home: &Home, rules: Rules, mode: Mode) -> Result<Vec<Pruned>, ListE
     let mut ledger = Ledger::open(home)?;
     let pruned = old.into_iter().map(|run| {
         let removal = match mode {
+            Mode::DryRun if is_unreviewed(home, &run.id) => Removal::Unreviewed,
             Mode::DryRun => Removal::WouldBeDone,
-            Mode::Do => match remove::whole(home, &mut ledger, &run.id) {
+            Mode::Do => match remove::whole(home, &mut ledger, &run.id, Undecided::Stays) {
                 Ok(()) => Removal::Done,
+                Err(RemoveError::Unreviewed { .. }) => Removal::Unreviewed,
                 Err(error) => Removal::Failed(error),
             },
         };

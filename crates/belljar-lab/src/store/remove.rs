@@ -7,6 +7,7 @@ use super::{Life, RunInfo, life};
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
 use crate::tree;
+use crate::workspace::{self, RecoverError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
@@ -17,8 +18,26 @@ pub enum RemoveError {
          finish it first with: belljar reconcile"
     )]
     Unfinished { id: RunId },
+    #[error(
+        "run {id} has changes that were neither applied nor discarded; look at them with: belljar diff {id}; to \
+         remove it with its changes: belljar rm -f {id}"
+    )]
+    Unreviewed { id: RunId },
+    #[error("run {id} cannot be removed yet")]
+    Recover {
+        id: RunId,
+        #[source]
+        error: RecoverError,
+    },
     #[error(transparent)]
     Trash(#[from] TrashError),
+}
+
+/// What becomes of a run whose changes nobody has decided about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    Stays,
+    GoesToo,
 }
 
 impl From<LedgerError> for RemoveError {
@@ -28,13 +47,21 @@ impl From<LedgerError> for RemoveError {
 }
 
 /// Removes a run that is over: its directory and its row. What was cut short, [`trash::empty`] finishes.
-pub fn remove(home: &Home, run: &RunInfo) -> Result<(), RemoveError> {
+pub fn remove(home: &Home, run: &RunInfo, undecided: Undecided) -> Result<(), RemoveError> {
     let mut ledger = Ledger::open(home)?;
-    whole(home, &mut ledger, &run.id)
+    whole(home, &mut ledger, &run.id, undecided)
 }
 
-pub(super) fn whole(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<(), RemoveError> {
+pub(super) fn whole(
+    home: &Home,
+    ledger: &mut Ledger,
+    id: &RunId,
+    undecided: Undecided,
+) -> Result<(), RemoveError> {
     refuse_unless_over(home, id)?;
+    // What an apply that was cut short has left in a real tree would stay there for good.
+    workspace::settle(home, id).map_err(|error| RemoveError::Recover { id: *id, error })?;
+    refuse_unless_decided(home, id, undecided)?;
     let moved = trash::take_run(home, id)?;
     // After the move: a row without a directory does no harm, a directory without a row comes back.
     ledger.remove(&[*id])?;
@@ -47,6 +74,8 @@ pub(super) fn whole(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<(), 
 /// Removes what a stopped run left behind, and keeps its record.
 pub(super) fn sandbox(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<(), RemoveError> {
     refuse_unless_over(home, id)?;
+    workspace::settle(home, id).map_err(|error| RemoveError::Recover { id: *id, error })?;
+    refuse_unless_decided(home, id, Undecided::Stays)?;
     let mut moved = Vec::new();
     for part in trash::PARTS {
         moved.extend(trash::take_part(home, id, part)?);
@@ -56,6 +85,15 @@ pub(super) fn sandbox(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<()
         tree::remove(&path).map_err(TrashError::from)?;
     }
     Ok(())
+}
+
+fn refuse_unless_decided(home: &Home, id: &RunId, undecided: Undecided) -> Result<(), RemoveError> {
+    match undecided {
+        Undecided::Stays if workspace::is_unreviewed(home, id) => {
+            Err(RemoveError::Unreviewed { id: *id })
+        }
+        Undecided::Stays | Undecided::GoesToo => Ok(()),
+    }
 }
 
 /// The sign of life is made before anything else of a run, never again under the same id, and goes

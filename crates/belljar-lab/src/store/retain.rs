@@ -2,7 +2,7 @@
 
 use belljar_spec::{Retention, RunId};
 
-use super::{RemoveError, remove};
+use super::{RemoveError, Undecided, remove};
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -12,6 +12,8 @@ pub struct Retained {
     /// Runs that only have their record now.
     pub sandboxes: Vec<RunId>,
     pub runs: Vec<RunId>,
+    /// They have changes that were neither applied nor discarded, and stay.
+    pub unreviewed: Vec<RunId>,
     /// What could not be removed, and is tried again after the next run.
     pub failed: Vec<RemoveError>,
 }
@@ -26,14 +28,17 @@ pub fn retain(
     let mut ledger = Ledger::open(home)?;
     let mut retained = Retained::default();
     for id in ledger.stopped_beyond(name, retention.runs)? {
-        match remove::whole(home, &mut ledger, &id) {
+        match remove::whole(home, &mut ledger, &id, Undecided::Stays) {
             Ok(()) => retained.runs.push(id),
+            Err(RemoveError::Unreviewed { .. }) => retained.unreviewed.push(id),
             Err(error) => retained.failed.push(error),
         }
     }
     for id in ledger.kept_beyond(name, retention.sandboxes)? {
         match remove::sandbox(home, &mut ledger, &id) {
             Ok(()) => retained.sandboxes.push(id),
+            Err(RemoveError::Unreviewed { .. }) if retained.unreviewed.contains(&id) => {}
+            Err(RemoveError::Unreviewed { .. }) => retained.unreviewed.push(id),
             Err(error) => retained.failed.push(error),
         }
     }

@@ -16,7 +16,7 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::tree::{self, TreeError};
 
 /// What goes when a sandbox is no longer kept; the record stays.
-pub(super) const PARTS: &[&str] = &["home", "upper", "checkpoints"];
+pub(super) const PARTS: &[&str] = &["home", "upper", "base", "checkpoints"];
 
 /// Leftovers of removals that were cut short; more than these are a sign of something else.
 const MOST_OF_ONE_NAME: u32 = 1000;
@@ -77,7 +77,10 @@ fn tell_ledger(
         None => ledger.insert(Ledger::open(home)?),
     };
     if rest.starts_with('-') {
-        ledger.set_sandbox_gone(&id)?;
+        // Changes that were discarded leave the rest of the sandbox where it is.
+        if std::fs::symlink_metadata(home.run_dir(&id).join("home")).is_err() {
+            ledger.set_sandbox_gone(&id)?;
+        }
     } else if std::fs::symlink_metadata(home.run_dir(&id)).is_err() {
         ledger.remove(&[id])?;
     }
@@ -90,7 +93,7 @@ pub(super) fn take_run(home: &Home, id: &RunId) -> Result<Option<PathBuf>, Trash
 }
 
 /// Moves a part of a run here, if it has it.
-pub(super) fn take_part(
+pub(crate) fn take_part(
     home: &Home,
     id: &RunId,
     part: &str,

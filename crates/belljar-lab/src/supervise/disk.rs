@@ -1,8 +1,8 @@
 //! Watches how much a run has written to disk, where no quota does that.
 //!
 //! A thread of its own, started after the command was let go: walking a large tree must not hold up
-//! the loop. What counts is everything in the run's own home, and in its writable trees what changed
-//! since the start.
+//! the loop. What counts is everything in the run's own home and in the layers that hold its changes, and in
+//! its writable trees what changed since the start.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use belljar_spec::Moment;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, statat};
 use rustix::io::Errno;
@@ -35,8 +36,11 @@ const SHARE_OF_TIME: u32 = 10;
 #[derive(Clone, Debug)]
 pub(crate) struct DiskLimit {
     pub(crate) bytes: u64,
-    pub(crate) home: PathBuf,
+    /// Counted whole: everything in them is the run's.
+    pub(crate) own: Vec<PathBuf>,
     pub(crate) trees: Vec<PathBuf>,
+    /// Copies of trees, and when they were finished: what changed later counts.
+    pub(crate) copies: Vec<(PathBuf, Moment)>,
 }
 
 /// Before this nothing is watched: most runs are over by then, and a thread costs as much as a tenth of a
@@ -138,15 +142,25 @@ fn now() -> i64 {
 
 fn written(limit: &DiskLimit, begun: i64, stop: &AtomicBool) -> u64 {
     let mut seen = HashSet::new();
-    let everything = usage(&limit.home, i64::MIN, &mut seen, stop);
-    let changed = limit.trees.iter().map(|tree| usage(tree, begun, &mut seen, stop));
-    changed.fold(everything, u64::saturating_add)
+    let ever = Moment { secs: i64::MIN, nanos: 0 };
+    let begun = Moment { secs: begun, nanos: 0 };
+    let own = limit.own.iter().map(|path| (path, ever));
+    let trees = limit.trees.iter().map(|path| (path, begun));
+    let copies = limit.copies.iter().map(|(path, copied)| (path, *copied));
+    let counted = own.chain(trees).chain(copies);
+    counted
+        .fold(0, |total, (path, since)| total.saturating_add(usage(path, since, &mut seen, stop)))
 }
 
 /// Bytes on disk below a directory, without following a link or counting a file twice. What cannot be
 /// read is not counted: the run itself may be changing it. By descriptor, one for each level, so that
 /// neither a wide nor a deep tree, nor a directory that becomes a link, leads anywhere or costs memory.
-fn usage(directory: &Path, since: i64, seen: &mut HashSet<(u64, u64)>, stop: &AtomicBool) -> u64 {
+fn usage(
+    directory: &Path,
+    since: Moment,
+    seen: &mut HashSet<(u64, u64)>,
+    stop: &AtomicBool,
+) -> u64 {
     let mut total = 0;
     let Some(top) = open(CWD, directory.as_os_str()) else { return 0 };
     let mut levels = vec![top];
@@ -165,16 +179,18 @@ fn usage(directory: &Path, since: i64, seen: &mut HashSet<(u64, u64)>, stop: &At
         let Ok(here) = level.fd() else { continue };
         let Ok(stat) = statat(here, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let nanos = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);
+        let is_later = Moment { secs: stat.st_ctime, nanos } >= since;
         // Past so many files with several names they are counted as often as they are met.
         let is_new = stat.st_nlink < 2
             || is_directory
             || seen.len() >= MOST_REMEMBERED
             || seen.insert((stat.st_dev, stat.st_ino));
-        if stat.st_ctime >= since && is_new {
+        if is_later && is_new {
             total += u64::try_from(stat.st_blocks).unwrap_or(0) * 512 + INODE;
         }
         if is_directory && levels.len() >= DEEPEST {
-            if stat.st_ctime >= since {
+            if is_later {
                 return u64::MAX; // nobody works in such a tree: it is there to hide something
             }
         } else if is_directory {
@@ -201,7 +217,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut deep = dir.path().join("home");
         std::fs::create_dir(&deep).unwrap();
-        let limit = DiskLimit { bytes: 0, home: deep.clone(), trees: Vec::new() };
+        let limit =
+            DiskLimit { bytes: 0, own: vec![deep.clone()], trees: Vec::new(), copies: Vec::new() };
         let stop = AtomicBool::new(false);
         assert!(written(&limit, 0, &stop) < 100 * 1024, "the control");
         for _ in 0..=DEEPEST {
@@ -220,11 +237,35 @@ mod tests {
         std::fs::write(home.join("a"), vec![1; 64 * 1024]).unwrap();
         std::fs::write(tree.join("below/b"), vec![1; 128 * 1024]).unwrap();
         std::fs::hard_link(tree.join("below/b"), tree.join("again")).unwrap();
-        let limit = DiskLimit { bytes: 0, home, trees: vec![tree] };
+        let limit = DiskLimit { bytes: 0, own: vec![home], trees: vec![tree], copies: Vec::new() };
         let stop = AtomicBool::new(false);
         let all = written(&limit, 0, &stop);
         assert!((192 * 1024..300 * 1024).contains(&all), "{all}");
         let later = written(&limit, i64::MAX, &stop);
         assert!((64 * 1024..100 * 1024).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn counts_in_a_copy_what_changed_after_it_was_made() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("copied"), vec![1; 64 * 1024]).unwrap();
+        let copied = |moment| DiskLimit {
+            bytes: 0,
+            own: Vec::new(),
+            trees: Vec::new(),
+            copies: vec![(dir.path().to_owned(), moment)],
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::sleep(Duration::from_millis(20));
+        let made = Moment::from(SystemTime::now());
+        assert_eq!(written(&copied(made), 0, &stop), 0);
+        assert!(
+            written(&copied(Moment { secs: 0, nanos: 0 }), 0, &stop) > 60 * 1024,
+            "the control"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::write(dir.path().join("by_the_run"), vec![1; 128 * 1024]).unwrap();
+        let later = written(&copied(made), 0, &stop);
+        assert!((128 * 1024..160 * 1024).contains(&later), "{later}");
     }
 }

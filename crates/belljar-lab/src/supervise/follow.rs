@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
 
 use super::absence::Absence;
+use super::baseline::Baselines;
 use super::channel::{COMMAND, Channel, lie};
 use super::client::Clients;
 use super::disk::Disk;
@@ -46,6 +47,7 @@ pub(super) struct Run<'a> {
     pub(super) bonded_to: Option<super::client::ClientId>,
     pub(super) state: State,
     pub(super) disk: Disk,
+    pub(super) baselines: Baselines,
     pub(super) sampled: Instant,
     pub(super) buffer: Box<[u8]>,
     pub(super) pace: Pace,
@@ -73,6 +75,7 @@ impl Run<'_> {
             if let Err(error) = self.keep_disk() {
                 self.cannot_go_on(error);
             }
+            self.baselines.look(Instant::now());
             self.take_signals();
             if let Err(error) = self.turn(&ready) {
                 self.cannot_go_on(error.into());
@@ -181,6 +184,7 @@ impl Run<'_> {
         [
             self.state.next_moment(),
             self.disk.first_look(),
+            self.baselines.first_look(),
             recorded,
             quiet,
             self.door.as_ref().and_then(Door::shut_until),

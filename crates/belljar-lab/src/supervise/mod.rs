@@ -6,6 +6,7 @@
 
 mod absence;
 mod arrivals;
+mod baseline;
 mod capture;
 mod channel;
 mod client;
@@ -45,6 +46,8 @@ use serde_json::json;
 
 use crate::record::{RecordError, Recorder};
 use crate::run::{Captured, LaunchError, Streams};
+use baseline::Baselines;
+pub(crate) use baseline::Layers;
 use channel::Channel;
 use client::Clients;
 pub(crate) use client::Connection;
@@ -113,6 +116,7 @@ pub(crate) struct Orders {
     pub(crate) run: RunId,
     pub(crate) keep: Keep,
     pub(crate) disk: Option<DiskLimit>,
+    pub(crate) layers: Layers,
     /// Where others find it once the command was let go.
     pub(crate) socket: PathBuf,
     pub(crate) live: crate::run::LiveSign,
@@ -177,7 +181,7 @@ pub(crate) fn open(
             // Where the launcher has the sockets, PID 1 is not to listen.
             let has_sockets = !started.listeners.is_empty();
             let listen = if has_sockets { Vec::new() } else { plan.listen.clone() };
-            let setup = setup::setup(plan, expectation.user, listen);
+            let setup = setup::setup(plan, expectation, listen);
             Inside::Init(Box::new(Channel::open(channel, setup, run)?))
         }
         None => Inside::Child,
@@ -277,6 +281,7 @@ pub(crate) fn supervise(
     let (task, bonded_to) = own_task(plan, started, caller, &mut clients);
     let Opened { inside, signals, terminal, .. } = opened;
     let disk = Disk::from(orders.disk.take(), begun);
+    let baselines = Baselines::from(orders.layers.clone(), begun);
     let mut run = Run {
         started,
         plan,
@@ -293,6 +298,7 @@ pub(crate) fn supervise(
         bonded_to,
         state: State::new(plan, begun),
         disk,
+        baselines,
         sampled: begun,
         buffer: vec![0; outlet::CHUNK].into_boxed_slice(),
         pace: Default::default(),

@@ -3,39 +3,28 @@
 use std::time::Duration;
 
 use belljar_spec::wire::InitSetup;
-use belljar_spec::{Access, MountKind, OsText, Plan, Tree, User};
+use belljar_spec::{Access, Expectation, MountKind, OsText, Plan};
 
 /// PID 1's own clock only matters when the launcher's does not work.
 const INIT_DEADLINE_AFTER: Duration = Duration::from_secs(5);
 
 /// `listen`: ports on which PID 1 itself has to take connections.
-pub(super) fn setup(plan: &Plan, user: User, listen: Vec<u16>) -> InitSetup {
-    let mut writable = Vec::new();
-    let mut write_check = Vec::new();
-    for mount in &plan.mounts {
-        match &mount.what {
-            MountKind::Bind { access: Access::Writable, tree, .. } => {
-                writable.push(mount.target.clone());
-                // Nothing is ever made in a user's tree, not even for a moment.
-                if *tree == Tree::Own {
-                    write_check.push(mount.target.clone());
-                }
-            }
-            MountKind::Tmpfs { .. } => {
-                writable.push(mount.target.clone());
-                write_check.push(mount.target.clone());
-            }
-            _ => {}
-        }
-    }
+pub(super) fn setup(plan: &Plan, expectation: &Expectation, listen: Vec<u16>) -> InitSetup {
+    let is_writable = |what: &MountKind| match what {
+        MountKind::Bind { access, .. } => *access != Access::ReadOnly,
+        MountKind::Tmpfs { .. } => true,
+        _ => false,
+    };
+    let mounts = plan.mounts.iter().filter(|mount| is_writable(&mount.what));
+    let mut writable: Vec<OsText> = mounts.map(|mount| mount.target.clone()).collect();
     writable.push(OsText::from("/dev/shm"));
     let grace = plan.limits.stop_timeout + INIT_DEADLINE_AFTER;
     InitSetup {
-        user,
+        user: expectation.user,
         rlimits: plan.rlimits.clone(),
         filter: plan.filter.clone(),
         writable,
-        write_check,
+        write_check: expectation.writable.clone(),
         listen,
         deadline_ms: plan.limits.time.map(|limit| (limit + grace).as_millis() as u64),
     }

@@ -1,7 +1,7 @@
 //! What an attestation of the bound sandbox has to say.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::{Access, Expectation, ExpectedMount, MountKind, OsText, Plan, Tree};
 
@@ -42,7 +42,25 @@ pub(super) fn expectation(
             .map(|limit| (limit.name.clone(), limit.value))
             .collect::<BTreeMap<_, _>>(),
         environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
-        writable: writable.map(|mount| mount.target.clone()).collect(),
+        writable: writable
+            .map(|mount| mount.target.clone())
+            .chain(mounts.iter().flat_map(must_write))
+            .collect(),
+    }
+}
+
+/// Places of a tree that the command has to be able to write to.
+pub(crate) fn must_write(mount: &BoundMount) -> Vec<OsText> {
+    match &mount.kind {
+        BoundKind::Tree(tree) => {
+            // Joined to nothing, a path would get a slash at its end.
+            let at = |place: &PathBuf| match place.as_os_str().is_empty() {
+                true => mount.target.clone(),
+                false => mount.target.join(place),
+            };
+            tree.must_write.iter().map(|place| OsText::from(at(place))).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -67,8 +85,9 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
             let read_only = tree.access == Access::ReadOnly;
             let at = |path: &Path, layer: &Layer| ExpectedMount {
                 target: target(path),
-                identity: (tree.via == Via::Bind).then_some((layer.device, layer.inode)),
-                fstype: (tree.via == Via::Overlay).then(|| "overlay".to_owned()),
+                identity: (tree.via == Via::Bind)
+                    .then_some((layer.pinned.device, layer.pinned.inode)),
+                fstype: (tree.via != Via::Bind).then(|| "overlay".to_owned()),
                 read_only,
                 devices: false,
                 suid: false,
@@ -77,13 +96,12 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
             for (relative, layer) in &tree.submounts {
                 expected.push(at(&mount.target.join(relative), layer));
             }
-            for shielded in super::root::mount_points_for(&tree.shielded) {
-                let read_only = tree.shielded.contains(&shielded);
+            for (point, access) in super::root::mount_points_for(tree) {
                 expected.push(ExpectedMount {
-                    target: target(&mount.target.join(shielded)),
+                    target: target(&mount.target.join(point)),
                     identity: None,
                     fstype: None,
-                    read_only,
+                    read_only: access == Access::ReadOnly,
                     devices: false,
                     suid: false,
                 });
@@ -95,6 +113,16 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
                     fstype: None,
                     read_only: false,
                     devices: true,
+                    suid: false,
+                });
+            }
+            for hidden in tree.hidden.iter().filter(|_| tree.via == Via::Bind) {
+                expected.push(ExpectedMount {
+                    target: target(&mount.target.join(hidden)),
+                    identity: None,
+                    fstype: None,
+                    read_only: true,
+                    devices: false,
                     suid: false,
                 });
             }

@@ -7,8 +7,10 @@
 mod apply;
 pub mod bind;
 pub mod cgroup;
+mod control;
+mod copy_tree;
 mod expand;
-mod expectation;
+pub(crate) mod expectation;
 pub mod identity;
 mod idmap;
 mod overlay;
@@ -18,6 +20,7 @@ mod resolve;
 pub(crate) mod root;
 pub mod sensitive;
 pub mod start;
+mod survey;
 mod usage;
 
 pub use bind::{BindError, Bound, bind};

@@ -1,43 +1,79 @@
-//! Read-only trees through overlayfs: the tree below, and on top of it a layer that holds nothing but
-//! the names to leave out.
+//! Trees through overlayfs: the tree below, on top of it a layer that holds nothing but the names to leave out,
+//! and where the run may write a layer for its changes.
 //!
-//! A socket file of the host does not answer through overlayfs. `user.overlay.*` attributes that a run
-//! planted in a tree are not looked at: the mount is made without `userxattr`.
+//! A socket file of the host does not answer through overlayfs. `user.overlay.*` attributes that a run planted in a
+//! tree lead nowhere: root's mounts do not look at them, and in an ordinary user's they are only marks of a layer
+//! that cannot be read from inside.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use belljar_spec::Attributes;
 use rustix::fs::{
-    FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdirat, mknodat, openat,
+    FileType, Gid, Mode, OFlags, ResolveFlags, StatVfsMountFlags, Uid, fchmod, fchown, fstat,
+    fstatvfs, mkdirat, mknodat, openat, openat2,
 };
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, unmount,
 };
 
+use super::identity::Pair;
 use super::root::{new_tmpfs, put, remove_directory};
+use crate::sys::aside::act_on_files_as;
+
+/// In a layer's own directory: what the run changed, and what overlayfs needs beside it.
+pub(super) const DATA: &str = "data";
+pub(super) const WORK: &str = "work";
 
 const BELOW: &str = ".belljar-below";
 const ABOVE: &str = ".belljar-above";
+const UPPER: &str = ".belljar-upper";
 
-/// Both layers have to be mounted somewhere while overlayfs takes hold of them; they are taken off
-/// again before anything else can see them.
-pub(super) fn read_only(
-    root: BorrowedFd<'_>,
-    below: &OwnedFd,
-    left_out: &[PathBuf],
-) -> Result<OwnedFd, Errno> {
-    let above = new_tmpfs(&[("size", "64k"), ("mode", "0755")])?;
-    let below_at = stage(root, BELOW, below)?;
-    let above_at = stage(root, ABOVE, &above)?;
-    for name in left_out {
-        leave_out(&above, name)?;
+/// What one overlay is made of.
+pub(super) struct Layers<'a> {
+    pub(super) below: &'a OwnedFd,
+    /// Names in the tree that are not there.
+    pub(super) left_out: &'a [PathBuf],
+    pub(super) changes: Changes<'a>,
+}
+
+/// What becomes of changes.
+#[derive(Clone, Copy)]
+pub(super) enum Changes<'a> {
+    Refused,
+    Kept {
+        /// The layer's own directory, with [`DATA`] and [`WORK`] in it.
+        upper: &'a OwnedFd,
+        attributes: Attributes,
+        /// Who overlayfs is on the layers, where not the caller: it must be somebody whom they know.
+        acts_as: Option<Pair>,
+    },
+}
+
+/// All layers have to be mounted somewhere while overlayfs takes hold of them; they are taken off again before
+/// anything else can see them.
+pub(super) fn mount(root: BorrowedFd<'_>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> {
+    let above = match (layers.changes, layers.left_out) {
+        (Changes::Kept { .. }, []) => None,
+        // Read-only takes two layers at least.
+        _ => Some(new_tmpfs(&[("size", "1m"), ("mode", "0755")])?),
+    };
+    let mut staged = vec![(BELOW, stage(root, BELOW, layers.below)?)];
+    if let Some(above) = &above {
+        staged.push((ABOVE, stage(root, ABOVE, above)?));
+        for name in layers.left_out {
+            leave_out(above, layers.below, name)?;
+        }
+        look_like(above.as_fd(), layers.below.as_fd())?;
     }
-    look_like(&above, below)?;
-    let made = mount_over(&above, below);
+    if let Changes::Kept { upper, .. } = layers.changes {
+        staged.push((UPPER, stage(root, UPPER, upper)?));
+    }
+    let made = make(above.as_ref(), layers);
     // Taken off through the descriptors' paths: the old root is still what paths start from.
-    for (name, at) in [(BELOW, below_at), (ABOVE, above_at)] {
+    for (name, at) in staged {
         unmount(at, UnmountFlags::DETACH)?;
         remove_directory(root, Path::new(name))?;
     }
@@ -56,8 +92,8 @@ fn through_proc(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd))
 }
 
-/// The tree's root shows the owner and mode of the layer on top.
-fn look_like(above: &OwnedFd, below: &OwnedFd) -> Result<(), Errno> {
+/// A directory that is in several layers shows the owner and mode of the topmost.
+pub(super) fn look_like(above: BorrowedFd<'_>, below: BorrowedFd<'_>) -> Result<(), Errno> {
     let stat = fstat(below)?;
     // The mount's own descriptor is only a place; its root has to be opened to be changed.
     let above =
@@ -70,18 +106,91 @@ fn look_like(above: &OwnedFd, below: &OwnedFd) -> Result<(), Errno> {
     fchmod(above, Mode::from_raw_mode(stat.st_mode & 0o1777))
 }
 
-/// A device 0:0 says "deleted" to overlayfs, and needs no privilege to make.
-fn leave_out(above: &OwnedFd, name: &Path) -> Result<(), Errno> {
-    mknodat(above, name, FileType::CharacterDevice, Mode::empty(), 0)
+/// A device 0:0 says "deleted" to overlayfs, and needs no privilege to make. It has to lie where the name does, in
+/// directories like the tree's own.
+fn leave_out(above: &OwnedFd, below: &OwnedFd, name: &Path) -> Result<(), Errno> {
+    let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = openat(above, ".", place, Mode::empty())?;
+    let mut components = name.components().peekable();
+    let mut walked = PathBuf::new();
+    while let Some(component) = components.next() {
+        let Component::Normal(part) = component else { return Err(Errno::INVAL) };
+        if components.peek().is_none() {
+            return match mknodat(&at, part, FileType::CharacterDevice, Mode::empty(), 0) {
+                Err(Errno::EXIST) => Ok(()), // it, or something in it, was named before
+                made => made,
+            };
+        }
+        walked.push(part);
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let like = match openat2(below, &walked, place, Mode::empty(), beneath) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()), // so nothing is there
+            like => like?,
+        };
+        match mkdirat(&at, part, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        at = match openat(&at, part, place, Mode::empty()) {
+            Err(Errno::NOTDIR) => return Ok(()), // the whole directory is left out
+            at => at?,
+        };
+        look_like(at.as_fd(), like.as_fd())?;
+    }
+    Ok(())
 }
 
-fn mount_over(above: &OwnedFd, below: &OwnedFd) -> Result<OwnedFd, Errno> {
+fn make(above: Option<&OwnedFd>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> {
+    let mut lower: Vec<String> = above.iter().map(|above| through_proc(above)).collect();
+    lower.push(through_proc(layers.below));
+    let lower = lower.join(":");
+    let Changes::Kept { upper, attributes, acts_as } = layers.changes else {
+        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "lowerdir", lower.as_str())?;
+        fsconfig_create(&context)?;
+        let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV;
+        return fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags);
+    };
+    let part = |name| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(upper, name, flags, Mode::empty())
+    };
+    let (data, work) = (part(DATA)?, part(WORK)?);
+    let mut options = vec![
+        ("lowerdir", lower),
+        ("upperdir", through_proc(&data)),
+        ("workdir", through_proc(&work)),
+        // What the host's administrator made the default must not decide what a layer's files mean.
+        ("index", "off".to_owned()),
+        ("metacopy", "off".to_owned()),
+        ("xino", "off".to_owned()),
+    ];
+    if attributes == Attributes::Trusted {
+        options.push(("redirect_dir", "on".to_owned()));
+    }
+    let Some(Pair { uid, gid }) = acts_as else { return keep_changes(&options, attributes) };
+    act_on_files_as(uid, gid)?;
+    let made = keep_changes(&options, attributes);
+    act_on_files_as(0, 0)?;
+    made
+}
+
+fn keep_changes(options: &[(&str, String)], attributes: Attributes) -> Result<OwnedFd, Errno> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let layers = format!("{}:{}", through_proc(above), through_proc(below));
-    fsconfig_set_string(&context, "lowerdir", layers.as_str())?;
+    if attributes == Attributes::User {
+        fsconfig_set_flag(&context, "userxattr")?;
+    }
+    for (name, value) in options {
+        fsconfig_set_string(&context, *name, value.as_str())?;
+    }
     fsconfig_create(&context)?;
-    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    // overlayfs goes read-only without a word where it cannot use the layer.
+    if fstatvfs(&made)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(Errno::ROFS);
+    }
+    Ok(made)
 }

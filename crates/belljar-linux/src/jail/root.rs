@@ -4,12 +4,13 @@
 //! is missing is made only in the root's own tmpfs, so nothing appears in a tree of the host.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use belljar_spec::Access;
+use belljar_spec::{Access, Attributes};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, symlinkat,
 };
@@ -20,8 +21,8 @@ use rustix::mount::{
     open_tree, unmount,
 };
 
-use super::bind::{BoundKind, BoundMount, BoundTree, Layer, Via, attributes};
-use super::overlay;
+use super::bind::{BoundKind, BoundMount, BoundTree, Layer, Pinned, Via, attributes};
+use super::overlay::{self, Changes, Layers};
 use crate::sys::mount::{Depth, MountAttr, set_attributes};
 
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +100,8 @@ impl Root {
         let at = self.target(target, kind)?;
         match tree.via {
             Via::Bind => {
-                let mount = self.open_layer(&tree.layer, tree.access, Depth::WithSubmounts)?;
+                let mount =
+                    self.open_pinned(&tree.layer.pinned, tree.access, Depth::WithSubmounts)?;
                 put(&mount, &at).map_err(|error| RootError::Mount(target.to_owned(), error))?;
             }
             Via::Overlay => {
@@ -110,64 +112,90 @@ impl Root {
                     self.put_overlay(layer, &target, &at)?;
                 }
             }
+            Via::Layered => {
+                self.put_layered(&tree.layer, target, &at)?;
+                for (relative, layer) in &tree.submounts {
+                    let target = target.join(relative);
+                    let at = self.open_existing(&target)?;
+                    self.put_layered(layer, &target, &at)?;
+                }
+            }
         }
-        for relative in mount_points_for(&tree.shielded) {
-            let access =
-                if tree.shielded.contains(&relative) { Access::ReadOnly } else { Access::Writable };
+        for (relative, access) in mount_points_for(tree) {
             self.cover_with_itself(&target.join(&relative), access)?;
         }
         for socket in &tree.sockets {
             self.mask(&target.join(socket))?;
+        }
+        if tree.via == Via::Bind {
+            tree.hidden.iter().try_for_each(|hidden| self.hide(&target.join(hidden)))?;
         }
         Ok(())
     }
 
     fn put_overlay(&self, layer: &Layer, target: &Path, at: &OwnedFd) -> Result<(), RootError> {
         let failed = |error| RootError::Mount(target.to_owned(), error);
-        let below = self.open_layer(layer, Access::ReadOnly, Depth::ThisMount)?;
-        let mount = overlay::read_only(self.fd.as_fd(), &below, &layer.left_out).map_err(failed)?;
+        let below = self.open_pinned(&layer.pinned, Access::ReadOnly, Depth::ThisMount)?;
+        let changes = Changes::Refused;
+        let layers = Layers { below: &below, left_out: &layer.left_out, changes };
+        let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
+        put(&mount, at).map_err(failed)
+    }
+
+    /// Root's launcher has made it already.
+    fn put_layered(&self, layer: &Layer, target: &Path, at: &OwnedFd) -> Result<(), RootError> {
+        let failed = |error| RootError::Mount(target.to_owned(), error);
+        let Some(upper) = &layer.upper else { return Err(failed(Errno::INVAL)) };
+        if let Some(mounted) = &upper.mounted {
+            return put(mounted, at).map_err(failed);
+        }
+        let below = self.open_pinned(&layer.pinned, Access::ReadOnly, Depth::ThisMount)?;
+        let upper = self.open_pinned(&upper.directory, Access::Layered, Depth::ThisMount)?;
+        let changes = Changes::Kept { upper: &upper, attributes: Attributes::User, acts_as: None };
+        let layers = Layers { below: &below, left_out: &layer.left_out, changes };
+        let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
         put(&mount, at).map_err(failed)
     }
 
     /// Root's launcher has cloned it already. An ordinary user's clone has to come from this mount
     /// namespace: the path is opened again, without links, and must be the same thing.
-    fn open_layer(
+    fn open_pinned(
         &self,
-        layer: &Layer,
+        pinned: &Pinned,
         access: Access,
         depth: Depth,
     ) -> Result<OwnedFd, RootError> {
-        let failed = |error| RootError::Mount(layer.path.clone(), error);
-        if let Some(cloned) = &layer.cloned {
+        let failed = |error| RootError::Mount(pinned.path.clone(), error);
+        if let Some(cloned) = &pinned.cloned {
             return cloned.try_clone().map_err(|_| failed(Errno::MFILE));
         }
         let opened = openat2(
             CWD,
-            &layer.path,
+            &pinned.path,
             OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
             Mode::empty(),
             ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
         );
         let opened = match opened {
             Err(Errno::LOOP | Errno::NOENT | Errno::NOTDIR) => {
-                return Err(RootError::Changed(layer.path.clone()));
+                return Err(RootError::Changed(pinned.path.clone()));
             }
             opened => opened.map_err(failed)?,
         };
         let stat = fstat(&opened).map_err(failed)?;
-        if (stat.st_dev, stat.st_ino) != (layer.device, layer.inode) {
-            return Err(RootError::Changed(layer.path.clone()));
+        if (stat.st_dev, stat.st_ino) != (pinned.device, pinned.inode) {
+            return Err(RootError::Changed(pinned.path.clone()));
         }
         let cloned = clone_tree(&opened, depth).map_err(failed)?;
         set_attributes(cloned.as_fd(), attributes(access), depth).map_err(failed)?;
         Ok(cloned)
     }
 
-    /// Binds a directory or file over itself, so that it cannot be renamed away, and read-only if so
+    /// Binds a directory, file or link over itself, so that it cannot be renamed away, and read-only if so
     /// asked.
     fn cover_with_itself(&self, target: &Path, access: Access) -> Result<(), RootError> {
         let failed = |error| RootError::Mount(target.to_owned(), error);
-        let at = self.open_existing(target)?;
+        let at = self.open_as_it_is(target)?;
         let copy = clone_tree(&at, Depth::WithSubmounts).map_err(failed)?;
         set_attributes(copy.as_fd(), attributes(access), Depth::WithSubmounts).map_err(failed)?;
         put(&copy, &at).map_err(failed)
@@ -228,6 +256,23 @@ impl Root {
             return put(&empty, &at).map_err(failed);
         }
         let null = self.device_node("null")?;
+        put(&null, &at).map_err(failed)
+    }
+
+    /// Covers a file with something that cannot be opened, a directory with an empty one.
+    fn hide(&self, target: &Path) -> Result<(), RootError> {
+        let failed = |error| RootError::Mount(target.to_owned(), error);
+        let at = match self.open_existing(target) {
+            Err(RootError::TargetMissing(_)) => return Ok(()),
+            at => at?,
+        };
+        let stat = fstat(&at).map_err(failed)?;
+        if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+            return self.mask(target);
+        }
+        let null = self.device_node("null")?;
+        set_attributes(null.as_fd(), attributes(Access::ReadOnly), Depth::ThisMount)
+            .map_err(failed)?;
         put(&null, &at).map_err(failed)
     }
 
@@ -306,6 +351,14 @@ impl Root {
     }
 
     fn open_existing(&self, path: &Path) -> Result<OwnedFd, RootError> {
+        match self.open_as_it_is(path)? {
+            link if is_link(&link) => Err(RootError::TargetIsLink(path.to_owned())),
+            opened => Ok(opened),
+        }
+    }
+
+    /// The same, where the last name may be a link, which then is what is opened.
+    fn open_as_it_is(&self, path: &Path) -> Result<OwnedFd, RootError> {
         let relative = path.strip_prefix("/").unwrap_or(path);
         let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         let opened = openat2(
@@ -316,7 +369,6 @@ impl Root {
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
         );
         match opened {
-            Ok(fd) if is_link(&fd) => Err(RootError::TargetIsLink(path.to_owned())),
             Ok(fd) => Ok(fd),
             Err(Errno::NOENT | Errno::NOTDIR) => Err(RootError::TargetMissing(path.to_owned())),
             Err(Errno::LOOP) => Err(RootError::TargetIsLink(path.to_owned())),
@@ -345,18 +397,22 @@ enum TargetKind {
     File,
 }
 
-/// Every directory between a tree's root and what is shielded in it has to be a mount point: else it
-/// could be renamed, and another put in its place.
-pub(crate) fn mount_points_for(shielded: &[PathBuf]) -> Vec<PathBuf> {
-    let mut points: Vec<PathBuf> = shielded
-        .iter()
-        .flat_map(|path| path.ancestors())
-        .filter(|path| !path.as_os_str().is_empty())
-        .map(Path::to_owned)
-        .collect();
-    points.sort();
-    points.dedup();
-    points
+/// Every directory between a tree's root and what is shielded or hidden in it has to be a mount point: else it
+/// could be renamed, and another put in its place, or what is hidden found by the new name in the next run.
+pub(crate) fn mount_points_for(tree: &BoundTree) -> Vec<(PathBuf, Access)> {
+    let above = |path: &'_ PathBuf| -> Vec<PathBuf> {
+        let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+        above.map(Path::to_owned).collect()
+    };
+    let shielded: BTreeSet<&Path> = tree.shielded.iter().map(PathBuf::as_path).collect();
+    let hidden = tree.hidden.iter().filter(|_| tree.access == Access::Writable).flat_map(above);
+    // What is read-only as a whole cannot be renamed in either.
+    let hidden = hidden.filter(|path| !path.ancestors().any(|above| shielded.contains(above)));
+    let writable = tree.shielded.iter().flat_map(above).chain(hidden);
+    let mut points: BTreeMap<PathBuf, Access> =
+        writable.map(|path| (path, Access::Writable)).collect();
+    points.extend(tree.shielded.iter().map(|path| (path.clone(), Access::ReadOnly)));
+    points.into_iter().collect()
 }
 
 fn is_link(fd: &OwnedFd) -> bool {

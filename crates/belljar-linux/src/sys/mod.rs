@@ -2,6 +2,7 @@
 //! function that is safe to call.
 #![allow(unsafe_code)]
 
+pub mod aside;
 pub mod attempt;
 pub mod mount;
 pub mod net;

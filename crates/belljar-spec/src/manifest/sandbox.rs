@@ -49,6 +49,9 @@ section! {
         user: Option<User>,
         /// Sensitive sources that may be mounted all the same. Every layer adds to these.
         allow_source: Option<Added<HostPath>>,
+        /// Files of a writable workspace that execute on the host later and may be written to all the same.
+        /// Every layer adds to these.
+        allow_control: Option<Added<HiddenName>>,
         /// Where the command starts. A relative path starts in the workspace.
         workdir: Option<OsText>,
         /// What the run is called.

@@ -137,6 +137,7 @@ pub fn resolve(
     let egress = network::egress(settings, request.reach, &env)?;
     let hide = sandbox.hide.iter().flat_map(|names| &names.0).map(|name| name.0.clone()).collect();
     let allow_source = sandbox.allow_source.iter().flat_map(|paths| &paths.0);
+    let allow_control = sandbox.allow_control.iter().flat_map(|names| &names.0);
     Ok(RunSpec {
         v: RUN_SPEC_VERSION,
         backend,
@@ -147,6 +148,7 @@ pub fn resolve(
         image: sandbox.image.clone().unwrap_or_default(),
         hide,
         allow_source: allow_source.map(|path| path.0.clone()).collect(),
+        allow_control: allow_control.map(|name| name.0.clone()).collect(),
         manifest: manifest_inside(request, workspace.as_ref()),
         env,
         user: sandbox.user.unwrap_or_default(),

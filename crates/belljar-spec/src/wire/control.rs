@@ -14,6 +14,7 @@ use super::message::Work;
 use crate::choice::NotTaken;
 use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
+use crate::layered::WorkspaceReport;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::posture::{Posture, Unmet};
 use crate::runspec::{BackendName, RunSpec};
@@ -219,6 +220,9 @@ pub struct StopReport {
     /// Something of the run that could not be taken away.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub leak: Option<String>,
+    /// What it changed, where it could change anything of the host's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub workspace: Option<WorkspaceReport>,
 }
 
 /// What a supervisor says of its run.

@@ -1,9 +1,11 @@
 //! What can be said on the command line.
 
+mod apply;
 mod image;
 mod inside;
 mod prove;
 mod record;
+mod review;
 mod run;
 mod runs;
 
@@ -11,10 +13,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use apply::{ApplyArgs, DiscardArgs};
 pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};
+pub(crate) use review::DiffArgs;
 pub(crate) use run::{RunArgs, Surroundings};
 pub(crate) use runs::{
     PortArgs, PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs, WhyArgs,
@@ -34,6 +38,7 @@ pub(crate) use runs::{
         belljar run --keep --name web       a sandbox that stays; then: belljar exec web -- ls\n  \
         belljar run --allow-host pypi.org -- pip download six    one way out\n  \
         belljar run -d -- ./long.sh         in the background; then: belljar logs -f RUN\n  \
+        belljar run --workspace .:overlay -- ./agent.sh     then: belljar diff RUN\n  \
         belljar doctor                      what this machine can hold"
 )]
 pub(crate) struct Arguments {
@@ -71,6 +76,12 @@ pub(crate) enum Verb {
     Stop(StopArgs),
     /// Copy files into a sandbox, or out of it
     Cp(CopyArgs),
+    /// Show what a run changed in its overlay trees
+    Diff(DiffArgs),
+    /// Take over what a run changed in overlay trees: all of it, or paths, or hunks
+    Apply(ApplyArgs),
+    /// Throw away what a run changed in overlay trees
+    Discard(DiscardArgs),
     /// Remove runs that are over, with their records
     Rm(RmArgs),
     /// Remove old runs

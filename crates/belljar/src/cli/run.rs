@@ -65,6 +65,12 @@ pub(crate) struct RunArgs {
     /// Allow this sensitive path as a source
     #[arg(long = "allow-source", value_name = "PATH", help_heading = "Files")]
     allow_sources: Vec<OsString>,
+    /// Do not show this file of the workspace inside
+    #[arg(long, value_name = "NAME", help_heading = "Files")]
+    hide: Vec<OsString>,
+    /// Let the run write this file although it executes on the host later (.git/config)
+    #[arg(long = "allow-control", value_name = "NAME", help_heading = "Files")]
+    allow_control: Vec<OsString>,
     /// Where the command starts
     #[arg(short = 'w', long, value_name = "DIR", help_heading = "Files")]
     workdir: Option<OsString>,
@@ -215,6 +221,8 @@ impl RunArgs {
             workspace: self.workspace.clone(),
             workdir: self.workdir.clone(),
             allow_sources: self.allow_sources.clone(),
+            hide: self.hide.clone(),
+            allow_control: self.allow_control.clone(),
             user: self.user.clone(),
             network: self.network.clone(),
             allow_hosts: self.allow_hosts.clone(),

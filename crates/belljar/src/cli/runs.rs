@@ -26,7 +26,7 @@ pub(crate) struct StopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
-    /// Stop it first, if it is alive
+    /// Stop it first, if it is alive; remove it with changes that were neither applied nor discarded
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Print nothing
@@ -43,7 +43,8 @@ pub(crate) struct RmArgs {
         belljar prune --keep 20 --older-than 7d --dry-run\n  \
         belljar prune --keep 0",
     after_help = "With both flags a run goes if both are against it. Without any, what [retention] \
-    in the settings says is done for every name. Runs that are alive never go."
+    in the settings says is done for every name. Runs that are alive never go, nor do \
+    those with changes that were neither applied nor discarded."
 )]
 pub(crate) struct PruneArgs {
     /// So many of the newest of each name stay

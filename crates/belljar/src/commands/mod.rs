@@ -1,15 +1,21 @@
 //! One file a command.
 
+pub(crate) mod apply;
+mod ask;
 pub(crate) mod attach;
 pub(crate) mod backends;
 mod background;
+mod changes;
 pub(crate) mod config;
 pub(crate) mod cp;
 mod descriptor;
+pub(crate) mod diff;
+pub(crate) mod discard;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exec;
 mod follow;
+mod hunks;
 pub(crate) mod image;
 pub(crate) mod logs;
 mod outputs;

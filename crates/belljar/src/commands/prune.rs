@@ -8,6 +8,7 @@ use belljar::home::Home;
 use belljar::ledger::Ledger;
 use belljar::spec::{Retention, RunId};
 use belljar::store::{self, Mode, Removal, Rules, Which};
+use belljar::workspace::is_unreviewed;
 
 use super::{Done, EXIT_SOMETHING_OFF, environment, open_home, reconcile_first, told};
 use crate::cli::PruneArgs;
@@ -23,6 +24,8 @@ struct Gone {
     runs: Vec<RunId>,
     /// Only what they left behind; their records stay.
     sandboxes: Vec<RunId>,
+    /// They stay: nobody has decided about their changes.
+    unreviewed: Vec<RunId>,
     failed: Vec<String>,
 }
 
@@ -37,7 +40,7 @@ fn act(args: &PruneArgs) -> Done {
     if args.json {
         report::json(&serde_json::json!({
             "dry_run": args.dry_run, "runs": gone.runs, "sandboxes": gone.sandboxes,
-            "failed": gone.failed,
+            "unreviewed": gone.unreviewed, "failed": gone.failed,
         }))?;
     } else if !args.quiet {
         let would = if args.dry_run { "would be " } else { "" };
@@ -45,6 +48,12 @@ fn act(args: &PruneArgs) -> Done {
         let parts = gone.sandboxes.iter();
         let parts = parts.map(|run| format!("{run} {would}emptied; its record stays\n"));
         report::out(&whole.chain(parts).collect::<String>());
+        for run in &gone.unreviewed {
+            let run = run.tail();
+            report::say(&format!(
+                "{run} stays: its changes were neither applied nor discarded; belljar diff {run}"
+            ));
+        }
     }
     for failed in &gone.failed {
         report::say(&format!("error: {failed}"));
@@ -63,6 +72,7 @@ fn by_rules(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::E
     for pruned in store::prune(home, rules, mode)? {
         match pruned.removal {
             Removal::WouldBeDone | Removal::Done => gone.runs.push(pruned.run.id),
+            Removal::Unreviewed => gone.unreviewed.push(pruned.run.id),
             Removal::Failed(error) => gone.failed.push(error.to_string()),
         }
     }
@@ -80,12 +90,16 @@ fn by_retention(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::erro
             let ledger = Ledger::open(home)?;
             let whole = ledger.stopped_beyond(&name, retention.runs)?;
             let parts = ledger.kept_beyond(&name, retention.sandboxes)?;
-            gone.sandboxes.extend(parts.into_iter().filter(|run| !whole.contains(run)));
-            gone.runs.extend(whole);
+            let parts: Vec<RunId> = parts.into_iter().filter(|run| !whole.contains(run)).collect();
+            let undecided = |run: &RunId| is_unreviewed(home, run);
+            gone.unreviewed.extend(whole.iter().chain(&parts).filter(|run| undecided(run)));
+            gone.sandboxes.extend(parts.into_iter().filter(|run| !undecided(run)));
+            gone.runs.extend(whole.into_iter().filter(|run| !undecided(run)));
         } else {
             let retained = store::retain(home, &name, retention)?;
             gone.runs.extend(retained.runs);
             gone.sandboxes.extend(retained.sandboxes);
+            gone.unreviewed.extend(retained.unreviewed);
             gone.failed.extend(retained.failed.iter().map(ToString::to_string));
         }
     }

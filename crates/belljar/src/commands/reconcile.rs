@@ -21,7 +21,7 @@ fn act(args: &ReconcileArgs) -> Done {
         );
         report::json(&serde_json::json!({
             "lost": found.lost, "finished": found.finished, "discarded": found.discarded,
-            "left": found.left, "ledger": rebuilt,
+            "undone": found.undone, "left": found.left, "ledger": rebuilt,
         }))?;
     } else {
         if let Some(rebuilt) = rebuilt {
@@ -44,6 +44,7 @@ fn tell(found: &Reconciled) {
         (&found.lost, "its supervisor was gone; recorded as lost"),
         (&found.finished, "was over; its record is whole now"),
         (&found.discarded, "never began; nothing of it stays"),
+        (&found.undone, "was being applied when that was cut short; nothing of it was applied"),
     ];
     for (runs, what) in each {
         for run in runs {

@@ -7,7 +7,7 @@ use belljar::run::{Captured, LaunchError, Outcome};
 use belljar::spec::wire::control::RefusalKind;
 use belljar::spec::{
     BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText, Posture, RunId,
-    StopReason, Usage,
+    StopReason, Usage, WorkspaceReport,
 };
 use serde::Serialize;
 
@@ -36,6 +36,9 @@ pub(crate) struct RunResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     posture: Option<&'a Posture>,
     usage: Usage,
+    /// What it changed in its trees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workspace: Option<&'a WorkspaceReport>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -60,6 +63,7 @@ impl<'a> RunResult<'a> {
             error: None,
             posture: Some(&outcome.posture),
             usage: outcome.usage,
+            workspace: outcome.workspace.as_ref(),
         }
     }
 
@@ -114,6 +118,7 @@ impl<'a> RunResult<'a> {
             error: Some(chain),
             posture: None,
             usage: Usage::default(),
+            workspace: None,
         }
     }
 }

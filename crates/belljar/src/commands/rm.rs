@@ -1,7 +1,7 @@
 //! `belljar rm`: removes runs that are over, with their records.
 
 use belljar::home::Home;
-use belljar::store;
+use belljar::store::{self, Undecided};
 
 use super::{Done, EXIT_SOMETHING_OFF, in_runtime, open_home, reconcile_first, stop, told};
 use crate::cli::RmArgs;
@@ -38,6 +38,7 @@ fn remove(home: &Home, query: &str, force: bool) -> Result<String, Box<dyn std::
             }
         })?;
     }
-    store::remove(home, &run)?;
+    let undecided = if force { Undecided::GoesToo } else { Undecided::Stays };
+    store::remove(home, &run, undecided)?;
     Ok(run.id.to_string())
 }

@@ -18,7 +18,7 @@ use belljar::spec::{
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Entered};
-use super::{background, environment, open_home, show_plan, when, why};
+use super::{background, changes, environment, open_home, show_plan, when, why};
 use crate::cli::RunArgs;
 use crate::cli::Surroundings;
 use crate::report::{self, BOLD, DIM, WARN};
@@ -221,6 +221,12 @@ impl Observer for Announcer {
         report::say(&format!("{line}\r")); // the caller's terminal may be in raw mode already
     }
 
+    fn warned(&mut self, warning: &str) {
+        if self.warn {
+            report::say(&format!("{WARN}warning:{WARN:#} {warning}\r"));
+        }
+    }
+
     fn not_taken(&mut self, step: &NotTaken) {
         if self.warn {
             report::not_taken(step);
@@ -281,6 +287,12 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
             in_words(outcome),
             when::duration(outcome.usage.wall_ms),
         ));
+    }
+    if tell {
+        changes::tell_end(outcome);
+    }
+    if !args.quiet && !args.json {
+        changes::tell_later(outcome);
     }
     code
 }

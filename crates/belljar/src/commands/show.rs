@@ -7,7 +7,7 @@ use belljar::spec::{Limits, Mount, NotTaken, OsText, PlannedImage, RunSpec, Size
 use belljar::store::{self, RunInfo};
 
 use super::run_file::{self, RunFile};
-use super::{Done, open_home, ps, told, when};
+use super::{Done, changes, open_home, ps, told, when};
 use crate::cli::ShowArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 
@@ -83,6 +83,10 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
         page.rows("not taken", file.not_taken.iter().map(step));
         decided(&mut page, &file.spec);
         posture(&mut page, file);
+    }
+    let workspace = detail.and_then(|outcome| outcome.workspace.as_ref());
+    if let Some(report) = workspace {
+        page.rows("runs later", changes::later_lines(report, INDENT));
     }
     if !run.is_live() {
         page.row("used", &usage(&run.usage));

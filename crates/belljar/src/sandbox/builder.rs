@@ -110,6 +110,12 @@ impl SandboxBuilder {
         self
     }
 
+    /// A control file of an `rw` workspace (`.git/config`) that the run may write to.
+    pub fn allow_control(mut self, name: impl Into<OsString>) -> Self {
+        self.flags.allow_control.push(name.into());
+        self
+    }
+
     /// A name in the workspace that is not there inside.
     pub fn hide(mut self, name: impl Into<OsString>) -> Self {
         self.flags.hide.push(name.into());

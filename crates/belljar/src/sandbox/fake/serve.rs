@@ -400,7 +400,8 @@ impl Server {
         let Some(run) = self.run else { return Ok(()) };
         self.over = true;
         let usage = Usage::default();
-        let report = StopReport { run, reason, exit, detail: None, usage, leak: None };
+        let report =
+            StopReport { run, reason, exit, detail: None, usage, leak: None, workspace: None };
         self.mux.send(&FromSupervisor::Stopped(Box::new(report)))
     }
 }

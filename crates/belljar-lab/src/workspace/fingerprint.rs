@@ -1,0 +1,50 @@
+//! Which entry it was, and in which state: enough to tell that somebody has touched it since.
+
+use belljar_spec::Moment;
+use rustix::fs::Stat;
+use serde::{Deserialize, Serialize};
+
+/// An inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// An inode and what changes with its content. Two that are equal have the same content, as far as a clock
+/// that somebody else cannot set tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fingerprint {
+    pub(crate) identity: Identity,
+    pub(crate) size: u64,
+    pub(crate) modified: Moment,
+    pub(crate) changed: Moment,
+}
+
+impl Fingerprint {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            identity: Identity::of(stat),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: Moment { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
+            changed: changed(stat),
+        }
+    }
+
+    /// The same content, though it was given another name meanwhile: that moves the time of its last change.
+    pub(crate) fn is_same_content(&self, other: &Self) -> bool {
+        let Self { identity, size, modified, changed: _ } = self;
+        (identity, size, modified) == (&other.identity, &other.size, &other.modified)
+    }
+}
+
+/// When anything of the inode changed last. Nobody can set it back.
+pub(crate) fn changed(stat: &Stat) -> Moment {
+    Moment { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 }
+}

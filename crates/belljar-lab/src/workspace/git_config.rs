@@ -1,0 +1,187 @@
+//! Whether a change of a repository's `config` can execute anything. Nothing here is git: a small part of its
+//! syntax is understood, and whatever is not is held back.
+
+/// What a name may be called, a branch for example.
+const NAME_SIGNS: &[u8] = b"._-/+";
+
+/// Whether all that differs is about names and branches. `None`: there was no such file.
+pub(super) fn is_harmless(before: Option<&[u8]>, after: &[u8]) -> bool {
+    let (Some(before), Some(after)) = (entries(before.unwrap_or_default()), entries(after)) else {
+        return false;
+    };
+    let is_remote = |entry: &&Entry| entry.section == "remote" && entry.key == "url";
+    let remotes: Vec<String> =
+        before.iter().filter(is_remote).filter_map(|entry| entry.subsection.clone()).collect();
+    // In order: which of two entries wins is decided by it.
+    let others = |entries: Vec<Entry>| -> Vec<Entry> {
+        entries.into_iter().filter(|entry| !entry.is_harmless(&remotes)).collect()
+    };
+    others(before) == others(after)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    /// In lower case, as git compares it.
+    section: String,
+    subsection: Option<String>,
+    key: String,
+    value: Option<String>,
+}
+
+impl Entry {
+    /// `remotes`: those that the operator has.
+    fn is_harmless(&self, remotes: &[String]) -> bool {
+        let Some(value) = self.value.as_deref() else { return false };
+        let is_switch = matches!(value, "true" | "false");
+        match (self.section.as_str(), self.subsection.as_deref(), self.key.as_str()) {
+            ("user", None, "name" | "email") => is_plain(value),
+            // A remote can be written as an address too, and some of those execute; a name that is none is
+            // looked for in files that the run can make.
+            ("branch", Some(_), "remote") => {
+                value == "." || remotes.iter().any(|remote| remote == value)
+            }
+            ("branch", Some(_), "merge") => value.strip_prefix("refs/heads/").is_some_and(is_name),
+            ("branch", Some(_), "rebase") => is_switch || value == "merges",
+            ("branch", Some(_), "description") => is_plain(value),
+            // What git itself writes into a new repository.
+            ("core", None, "repositoryformatversion") => value == "0",
+            ("core", None, "bare") => value == "false",
+            ("core", None, "filemode" | "logallrefupdates") => is_switch,
+            _ => false,
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.starts_with('-')
+        && !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || NAME_SIGNS.contains(&byte))
+}
+
+/// Means itself: nothing in it is an escape, a quote or the begin of a comment.
+fn is_plain(text: &str) -> bool {
+    !text.chars().any(|c| c.is_control() || matches!(c, '\\' | '"' | '#' | ';'))
+}
+
+/// Every entry in turn; `None` where a line is anything but the plainest form.
+fn entries(text: &[u8]) -> Option<Vec<Entry>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut entries = Vec::new();
+    let mut section = None;
+    for line in text.split('\n') {
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.chars().any(|c| c.is_control() && c != '\t') || line.ends_with('\\') {
+            return None; // the next line would be a part of this one
+        }
+        let line = line.trim_matches([' ', '\t']);
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(header) = line.strip_prefix('[') {
+            section = Some(self::section(header.strip_suffix(']')?)?);
+            continue;
+        }
+        let (name, subsection) = section.clone()?;
+        let (key, value) = match line.split_once('=') {
+            None => (line, None),
+            Some((key, value)) => (key, Some(value.trim_matches([' ', '\t']).to_owned())),
+        };
+        let key = key.trim_matches([' ', '\t']).to_ascii_lowercase();
+        if !is_word(&key) {
+            return None;
+        }
+        entries.push(Entry { section: name, subsection, key, value });
+    }
+    Some(entries)
+}
+
+fn section(header: &str) -> Option<(String, Option<String>)> {
+    let (name, subsection) = match header.split_once([' ', '\t']) {
+        None => (header, None),
+        Some((name, rest)) => {
+            let rest = rest.trim_matches([' ', '\t']);
+            let subsection = rest.strip_prefix('"')?.strip_suffix('"')?;
+            if subsection.contains(['"', '\\']) {
+                return None;
+            }
+            (name, Some(subsection.to_owned()))
+        }
+    };
+    is_word(name).then(|| (name.to_ascii_lowercase(), subsection))
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_harmless;
+
+    const BEFORE: &[u8] = b"[core]\n\trepositoryformatversion = 0\n\tbare = false\n[remote \"origin\"]\n\turl = https://example.com/x.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n";
+
+    fn with(more: &str) -> bool {
+        let after = [BEFORE, more.as_bytes()].concat();
+        is_harmless(Some(BEFORE), &after)
+    }
+
+    #[test]
+    fn branches_and_names_are_let_through() {
+        assert!(with(""));
+        assert!(with("[branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n"));
+        assert!(with("[branch \"main\"]\n\tremote = .\n\tmerge = refs/heads/main\n"));
+        assert!(with("[branch \"a/b\"]\n\trebase = true\n\tdescription = what it is\n"));
+        assert!(with("[user]\n\tname = Ann Agent\n\temail = ann@example.com\r\n"));
+        assert!(with("# a note\n; another\n"));
+        assert!(is_harmless(None, b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n"));
+    }
+
+    #[test]
+    fn whatever_may_execute_is_not() {
+        for more in [
+            "[core]\n\tfsmonitor = x\n",
+            "[core]\n\tsshCommand = x\n",
+            "[CORE]\n\tHooksPath = x\n",
+            "[core] hooksPath = x\n",
+            "[core]\n\tbare = true\n",
+            "[core]\n\tworktree = /\n",
+            "[alias]\n\tst = !x\n",
+            "[include]\n\tpath = x\n",
+            "[includeIf \"gitdir:/\"]\n\tpath = x\n",
+            "[filter \"x\"]\n\tclean = x\n",
+            "[remote \"origin\"]\n\turl = ext::sh -c x\n",
+            "[branch \"main\"]\n\tremote = ext::sh\n",
+            "[branch \"main\"]\n\tremote = -x\n",
+            "[branch \"main\"]\n\tremote = backup\n",
+            "[branch \"main\"]\n\tremote = Origin\n",
+            "[branch \"main\"]\n\tremote = /tmp/x\n",
+            "[branch \"main\"]\n\tmergeOptions = x\n",
+            "[branch \"main\"]\n\tmerge = x\n",
+            "[branch.main]\n\tremote = origin\n",
+            "[user]\n\tsigningKey = x\n",
+            "[user]\n\tname = a \\\n[core]\n\tfsmonitor = x\n",
+            "[user]\n\tname = \"a\n[core]\n\tfsmonitor = x\n",
+            "[branch \"x\\\"]\n\tremote = origin\n",
+            "[user]\n\tname = a\u{b}b\n",
+            "\u{feff}[user]\n\tname = a\n",
+            "[user\n",
+            "x = y",
+            "[gpg]\n\tprogram\n",
+        ] {
+            assert!(!with(more), "{more:?}");
+        }
+        let removed = &BEFORE[..BEFORE.len() - 10];
+        assert!(!is_harmless(Some(BEFORE), removed));
+        assert!(!is_harmless(Some(BEFORE), &[BEFORE, b"\xff"].concat()));
+        assert!(!is_harmless(None, BEFORE), "a remote is a choice of the operator's");
+    }
+
+    #[test]
+    fn the_order_of_other_entries_counts() {
+        let one = b"[core]\n\tpager = a\n\tpager = b\n";
+        let other = b"[core]\n\tpager = b\n\tpager = a\n";
+        assert!(is_harmless(Some(one), one));
+        assert!(!is_harmless(Some(one), other));
+    }
+}

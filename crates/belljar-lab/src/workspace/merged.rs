@@ -1,0 +1,313 @@
+//! What the run saw: the real tree with its changes over it, put together from the layers as the kernel does.
+//!
+//! Only attributes of the kind that the kernel itself writes in this mount are believed. Those of the other kind
+//! are the run's own.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use belljar_spec::{Attributes, Backing, OsText};
+use rustix::fs::{AtFlags, Dir, FileType, Stat, fgetxattr, statat};
+use rustix::io::Errno;
+
+use super::change::Lies;
+use super::open::OpenTree;
+use super::{beneath, compare};
+
+/// A directory of the merged tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// Whether the layer with the changes has a part in it, at the same path.
+    pub(super) in_upper: bool,
+    /// The directory of the real tree that shines through, if any: after a rename it is at another path.
+    pub(super) lower: Option<PathBuf>,
+}
+
+impl Node {
+    pub(super) fn root(backing: Backing) -> Self {
+        let lower = match backing {
+            Backing::Overlay { .. } => Some(PathBuf::new()),
+            Backing::Copy { .. } => None,
+        };
+        Self { in_upper: true, lower }
+    }
+
+    /// Nothing was changed at this path or below.
+    pub(super) fn is_untouched(&self, path: &Path) -> bool {
+        !self.in_upper && self.lower.as_deref() == Some(path)
+    }
+}
+
+/// Something in the merged tree.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) stat: Stat,
+    pub(super) lies: Lies,
+    /// Of a directory.
+    pub(super) node: Option<Node>,
+}
+
+/// Entries of a directory. `None`: the run removed what was there.
+pub(super) type Entries = BTreeMap<OsString, Option<Entry>>;
+
+/// An open directory of the merged tree.
+pub(super) struct Opened<'a> {
+    pub(super) tree: &'a OpenTree,
+    pub(super) path: &'a Path,
+    pub(super) node: &'a Node,
+    pub(super) upper: Option<BorrowedFd<'a>>,
+    /// Of [`Node::lower`].
+    pub(super) lower: Option<BorrowedFd<'a>>,
+}
+
+impl Opened<'_> {
+    /// What the layer with the changes says, and nothing else.
+    pub(super) fn changed(&self, most: usize) -> Result<(Entries, Whole), Errno> {
+        let Some(upper) = self.upper else { return Ok((Entries::new(), Whole::Yes)) };
+        let attributes = match self.tree.note.backing {
+            Backing::Overlay { attributes } => Some(attributes),
+            Backing::Copy { .. } => None,
+        };
+        let has_marked_files = attributes.is_some_and(|attributes| {
+            attribute(upper, attributes, "opaque").is_some_and(|value| value == b"x")
+        });
+        let mut entries = Entries::new();
+        let whole = each(upper, most, |name, stat| {
+            let removed = attributes.is_some_and(|attributes| {
+                is_whiteout(&stat)
+                    || has_marked_files && is_marked_as_removed(upper, name, &stat, attributes)
+            });
+            let entry = (!removed).then(|| self.in_upper(upper, name, stat, attributes));
+            entries.insert(name.to_owned(), entry);
+        })?;
+        Ok((entries, whole))
+    }
+
+    /// Everything that the run saw in it.
+    pub(super) fn all(&self, most: usize) -> Result<(Entries, Whole), Errno> {
+        let (mut entries, mut whole) = self.changed(most)?;
+        if let (Some(fd), Some(lower)) = (self.lower, &self.node.lower) {
+            let through = each(fd, most, |name, stat| {
+                let path = lower.join(name);
+                let is_seen = !is_whiteout(&stat) && !self.tree.is_hidden(&path);
+                if is_seen && !entries.contains_key(name) {
+                    entries.insert(name.to_owned(), Some(in_lower(path, stat)));
+                }
+            })?;
+            whole = whole.and(through);
+        }
+        entries.retain(|_, entry| entry.is_some());
+        Ok((entries, whole))
+    }
+
+    fn in_upper(
+        &self,
+        upper: BorrowedFd<'_>,
+        name: &OsStr,
+        stat: Stat,
+        attributes: Option<Attributes>,
+    ) -> Entry {
+        let path = self.path.join(name);
+        let node = (FileType::from_raw_mode(stat.st_mode) == FileType::Directory).then(|| {
+            let lower =
+                attributes.and_then(|attributes| self.shines_through(upper, name, attributes));
+            Node { in_upper: true, lower }
+        });
+        Entry { stat, lies: Lies::InUpper(OsText::from(path)), node }
+    }
+
+    /// The directory of the real tree under one of the upper layer.
+    fn shines_through(
+        &self,
+        upper: BorrowedFd<'_>,
+        name: &OsStr,
+        attributes: Attributes,
+    ) -> Option<PathBuf> {
+        let directory = beneath::directory(upper, Path::new(name)).ok()?;
+        let value = |key| attribute(&directory, attributes, key);
+        if value("opaque").is_some_and(|value| value == b"y") {
+            return None;
+        }
+        let redirect = match attributes {
+            Attributes::Trusted => value("redirect"),
+            // The kernel follows none in such a mount.
+            Attributes::User => None,
+        };
+        let lower = match redirect {
+            None => self.node.lower.as_ref()?.join(name),
+            Some(redirect) => redirected(self.node.lower.as_deref(), redirect)?,
+        };
+        let is_directory =
+            !self.tree.is_hidden(&lower) && beneath::directory(self.tree.lower(), &lower).is_ok();
+        is_directory.then_some(lower)
+    }
+}
+
+/// `/a/b` is counted from the layer's root; `b` lies beside what it was called when it was renamed.
+fn redirected(parent: Option<&Path>, redirect: Vec<u8>) -> Option<PathBuf> {
+    let redirect = PathBuf::from(OsString::from_vec(redirect));
+    let mut lower = PathBuf::new();
+    if !redirect.has_root() {
+        lower.push(parent?);
+        if redirect.components().count() != 1 {
+            return None;
+        }
+    }
+    for component in redirect.components() {
+        match component {
+            Component::RootDir => {}
+            Component::Normal(name) => lower.push(name),
+            Component::CurDir | Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(lower)
+}
+
+fn in_lower(path: PathBuf, stat: Stat) -> Entry {
+    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let node = is_directory.then(|| Node { in_upper: false, lower: Some(path.clone()) });
+    Entry { stat, lies: Lies::InLower(OsText::from(path)), node }
+}
+
+/// Whether a listing is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    Yes,
+    No,
+}
+
+impl Whole {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Yes, Self::Yes) => Self::Yes,
+            _ => Self::No,
+        }
+    }
+}
+
+/// Calls `visit` for every entry that is still there when it is looked at.
+pub(super) fn each(
+    directory: BorrowedFd<'_>,
+    most: usize,
+    mut visit: impl FnMut(&OsStr, Stat),
+) -> Result<Whole, Errno> {
+    let mut seen = 0;
+    for entry in Dir::read_from(directory)? {
+        let entry = match entry {
+            Err(Errno::NOENT) => break, // the directory itself was removed meanwhile
+            entry => entry?,
+        };
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        seen += 1;
+        if seen > most {
+            return Ok(Whole::No);
+        }
+        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => visit(OsStr::from_bytes(name.to_bytes()), stat),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(Whole::Yes)
+}
+
+/// A device 0:0 stands for something that was removed. In the real tree it hides itself from the run.
+pub(super) fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// The other form of a whiteout, where no device can be made.
+fn is_marked_as_removed(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    stat: &Stat,
+    attributes: Attributes,
+) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_size == 0
+        && beneath::file_in(directory, name)
+            .is_ok_and(|file| attribute(&file, attributes, "whiteout").is_some())
+}
+
+fn attribute(of: impl std::os::fd::AsFd, attributes: Attributes, key: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; compare::LONGEST_PATH];
+    let name = format!("{}{key}", attributes.prefix());
+    let length = fgetxattr(of, name.as_str(), &mut value[..]).ok()?;
+    value.truncate(length);
+    Some(value)
+}
+
+impl OpenTree {
+    /// Whether the run was not shown what the real tree has at this path.
+    pub(super) fn is_hidden(&self, path: &Path) -> bool {
+        self.note.hidden.iter().any(|hidden| path.starts_with(hidden.as_path()))
+    }
+
+    /// What the run had at a path, looked up name by name.
+    #[cfg(test)]
+    pub(super) fn look_after(&self, path: &Path) -> Result<Option<Stat>, Errno> {
+        if let Backing::Copy { .. } = self.note.backing {
+            return beneath::look(self.upper(), path);
+        }
+        let mut node = Node::root(self.note.backing);
+        let mut here = PathBuf::new();
+        let mut names = path.components().peekable();
+        while let Some(component) = names.next() {
+            let name = component.as_os_str();
+            let Some(entry) = self.one(&here, &node, name)? else { return Ok(None) };
+            if names.peek().is_none() {
+                return Ok(Some(entry.stat));
+            }
+            let Some(next) = entry.node else { return Ok(None) };
+            here.push(name);
+            node = next;
+        }
+        Ok(None)
+    }
+
+    /// One entry of a merged directory.
+    #[cfg(test)]
+    fn one(&self, path: &Path, node: &Node, name: &OsStr) -> Result<Option<Entry>, Errno> {
+        let upper = match node.in_upper {
+            true => there(beneath::directory(self.upper(), path))?,
+            false => None,
+        };
+        if let Some(upper) = &upper {
+            use std::os::fd::AsFd;
+            let upper = upper.as_fd();
+            match statat(upper, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_whiteout(&stat) => return Ok(None),
+                Ok(stat) => {
+                    let opened = Opened { tree: self, path, node, upper: Some(upper), lower: None };
+                    let attributes = match self.note.backing {
+                        Backing::Overlay { attributes } => Some(attributes),
+                        Backing::Copy { .. } => None,
+                    };
+                    return Ok(Some(opened.in_upper(upper, name, stat, attributes)));
+                }
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let Some(lower) = node.lower.as_ref().map(|lower| lower.join(name)) else {
+            return Ok(None);
+        };
+        let stat = beneath::look(self.lower(), &lower)?;
+        let seen = stat.filter(|stat| !is_whiteout(stat) && !self.is_hidden(&lower));
+        Ok(seen.map(|stat| in_lower(lower, stat)))
+    }
+}
+
+/// What is gone, or is no directory any more, is no failure.
+pub(super) fn there<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match opened {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        opened => opened.map(Some),
+    }
+}

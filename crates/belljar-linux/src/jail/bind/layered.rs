@@ -1,0 +1,278 @@
+//! Trees that the run can change while the real ones stay as they are.
+//!
+//! Root makes the overlay here, since only then the changes can belong to the tree's owner; an ordinary user's sandbox
+//! makes its own. What an ordinary user gives to an engine is a copy: an engine binds what is there by path.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{Access, Attributes, Backing, Clause, LayeredTree, Moment, OsText, Tree};
+use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::hidden::leave_out;
+use super::tree::{clone_shown, pinned, plain};
+use super::{BindError, Binder, BoundKind, BoundMount, BoundTree, Layer, Pinned, Upper, Via};
+use crate::jail::copy_tree::copy_tree;
+use crate::jail::identity::{HostIdentity, Pair};
+use crate::jail::idmap::{IdMaps, Writer};
+use crate::jail::overlay::{self, Changes, DATA, Layers, WORK};
+use crate::jail::resolve::{Resolved, resolve};
+use crate::jail::root::Root;
+use crate::sys::aside::in_own_mount_namespace;
+use crate::sys::mount::{Depth, make_private};
+
+/// By the clock that inodes are stamped with, which lags a little: nothing that is stamped from now on is before it.
+pub(super) fn now() -> Moment {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Moment { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+}
+
+impl Binder<'_> {
+    pub(super) fn bind_layered(
+        &mut self,
+        source: &Resolved,
+        target: &Path,
+        tree: Tree,
+        maps: &mut IdMaps,
+    ) -> Result<BoundTree, BindError> {
+        if !source.is_directory() {
+            return Err(BindError::LayeredFile { path: source.path.clone() });
+        }
+        let below = self.table.below(&source.path);
+        let as_root = rustix::process::geteuid().is_root();
+        if let Some(point) = below.first().filter(|_| !as_root) {
+            let (path, point) = (source.path.clone(), point.clone());
+            return Err(BindError::LayeredSubmount { path, point });
+        }
+        let hidden = self.hidden_in(source, Via::Layered)?;
+        if self.covers_by_engine() {
+            return self.bind_copy(source, target, &hidden);
+        }
+        if !as_root && !is_callers(source) {
+            let why = format!(
+                "{} was copied for the overlay, since its owner or group is not your own",
+                source.path.display()
+            );
+            let mounts = self.posture.get(Clause::FsMounts).clone().and(&why);
+            self.posture.set(Clause::FsMounts, mounts);
+            return self.bind_copy(source, target, &hidden);
+        }
+        let mut layer = self.layer_with_upper(source, tree, maps)?;
+        let mut submounts = Vec::new();
+        for point in below {
+            let opened = resolve(&point, &[])?;
+            if !opened.is_directory() {
+                return Err(BindError::LayeredFile { path: point });
+            }
+            let relative = point.strip_prefix(&source.path).unwrap_or(Path::new("")).to_owned();
+            submounts.push((relative, self.layer_with_upper(&opened, tree, maps)?));
+        }
+        leave_out(&hidden, Via::Layered, &mut layer, &mut submounts);
+        let attributes = if as_root { Attributes::Trusted } else { Attributes::User };
+        let mut must_write = Vec::new();
+        let root = (PathBuf::new(), &layer);
+        let others = submounts.iter().map(|(relative, layer)| (relative.clone(), layer));
+        for (relative, layer) in std::iter::once(root).chain(others) {
+            let target = target.join(&relative);
+            self.note(layer, &target, Backing::Overlay { attributes });
+            if can_be_written(&layer.pinned.path) {
+                must_write.push(relative);
+            }
+        }
+        Ok(BoundTree {
+            layer,
+            is_directory: true,
+            access: Access::Layered,
+            via: Via::Layered,
+            submounts,
+            shielded: Vec::new(),
+            sockets: Vec::new(),
+            hidden,
+            must_write,
+        })
+    }
+
+    fn note(&mut self, layer: &Layer, target: &Path, backing: Backing) {
+        let Some(upper) = &layer.upper else { return };
+        self.layered.push(LayeredTree {
+            number: upper.number,
+            source: OsText::from(layer.pinned.path.as_path()),
+            device: layer.pinned.device,
+            inode: layer.pinned.inode,
+            // Joined with an empty path it would end with a slash.
+            target: target.components().collect::<PathBuf>().into(),
+            backing,
+            since: self.since,
+            hidden: layer.left_out.iter().map(|name| OsText::from(name.as_path())).collect(),
+        });
+    }
+
+    fn layer_with_upper(
+        &self,
+        source: &Resolved,
+        tree: Tree,
+        maps: &mut IdMaps,
+    ) -> Result<Layer, BindError> {
+        let mut layer = self.layer(source, Access::ReadOnly, tree, Depth::ThisMount, maps)?;
+        let (number, path) = self.make_upper(source)?;
+        let directory = resolve(&path, &[])?;
+        let mut upper = pinned(&directory);
+        if layer.pinned.cloned.is_some() {
+            let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
+            let access = Access::Layered;
+            let cloned = clone_shown(&directory, access, Depth::ThisMount, Some(owner), maps);
+            // The tree is what decides about the run's identity.
+            upper.cloned = Some(cloned.map_err(|error| match error {
+                BindError::Clone { error, .. } => {
+                    BindError::Clone { path: source.path.clone(), error }
+                }
+                error => error,
+            })?);
+        }
+        layer.upper = Some(Upper { number, directory: upper, mounted: None });
+        Ok(layer)
+    }
+
+    /// A fresh directory for the changes to a tree, which looks like the tree's own.
+    fn make_upper(&self, source: &Resolved) -> Result<(u32, PathBuf), BindError> {
+        let private = Mode::from_raw_mode(0o700);
+        let make = |path: &Path, mode| {
+            let failed = |error| BindError::Upper { path: path.to_owned(), error };
+            mkdirat(CWD, path, mode).map_err(failed)
+        };
+        match make(&self.place.upper, private) {
+            Err(BindError::Upper { error: Errno::EXIST, .. }) => {}
+            made => made?,
+        }
+        // What an earlier attempt used is never used again.
+        let mut number = 0;
+        let path = loop {
+            let path = self.place.upper.join(number.to_string());
+            match make(&path, private) {
+                Err(BindError::Upper { error: Errno::EXIST, .. }) => number += 1,
+                made => break made.map(|()| path)?,
+            }
+        };
+        for name in [DATA, WORK] {
+            let part = path.join(name);
+            make(&part, private)?;
+            let failed = |error| BindError::Upper { path: part.clone(), error };
+            if rustix::process::geteuid().is_root() {
+                let (uid, gid) = (source.stat.st_uid, source.stat.st_gid);
+                let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+                let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+                chownat(CWD, &part, owner.0, owner.1, flags).map_err(failed)?;
+            }
+            if name == DATA {
+                let mode = Mode::from_raw_mode(source.stat.st_mode & 0o1777);
+                chmodat(CWD, &part, mode, rustix::fs::AtFlags::empty()).map_err(failed)?;
+            }
+        }
+        Ok((number, path))
+    }
+
+    fn bind_copy(
+        &mut self,
+        source: &Resolved,
+        target: &Path,
+        hidden: &[PathBuf],
+    ) -> Result<BoundTree, BindError> {
+        let (number, path) = self.make_upper(source)?;
+        let data = path.join(DATA);
+        copy_tree(source, &data, hidden)?;
+        let copied = now(); // nothing of the run's is stamped before this
+        let directory = pinned(&resolve(&path, &[])?);
+        let noted = Layer {
+            pinned: pinned(source),
+            left_out: hidden.to_vec(),
+            upper: Some(Upper { number, directory, mounted: None }),
+        };
+        self.note(&noted, target, Backing::Copy { copied });
+        let must_write =
+            if can_be_written(&source.path) { vec![PathBuf::new()] } else { Vec::new() };
+        Ok(BoundTree {
+            layer: plain(pinned(&resolve(&data, &[])?)),
+            is_directory: true,
+            access: Access::Layered,
+            via: Via::Bind,
+            submounts: Vec::new(),
+            shielded: Vec::new(),
+            sockets: Vec::new(),
+            hidden: Vec::new(),
+            must_write,
+        })
+    }
+}
+
+/// In a user namespace overlayfs can change only what belongs to somebody in it: the caller.
+fn is_callers(source: &Resolved) -> bool {
+    let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
+    owner == HostIdentity::caller().command
+}
+
+/// A directory that its own owner cannot write to is none to try it on.
+fn can_be_written(path: &Path) -> bool {
+    const WRITE_AND_ENTER: u32 = 0o300;
+    std::fs::metadata(path).is_ok_and(|meta| {
+        std::os::unix::fs::MetadataExt::mode(&meta) & WRITE_AND_ENTER == WRITE_AND_ENTER
+    })
+}
+
+/// Makes the overlays of all layered trees, where they were cloned: by root. Layers have to be mounted for that, which
+/// nobody else is to see.
+pub(super) fn mount_as_root(
+    mounts: &mut [BoundMount],
+    run: Pair,
+    writer: Writer,
+) -> Result<(), BindError> {
+    let trees = mounts.iter_mut().filter_map(|mount| match &mut mount.kind {
+        BoundKind::Tree(tree) if tree.via == Via::Layered => Some(tree),
+        _ => None,
+    });
+    let mut layers: Vec<&mut Layer> = trees
+        .flat_map(|tree| {
+            std::iter::once(&mut tree.layer)
+                .chain(tree.submounts.iter_mut().map(|(_, layer)| layer))
+        })
+        .filter(|layer| layer.pinned.cloned.is_some())
+        .collect();
+    let Some(first) = layers.first() else { return Ok(()) };
+    let overlay_failed = |layer: &Layer, error| BindError::Overlay {
+        path: layer.pinned.path.clone(),
+        upper: layer.upper.as_ref().map(|upper| upper.directory.path.clone()).unwrap_or_default(),
+        error,
+    };
+    // gVisor's process is root and gives what it made away, which only root may.
+    let acts_as = match writer {
+        Writer::Run => Some(run),
+        Writer::RootFirst => None,
+    };
+    let made = in_own_mount_namespace(|| mount_all(&layers, acts_as));
+    let (made, _) = made.map_err(|error| overlay_failed(first, error))?;
+    for (layer, made) in layers.iter_mut().zip(made) {
+        let made = made.map_err(|error| overlay_failed(layer, error))?;
+        if let Some(upper) = &mut layer.upper {
+            upper.mounted = Some(made);
+        }
+    }
+    Ok(())
+}
+
+fn mount_all(layers: &[&mut Layer], acts_as: Option<Pair>) -> Vec<Result<OwnedFd, Errno>> {
+    let root = make_private(c"/").and_then(|()| Root::new().map_err(|_| Errno::IO));
+    let mount = |layer: &Layer| {
+        let root = root.as_ref().map_err(|error| *error)?;
+        let parts = (&layer.pinned.cloned, &layer.upper);
+        let (Some(below), Some(Upper { directory: Pinned { cloned: Some(upper), .. }, .. })) =
+            parts
+        else {
+            return Err(Errno::INVAL);
+        };
+        let changes = Changes::Kept { upper, attributes: Attributes::Trusted, acts_as };
+        let layers = Layers { below, left_out: &layer.left_out, changes };
+        overlay::mount(root.fd.as_fd(), &layers)
+    };
+    layers.iter().map(|layer| mount(layer)).collect()
+}

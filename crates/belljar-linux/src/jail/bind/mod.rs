@@ -1,0 +1,341 @@
+//! Opens everything a plan names, once, and pins it: descriptors, devices, inodes, submounts, uids.
+//!
+//! After this no path of the operator's is looked up again, but for the re-opening that an ordinary
+//! user's sandbox has to do in its own mount namespace, which is checked against what is pinned here.
+
+mod hidden;
+mod layered;
+mod sources;
+mod tree;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{
+    Access, BackendName, Clause, Enforcement, Expectation, HostUid, LayeredTree, Moment, MountKind,
+    Place, Plan, Posture, User,
+};
+use rustix::io::Errno;
+
+pub(crate) use self::tree::attributes;
+
+use self::sources::{open_sources, owner_of, read_small};
+use self::tree::Shape;
+use super::copy_tree::CopyError;
+use super::expand::{with_bundle_places, with_link_targets, with_root_entries};
+use super::expectation::expectation;
+use super::identity::{HostIdentity, IdentityError, Pair};
+use super::idmap::{IdMaps, Writer};
+use super::resolve::{ResolveError, Resolved};
+use super::sensitive::SourceRefused;
+use crate::mountinfo::MountTable;
+use crate::placeholder::PlaceholderError;
+
+/// The uid that PID 1 has inside, where it has one of its own.
+pub(crate) const INIT_UID: u32 = 999;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("{reason}; if that is meant, say --allow-source {}", .path.display())]
+    Sensitive { path: PathBuf, reason: SourceRefused },
+    #[error(transparent)]
+    Never(SourceRefused),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Placeholder(#[from] PlaceholderError),
+    #[error("cannot take hold of {}", .path.display())]
+    Clone {
+        path: PathBuf,
+        #[source]
+        error: Errno,
+    },
+    #[error(
+        "the file system of {} cannot show its files under another owner, and they belong to root; \
+         give the tree to an ordinary user, or start belljar as one",
+        .path.display()
+    )]
+    NotMappable { path: PathBuf },
+    #[error("cannot read {}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("{} is a file, and only a directory can be an overlay; mount it ro or rw", .path.display())]
+    LayeredFile { path: PathBuf },
+    #[error(
+        "{} has another file system mounted in it, at {}, and only root can have an overlay over both; \
+         mount it ro, or name a directory without one",
+        .path.display(), .point.display()
+    )]
+    LayeredSubmount { path: PathBuf, point: PathBuf },
+    #[error("cannot make {}, where the changes to an overlay are kept", .path.display())]
+    Upper {
+        path: PathBuf,
+        #[source]
+        error: Errno,
+    },
+    #[error(
+        "cannot make an overlay over {}; its changes are kept in {}, whose file system has to allow that",
+        .path.display(), .upper.display()
+    )]
+    Overlay {
+        path: PathBuf,
+        upper: PathBuf,
+        #[source]
+        error: Errno,
+    },
+    #[error(transparent)]
+    CopyTree(#[from] CopyError),
+    #[error(
+        "{} is to be hidden and is a link, which cannot be covered in a tree mounted as it is; \
+         mount the tree overlay or ro, or hide what it points to",
+        .path.display()
+    )]
+    HiddenLink { path: PathBuf },
+    #[error("{} is to be hidden, and {} is mounted; leave out one of the two", .hidden.display(), .path.display())]
+    HiddenSource { path: PathBuf, hidden: PathBuf },
+}
+
+/// Everything the sandbox is made of.
+#[derive(Debug)]
+pub struct Bound {
+    pub(crate) plan: Plan,
+    pub(crate) identity: HostIdentity,
+    pub(crate) mounts: Vec<BoundMount>,
+    pub(crate) run: String,
+    pub expectation: Expectation,
+    /// The plan's, with what binding found out.
+    pub posture: Posture,
+    /// Canonical paths of the trees that this run can write.
+    pub writable_trees: Vec<PathBuf>,
+    /// Trees that it can change while the real ones stay as they are.
+    pub layered: Vec<LayeredTree>,
+    /// What the operator should know before the run starts.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct BoundMount {
+    pub(crate) target: PathBuf,
+    pub(crate) kind: BoundKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum BoundKind {
+    Tree(Box<BoundTree>),
+    Tmpfs { size: u64, mode: u32 },
+    File { content: Vec<u8> },
+    Symlink { to: PathBuf },
+    Proc { read_only: Vec<String>, masked: Vec<String> },
+    Dev { nodes: Vec<String>, shm_size: u64 },
+}
+
+#[derive(Debug)]
+pub(crate) struct BoundTree {
+    pub(crate) layer: Layer,
+    pub(crate) is_directory: bool,
+    pub(crate) access: Access,
+    pub(crate) via: Via,
+    /// Mounts of the host below the source, each pinned too. Only used apart from the tree itself
+    /// where each needs an overlay of its own.
+    pub(crate) submounts: Vec<(PathBuf, Layer)>,
+    /// Relative paths that stay read-only in a writable tree.
+    pub(crate) shielded: Vec<PathBuf>,
+    /// Relative paths of sockets that are covered.
+    pub(crate) sockets: Vec<PathBuf>,
+    /// Relative paths of what is not to be seen. Covered where they cannot be left out.
+    pub(crate) hidden: Vec<PathBuf>,
+    /// Relative places that the command must be able to write to, or something went wrong.
+    pub(crate) must_write: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    Bind,
+    /// Read-only through overlayfs: a socket file does not answer there, and credentials can be left
+    /// out.
+    Overlay,
+    /// The same, with a layer on top that holds the run's changes.
+    Layered,
+}
+
+/// One mounted file system.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) pinned: Pinned,
+    /// Names in it that are left out.
+    pub(crate) left_out: Vec<PathBuf>,
+    /// Only where the run's changes to it are kept.
+    pub(crate) upper: Option<Upper>,
+}
+
+/// Something of the host, by what tells it from everything else.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Root clones the tree here; an ordinary user's sandbox re-opens the path and compares.
+    pub(crate) cloned: Option<OwnedFd>,
+}
+
+/// What holds the changes to a layer.
+#[derive(Debug)]
+pub(crate) struct Upper {
+    pub(crate) number: u32,
+    /// A directory with one for the changes and one for overlayfs in it.
+    pub(crate) directory: Pinned,
+    /// Root's launcher makes the whole overlay: a sandbox has not the right to.
+    pub(crate) mounted: Option<OwnedFd>,
+}
+
+pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
+    let since = layered::now(); // first: whatever the run changes, it changes later
+    let table = MountTable::read()
+        .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
+    let plan = &with_bundle_places(&with_link_targets(&with_root_entries(plan)?));
+    let opened = open_sources(plan, place)?;
+    let identity = match plan.identity.host {
+        HostUid::PerRun => HostIdentity::choose()?,
+        HostUid::Caller => HostIdentity::caller(),
+        HostUid::AsInside => HostIdentity::owner(plan.identity.inside.into()),
+    };
+    let mut binder = Binder {
+        plan,
+        place,
+        table: &table,
+        posture: plan.posture.clone(),
+        writable: Vec::new(),
+        hidden: hidden::resolve_all(plan, place)?,
+        since,
+        layered: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let (identity, mounts) = match binder.bind_mounts(&opened, &identity) {
+        // One tree that cannot be shown under another owner decides for the whole run.
+        Err(BindError::Clone { path, error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM })
+            if identity.init.is_some() =>
+        {
+            let owner = owner_of(&opened, &path).filter(|owner| owner.uid != 0);
+            let identity =
+                HostIdentity::owner(owner.ok_or(BindError::NotMappable { path: path.clone() })?);
+            binder.posture.set(
+                Clause::IdUnique,
+                Enforcement::weaker(format!(
+                    "the file system of {} cannot show other owners; the run has its owner's uid",
+                    path.display()
+                )),
+            );
+            let mounts = binder.bind_mounts(&opened, &identity)?;
+            (identity, mounts)
+        }
+        bound => (identity, bound?),
+    };
+    let Binder { posture, mut writable, layered, warnings, .. } = binder;
+    writable.sort();
+    writable.dedup();
+    let expectation = expectation(plan, &identity, &mounts);
+    let run = place.run.clone();
+    Ok(Bound {
+        plan: plan.clone(),
+        identity,
+        mounts,
+        run,
+        expectation,
+        posture,
+        writable_trees: writable,
+        layered,
+        warnings,
+    })
+}
+
+/// The jail maps the plan's ids to the host's; an engine's container has the host's own.
+pub(crate) fn user_inside(plan: &Plan, identity: &HostIdentity) -> User {
+    match plan.backend {
+        BackendName::Jail | BackendName::Host => plan.identity.inside,
+        BackendName::Docker | BackendName::Podman => {
+            let Pair { uid, gid } = identity.command;
+            User { uid, gid }
+        }
+    }
+}
+
+struct Binder<'a> {
+    plan: &'a Plan,
+    place: &'a Place,
+    table: &'a MountTable,
+    posture: Posture,
+    writable: Vec<PathBuf>,
+    /// Without links, as trees are.
+    hidden: Vec<PathBuf>,
+    since: Moment,
+    layered: Vec<LayeredTree>,
+    warnings: Vec<String>,
+}
+
+impl Binder<'_> {
+    fn bind_mounts(
+        &mut self,
+        opened: &[Option<Resolved>],
+        identity: &HostIdentity,
+    ) -> Result<Vec<BoundMount>, BindError> {
+        self.writable.clear();
+        self.layered.clear();
+        self.warnings.clear();
+        let runtime = self.plan.oci_runtime.as_deref();
+        let writer = if runtime.is_some_and(belljar_spec::is_gvisor) {
+            Writer::RootFirst
+        } else {
+            Writer::Run
+        };
+        let mut maps = IdMaps::new(identity.command, writer);
+        let mut bound = Vec::with_capacity(opened.len());
+        for (planned, source) in self.plan.mounts.iter().zip(opened) {
+            let target = planned.target.as_path().to_owned();
+            let kind = match &planned.what {
+                MountKind::Bind { access, tree, .. } => match source {
+                    Some(source) if *access == Access::Layered => {
+                        let tree = self.bind_layered(source, &target, *tree, &mut maps)?;
+                        BoundKind::Tree(Box::new(tree))
+                    }
+                    Some(source) => match self.bind_tree(source, *access, *tree, &mut maps)? {
+                        Shape::Tree(tree) => BoundKind::Tree(tree),
+                        Shape::Link(to) => BoundKind::Symlink { to },
+                    },
+                    None => continue,
+                },
+                MountKind::Copy { source } => match read_small(source.as_path())? {
+                    Some(content) => BoundKind::File { content },
+                    None => continue,
+                },
+                MountKind::RootDirectory { .. } => continue, // its entries took its place
+                MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
+                MountKind::File { content } => {
+                    BoundKind::File { content: content.clone().into_bytes() }
+                }
+                MountKind::Accounts { file } => {
+                    let user = user_inside(self.plan, identity);
+                    BoundKind::File { content: file.content(user).into_bytes() }
+                }
+                MountKind::Symlink { to } => BoundKind::Symlink { to: to.as_path().to_owned() },
+                MountKind::Proc { read_only, masked } => {
+                    // Kernels differ in what they have; the same kernel serves inside.
+                    let there = |paths: &[String]| {
+                        paths.iter().filter(|path| Path::new(path).exists()).cloned().collect()
+                    };
+                    BoundKind::Proc { read_only: there(read_only), masked: there(masked) }
+                }
+                MountKind::Dev { nodes, shm_size } => {
+                    BoundKind::Dev { nodes: nodes.clone(), shm_size: *shm_size }
+                }
+            };
+            bound.push(BoundMount { target, kind });
+        }
+        layered::mount_as_root(&mut bound, identity.command, writer)?;
+        Ok(bound)
+    }
+}

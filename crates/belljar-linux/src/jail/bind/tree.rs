@@ -1,0 +1,254 @@
+//! One tree of the host: pinned, cloned with its final owner where root does it, and what in it is covered.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{Access, Clause, Enforcement, MountKind, OsText, PlannedMount, Source, Tree};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::hidden::leave_out;
+use super::{BindError, Binder, BoundTree, Layer, Pinned, Via};
+use crate::jail::control::{Role, protected};
+use crate::jail::identity::Pair;
+use crate::jail::idmap::IdMaps;
+use crate::jail::resolve::{Resolved, file_type, resolve};
+use crate::jail::sensitive::TOOL_CREDENTIALS;
+use crate::sys::mount::{Depth, MountAttr, set_attributes, set_id_map};
+
+impl Binder<'_> {
+    pub(super) fn bind_tree(
+        &mut self,
+        source: &Resolved,
+        access: Access,
+        tree: Tree,
+        maps: &mut IdMaps,
+    ) -> Result<Shape, BindError> {
+        // On most systems /bin and /lib are links into /usr, which is mounted already.
+        if tree == Tree::System
+            && let Some(to) = self.link_into_another(source, tree)
+        {
+            return Ok(Shape::Link(to));
+        }
+        let through_overlay = access == Access::ReadOnly
+            && matches!(tree, Tree::User | Tree::Tool)
+            && source.is_directory();
+        let below = self.table.below(&source.path);
+        let as_root = rustix::process::geteuid().is_root();
+        if through_overlay && !as_root && !below.is_empty() {
+            // Mounts of the host are locked together in an ordinary user's namespace: overlayfs
+            // cannot take the tree without them, and would not show them.
+            self.posture.set(
+                Clause::FsSockets,
+                Enforcement::weaker(format!(
+                    "{} has other file systems mounted in it, which an ordinary user can only bind whole",
+                    source.path.display()
+                ))
+                .with_fix("mount the parts apart, or run as root"),
+            );
+        }
+        let via =
+            if through_overlay && (as_root || below.is_empty()) { Via::Overlay } else { Via::Bind };
+        let depth = if via == Via::Overlay { Depth::ThisMount } else { Depth::WithSubmounts };
+        let mut layer = self.layer(source, access, tree, depth, maps)?;
+        if tree == Tree::Tool {
+            layer.left_out = TOOL_CREDENTIALS.iter().map(PathBuf::from).collect();
+        }
+        let hidden = self.hidden_in(source, via)?;
+        let mut submounts = Vec::new();
+        for point in below {
+            let opened = resolve(&point, &[])?;
+            let relative = point.strip_prefix(&source.path).unwrap_or(Path::new("")).to_owned();
+            // In a whole bind the submounts come along; they are pinned for the comparison only.
+            let layer = match via {
+                // One of a type that cannot be mapped shows its own owners.
+                Via::Overlay | Via::Layered => match self.layer(&opened, access, tree, depth, maps)
+                {
+                    Err(BindError::Clone {
+                        error: Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM,
+                        ..
+                    }) => self.layer(&opened, access, Tree::System, depth, maps)?,
+                    layer => layer?,
+                },
+                Via::Bind => plain(pinned(&opened)),
+            };
+            submounts.push((relative, layer));
+        }
+        if file_type(&source.stat) == FileType::Socket {
+            self.posture.set(
+                Clause::FsSockets,
+                Enforcement::weaker(format!("{} was given by name", source.path.display())),
+            );
+        }
+        leave_out(&hidden, via, &mut layer, &mut submounts);
+        let (mut shielded, mut sockets) = (Vec::new(), Vec::new());
+        if via == Via::Bind {
+            // Without overlayfs a name cannot be left out; what it stands for is covered.
+            let there = layer.left_out.iter().filter(|name| source.path.join(name).exists());
+            sockets.extend(there.cloned());
+        }
+        if access == Access::Writable && matches!(tree, Tree::User) {
+            self.writable.push(source.path.clone());
+            shielded = self.shielded_in(&source.path);
+            if source.is_directory() {
+                let (allowed, role) = (&self.plan.allow_control, self.role_of(source));
+                let protected = protected(&source.path, role, allowed, self.place)?;
+                shielded.extend(protected.paths);
+                if protected.cut {
+                    self.warnings.push(format!(
+                        "{} is too large to be looked at as a whole: control files deep in it \
+                         can be written; use an overlay workspace",
+                        source.path.display()
+                    ));
+                }
+            }
+            // What lies in a directory that is read-only as a whole needs no cover of its own.
+            shielded.sort();
+            shielded.dedup_by(|path, above| path.starts_with(above));
+            sockets = live_sockets_below(&source.path);
+        }
+        Ok(Shape::Tree(Box::new(BoundTree {
+            layer,
+            is_directory: source.is_directory(),
+            access,
+            via,
+            submounts,
+            shielded,
+            sockets,
+            hidden,
+            must_write: Vec::new(),
+        })))
+    }
+
+    /// A system directory that is a link to, or into, another one that the plan binds.
+    fn link_into_another(&self, source: &Resolved, tree: Tree) -> Option<PathBuf> {
+        let bound_as_itself = |mount: &PlannedMount| match &mount.what {
+            MountKind::Bind { source: Source::Path { path }, tree: Tree::System, .. } => {
+                path == &mount.target
+            }
+            _ => false,
+        };
+        let planned = self.plan.mounts.iter().filter(|mount| bound_as_itself(mount));
+        let mut others = planned.map(|mount| mount.target.as_path());
+        let own_target = self.plan.mounts.iter().any(|mount| mount.target.as_path() == source.path);
+        (tree == Tree::System && !own_target && others.any(|other| source.path.starts_with(other)))
+            .then(|| source.path.clone())
+    }
+
+    /// Pins a source and, as root, clones it with its final attributes and owner.
+    pub(super) fn layer(
+        &self,
+        source: &Resolved,
+        access: Access,
+        tree: Tree,
+        depth: Depth,
+        maps: &mut IdMaps,
+    ) -> Result<Layer, BindError> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(plain(pinned(source)));
+        }
+        let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
+        let shown = (tree != Tree::System).then_some(owner);
+        let cloned = clone_shown(source, access, depth, shown, maps)?;
+        Ok(plain(Pinned { cloned: Some(cloned), ..pinned(source) }))
+    }
+
+    fn role_of(&self, source: &Resolved) -> Role {
+        let workdir = self.plan.command.workdir.as_path();
+        let holds_workdir = self.plan.mounts.iter().any(|mount| match &mount.what {
+            MountKind::Bind { source: Source::Path { path }, .. } => {
+                workdir.starts_with(mount.target.as_path())
+                    && std::fs::canonicalize(path.as_path()).is_ok_and(|path| path == source.path)
+            }
+            _ => false,
+        });
+        if holds_workdir { Role::Workspace } else { Role::Other }
+    }
+
+    /// Belljar's own program and the manifest: a run that could change them would decide about the
+    /// next run.
+    fn shielded_in(&self, tree: &Path) -> Vec<PathBuf> {
+        let manifest = self.plan.shielded.iter().map(OsText::as_path);
+        // The whole directory, or where that is the tree's own root the file.
+        let executable = self.place.executable.iter().filter_map(|file| match file.parent() {
+            Some(directory) if directory == tree => Some(file.as_path()),
+            directory => directory,
+        });
+        manifest
+            .chain(executable)
+            .filter_map(|path| path.strip_prefix(tree).ok())
+            .filter(|relative| !relative.as_os_str().is_empty() && tree.join(relative).exists())
+            .map(Path::to_owned)
+            .collect()
+    }
+}
+
+pub(super) enum Shape {
+    Tree(Box<BoundTree>),
+    Link(PathBuf),
+}
+
+pub(crate) fn attributes(access: Access) -> MountAttr {
+    let always = MountAttr::NO_SUID | MountAttr::NO_DEV;
+    match access {
+        Access::ReadOnly => always | MountAttr::READ_ONLY,
+        Access::Writable | Access::Layered => always,
+    }
+}
+
+/// A clone of a source with its final attributes, in which the files of one owner are the run's.
+pub(super) fn clone_shown(
+    source: &Resolved,
+    access: Access,
+    depth: Depth,
+    owner: Option<Pair>,
+    maps: &mut IdMaps,
+) -> Result<OwnedFd, BindError> {
+    let failed = |error| BindError::Clone { path: source.path.clone(), error };
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if depth == Depth::WithSubmounts {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    let cloned = open_tree(&source.fd, "", flags).map_err(failed)?;
+    set_attributes(cloned.as_fd(), attributes(access), depth).map_err(failed)?;
+    if let Some(owner) = owner.filter(|owner| *owner != maps.run()) {
+        let map = maps
+            .showing(owner)
+            .map_err(|error| BindError::Read { path: source.path.clone(), error })?;
+        // A submount may be of a type that cannot be mapped: it then shows its own owners.
+        set_id_map(cloned.as_fd(), map.as_fd(), Depth::ThisMount).map_err(failed)?;
+    }
+    Ok(cloned)
+}
+
+pub(super) fn pinned(source: &Resolved) -> Pinned {
+    Pinned {
+        path: source.path.clone(),
+        device: source.stat.st_dev,
+        inode: source.stat.st_ino,
+        cloned: None,
+    }
+}
+
+pub(super) fn plain(pinned: Pinned) -> Layer {
+    Layer { pinned, left_out: Vec::new(), upper: None }
+}
+
+/// Socket files below a tree that somebody listens on, as far as the kernel names them.
+fn live_sockets_below(tree: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let mut found: Vec<PathBuf> = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]))
+        .map(|path| {
+            PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path))
+        })
+        .filter_map(|path| path.strip_prefix(tree).ok().map(Path::to_owned))
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}

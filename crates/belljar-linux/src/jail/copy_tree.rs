@@ -1,0 +1,312 @@
+//! A copy of a tree, for an engine that can only bind what is there.
+//!
+//! The tree may be changing while it is copied, by somebody hostile: every name is opened once, by descriptor, without
+//! following links. Only files, directories and links are copied; sockets, devices and setuid bits stay behind.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps,
+    copy_file_range, fchmod, fstat, ftruncate, futimens, ioctl_ficlone, mkdirat, openat,
+    readlinkat, seek, symlinkat, utimensat,
+};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::resolve::{Resolved, file_type};
+
+/// Each level holds descriptors.
+const MOST_LEVELS: usize = 200;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error(
+        "cannot copy {} for the overlay; hide it, or use the jail, which copies nothing",
+        .path.display()
+    )]
+    Source {
+        path: PathBuf,
+        #[source]
+        error: Errno,
+    },
+    #[error("cannot write the copy of {} for the overlay", .path.display())]
+    Target {
+        path: PathBuf,
+        #[source]
+        error: Errno,
+    },
+    #[error(
+        "{} lies more than {MOST_LEVELS} directories deep, too deep to be copied for the overlay; \
+         hide it, or use the jail, which copies nothing",
+        .path.display()
+    )]
+    TooDeep { path: PathBuf },
+}
+
+/// Copies what is in a tree into a directory that is there, but for some names.
+pub(crate) fn copy_tree(
+    source: &Resolved,
+    to: &Path,
+    left_out: &[PathBuf],
+) -> Result<(), CopyError> {
+    let copy = Copy { root: &source.path, left_out };
+    let from = open_directory(&source.fd, c".")
+        .map_err(|error| CopyError::Source { path: source.path.clone(), error })?;
+    let target = |error| CopyError::Target { path: source.path.clone(), error };
+    let path = to.to_owned();
+    let to = openat(CWD, to, DIRECTORY, Mode::empty()).map_err(target)?;
+    fchmod(&to, Mode::RWXU).map_err(target)?;
+    copy.directory(&from, &to, &mut PathBuf::new(), 0)
+        .inspect_err(|_| drop(std::fs::remove_dir_all(&path)))?; // a part is of no use, and may be large
+    finish(&to, &source.stat, 0o1777).map_err(target)
+}
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn open_directory(at: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    openat(at, name, DIRECTORY, Mode::empty())
+}
+
+struct Copy<'a> {
+    root: &'a Path,
+    left_out: &'a [PathBuf],
+}
+
+impl Copy<'_> {
+    fn directory(
+        &self,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        at: &mut PathBuf,
+        level: usize,
+    ) -> Result<(), CopyError> {
+        let source = |at: &Path, error| CopyError::Source { path: self.root.join(at), error };
+        if level > MOST_LEVELS {
+            return Err(CopyError::TooDeep { path: self.root.join(at) });
+        }
+        for entry in Dir::read_from(from).map_err(|error| source(at, error))? {
+            let entry = entry.map_err(|error| source(at, error))?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            at.push(OsStr::from_bytes(name.to_bytes()));
+            if !self.left_out.contains(at) {
+                self.entry((from, to), name, at, level)?;
+            }
+            at.pop();
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &self,
+        (from, to): (&OwnedFd, &OwnedFd),
+        name: &CStr,
+        at: &mut PathBuf,
+        level: usize,
+    ) -> Result<(), CopyError> {
+        let path = self.root.join(&at);
+        let source = |error| CopyError::Source { path: path.clone(), error };
+        let target = |error| CopyError::Target { path: path.clone(), error };
+        let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(()), // gone meanwhile
+            stat => stat.map_err(source)?,
+        };
+        match file_type(&stat) {
+            FileType::Directory => {
+                let below = match open_directory(from, name) {
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()), // replaced meanwhile
+                    below => below.map_err(source)?,
+                };
+                mkdirat(to, name, Mode::RWXU).map_err(target)?;
+                let made = open_directory(to, name).map_err(target)?;
+                self.directory(&below, &made, at, level + 1)?;
+                finish(&made, &stat, 0o1777).map_err(target)
+            }
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let opened = match openat(from, name, flags, Mode::empty()) {
+                    Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(()), // the same
+                    opened => opened.map_err(source)?,
+                };
+                let stat = fstat(&opened).map_err(source)?;
+                if file_type(&stat) != FileType::RegularFile {
+                    return Ok(());
+                }
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                let made = openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(target)?;
+                content(&opened, &made, u64::try_from(stat.st_size).unwrap_or(0))
+                    .map_err(target)?;
+                finish(&made, &stat, 0o777).map_err(target)
+            }
+            FileType::Symlink => {
+                let to_where = match readlinkat(from, name, Vec::new()) {
+                    Err(Errno::NOENT | Errno::INVAL) => return Ok(()), // the same
+                    to_where => to_where.map_err(source)?,
+                };
+                symlinkat(to_where.as_c_str(), to, name).map_err(target)?;
+                utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW).map_err(target)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn finish(made: &OwnedFd, stat: &Stat, bits: u32) -> Result<(), Errno> {
+    fchmod(made, Mode::from_raw_mode(stat.st_mode & bits))?;
+    futimens(made, &times(stat))
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let time = |secs, nanos| Timespec { tv_sec: secs, tv_nsec: nanos as _ };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+/// Shares the blocks where the file system can; holes stay holes. What a file grows by meanwhile is left.
+fn content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<(), Errno> {
+    if size == 0 || ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    ftruncate(to, size)?;
+    let mut at = 0;
+    while at < size {
+        let start = match seek(from, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break, // a hole to the end
+            Err(Errno::INVAL) => at,   // holes are not told
+            start => start?,
+        };
+        let end = seek(from, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        if end <= start {
+            break;
+        }
+        range(from, to, start, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+fn range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
+    let (mut read_at, mut write_at) = (start, start);
+    while read_at < end {
+        let length = usize::try_from(end - read_at).unwrap_or(usize::MAX).min(1 << 30);
+        match copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length) {
+            Ok(0) => return Ok(()), // cut short meanwhile
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {
+                return by_hand(from, to, read_at, end);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn by_hand(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
+    let mut buffer = vec![0; 128 * 1024];
+    let mut at = start;
+    while at < end {
+        let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+        let read = match pread(from, &mut buffer[..most], at) {
+            Ok(0) => return Ok(()),
+            Err(Errno::INTR) => continue,
+            read => read?,
+        };
+        let mut written = 0;
+        while written < read {
+            written += pwrite(to, &buffer[written..read], at + written as u64)?;
+        }
+        at += read as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::jail::resolve::resolve;
+
+    fn copied(from: &Path, left_out: &[PathBuf]) -> Result<tempfile::TempDir, CopyError> {
+        let to = tempfile::tempdir().unwrap();
+        copy_tree(&resolve(from, &[]).unwrap(), to.path(), left_out).map(|()| to)
+    }
+
+    #[test]
+    fn files_links_modes_and_times_arrive_and_nothing_that_acts() {
+        let from = tempfile::tempdir().unwrap();
+        let at = |name: &str| from.path().join(name);
+        fs::create_dir_all(at("dir/below")).unwrap();
+        fs::write(at("dir/below/file"), "content").unwrap();
+        fs::write(at("setuid"), "x").unwrap();
+        fs::set_permissions(at("setuid"), fs::Permissions::from_mode(0o4751)).unwrap();
+        fs::set_permissions(at("dir"), fs::Permissions::from_mode(0o2550)).unwrap();
+        symlink("/etc/passwd", at("link")).unwrap();
+        let _listener = UnixListener::bind(at("socket")).unwrap();
+        rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let to = copied(from.path(), &[]).unwrap();
+        let there = |name: &str| to.path().join(name);
+        assert_eq!(fs::read_to_string(there("dir/below/file")).unwrap(), "content");
+        assert_eq!(fs::metadata(there("setuid")).unwrap().mode() & 0o7777, 0o751);
+        assert_eq!(fs::metadata(there("dir")).unwrap().mode() & 0o7777, 0o550);
+        assert_eq!(fs::read_link(there("link")).unwrap(), Path::new("/etc/passwd"));
+        assert!(!there("socket").exists() && !there("pipe").exists());
+        let changed = |path: PathBuf| fs::symlink_metadata(path).unwrap().modified().unwrap();
+        for name in ["dir", "dir/below/file", "link", "setuid"] {
+            assert_eq!(changed(at(name)), changed(there(name)), "{name}");
+        }
+        fs::set_permissions(there("dir"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(at("dir"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn names_are_left_out_where_they_lie_and_nowhere_else() {
+        let from = tempfile::tempdir().unwrap();
+        fs::create_dir_all(from.path().join("a/keys")).unwrap();
+        for name in [".env", "a/.env", "a/keys/one", "a/other"] {
+            fs::write(from.path().join(name), name).unwrap();
+        }
+        let to = copied(from.path(), &["a/.env".into(), "a/keys".into()]).unwrap();
+        assert!(to.path().join(".env").exists() && to.path().join("a/other").exists());
+        assert!(!to.path().join("a/.env").exists() && !to.path().join("a/keys").exists());
+    }
+
+    #[test]
+    fn holes_stay_holes() {
+        let from = tempfile::tempdir().unwrap();
+        let file = fs::File::create(from.path().join("sparse")).unwrap();
+        file.write_all_at(b"begin", 0).unwrap();
+        file.write_all_at(b"end", 1 << 30).unwrap();
+        let to = copied(from.path(), &[]).unwrap();
+        let made = fs::File::open(to.path().join("sparse")).unwrap();
+        assert_eq!(made.metadata().unwrap().len(), (1 << 30) + 3);
+        assert!(made.metadata().unwrap().blocks() < 1000, "{:?}", made.metadata());
+        let mut room = [0; 5];
+        made.read_exact_at(&mut room, 0).unwrap();
+        assert_eq!(&room, b"begin");
+        made.read_exact_at(&mut room[..3], 1 << 30).unwrap();
+        assert_eq!(&room[..3], b"end");
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_is_refused_and_leaves_nothing() {
+        let from = tempfile::tempdir().unwrap();
+        let deep = |levels: usize| (0..levels).map(|_| "d").collect::<PathBuf>();
+        fs::create_dir_all(from.path().join(deep(MOST_LEVELS))).unwrap();
+        copied(from.path(), &[]).unwrap(); // the control
+        fs::create_dir_all(from.path().join(deep(MOST_LEVELS + 1))).unwrap();
+        let to = tempfile::tempdir().unwrap();
+        let refused = copy_tree(&resolve(from.path(), &[]).unwrap(), to.path(), &[]);
+        assert!(matches!(refused, Err(CopyError::TooDeep { .. })), "{refused:?}");
+        assert!(!to.path().join("d").exists());
+    }
+}

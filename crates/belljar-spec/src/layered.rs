@@ -1,0 +1,148 @@
+//! Trees that a run can change while the real ones stay as they are, and what is told of changes.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::later::Class;
+use crate::text::OsText;
+
+/// One layered tree of a run. Its changes are in `upper/<number>/data` of the run's directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayeredTree {
+    pub number: u32,
+    /// The real tree, as it was resolved when the run was bound.
+    pub source: OsText,
+    pub device: u64,
+    pub inode: u64,
+    /// Where it appears inside.
+    pub target: OsText,
+    pub backing: Backing,
+    /// Before the run could change anything, by the clock that files carry: what was changed in the real tree
+    /// at that time or later was changed by somebody else.
+    pub since: Moment,
+    /// Names in it that the run was not shown. What it put there itself never replaces them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub hidden: Vec<OsText>,
+}
+
+/// What holds the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Backing {
+    /// overlayfs: `data` holds what differs. A device 0:0 stands for something that was removed.
+    Overlay { attributes: Attributes },
+    /// `data` is a whole copy, made before the run began and finished at `copied`. A file whose inode changed later
+    /// was changed by the run.
+    Copy { copied: Moment },
+}
+
+/// Which extended attributes of a layer are the kernel's word. Those of the other kind are a run's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attributes {
+    /// Mounted by root. A directory can be renamed without being copied.
+    Trusted,
+    /// Mounted by an ordinary user, with `userxattr`.
+    User,
+}
+
+impl Attributes {
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Trusted => "trusted.overlay.",
+            Self::User => "user.overlay.",
+        }
+    }
+}
+
+/// Seconds and nanoseconds since 1970, as inodes carry them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Moment {
+    pub secs: i64,
+    pub nanos: u32,
+}
+
+impl From<SystemTime> for Moment {
+    fn from(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Self {
+            secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanos: since.subsec_nanos(),
+        }
+    }
+}
+
+/// What a run changed in its trees, told when it ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkspaceReport {
+    /// Counted in layered trees only.
+    pub created: u64,
+    pub modified: u64,
+    pub deleted: u64,
+    pub renamed: u64,
+    /// Files that execute on the host later, made or changed by this run; the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub later: Vec<LaterFile>,
+    /// How many more such files there are.
+    #[serde(default)]
+    pub later_more: u64,
+    /// The tree was too large to be looked at whole.
+    #[serde(default)]
+    pub cut: bool,
+    /// Why nothing can be said, where that is so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed: Option<String>,
+}
+
+impl WorkspaceReport {
+    pub const MOST_LATER: usize = 100;
+    /// A longer path is counted and not named: a record's line has an end.
+    const LONGEST_PATH: usize = 1024;
+    const LONGEST_WHY: usize = 1000;
+
+    pub fn changes(&self) -> u64 {
+        self.created + self.modified + self.deleted + self.renamed
+    }
+
+    /// Adds a file, or counts it where the list is full.
+    pub fn add_later(&mut self, file: LaterFile) {
+        let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
+        if is_short && self.later.len() < Self::MOST_LATER {
+            self.later.push(file);
+        } else {
+            self.later_more += 1;
+        }
+    }
+
+    /// Numbers alone, for the last event of a record, which must fit on a full disk.
+    pub fn brief(&self) -> Self {
+        let why = |why: &String| why.chars().take(Self::LONGEST_WHY).collect();
+        Self {
+            later: Vec::new(),
+            later_more: self.later_more + self.later.len() as u64,
+            failed: self.failed.as_ref().map(why),
+            ..*self
+        }
+    }
+}
+
+/// A file that executes on the host later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterFile {
+    /// The tree's place inside, and the path in it.
+    pub target: OsText,
+    pub path: OsText,
+    pub class: Class,
+    /// When it runs.
+    pub why: String,
+    pub change: LaterChange,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaterChange {
+    Created,
+    Modified,
+    Deleted,
+}

@@ -1,0 +1,280 @@
+//! `belljar apply`: takes over what a run changed.
+
+use std::path::PathBuf;
+
+use belljar::spec::OsText;
+use belljar::spec::text::escape;
+use belljar::store;
+use belljar::workspace::{
+    self, Change, Conflict, Draft, HowFar, OnConflict, OpenTree, Recovery, Selection, TreeDraft,
+    What, below_root,
+};
+use serde_json::{Value, json};
+
+use super::changes::GitsOwn;
+use super::diff::{MOST_COUNTED, count};
+use super::{Done, EXIT_SOMETHING_OFF, ask, changes, hunks, open_home, told};
+use crate::cli::ApplyArgs;
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
+
+/// Lines of a conflict that are shown; the rest is counted.
+const MOST_LINES: usize = 20;
+
+pub(crate) fn run(args: &ApplyArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &ApplyArgs) -> Done {
+    let home = open_home()?;
+    let run = store::find(&home, &args.run)?;
+    let on_conflict = if args.theirs { OnConflict::TakeTheRuns } else { OnConflict::Refuse };
+    let select = |tree: &OpenTree| selection(tree, &args.paths);
+    let mut draft = Draft::make(&home, &run.id, select, on_conflict)?;
+    refuse_unknown(&draft, args)?;
+    if draft.recovery == Recovery::Undone {
+        report::say(&format!(
+            "{WARN}warning:{WARN:#} an earlier apply was cut short; the tree is as it was before it"
+        ));
+    }
+    if draft.has_conflicts() {
+        if args.json {
+            report::json(&as_json(&draft, args, Some("conflicts")))?;
+        } else {
+            show_conflicts(&draft);
+        }
+        return Ok(EXIT_SOMETHING_OFF);
+    }
+    if args.interactive {
+        hunks::choose(&mut draft)?;
+    } else if !args.json {
+        report::out(&page(&draft));
+    }
+    if args.dry_run {
+        if args.json {
+            report::json(&as_json(&draft, args, None))?;
+        }
+        return Ok(0);
+    }
+    if draft.is_empty() {
+        workspace::note_reviewed(&home, &draft);
+        if args.json {
+            report::json(&as_json(&draft, args, None))?;
+        } else {
+            report::say("nothing to apply");
+        }
+        return Ok(0);
+    }
+    if !args.yes && !args.interactive && !ask::confirm(&question(&draft))? {
+        report::say("nothing was applied");
+        return Ok(EXIT_SOMETHING_OFF);
+    }
+    let applied = workspace::apply(&home, &draft)?;
+    if let Some(untidy) = &applied.untidy {
+        let why = belljar_words(untidy);
+        report::say(&format!("{WARN}warning:{WARN:#} applied, and not tidied up yet: {why}"));
+    }
+    if args.json {
+        report::json(&as_json(&draft, args, None))?;
+        return Ok(0);
+    }
+    for path in &applied.not_empty {
+        report::say(&format!("{path} stays: it holds something that the run did not remove"));
+    }
+    report::say(&format!("{GOOD}applied{GOOD:#} {}", counted(applied.changes)));
+    Ok(0)
+}
+
+fn belljar_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(inner) = next {
+        words.push_str(&format!(": {inner}"));
+        next = inner.source();
+    }
+    words
+}
+
+fn selection(tree: &OpenTree, paths: &[PathBuf]) -> Selection {
+    if paths.is_empty() {
+        return Selection::Everything;
+    }
+    let (source, target) = (tree.note.source.as_path(), tree.note.target.as_path());
+    Selection::Paths(paths.iter().filter_map(|path| below_root(path, source, target)).collect())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("nothing was changed at {path}; belljar diff {run} lists what was")]
+struct NoSuchChange {
+    path: OsText,
+    run: String,
+}
+
+/// A path that was mistyped must not look like one that is done.
+fn refuse_unknown(draft: &Draft, args: &ApplyArgs) -> Result<(), NoSuchChange> {
+    for path in &args.paths {
+        let known = draft.trees.iter().any(|tree| {
+            let note = &tree.tree.note;
+            let below = below_root(path, note.source.as_path(), note.target.as_path());
+            below.is_some_and(|below| every_path(tree).any(|path| path.starts_with(&below)))
+        });
+        if !known {
+            let path = OsText::from(path.as_path());
+            return Err(NoSuchChange { path, run: args.run.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn every_path(tree: &TreeDraft) -> impl Iterator<Item = &std::path::Path> {
+    let changes = tree.todo.iter().map(|todo| &todo.change).chain(&tree.held);
+    let named = changes.flat_map(|change| {
+        let from = match &change.what {
+            What::Renamed { from } => Some(from),
+            _ => None,
+        };
+        [Some(&change.path), from].into_iter().flatten()
+    });
+    let conflicts = tree.conflicts.iter().map(|conflict| &conflict.path);
+    named.chain(conflicts).chain(&tree.stays).map(OsText::as_path)
+}
+
+/// What would be done, and what not.
+fn page(draft: &Draft) -> String {
+    let mut page = String::new();
+    let many = draft.trees.len() > 1;
+    for tree in &draft.trees {
+        if many && !(tree.todo.is_empty() && tree.held.is_empty()) {
+            page.push_str(&format!("{BOLD}{}{BOLD:#}\n", tree.tree.note.target));
+        }
+        // What was named is not held back any more.
+        let chosen = tree.todo.iter().map(|todo| {
+            let mut change = todo.change.clone();
+            change.held = None;
+            change
+        });
+        let chosen: Vec<Change> = chosen.collect();
+        let mut budget = MOST_COUNTED;
+        let listed = chosen.iter().map(|change| {
+            let counted = count(&tree.tree, change, &mut budget);
+            (change, counted)
+        });
+        page.push_str(&changes::page(listed, GitsOwn::Counted, false));
+        let merged = tree.todo.iter().filter(|todo| todo.merged);
+        let merged: Vec<_> =
+            merged.map(|todo| (&todo.change, "changed here too: merged")).collect();
+        changes::section(&mut page, WARN, "merged with what changed here", &merged);
+        let held = |how_far: HowFar| {
+            let held = tree.held.iter().filter_map(move |change| {
+                let held = change.held.as_ref()?;
+                (held.how_far == how_far).then_some((change, held.why.as_str()))
+            });
+            held.collect::<Vec<_>>()
+        };
+        let title = "held back; name them to apply them";
+        changes::section(&mut page, WARN, title, &held(HowFar::UnlessNamed));
+        changes::section(&mut page, BAD, "never applied", &held(HowFar::Always));
+        if !tree.stays.is_empty() {
+            page.push_str(&format!("\n{DIM}stays as it is here:{DIM:#}\n"));
+            for path in &tree.stays {
+                page.push_str(&format!("    {path}\n"));
+                if workspace::is_git_index(path) {
+                    page.push_str(&format!("      {DIM}`git reset` brings it up to date{DIM:#}\n"));
+                }
+            }
+        }
+    }
+    page
+}
+
+fn question(draft: &Draft) -> String {
+    let trees: Vec<String> = draft
+        .trees
+        .iter()
+        .filter(|tree| !tree.todo.is_empty())
+        .map(|tree| tree.tree.note.source.to_string())
+        .collect();
+    let count = draft.trees.iter().map(|tree| tree.todo.len()).sum();
+    format!("Apply {} to {}?", counted(count), trees.join(", "))
+}
+
+fn counted(count: usize) -> String {
+    match count {
+        1 => "1 change".to_owned(),
+        count => format!("{count} changes"),
+    }
+}
+
+fn show_conflicts(draft: &Draft) {
+    let mut page = String::new();
+    let mut count = 0;
+    for tree in &draft.trees {
+        for conflict in &tree.conflicts {
+            count += 1;
+            page.push_str(&format!("  {BAD}C{BAD:#} {}\n", conflict.path));
+            page.push_str(&format!("      {DIM}{}{DIM:#}\n", conflict.what.words()));
+            show_lines(&mut page, conflict);
+        }
+    }
+    report::out(&page);
+    let conflicts = if count == 1 { "1 conflict" } else { &format!("{count} conflicts") };
+    report::say(&format!(
+        "{BAD}{conflicts}:{BAD:#} the tree has changed since the run saw it; nothing was applied"
+    ));
+    report::say(&format!(
+        "{BOLD}hint:{BOLD:#}  apply other paths by name, or take the run's version with --theirs"
+    ));
+}
+
+fn show_lines(page: &mut String, conflict: &Conflict) {
+    for clash in &conflict.clashes {
+        page.push_str(&format!("      {DIM}line {}{DIM:#}\n", clash.line));
+        for (title, text) in [("here", &clash.ours), ("the run", &clash.theirs)] {
+            page.push_str(&format!("      {BOLD}{title}{BOLD:#}\n"));
+            let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+            for line in lines.iter().take(MOST_LINES) {
+                let line = escape(line.strip_suffix(b"\n").unwrap_or(line));
+                page.push_str(&format!("        {line}\n"));
+            }
+            match lines.len() {
+                0 => page.push_str(&format!("        {DIM}(removed){DIM:#}\n")),
+                more if more > MOST_LINES => {
+                    page.push_str(&format!("        {DIM}… {} more{DIM:#}\n", more - MOST_LINES));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn as_json(draft: &Draft, args: &ApplyArgs, why_not: Option<&str>) -> Value {
+    let trees = draft.trees.iter().map(|tree| {
+        let conflicts = tree.conflicts.iter().map(|conflict| {
+            let clashes = conflict.clashes.iter().map(|clash| {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                json!({
+                    "line": clash.line, "base": text(&clash.base), "here": text(&clash.ours),
+                    "run": text(&clash.theirs),
+                })
+            });
+            json!({
+                "path": conflict.path, "what": conflict.what,
+                "lines": clashes.collect::<Vec<_>>(),
+            })
+        });
+        let merged = tree.todo.iter().filter(|todo| todo.merged);
+        json!({
+            "target": tree.tree.note.target,
+            "source": tree.tree.note.source,
+            "changes": tree.todo.iter().map(|todo| &todo.change).collect::<Vec<_>>(),
+            "merged": merged.map(|todo| &todo.change.path).collect::<Vec<_>>(),
+            "held": tree.held,
+            "stays": tree.stays,
+            "conflicts": conflicts.collect::<Vec<_>>(),
+        })
+    });
+    let applied = why_not.is_none() && !args.dry_run;
+    json!({
+        "run": draft.run, "applied": applied, "dry_run": args.dry_run,
+        "trees": trees.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,182 @@
+//! `belljar diff`: what a run changed in its overlay trees.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use anstream::ColorChoice;
+use belljar::spec::OsText;
+use belljar::spec::text::escape;
+use belljar::store;
+use belljar::workspace::unified::Shown;
+use belljar::workspace::{self, Change, OpenTree, Review, What, below_root};
+use serde_json::{Value, json};
+
+use super::changes::GitsOwn;
+use super::descriptor::{is_closed, write_all};
+use super::{Done, EXIT_SOMETHING_OFF, changes, open_home, told};
+use crate::cli::DiffArgs;
+use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
+
+/// So much is read to count lines; the rest is shown by its size.
+pub(super) const MOST_COUNTED: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+#[error("neither the run nor the tree has {path}; belljar diff {run} lists what was changed")]
+struct NoSuchPath {
+    path: OsText,
+    run: String,
+}
+
+pub(crate) fn run(args: &DiffArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &DiffArgs) -> Done {
+    let home = open_home()?;
+    let run = store::find(&home, &args.run)?.id;
+    workspace::settle(&home, &run)?;
+    let review = Review::open(&home, &run)?;
+    let mut trees = Vec::new();
+    for tree in &review.trees {
+        let mut found = tree.changes()?;
+        workspace::keep_baseline(&home, &run, tree, &found);
+        found.changes.retain(|change| is_wanted(tree, change, &args.paths));
+        trees.push((tree, found));
+    }
+    // A path that was mistyped must not look like one without changes.
+    for path in &args.paths {
+        let one = std::slice::from_ref(path);
+        let mut all = trees
+            .iter()
+            .flat_map(|(tree, found)| found.changes.iter().map(move |change| (*tree, change)));
+        let is_cut = trees.iter().any(|(_, found)| found.cut);
+        let is_there = trees.iter().any(|(tree, _)| {
+            let (source, target) = (tree.note.source.as_path(), tree.note.target.as_path());
+            below_root(path, source, target).is_some_and(|below| tree.knows(&below))
+        });
+        if !is_cut && !is_there && !all.any(|(tree, change)| is_wanted(tree, change, one)) {
+            let path = OsText::from(path.as_path());
+            return Err(NoSuchPath { path, run: args.run.clone() }.into());
+        }
+    }
+    // Who names a path of a repository means it.
+    let gits = match args.all || !args.paths.is_empty() {
+        true => GitsOwn::Listed,
+        false => GitsOwn::Counted,
+    };
+    let any = trees.iter().any(|(_, found)| !found.changes.is_empty());
+    if args.json {
+        let shown: Vec<Value> = trees
+            .iter()
+            .map(|(tree, found)| {
+                let mut budget = MOST_COUNTED;
+                let changes: Vec<Value> = found
+                    .changes
+                    .iter()
+                    .map(|change| as_json(change, count(tree, change, &mut budget)))
+                    .collect();
+                json!({
+                    "target": tree.note.target,
+                    "source": tree.note.source,
+                    "changes": changes,
+                    "cut": found.cut,
+                })
+            })
+            .collect();
+        report::json(&json!({ "run": run, "trees": shown }))?;
+    } else if args.patch {
+        for (tree, found) in &trees {
+            let shown =
+                |change: &&Change| gits == GitsOwn::Listed || changes::gits_own(change).is_none();
+            for change in found.changes.iter().filter(shown) {
+                match show_patch(&tree.patch(change)?) {
+                    Err(error) if is_closed(&error) => return Ok(0),
+                    shown => shown?,
+                }
+            }
+        }
+    } else if args.name_only {
+        let names = trees.iter().flat_map(|(_, found)| &found.changes);
+        report::out(&names.map(|change| format!("{}\n", change.path)).collect::<String>());
+    } else {
+        let many = trees.len() > 1;
+        let mut page = String::new();
+        for (tree, found) in &trees {
+            if many && !found.changes.is_empty() {
+                page.push_str(&format!("{BOLD}{}{BOLD:#}\n", tree.note.target));
+            }
+            let mut budget = MOST_COUNTED;
+            let listed = found.changes.iter().map(|change| {
+                let counted = count(tree, change, &mut budget);
+                (change, counted)
+            });
+            page.push_str(&changes::page(listed, gits, found.cut));
+        }
+        if !any {
+            page.push_str("no changes\n");
+        }
+        report::out(&page);
+    }
+    Ok(if any && args.exit_code { EXIT_SOMETHING_OFF } else { 0 })
+}
+
+/// What is below a directory that was named is meant too.
+fn is_wanted(tree: &OpenTree, change: &Change, paths: &[PathBuf]) -> bool {
+    let is_below = |path: &OsText| {
+        let (source, target) = (tree.note.source.as_path(), tree.note.target.as_path());
+        let mut wanted = paths.iter().filter_map(|path| below_root(path, source, target));
+        wanted.any(|wanted| path.as_path().starts_with(wanted))
+    };
+    let from = match &change.what {
+        What::Renamed { from } => Some(from),
+        _ => None,
+    };
+    paths.is_empty() || is_below(&change.path) || from.is_some_and(is_below)
+}
+
+/// Nothing where too much was read already. What cannot be read any more is not counted either.
+pub(super) fn count(tree: &OpenTree, change: &Change, budget: &mut u64) -> Option<Shown> {
+    let sizes = [&change.before, &change.after].into_iter().flatten().map(|facts| facts.size);
+    *budget = budget.checked_sub(sizes.sum())?;
+    tree.shown(change).ok()
+}
+
+fn as_json(change: &Change, shown: Option<Shown>) -> Value {
+    let mut value = serde_json::to_value(change).unwrap_or_default();
+    if let (Value::Object(fields), Some(shown)) = (&mut value, shown) {
+        match shown {
+            Shown::Lines(diff) => {
+                fields.insert("added".to_owned(), diff.added.into());
+                fields.insert("removed".to_owned(), diff.removed.into());
+            }
+            Shown::Binary => drop(fields.insert("binary".to_owned(), true.into())),
+            Shown::Nothing => {}
+        }
+    }
+    value
+}
+
+/// Exact bytes, unless a person looks at them: then nothing of them drives the terminal.
+pub(super) fn show_patch(patch: &[u8]) -> io::Result<()> {
+    let colored = anstream::AutoStream::choice(&io::stdout()) != ColorChoice::Never;
+    if !colored && !io::stdout().is_terminal() {
+        return write_all(rustix::stdio::stdout(), patch);
+    }
+    let mut page = String::new();
+    for line in patch.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let text: Vec<String> = line.split(|byte| *byte == b'\t').map(escape).collect();
+        let text = text.join("\t");
+        let style = match line.first() {
+            Some(b'+') if !line.starts_with(b"+++ ") => GOOD,
+            Some(b'-') if !line.starts_with(b"--- ") => BAD,
+            Some(b'@') => DIM,
+            Some(b' ') | None => anstyle::Style::new(),
+            Some(b'\\') => WARN,
+            Some(_) => BOLD,
+        };
+        page.push_str(&format!("{style}{text}{style:#}\n"));
+    }
+    report::out(&page);
+    Ok(())
+}

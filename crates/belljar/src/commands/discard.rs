@@ -1,0 +1,58 @@
+//! `belljar discard`: throws away what runs changed.
+
+use belljar::home::Home;
+use belljar::store;
+use belljar::workspace;
+
+use super::{Done, EXIT_SOMETHING_OFF, ask, in_runtime, open_home, reconcile_first, stop, told};
+use crate::cli::DiscardArgs;
+use crate::report;
+
+pub(crate) fn run(args: &DiscardArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &DiscardArgs) -> Done {
+    let home = open_home()?;
+    reconcile_first(&home)?;
+    let mut code = 0;
+    for query in &args.runs {
+        match discard(&home, query, args) {
+            Ok(Some(id)) if !args.quiet => report::out(&format!("{id}\n")),
+            Ok(Some(_)) => {}
+            Ok(None) => code = EXIT_SOMETHING_OFF,
+            Err(error) => {
+                report::failure(error.as_ref());
+                code = EXIT_SOMETHING_OFF;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// `None`: the answer was no.
+fn discard(
+    home: &Home,
+    query: &str,
+    args: &DiscardArgs,
+) -> Result<Option<String>, Box<dyn std::error::Error>> {
+    let run = store::find(home, query)?;
+    if run.is_live() && !args.force {
+        return Err(workspace::DiscardError::Live { run: run.id }.into());
+    }
+    let question = format!("Throw away what run {} changed, for good?", run.id.tail());
+    if !args.yes && !ask::confirm(&question)? {
+        report::say("nothing was thrown away");
+        return Ok(None);
+    }
+    if run.is_live() {
+        in_runtime(async {
+            match stop::stop(home, &run, None).await {
+                Ok(()) => Ok(0),
+                Err(error) => Err(error as Box<dyn std::error::Error>),
+            }
+        })?;
+    }
+    workspace::discard(home, &run.id)?;
+    Ok(Some(run.id.to_string()))
+}
