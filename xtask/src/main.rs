@@ -39,6 +39,8 @@ Usage: cargo xtask COMMAND
                         containers through belljar, beside the engines' own commands
   bench egress [--only PART,…] [--quick] [--install-peers] [--json FILE]
                         the way out: a download, small requests, many connections, beside peers
+  bench workspace [--quick] [--files N] [--json FILE]
+                        layered trees: their start, and looking at changes, beside git and diff
   schema                writes docs/manifest.schema.json anew
 ";
 

@@ -156,9 +156,23 @@ fn what_an_engine_cannot_do_is_refused() {
         matches!(docker().plan(&spec, &root()), Err(PlanError::Unsupported { .. }))
     };
     assert!(!refused(|_| {}), "control: the unchanged spec is planned");
-    assert!(refused(|spec| spec.mounts[0].mode = MountMode::Overlay));
     assert!(refused(|spec| spec.user.uid = 2000));
     assert!(refused(|spec| {
         spec.rootfs = belljar_spec::Rootfs::Directory { path: "/srv/root".into() };
     }));
+}
+
+#[test]
+fn an_overlay_is_planned_and_a_copy_is_told() {
+    let mut overlay = spec();
+    let trees = overlay.workspace.iter_mut().chain(&mut overlay.mounts);
+    trees.for_each(|tree| tree.mode = MountMode::Overlay);
+    overlay.tools.clear();
+    let posture =
+        |capabilities: &Capabilities| docker().plan(&overlay, capabilities).unwrap().posture;
+    for (capabilities, copied) in [(root(), false), (ordinary_user(), true)] {
+        let posture = posture(&capabilities);
+        assert!(posture.get(Clause::FsSockets).is_enforced());
+        assert_eq!(posture.get(Clause::FsMounts).reason().contains("copied"), copied);
+    }
 }

@@ -6,8 +6,11 @@
 mod support;
 
 use belljar_backend::jail::Jail;
-use belljar_backend::{Backend, Capabilities, PlanError, Weakness};
-use belljar_spec::{CgroupUse, Clause, Enforcement, MountMode, Plan, Rootfs, RunSpec};
+use belljar_backend::{Backend, Capabilities, Weakness};
+use belljar_spec::{
+    Access, CgroupUse, Clause, Enforcement, MountKind, MountMode, Plan, PlannedMount, Rootfs,
+    RunSpec,
+};
 use support::spec;
 
 fn root_with_cgroups() -> Capabilities {
@@ -70,15 +73,23 @@ fn the_same_input_gives_the_same_hash_and_another_input_another() {
 }
 
 #[test]
-fn what_this_version_cannot_do_is_refused_and_never_done_halfway() {
-    let refused = |change: fn(&mut RunSpec)| {
-        let mut spec = spec();
-        change(&mut spec);
-        matches!(Jail.plan(&spec, &root_with_cgroups()), Err(PlanError::Unsupported { .. }))
+fn an_overlay_is_planned_and_its_sockets_and_renames_are_told() {
+    let mut overlay = spec();
+    overlay.workspace.iter_mut().for_each(|tree| tree.mode = MountMode::Overlay);
+    overlay.hide = vec![".env".into()];
+    let planned = plan(&overlay, &ordinary_user_without());
+    let is_layered = |mount: &&PlannedMount| {
+        matches!(mount.what, MountKind::Bind { access: Access::Layered, .. })
     };
-    assert!(!refused(|_| {}), "control: the unchanged spec is planned");
-    assert!(refused(|spec| spec.mounts[0].mode = MountMode::Overlay));
-    assert!(refused(|spec| spec.hide = vec![".env".into()]));
+    assert_eq!(planned.mounts.iter().filter(is_layered).count(), 1);
+    assert!(planned.hidden.iter().all(|path| path.as_path().is_absolute()));
+    assert_eq!(planned.hidden.len(), 1);
+    assert!(planned.posture.get(Clause::FsSockets).is_enforced());
+    assert!(planned.posture.get(Clause::FsMounts).reason().contains("EXDEV"));
+    // The controls.
+    assert!(!plan(&spec(), &ordinary_user_without()).posture.get(Clause::FsSockets).is_enforced());
+    let as_root = plan(&overlay, &root_with_cgroups()).posture;
+    assert!(!as_root.get(Clause::FsMounts).reason().contains("EXDEV"));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_lab::ledger::{LedgerRow, SandboxKept};
 use belljar_lab::store::{
-    Life, Mode, Removal, RemoveError, Rules, RunInfo, Which, find, list, prune, remove, retain,
-    trash,
+    Life, Mode, Removal, RemoveError, Rules, RunInfo, Undecided, Which, find, list, prune, remove,
+    retain, trash,
 };
 use belljar_spec::{Retention, RunId, RunState};
 use runs::{BEGAN, Runs, id, row};
@@ -37,14 +37,14 @@ fn a_run_goes_with_everything_and_nothing_else_does() {
     let sentinel = runs.home.path().parent().unwrap().join("sentinel");
     fs::write(&sentinel, "x").unwrap();
     symlink(&sentinel, runs.home.run_dir(&gone).join("home/link")).unwrap();
-    remove(&runs.home, &one(&runs, gone)).unwrap();
+    remove(&runs.home, &one(&runs, gone), Undecided::Stays).unwrap();
     assert!(!runs.has_directory(&gone) && !runs.has_row(&gone));
     assert!(runs.has_directory(&stays) && runs.has_row(&stays) && sentinel.exists());
     assert_eq!(runs.trash(), Vec::<PathBuf>::new());
     assert_eq!(ids(&list_all(&runs)), [stays]);
     // Again, as two at once would.
     let again = RunInfo { id: gone, ..one(&runs, stays) };
-    remove(&runs.home, &again).unwrap();
+    remove(&runs.home, &again, Undecided::Stays).unwrap();
 }
 
 #[test]
@@ -55,15 +55,15 @@ fn a_live_run_is_not_removed_and_an_unfinished_one_neither() {
     let info = one(&runs, run);
     // Whatever the caller knew before: the lock counts.
     let stale = RunInfo { state: RunState::Stopped, life: Life::Over, ..info };
-    let refused = remove(&runs.home, &stale).unwrap_err();
+    let refused = remove(&runs.home, &stale, Undecided::Stays).unwrap_err();
     assert!(matches!(refused, RemoveError::Live { id } if id == run));
     assert!(refused.to_string().contains("belljar stop"));
     drop(held);
-    let refused = remove(&runs.home, &stale).unwrap_err();
+    let refused = remove(&runs.home, &stale, Undecided::Stays).unwrap_err();
     assert!(matches!(refused, RemoveError::Unfinished { .. }));
     assert!(runs.has_sandbox(&run) && runs.has_row(&run));
     fs::remove_file(runs.home.live_path(&run)).unwrap();
-    remove(&runs.home, &stale).unwrap();
+    remove(&runs.home, &stale, Undecided::Stays).unwrap();
     assert!(!runs.has_directory(&run));
 }
 
@@ -100,7 +100,7 @@ fn a_name_that_is_taken_in_the_trash_is_not_in_the_way() {
     let runs = Runs::new();
     let run = runs.stopped(1, None);
     fs::create_dir_all(runs.home.trash().join(run.as_str()).join("old")).unwrap();
-    remove(&runs.home, &one(&runs, run)).unwrap();
+    remove(&runs.home, &one(&runs, run), Undecided::Stays).unwrap();
     assert!(!runs.has_directory(&run));
     assert_eq!(runs.trash(), [runs.home.trash().join(run.as_str())]);
     assert_eq!(trash::empty(&runs.home).unwrap(), 1);

@@ -229,8 +229,12 @@ fn a_run_cannot_write_the_next_ones_manifest() {
         let script = format!(
             "printf '[sandbox]\\nmounts = [{{ source = \"{place}\", target = \"/data\" }}]\\n' > belljar.toml"
         );
-        lab.sh(&[], &script).expect(0);
-        assert!(lab.work().join("belljar.toml").exists(), "the control: a run can write a new one");
+        let refused = lab.sh(&[], &script);
+        assert!(refused.code() != 0 && refused.err().contains("ermission denied"), "{refused}");
+        assert!(!lab.work().join("belljar.toml").exists());
+        // The control: it can where that was allowed, and the next one is not widened by it all the same.
+        lab.sh(&["--allow-control", "belljar.toml"], &script).expect(0);
+        assert!(lab.work().join("belljar.toml").exists());
         let done = lab.run(["--", "cat", "/data/file"]).done();
         done.expect(125).says(&["not trusted"]);
         // Nor in a subdirectory.

@@ -159,8 +159,10 @@ fn what_this_version_does_not_do_is_refused_and_not_left_out() {
     let file = lab.path("manifest.toml").display().to_string();
     refused(&lab, &["--manifest", &file], 125, &["setup.command"]);
     refused(&lab, &["-c", "loop.max_iterations=3"], 125, &["loop.max_iterations"]);
-    refused(&lab, &["--workspace", ".:overlay"], 125, &["overlay"]);
-    refused(&lab, &["-c", "sandbox.hide=['.env']"], 125, &["hide"]);
+    let on_the_host = ["--backend", "host", "--waive", "all=test"];
+    let host = |more: &[&'static str]| on_the_host.iter().chain(more).copied().collect::<Vec<_>>();
+    refused(&lab, &host(&["--workspace", ".:overlay"]), 125, &["overlay"]);
+    refused(&lab, &host(&["-c", "sandbox.hide=['.env']"]), 125, &["hide"]);
     for backend in ["docker", "podman"] {
         refused(&lab, &["--backend", backend], 125, &[backend]);
     }

@@ -44,6 +44,11 @@ impl Identity {
         Ok(Self { name: name.to_owned(), ids, home: make("home")?, workspace: make("workspace")? })
     }
 
+    /// `None`: ourselves.
+    pub(crate) fn ids(&self) -> Option<(u32, u32)> {
+        self.ids
+    }
+
     /// A command as this user, in the workspace, with a small environment.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);

@@ -1,7 +1,7 @@
 //! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
 //! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
 //! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`], `cargo xtask bench
-//! egress` in [`egress`].
+//! egress` in [`egress`], `cargo xtask bench workspace` in [`workspace`].
 
 mod containers;
 mod egress;
@@ -14,6 +14,7 @@ mod record;
 mod repeated;
 mod rounds;
 mod table;
+mod workspace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ fn parse(words: &[String]) -> Result<Options> {
     let mut words = words.iter();
     if words.next().map(String::as_str) != Some("start") {
         bail!(
-            "usage: cargo xtask bench start|record|engines|egress; `cargo xtask help` lists their options"
+            "usage: cargo xtask bench start|record|engines|egress|workspace; `cargo xtask help` lists their options"
         );
     }
     let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
@@ -66,6 +67,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
         Some((word, rest)) if word == "record" => return record::main(rest),
         Some((word, rest)) if word == "engines" => return containers::main(rest),
         Some((word, rest)) if word == "egress" => return egress::main(rest),
+        Some((word, rest)) if word == "workspace" => return workspace::main(rest),
         _ => {}
     }
     let options = parse(words)?;

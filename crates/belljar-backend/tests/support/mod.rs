@@ -31,6 +31,7 @@ pub(crate) fn spec() -> RunSpec {
         }],
         tmpfs: vec![Tmpfs { target: "/scratch".into(), size: 64 << 20 }],
         hide: Vec::new(),
+        allow_control: Vec::new(),
         allow_source: Vec::new(),
         manifest: Some("/home/ann/project/belljar.toml".into()),
         env: BTreeMap::from([("PATH".to_owned(), OsText::from("/usr/bin:/bin"))]),

@@ -1,5 +1,6 @@
 //! The catalogue.
 
+mod collect;
 mod egress;
 mod environment;
 mod files;
@@ -36,6 +37,7 @@ pub fn catalogue() -> Vec<Case> {
         record::CASES,
     ]
     .concat();
+    all.extend(collect::cases());
     all.extend(egress::cases());
     all
 }

@@ -5,6 +5,7 @@ mod environment;
 mod files;
 mod hunt;
 mod kernel;
+pub(crate) mod leave;
 mod measure;
 mod mounts;
 mod network;
@@ -101,6 +102,16 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "overlay-attributes" => files::overlay_attributes(args),
         "find" => files::find(args),
         "plant-link" => files::plant_link(args),
+        "leave-links" => leave::links(args),
+        "leave-specials" => leave::specials(args),
+        "leave-bombs" => leave::bombs(args),
+        "leave-names" => leave::names(args),
+        "leave-marks" => leave::marks(args),
+        "leave-hard-links" => leave::hard_links(args),
+        "leave-locked" => leave::locked(args),
+        "leave-plants" => leave::plants(args),
+        "swap-own" => leave::swap_own(args),
+        "control-files" => leave::control_files(args),
         "remount" => mounts::remount(args),
         "mount-calls" => mounts::mount_calls(args),
         "nested-namespace" => mounts::nested_namespace(args),

@@ -8,6 +8,7 @@ mod process;
 mod promise;
 mod run;
 mod scenery;
+mod tool;
 
 use std::cell::{Cell, OnceCell};
 use std::ffi::{OsStr, OsString};

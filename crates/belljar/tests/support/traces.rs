@@ -20,6 +20,7 @@ const AT_REST: &[&str] = &[
     "ledger.db-wal",
     "live",
     "lock",
+    "placeholders",
     "runs",
     "trash",
     "writable-trees",
@@ -78,6 +79,7 @@ fn processes_in(runs: &[String]) -> Vec<u32> {
 fn drafts_in(home: &Path) -> Vec<PathBuf> {
     let mut left = entries(home, |name| !AT_REST.contains(&name));
     left.extend(entries(&home.join("trash"), |_| true));
+    left.extend(entries(&home.join("placeholders"), |_| true));
     left.extend(entries(&home.join("bin"), |name| name.starts_with('.') || name.contains("new")));
     for run in entries(&home.join("runs"), |_| true) {
         left.extend(entries(&run, |name| name.starts_with('.') || name.ends_with(".new")));
