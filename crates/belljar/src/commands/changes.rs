@@ -309,10 +309,11 @@ pub(super) fn later_lines(report: &WorkspaceReport, indent: usize) -> Vec<String
 /// At the end of a run that could write to the host.
 pub(super) fn tell_later(outcome: &Outcome) {
     let Some(report) = &outcome.workspace else { return };
-    let lines = later_lines(report, 2);
-    if lines.is_empty() {
+    // That not all was looked at is in `show`; it is no news at the end of every run in a large tree.
+    if report.later.is_empty() {
         return;
     }
+    let lines = later_lines(report, 2);
     let tail = outcome.id.tail();
     report::say(&format!("{DIM}belljar {tail}{DIM:#} {WARN}runs later on the host:{WARN:#}"));
     lines.iter().for_each(|line| report::say(&format!("  {line}")));
