@@ -39,8 +39,6 @@ pub use apply::{
 };
 pub(crate) use baseline::capture;
 pub use baseline::{BaselineError, keep_baseline};
-#[allow(unused_imports)]
-pub(crate) use change::Lies;
 pub use change::{Change, Changes, Facts, Held, HowFar, Kind, LaterMark, What};
 pub use discard::{DiscardError, discard};
 pub use merge::Clash;
