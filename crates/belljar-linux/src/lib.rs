@@ -8,6 +8,7 @@
 mod macros;
 
 pub mod apart;
+pub mod file_clock;
 pub mod filter;
 pub mod init;
 pub mod jail;

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar_backend::Bound;
+use belljar_linux::file_clock::Arrival;
 use belljar_linux::placeholder;
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
-use belljar_spec::{
-    Access, BackendName, Backing, Moment, MountKind, Place, Plan, RunId, RunState, Source,
-};
+use belljar_spec::{Access, BackendName, Backing, MountKind, Place, Plan, RunId, RunState, Source};
 
 use super::choose::Prepared;
 use super::crossing;
@@ -147,6 +146,7 @@ fn bind(
     prepared: &mut Prepared<'_>,
     secrets: &mut [SecretValue],
 ) -> Result<Pinned, LaunchError> {
+    let arrived = Arrival::now();
     let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
     let known = writable::known(home).map_err(read_failed)?;
     set_run_id(&mut prepared.plan, &place.id);
@@ -169,11 +169,12 @@ fn bind(
         workspace::write_layers(&place.directory, &bound.layered).map_err(read_failed)?;
     }
     let disk = disk_limit(&prepared.plan, place, &bound);
-    Ok(Pinned { bound, disk, crossing })
+    Ok(Pinned { arrived, bound, disk, crossing })
 }
 
 /// All that a run needs is there, and nothing of it has begun.
 struct Pinned {
+    arrived: Arrival,
     bound: Bound,
     disk: Option<DiskLimit>,
     crossing: Crossing,
@@ -200,7 +201,7 @@ fn run_recorded(
     home: &Home,
     place: &RunPlace,
     prepared: &Prepared<'_>,
-    Pinned { bound, disk, crossing }: Pinned,
+    Pinned { arrived, bound, disk, crossing }: Pinned,
     secrets: &mut Vec<SecretValue>,
     caller: &mut Caller,
     observer: &mut dyn Observer,
@@ -212,6 +213,7 @@ fn run_recorded(
     let mut begun = RunLog::begin(home, place, (prepared, &posture), masks).map_err(open)?;
     let orders = Orders {
         run: place.id,
+        arrived,
         keep: prepared.keep,
         disk,
         layers: Layers {
@@ -264,7 +266,7 @@ fn attempt(
     let (run, plan) = (orders.run, &prepared.plan);
     let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
     let (layered, written) = (bound.layered.clone(), written_trees(plan, &bound.writable_trees));
-    let since = file_clock(); // the last moment at which nothing of the run can have written
+    let since = orders.arrived.passed(); // the last moment at which nothing of the run can have written
     orders.live.say(RunState::Starting);
     let mut started = block_on(prepared.backend.start(bound))?;
     let mut housekeeping = None;
@@ -377,12 +379,6 @@ fn written_trees(plan: &Plan, trees: &[PathBuf]) -> Vec<WrittenTree> {
         _ => None,
     });
     given.collect()
-}
-
-/// The time as files carry it: behind the finer clocks by up to a tick.
-fn file_clock() -> Moment {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    Moment { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
 }
 
 /// Nothing was let go: what was made for it is taken away, and both failures are told.

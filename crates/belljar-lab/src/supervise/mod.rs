@@ -36,6 +36,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use belljar_backend::{CommandStreams, StartError, Started};
+use belljar_linux::file_clock::Arrival;
 use belljar_spec::wire::WireError;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
 use belljar_spec::{
@@ -114,6 +115,8 @@ impl Caller {
 #[derive(Debug)]
 pub(crate) struct Orders {
     pub(crate) run: RunId,
+    /// Before anything of it was made ready.
+    pub(crate) arrived: Arrival,
     pub(crate) keep: Keep,
     pub(crate) disk: Option<DiskLimit>,
     pub(crate) layers: Layers,

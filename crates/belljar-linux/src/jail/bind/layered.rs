@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use belljar_spec::{Access, Attributes, Backing, Clause, LayeredTree, Moment, OsText, Tree};
 use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::hidden::leave_out;
 use super::tree::{clone_shown, pinned, plain};
 use super::{BindError, Binder, BoundKind, BoundMount, BoundTree, Layer, Pinned, Upper, Via};
+use crate::file_clock::Arrival;
 use crate::jail::copy_tree::copy_tree;
 use crate::jail::identity::{HostIdentity, Pair};
 use crate::jail::idmap::{IdMaps, Writer};
@@ -22,12 +22,6 @@ use crate::jail::resolve::{Resolved, resolve};
 use crate::jail::root::Root;
 use crate::sys::aside::in_own_mount_namespace;
 use crate::sys::mount::{Depth, make_private};
-
-/// By the clock that inodes are stamped with, which lags a little: nothing that is stamped from now on is before it.
-pub(super) fn now() -> Moment {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    Moment { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
-}
 
 impl Binder<'_> {
     pub(super) fn bind_layered(
@@ -71,12 +65,13 @@ impl Binder<'_> {
         }
         leave_out(&hidden, Via::Layered, &mut layer, &mut submounts);
         let attributes = if as_root { Attributes::Trusted } else { Attributes::User };
+        let since = self.arrived.passed();
         let mut must_write = Vec::new();
         let root = (PathBuf::new(), &layer);
         let others = submounts.iter().map(|(relative, layer)| (relative.clone(), layer));
         for (relative, layer) in std::iter::once(root).chain(others) {
             let target = target.join(&relative);
-            self.note(layer, &target, Backing::Overlay { attributes });
+            self.note(layer, &target, Backing::Overlay { attributes }, since);
             if can_be_written(&layer.pinned.path) {
                 must_write.push(relative);
             }
@@ -94,7 +89,7 @@ impl Binder<'_> {
         })
     }
 
-    fn note(&mut self, layer: &Layer, target: &Path, backing: Backing) {
+    fn note(&mut self, layer: &Layer, target: &Path, backing: Backing, since: Moment) {
         let Some(upper) = &layer.upper else { return };
         self.layered.push(LayeredTree {
             number: upper.number,
@@ -104,7 +99,7 @@ impl Binder<'_> {
             // Joined with an empty path it would end with a slash.
             target: target.components().collect::<PathBuf>().into(),
             backing,
-            since: self.since,
+            since,
             hidden: layer.left_out.iter().map(|name| OsText::from(name.as_path())).collect(),
         });
     }
@@ -181,15 +176,16 @@ impl Binder<'_> {
     ) -> Result<BoundTree, BindError> {
         let (number, path) = self.make_upper(source)?;
         let data = path.join(DATA);
+        let since = self.arrived.passed();
         copy_tree(source, &data, hidden)?;
-        let copied = now(); // nothing of the run's is stamped before this
+        let copied = Arrival::now().passed();
         let directory = pinned(&resolve(&path, &[])?);
         let noted = Layer {
             pinned: pinned(source),
             left_out: hidden.to_vec(),
             upper: Some(Upper { number, directory, mounted: None }),
         };
-        self.note(&noted, target, Backing::Copy { copied });
+        self.note(&noted, target, Backing::Copy { copied }, since);
         let must_write =
             if can_be_written(&source.path) { vec![PathBuf::new()] } else { Vec::new() };
         Ok(BoundTree {

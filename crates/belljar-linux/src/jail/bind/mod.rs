@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, BackendName, Clause, Enforcement, Expectation, HostUid, LayeredTree, Moment, MountKind,
-    Place, Plan, Posture, User,
+    Access, BackendName, Clause, Enforcement, Expectation, HostUid, LayeredTree, MountKind, Place,
+    Plan, Posture, User,
 };
 use rustix::io::Errno;
 
@@ -28,6 +28,7 @@ use super::identity::{HostIdentity, IdentityError, Pair};
 use super::idmap::{IdMaps, Writer};
 use super::resolve::{ResolveError, Resolved};
 use super::sensitive::SourceRefused;
+use crate::file_clock::Arrival;
 use crate::mountinfo::MountTable;
 use crate::placeholder::PlaceholderError;
 
@@ -194,7 +195,7 @@ pub(crate) struct Upper {
 }
 
 pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
-    let since = layered::now(); // first: whatever the run changes, it changes later
+    let arrived = Arrival::now();
     let table = MountTable::read()
         .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
     let plan = &with_bundle_places(&with_link_targets(&with_root_entries(plan)?));
@@ -211,7 +212,7 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         posture: plan.posture.clone(),
         writable: Vec::new(),
         hidden: hidden::resolve_all(plan, place)?,
-        since,
+        arrived,
         layered: Vec::new(),
         warnings: Vec::new(),
     };
@@ -272,7 +273,7 @@ struct Binder<'a> {
     writable: Vec<PathBuf>,
     /// Without links, as trees are.
     hidden: Vec<PathBuf>,
-    since: Moment,
+    arrived: Arrival,
     layered: Vec<LayeredTree>,
     warnings: Vec<String>,
 }

@@ -1,0 +1,69 @@
+//! The clock that inodes are stamped with.
+//!
+//! Most stamps are of the last tick, so they lag by some milliseconds; a kernel that gives finer ones does so only for
+//! inodes that somebody looks at. A moment between what was done before and what comes later is therefore one that the
+//! ticks have passed meanwhile.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use belljar_spec::Moment;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// When somebody asked for a run: what was changed before is not that run's doing.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival(Moment);
+
+impl Arrival {
+    pub fn now() -> Self {
+        Self(moment(clock_gettime(ClockId::Realtime)))
+    }
+
+    /// After every stamp that was there at the arrival, and not after any that is still to come. Waits for a tick
+    /// where none has passed.
+    pub fn passed(self) -> Moment {
+        const STEP: Duration = Duration::from_micros(500);
+        const MOST_STEPS: u32 = 200; // a clock that is set back is not waited for
+        let ticked = || moment(clock_gettime(ClockId::RealtimeCoarse));
+        for _ in 0..MOST_STEPS {
+            let now = ticked();
+            if now > self.0 {
+                return now;
+            }
+            sleep(STEP);
+        }
+        ticked()
+    }
+}
+
+fn moment(time: Timespec) -> Moment {
+    Moment { secs: time.tv_sec, nanos: u32::try_from(time.tv_nsec).unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use std::fs::{File, Metadata};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn stamped(file: &Metadata) -> Moment {
+        Moment { secs: file.ctime(), nanos: u32::try_from(file.ctime_nsec()).unwrap() }
+    }
+
+    #[test]
+    fn what_was_written_before_and_after_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let early = dir.path().join(format!("early-{round}"));
+            File::create(&early).unwrap().metadata().unwrap(); // looked at: the next stamp is a fine one
+            std::fs::write(&early, "x").unwrap();
+            let between = Arrival::now().passed();
+            let late = File::create(dir.path().join(format!("late-{round}"))).unwrap();
+            assert!(stamped(&std::fs::metadata(&early).unwrap()) < between, "round {round}");
+            assert!(stamped(&late.metadata().unwrap()) >= between, "round {round}");
+        }
+    }
+}
