@@ -35,7 +35,8 @@ pub(super) fn make(identity: &Identity, root: &Path, files: usize) -> Result<Pat
         &["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "first"],
     ] {
         let mut git = identity.command(Path::new("git"));
-        git.arg("-C").arg(root).args(words);
+        // Nothing that goes on in the background, and moves objects while the tree is copied.
+        git.args(["-c", "gc.auto=0", "-c", "maintenance.auto=false", "-C"]).arg(root).args(words);
         command::check(&mut git, LIMIT)?;
     }
     Ok(root.to_owned())
