@@ -145,7 +145,7 @@ fn special(stage: &Stage) -> Result<Verdict, StageError> {
 
 fn bomb(stage: &Stage) -> Result<Verdict, StageError> {
     const FILES: &str = "500";
-    const DEPTH: &str = "3000";
+    const DEPTH: &str = "1000";
     let trial = Trial::new(stage)?;
     // Or the limit on the disk ends the run before it has made all of it.
     let run = Run::over(&trial.tree, "leave-bombs", &trial.name)
