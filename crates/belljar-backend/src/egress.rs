@@ -91,12 +91,29 @@ pub(crate) fn sealed(spec: &RunSpec, how: &str) -> Enforcement {
     }
     let is_any =
         |rule: &String| HostRule::parse(rule).is_ok_and(|rule| rule.hosts == HostPattern::Any);
+    let any_of_setup = spec.setup_network().iter().find(|rule| is_any(rule));
+    if let Some(rule) = any_of_setup {
+        return Enforcement::weaker(format!(
+            "the set-up's network = [\"{rule}\"]: any public name"
+        ))
+        .with_fix("name the hosts that the set-up needs");
+    }
     if let Some(rule) = spec.network_allow.iter().find(|rule| is_any(rule)) {
         return Enforcement::weaker(format!("allow = [\"{rule}\"]: any public name"))
             .with_fix("name the hosts; belljar run --learn finds them");
     }
     let rules =
         spec.network_allow.len() + spec.egress.allow_private.len() + spec.egress.routes.len();
-    let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
-    Enforcement::enforced(format!("{how}; {rules} on the proxy"))
+    let counted = |rules: usize| match rules {
+        1 => "1 rule".to_owned(),
+        _ => format!("{rules} rules"),
+    };
+    let setup = match spec.setup_network().len() {
+        0 => String::new(),
+        of_setup => format!("; {} until the set-up has ended", counted(of_setup)),
+    };
+    match rules {
+        0 => Enforcement::enforced(format!("{how}{setup}, none after it")),
+        _ => Enforcement::enforced(format!("{how}; {} on the proxy{setup}", counted(rules))),
+    }
 }

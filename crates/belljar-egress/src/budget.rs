@@ -132,6 +132,11 @@ impl Ledger {
         Ok(Presence { inner: self.inner.clone() })
     }
 
+    /// Connections from inside, now.
+    pub(crate) fn present(&self) -> u64 {
+        self.inner.connections.load(Relaxed)
+    }
+
     /// For one request, or a tunnel, to a host.
     pub(crate) fn begin(&self, host: &Host) -> Result<Account, Over> {
         let host = self.host(host)?;

@@ -30,6 +30,8 @@ pub enum ToProxy {
     Listener { port: u16 },
     /// With a connected stream: somebody inside connected to this port.
     Connection { port: u16 },
+    /// The set-up is over: what was opened for it is closed, and from here on the run's own policy holds.
+    Narrow,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,6 +53,10 @@ pub enum FromProxy {
         why: String,
     },
     News(EgressNews),
+    /// The set-up's door is shut. So many connections from inside were closed with it.
+    Narrowed {
+        closed: u64,
+    },
 }
 
 /// Public parts of the authority that was made for this run.

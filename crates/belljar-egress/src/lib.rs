@@ -41,6 +41,7 @@ mod serve;
 mod server;
 mod sniff;
 mod socks;
+mod stage;
 mod stream;
 #[cfg(test)]
 mod testing;

@@ -8,10 +8,20 @@ use belljar_spec::host_rule::{HostPattern, HostRule, Seen};
 /// The rules, ready to be asked.
 #[derive(Debug)]
 pub struct Policy {
+    pub(crate) whose: Whose,
     rules: Vec<HostRule>,
     private: Vec<(Host, u16)>,
     intercept: Vec<HostRule>,
     pub(crate) spec: EgressSpec,
+}
+
+/// Whom it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The set-up, before the agent.
+    Setup,
+    /// Everything else.
+    Run,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,11 +72,32 @@ impl Policy {
             _ => Err(BadPolicy(format!("\"{text}\" is no host:port"))),
         };
         Ok(Self {
+            whose: Whose::Run,
             rules: rules(&policy.allow)?,
             private: policy.spec.allow_private.iter().map(private).collect::<Result<_, _>>()?,
             intercept: rules(&policy.spec.intercept)?,
             spec: policy.spec,
         })
+    }
+
+    /// What holds while the set-up lasts: its own rules and nothing else. It executes code of packages that nobody has
+    /// looked at, so it gets no secret, no route, no TLS that the proxy opens, and nothing to learn from. `None` where
+    /// there is no set-up.
+    pub fn of_setup(policy: &EgressPolicy) -> Result<Option<Self>, BadPolicy> {
+        let Some(allow) = &policy.setup else { return Ok(None) };
+        let EgressSpec { allow_private, budget, per_host, .. } = &policy.spec;
+        let (allow_private, budget, per_host) = (allow_private.clone(), *budget, *per_host);
+        let spec = EgressSpec { allow_private, budget, per_host, ..EgressSpec::default() };
+        let (run, allow) = (policy.run.clone(), allow.clone());
+        let mut own = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
+        own.whose = Whose::Setup;
+        // Where a rule of the set-up's own names the host, it may lie in the own network as it may for the run.
+        let named = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(own) if own == host);
+        let rules = &own.rules;
+        own.private.retain(|(host, port)| {
+            rules.iter().any(|rule| named(rule, host) && rule.has_port(*port))
+        });
+        Ok(Some(own))
     }
 
     pub fn decide(&self, host: &Host, port: u16, seen: Seen<'_>) -> Result<Allowance, Denial> {
@@ -78,7 +109,11 @@ impl Policy {
                 (false, true) => Addresses::Private,
                 (false, false) => Addresses::Public,
             };
-            return Ok(Allowance { rule: rule.to_string(), addresses });
+            let rule = match self.whose {
+                Whose::Setup => format!("setup {rule}"),
+                Whose::Run => rule.to_string(),
+            };
+            return Ok(Allowance { rule, addresses });
         }
         let is_ruled = self.rules.iter().any(|rule| rule.is_about(host) && rule.has_port(port));
         // Where rules say what may be asked of it, it only says where it may lie.
@@ -138,7 +173,13 @@ mod tests {
 
     fn policy(allow: &[&str]) -> Policy {
         let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
-        Policy::new(EgressPolicy { run: "r".into(), allow, spec: EgressSpec::default() }).unwrap()
+        Policy::new(EgressPolicy {
+            run: "r".into(),
+            allow,
+            setup: None,
+            spec: EgressSpec::default(),
+        })
+        .unwrap()
     }
 
     fn reason(policy: &Policy, host: &str, port: u16) -> Option<DenyReason> {
@@ -166,7 +207,8 @@ mod tests {
         let allow = vec!["GET db.internal:8080/docs".to_owned()];
         let allow_private = vec!["db.internal:8080".to_owned(), "other.internal:1".to_owned()];
         let spec = EgressSpec { allow_private, ..EgressSpec::default() };
-        let policy = Policy::new(EgressPolicy { run: "r".into(), allow, spec }).unwrap();
+        let policy =
+            Policy::new(EgressPolicy { run: "r".into(), allow, setup: None, spec }).unwrap();
         let ask = |host: &str, port, method, path| {
             let host = Host::parse(host.as_bytes()).unwrap();
             let decided = policy.decide(&host, port, Seen::Request { method, path });

@@ -24,8 +24,8 @@ pub(crate) struct Proxy {
     pub(crate) reporter: Reporter,
     pub(crate) resolver: Resolver,
     pub(crate) buffers: Buffers,
-    budget: Ledger,
-    next: AtomicU64,
+    budget: Arc<Ledger>,
+    next: Arc<AtomicU64>,
 }
 
 /// What somebody inside asks for.
@@ -61,10 +61,24 @@ impl Refusal {
 
 impl Proxy {
     pub(crate) fn new(policy: Policy, secrets: Vec<SecretValue>, reporter: Reporter) -> Arc<Self> {
-        let budget = Ledger::new(policy.spec.budget, policy.spec.per_host);
+        let budget = Arc::new(Ledger::new(policy.spec.budget, policy.spec.per_host));
         let (resolver, buffers) = (Resolver::default(), Buffers::default());
-        let next = AtomicU64::new(1);
+        let next = Arc::new(AtomicU64::new(1));
         Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next })
+    }
+
+    /// For what comes before this one, with a policy of its own and without secrets. Budgets are the run's, whoever
+    /// uses them, and its numbers are given once.
+    pub(crate) fn before(&self, policy: Policy) -> Arc<Self> {
+        let (resolver, buffers) = (Resolver::default(), Buffers::default());
+        let (reporter, budget) = (self.reporter.clone(), self.budget.clone());
+        let (secrets, next) = (Vec::new(), self.next.clone());
+        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next })
+    }
+
+    /// Connections from inside, now.
+    pub(crate) fn present(&self) -> u64 {
+        self.budget.present()
     }
 
     /// Decides, and tells what was decided before anything is done about it.
@@ -109,7 +123,7 @@ impl Proxy {
     }
 
     pub(crate) fn deny(&self, ask: &Ask<'_>, denial: Denial) -> Refusal {
-        let words = words::refusal(&ask.host, ask.port, ask.seen, &denial);
+        let words = words::refusal(self.policy.whose, &ask.host, ask.port, ask.seen, &denial);
         let (method, path) = shown(ask.seen);
         let Denial { reason, detail } = denial;
         self.reporter.tell(EgressNews::Denied(EgressDenied {

@@ -82,6 +82,18 @@ impl Resolver {
         checked(found, allowed)
     }
 
+    /// As long as the host's settings stay as they are.
+    #[cfg(test)]
+    pub(crate) fn ask_only(&self, port: u16) {
+        let of = fs::metadata(SETTINGS).map(Stamp::from).unwrap();
+        let mut connection = hickory_resolver::config::ConnectionConfig::udp();
+        connection.port = port;
+        let server = NameServerConfig::new(Ipv4Addr::LOCALHOST.into(), true, vec![connection]);
+        let resolver = resolver(vec![server], ResolverOpts::default()).unwrap();
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        *asked = Some(Asked { of, resolver });
+    }
+
     async fn ask(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         if is_local(name) {
             return Err(ResolveError::NotFound("it is a name of the host itself".to_owned()));

@@ -1,30 +1,29 @@
 //! The proxy's process: it is told what is allowed, is given connections, and tells what it decides, until the
 //! supervisor's end of the socket closes.
+//!
+//! Where there is a set-up, that is served first, apart from the run: with policy, connections and runtime of its own,
+//! all of which are gone before the run's own policy holds.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_spec::egress::{EgressNews, Via};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use tokio::io::Interest;
-use tokio::net::{TcpListener, UnixDatagram};
+use tokio::net::UnixDatagram;
 
-use crate::answer::refused_unread;
 use crate::control::{ControlError, FromProxy, Setup, ToProxy, receive, send};
-use crate::door;
-use crate::policy::Policy;
+use crate::policy::{Policy, Whose};
 use crate::proxy::Proxy;
 use crate::report::Reporter;
+use crate::stage::{Doors, Stage};
 use crate::stream::{Stream, is_passing};
 use crate::tls::Tls;
 
 /// For the last news, when the supervisor wants no more connections.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Before accepting is tried again, when there is no descriptor left.
-const BREATH: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -39,113 +38,162 @@ pub enum ServeError {
 }
 
 /// Its packets keep their bounds, as those of a datagram socket do; only its readiness is asked for here.
-type Control = UnixDatagram;
+pub(crate) type Control = UnixDatagram;
 
 /// Serves one run. A failure closes everything that was carried. Each connection takes two descriptors, so the
 /// process should have been granted enough of them; with fewer, connections wait to be accepted.
 pub fn serve(control: OwnedFd) -> Result<(), ServeError> {
     rustix::io::ioctl_fionbio(&control, true).map_err(ControlError::from)?;
+    let control = std::os::unix::net::UnixDatagram::from(control);
+    let mut telling = Telling::default();
+    let served = serve_run(&control, &mut telling);
+    tell_the_rest(control.as_fd(), telling);
+    served
+}
+
+/// What is told, and what was about to be.
+#[derive(Default)]
+struct Telling {
+    reporter: Reporter,
+    /// Taken from the others and not yet said: whoever was about to say it may have been stopped.
+    next: Option<FromProxy>,
+}
+
+type StdControl = std::os::unix::net::UnixDatagram;
+
+fn serve_run(control: &StdControl, telling: &mut Telling) -> Result<(), ServeError> {
+    let reporter = telling.reporter.clone();
+    match apart(control, async |control| begin(control, reporter).await)? {
+        Some(stages) => serve_stages(control, stages, telling),
+        None => Ok(()),
+    }
+}
+
+fn serve_stages(
+    control: &StdControl,
+    Stages { setup, run }: Stages,
+    telling: &mut Telling,
+) -> Result<(), ServeError> {
+    let mut doors = Doors::default();
+    let mut closed = None;
+    if let Some(setup) = setup {
+        let served = apart(control, async |control| {
+            serve_stage(control, &setup, &mut doors, telling).await
+        })?;
+        // Here nothing of the set-up's is left, so nothing that was decided for it can be dialled any more.
+        let Over::Narrowed { present } = served else { return Ok(()) };
+        closed = Some(present + doors.clear());
+    }
+    apart(control, async |control| {
+        if let Some(closed) = closed {
+            say(control, &FromProxy::Narrowed { closed }).await?;
+        }
+        serve_stage(control, &run, &mut doors, telling).await.map(drop)
+    })
+}
+
+/// In a runtime of its own: with its end everything that was begun in it is gone, connections and lookups and all,
+/// and their ends are told.
+fn apart<T>(
+    control: &StdControl,
+    work: impl AsyncFnOnce(&Control) -> Result<T, ServeError>,
+) -> Result<T, ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?;
-    let reporter = Reporter::default();
-    let ended = runtime.block_on(async {
-        let control = Control::from_std(control.into())?;
-        let served = serve_run(&control, &reporter).await;
-        std::io::Result::Ok((control.into_std()?, served))
-    });
-    drop(runtime); // and every connection, whose ends are told
-    let (control, served) = ended.map_err(ServeError::Runtime)?;
-    tell_the_rest(control.as_fd(), &reporter);
-    served
+    runtime.block_on(async {
+        let control =
+            control.try_clone().and_then(Control::from_std).map_err(ServeError::Runtime)?;
+        work(&control).await
+    })
 }
 
-async fn serve_run(control: &Control, reporter: &Reporter) -> Result<(), ServeError> {
-    let Some((said, _)) = hear(control).await? else { return Ok(()) };
+struct Stages {
+    setup: Option<Stage>,
+    run: Stage,
+}
+
+async fn begin(control: &Control, reporter: Reporter) -> Result<Option<Stages>, ServeError> {
+    let Some((said, _)) = hear(control).await? else { return Ok(None) };
     let ToProxy::Setup(setup) = said else { return Err(ServeError::OutOfTurn) };
-    let (proxy, tls) = match set_up(*setup, reporter.clone()) {
-        Ok(made) => made,
+    match set_up(*setup, reporter) {
+        Ok(stages) => {
+            say(control, &FromProxy::Ready { trust: stages.run.tls.trust() }).await?;
+            Ok(Some(stages))
+        }
         Err(why) => {
             say(control, &FromProxy::Failed { why: why.clone() }).await?;
-            return Err(ServeError::BadSetup(why));
+            Err(ServeError::BadSetup(why))
         }
-    };
-    say(control, &FromProxy::Ready { trust: tls.trust() }).await?;
-    tokio::select! {
-        taken = take_connections(control, &proxy, &tls) => taken,
-        told = tell_news(control, reporter) => told,
     }
 }
 
-fn set_up(setup: Setup, reporter: Reporter) -> Result<(Arc<Proxy>, Arc<Tls>), String> {
+fn set_up(setup: Setup, reporter: Reporter) -> Result<Stages, String> {
     let Setup { policy, secrets } = setup;
+    let of_setup = Policy::of_setup(&policy).map_err(|error| error.to_string())?;
+    let stage = |proxy: Arc<Proxy>| {
+        let tls = Tls::new(&proxy.policy).map_err(|error| error.to_string())?;
+        Ok::<_, String>(Stage { proxy, tls: Arc::new(tls) })
+    };
     let policy = Policy::new(policy).map_err(|error| error.to_string())?;
-    let tls = Tls::new(&policy).map_err(|error| error.to_string())?;
-    Ok((Proxy::new(policy, secrets, reporter), Arc::new(tls)))
+    let run = stage(Proxy::new(policy, secrets, reporter))?;
+    let setup = of_setup.map(|policy| stage(run.proxy.before(policy))).transpose()?;
+    Ok(Stages { setup, run })
+}
+
+async fn serve_stage(
+    control: &Control,
+    stage: &Stage,
+    doors: &mut Doors,
+    telling: &mut Telling,
+) -> Result<Over, ServeError> {
+    doors.open_for(stage).map_err(ServeError::Runtime)?;
+    tokio::select! {
+        taken = take_connections(control, stage, doors) => taken,
+        told = tell_news(control, telling) => told.map(|()| Over::Ended),
+    }
+}
+
+/// Why a stage is over.
+enum Over {
+    Ended,
+    Narrowed { present: u64 },
 }
 
 async fn take_connections(
     control: &Control,
-    proxy: &Arc<Proxy>,
-    tls: &Arc<Tls>,
-) -> Result<(), ServeError> {
+    stage: &Stage,
+    doors: &mut Doors,
+) -> Result<Over, ServeError> {
     while let Some(said) = hear(control).await? {
         match said {
             (ToProxy::Listener { port }, Some(socket)) => {
-                let listener = listener(socket).map_err(ServeError::Runtime)?;
-                tokio::spawn(accept(listener, proxy.clone(), tls.clone(), port));
+                doors.add(port, socket, stage).map_err(ServeError::Runtime)?;
             }
             (ToProxy::Connection { port }, Some(socket)) => {
                 // One that is of no use is closed.
                 if let Ok(stream) = Stream::from_fd(socket) {
-                    admit(proxy, tls, stream, port);
+                    stage.admit(stream, port);
                 }
+            }
+            (ToProxy::Narrow, None) if stage.proxy.policy.whose == Whose::Setup => {
+                return Ok(Over::Narrowed { present: stage.proxy.present() });
             }
             _ => return Err(ServeError::OutOfTurn),
         }
     }
-    Ok(())
+    Ok(Over::Ended)
 }
 
-fn listener(socket: OwnedFd) -> std::io::Result<TcpListener> {
-    rustix::io::ioctl_fionbio(&socket, true)?;
-    TcpListener::from_std(socket.into())
-}
-
-async fn accept(listener: TcpListener, proxy: Arc<Proxy>, tls: Arc<Tls>, port: u16) {
+async fn tell_news(control: &Control, telling: &mut Telling) -> Result<(), ServeError> {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let _ = stream.set_nodelay(true); // one that is gone already is found out later
-                admit(&proxy, &tls, Stream::Tcp(stream), port);
-            }
-            Err(_) => tokio::time::sleep(BREATH).await,
-        }
-    }
-}
-
-/// A task for each, as long as there may be one more.
-fn admit(proxy: &Arc<Proxy>, tls: &Arc<Tls>, stream: Stream, port: u16) {
-    match proxy.enter(Via::Http) {
-        Ok(presence) => {
-            let (proxy, tls) = (proxy.clone(), tls.clone());
-            tokio::spawn(async move {
-                door::serve(proxy, tls, stream, port).await;
-                drop(presence);
-            });
-        }
-        Err(refusal) => {
-            let _ = stream.try_write(refused_unread(&refusal).as_bytes()); // its end says the same
-        }
-    }
-}
-
-async fn tell_news(control: &Control, reporter: &Reporter) -> Result<(), ServeError> {
-    loop {
-        let news = reporter.next().await;
-        match say(control, &FromProxy::News(news)).await {
-            Ok(()) => {}
+        let news = match &telling.next {
+            Some(news) => news,
+            None => telling.next.insert(FromProxy::News(telling.reporter.next().await)),
+        };
+        match say(control, news).await {
+            Ok(()) => telling.next = None,
             Err(ControlError::Io(Errno::PIPE | Errno::CONNRESET)) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
@@ -181,19 +229,19 @@ async fn when_ready<T>(
 }
 
 /// A supervisor that only stopped talking still listens.
-fn tell_the_rest(control: BorrowedFd<'_>, reporter: &Reporter) {
+fn tell_the_rest(control: BorrowedFd<'_>, telling: Telling) {
     let until = Instant::now() + FAREWELL;
-    for news in reporter.take_all() {
-        if !tell_by(control, news, until) {
+    let rest = telling.reporter.take_all().into_iter().map(FromProxy::News);
+    for news in telling.next.into_iter().chain(rest) {
+        if !tell_by(control, &news, until) {
             return;
         }
     }
 }
 
-fn tell_by(control: BorrowedFd<'_>, news: EgressNews, until: Instant) -> bool {
-    let news = FromProxy::News(news);
+fn tell_by(control: BorrowedFd<'_>, news: &FromProxy, until: Instant) -> bool {
     loop {
-        match send(control, &news, None) {
+        match send(control, news, None) {
             Ok(()) => return true,
             Err(ControlError::Io(Errno::AGAIN)) => {}
             Err(_) => return false,
@@ -206,3 +254,7 @@ fn tell_by(control: BorrowedFd<'_>, news: EgressNews, until: Instant) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

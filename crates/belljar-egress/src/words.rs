@@ -5,32 +5,43 @@ use belljar_spec::Host;
 use belljar_spec::egress::DenyReason;
 use belljar_spec::host_rule::{Seen, USUAL_PORTS};
 
-use crate::policy::Denial;
+use crate::policy::{Denial, Whose};
 
-pub(crate) fn refusal(host: &Host, port: u16, seen: Seen<'_>, denial: &Denial) -> String {
+pub(crate) fn refusal(
+    whose: Whose,
+    host: &Host,
+    port: u16,
+    seen: Seen<'_>,
+    denial: &Denial,
+) -> String {
     let rule =
         if USUAL_PORTS.contains(&port) { host.to_string() } else { format!("{host}:{port}") };
-    let allow = format!(
-        "The operator can allow it with --allow-host {rule} or network.allow = [\"{rule}\"]."
-    );
+    let (list, allow) = match whose {
+        Whose::Run => (
+            "this run's allow-list",
+            format!(
+                "The operator can allow it with --allow-host {rule} or network.allow = [\"{rule}\"]."
+            ),
+        ),
+        Whose::Setup => (
+            "the set-up's allow-list",
+            format!("The operator can allow it with setup.network = [\"{rule}\"]."),
+        ),
+    };
     let detail = denial.detail.as_deref().unwrap_or_default();
     let what = match denial.reason {
         DenyReason::NotListed => {
-            format!("{host}:{port} is not on this run's allow-list. {allow}")
+            format!("{host}:{port} is not on {list}. {allow}")
         }
         DenyReason::PortNotListed => {
-            format!(
-                "port {port} of {host} is not on this run's allow-list, though others are. {allow}"
-            )
+            format!("port {port} of {host} is not on {list}, though others are. {allow}")
         }
         DenyReason::RequestNotListed => {
             let request = match seen {
                 Seen::Nothing => "this request".to_owned(),
                 Seen::Request { method, path } => format!("{method} {path}"),
             };
-            format!(
-                "{request} to {host}:{port} is not on this run's allow-list, though others are. {allow}"
-            )
+            format!("{request} to {host}:{port} is not on {list}, though others are. {allow}")
         }
         DenyReason::CannotLookInside => format!(
             "the rules about {host}:{port} name methods or paths, and nobody can look into a tunnel. \
@@ -108,7 +119,8 @@ mod tests {
     #[test]
     fn a_refusal_says_what_would_allow_it() {
         let host = Host::parse(b"pypi.org").unwrap();
-        let words = |port| refusal(&host, port, Seen::Nothing, &DenyReason::NotListed.into());
+        let words =
+            |port| refusal(Whose::Run, &host, port, Seen::Nothing, &DenyReason::NotListed.into());
         assert_eq!(
             words(443),
             "belljar: pypi.org:443 is not on this run's allow-list. The operator can allow it with \

@@ -24,7 +24,6 @@ impl Arrival {
     pub fn passed(self) -> Moment {
         const STEP: Duration = Duration::from_micros(500);
         const MOST_STEPS: u32 = 200; // a clock that is set back is not waited for
-        let ticked = || moment(clock_gettime(ClockId::RealtimeCoarse));
         for _ in 0..MOST_STEPS {
             let now = ticked();
             if now > self.0 {
@@ -34,6 +33,11 @@ impl Arrival {
         }
         ticked()
     }
+}
+
+/// Not after any stamp that is still to come.
+pub(crate) fn ticked() -> Moment {
+    moment(clock_gettime(ClockId::RealtimeCoarse))
 }
 
 fn moment(time: Timespec) -> Moment {

@@ -8,6 +8,7 @@
 mod macros;
 
 pub mod apart;
+mod content;
 pub mod file_clock;
 pub mod filter;
 pub mod init;
@@ -17,6 +18,7 @@ mod mountinfo;
 pub mod outside;
 pub mod placeholder;
 pub mod relay;
+pub mod snapshot;
 pub mod staging;
 pub mod sys;
 

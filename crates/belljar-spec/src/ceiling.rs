@@ -1,6 +1,7 @@
 //! The administrator's ceiling: what no layer may go beyond. A key that is absent sets no bound.
 
 mod network;
+mod wanted;
 
 use std::path::Path;
 
@@ -9,13 +10,12 @@ use crate::clause::Clause;
 use crate::layers::{Origin, Settings};
 use crate::manifest::table::section;
 use crate::manifest::value::{Base, HostPath, Value};
-use crate::manifest::{
-    Limit, LimitSettings, ManifestError, RootfsSetting, WorkspaceMode, parse_file,
-};
-use crate::runspec::{BackendChoice, BackendName};
+use crate::manifest::{Limit, LimitSettings, ManifestError, parse_file};
+use crate::runspec::{BackendChoice, BackendName, RunSpec};
 use crate::text::OsText;
 
 use network::CeilingNetwork;
+use wanted::{Wanted, Where};
 
 section! {
     /// `/etc/belljar/policy.toml`.
@@ -65,58 +65,67 @@ impl CeilingFile {
     }
 
     pub fn check(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
-        self.check_limits(settings)?;
-        self.check_backends(settings)?;
-        self.check_network(settings)?;
-        self.check_sources(settings)?;
-        self.check_waivers(settings)
+        self.check_wanted(&Wanted::of_settings(settings))
+    }
+
+    /// A run that was decided under another ceiling, or under none, and is to start again. What would be lowered or
+    /// added for a new one is refused: nothing of it can be changed.
+    pub fn check_spec(&self, spec: &RunSpec) -> Result<(), BeyondCeiling> {
+        let wanted = Wanted::of_spec(spec);
+        self.check_wanted(&wanted)?;
+        self.check_requirements(&wanted, spec)
+    }
+
+    fn check_wanted(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
+        self.check_limits(wanted)?;
+        self.check_backends(wanted)?;
+        self.check_network(wanted)?;
+        for (key, source) in &wanted.sources {
+            self.check_source_of(wanted, key, source)?;
+        }
+        self.check_waivers(wanted)
     }
 
     fn beyond(
         &self,
-        settings: &Settings,
+        wanted: &Wanted<'_>,
         key: &str,
         value: String,
         allowed: String,
     ) -> BeyondCeiling {
-        let origin = settings.origin(key).unwrap_or(&Origin::BuiltIn).to_string();
+        let origin = wanted.origin(key);
         BeyondCeiling { key: key.to_owned(), value, allowed, origin, file: self.path.clone() }
     }
 
-    fn check_limits(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
-        for comparison in comparisons(&self.ceiling.limits, &settings.values.limits) {
+    fn check_limits(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
+        for comparison in comparisons(&self.ceiling.limits, &wanted.limits) {
             if let Some(most) = comparison.exceeded {
                 let Comparison { key, value, .. } = comparison;
-                return Err(self.beyond(settings, key, value, format!("{most} at most")));
+                return Err(self.beyond(wanted, key, value, format!("{most} at most")));
             }
         }
         Ok(())
     }
 
-    fn check_backends(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
+    fn check_backends(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
         let Some(allowed) = &self.ceiling.backends else {
             return Ok(());
         };
         let names: Vec<&str> = allowed.iter().map(|backend| backend.name()).collect();
-        let fallback = settings.values.sandbox.fallback.iter().flatten();
+        let fallback = wanted.fallback.iter();
         let fallback = fallback.map(|name| ("sandbox.fallback", BackendChoice::from(*name)));
-        let chosen = settings.values.sandbox.backend.map(|choice| ("sandbox.backend", choice));
+        let chosen = wanted.backend.map(|choice| ("sandbox.backend", choice));
         for (key, choice) in chosen.into_iter().chain(fallback) {
-            let permitted = match choice {
-                BackendChoice::Auto => !of_auto(allowed).is_empty(),
-                named => allowed.iter().any(|backend| BackendChoice::from(*backend) == named),
+            let permitted = match (choice, wanted.from) {
+                (BackendChoice::Auto, Where::Settings(_)) => !of_auto(allowed).is_empty(),
+                // It is tried as it stands, whatever this ceiling would make of it.
+                (BackendChoice::Auto, Where::Spec) => of_auto(allowed).len() == AUTO.len(),
+                (named, _) => allowed.iter().any(|backend| BackendChoice::from(*backend) == named),
             };
             if !permitted {
                 let list = format!("[{}]", names.join(", "));
-                return Err(self.beyond(settings, key, choice.name().to_owned(), list));
+                return Err(self.beyond(wanted, key, choice.name().to_owned(), list));
             }
-        }
-        Ok(())
-    }
-
-    fn check_sources(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
-        for (key, source) in sources(settings) {
-            self.check_source(settings, &key, source)?;
         }
         Ok(())
     }
@@ -128,6 +137,15 @@ impl CeilingFile {
         key: &str,
         source: &Path,
     ) -> Result<(), BeyondCeiling> {
+        self.check_source_of(&Wanted::of_settings(settings), key, source)
+    }
+
+    fn check_source_of(
+        &self,
+        wanted: &Wanted<'_>,
+        key: &str,
+        source: &Path,
+    ) -> Result<(), BeyondCeiling> {
         let Some(prefixes) = &self.ceiling.mounts else {
             return Ok(());
         };
@@ -136,15 +154,15 @@ impl CeilingFile {
         }
         let list: Vec<String> = prefixes.iter().map(|prefix| prefix.0.to_string()).collect();
         let shown = OsText::from(source).to_string();
-        Err(self.beyond(settings, key, shown, format!("what lies in [{}]", list.join(", "))))
+        Err(self.beyond(wanted, key, shown, format!("what lies in [{}]", list.join(", "))))
     }
 
-    fn check_waivers(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
+    fn check_waivers(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
         let Some(allowed) = &self.ceiling.waive else {
             return Ok(());
         };
         let names: Vec<&str> = allowed.iter().map(|clause| clause.name()).collect();
-        for name in settings.values.policy.waive.iter().flat_map(|waive| waive.0.keys()) {
+        for name in &wanted.waived {
             let permitted = match name.parse::<Clause>() {
                 Ok(clause) => allowed.contains(&clause),
                 // "all" stands for every clause.
@@ -153,10 +171,23 @@ impl CeilingFile {
             if !permitted {
                 let key = crate::manifest::node::join("policy.waive", name);
                 let list = format!("waivers of [{}]", names.join(", "));
-                return Err(self.beyond(settings, &key, name.clone(), list));
+                return Err(self.beyond(wanted, &key, (*name).to_owned(), list));
             }
         }
         Ok(())
+    }
+
+    fn check_requirements(&self, wanted: &Wanted<'_>, spec: &RunSpec) -> Result<(), BeyondCeiling> {
+        let required = self.ceiling.require.iter().flatten();
+        let missing = |clause: &&Clause| !spec.required.contains(clause);
+        match required.into_iter().find(missing) {
+            None => Ok(()),
+            Some(clause) => {
+                let value = format!("a run without {}", clause.name());
+                let allowed = format!("only what requires {}", clause.name());
+                Err(self.beyond(wanted, "policy.require", value, allowed))
+            }
+        }
     }
 
     /// What `auto` stands for under this ceiling, in its order. `None` where the ceiling names no backends.
@@ -167,26 +198,6 @@ impl CeilingFile {
 
 fn of_auto(allowed: &[BackendName]) -> Vec<BackendName> {
     AUTO.iter().copied().filter(|backend| allowed.contains(backend)).collect()
-}
-
-fn sources(settings: &Settings) -> Vec<(String, &Path)> {
-    let sandbox = &settings.values.sandbox;
-    let mut sources = Vec::new();
-    if let (Some(path), false) = (&sandbox.workspace.path, no_workspace(sandbox.workspace.mode)) {
-        sources.push(("sandbox.workspace.path".to_owned(), path.as_path()));
-    }
-    if let Some(RootfsSetting::Directory(path)) = &sandbox.rootfs {
-        sources.push(("sandbox.rootfs".to_owned(), path.as_path()));
-    }
-    let mounts = sandbox.mounts.iter().flat_map(|mounts| &mounts.0).enumerate();
-    sources.extend(mounts.map(|(i, m)| (format!("sandbox.mounts[{i}]"), m.source.as_path())));
-    let tools = sandbox.tools.iter().flat_map(|tools| &tools.0).enumerate();
-    sources.extend(tools.map(|(i, tool)| (format!("sandbox.tools[{i}]"), tool.as_path())));
-    sources
-}
-
-fn no_workspace(mode: Option<WorkspaceMode>) -> bool {
-    mode == Some(WorkspaceMode::None)
 }
 
 /// One limit beside its ceiling.

@@ -197,6 +197,10 @@ pub struct Published {
 pub struct EgressPolicy {
     pub run: String,
     pub allow: Vec<String>,
+    /// Rules that hold alone until the set-up has ended; all the rest of this holds from then on. `None` where there
+    /// is no set-up, and an empty list where it reaches nothing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub setup: Option<Vec<String>>,
     pub spec: EgressSpec,
 }
 

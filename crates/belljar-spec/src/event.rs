@@ -20,8 +20,23 @@ pub enum EventKind {
     ExecStart,
     #[serde(rename = "output")]
     Output,
+    /// The agent is about to be run once more.
+    #[serde(rename = "iteration.start")]
+    IterationStart,
+    #[serde(rename = "agent.message")]
+    AgentMessage,
     #[serde(rename = "agent.tool_call")]
     AgentToolCall,
+    #[serde(rename = "agent.tool_result")]
+    AgentToolResult,
+    #[serde(rename = "agent.usage")]
+    AgentUsage,
+    #[serde(rename = "agent.session")]
+    AgentSession,
+    #[serde(rename = "agent.result")]
+    AgentResult,
+    #[serde(rename = "agent.error")]
+    AgentError,
     /// A connection was decided on, and is about to be made.
     #[serde(rename = "egress.opened")]
     EgressOpened,
@@ -33,17 +48,27 @@ pub enum EventKind {
     /// The proxy is gone, and with it every way out.
     #[serde(rename = "egress.lost")]
     EgressLost,
+    /// What only the set-up could reach is out of reach from here on.
+    #[serde(rename = "egress.narrowed")]
+    EgressNarrowed,
     /// A port inside that the host can reach.
     #[serde(rename = "port.published")]
     PortPublished,
     /// What the run changed in its trees, and which of it executes on the host later.
     #[serde(rename = "workspace.changed")]
     WorkspaceChanged,
+    /// A command that was asked for is against a rule, and was not started.
+    #[serde(rename = "command.denied")]
+    CommandDenied,
+    /// The same, and it was started all the same.
+    #[serde(rename = "command.warned")]
+    CommandWarned,
     #[serde(rename = "limit.hit")]
     LimitHit,
     /// Values that look secret stood in the output and were covered.
     #[serde(rename = "secret.masked")]
     SecretMasked,
+    /// An iteration came to its end, and can be gone back to.
     #[serde(rename = "checkpoint")]
     Checkpoint,
     #[serde(rename = "exec.exit")]

@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::ceiling::CeilingFile;
+use crate::commands::CommandPolicy;
 use crate::env;
 use crate::manifest::node::{Data, Node};
 use crate::manifest::value::{Base, Field, Merge, Value};
@@ -23,6 +24,8 @@ use crate::text::{OsText, escape};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     BuiltIn,
+    /// What an agent needs; added after all others, and it gives way to each of them.
+    Preset(String),
     System(OsText),
     User(OsText),
     Manifest(OsText),
@@ -36,7 +39,7 @@ impl Origin {
     /// The layer's height; two flags are on the same.
     pub fn rank(&self) -> u8 {
         match self {
-            Self::BuiltIn => 0,
+            Self::BuiltIn | Self::Preset(_) => 0,
             Self::System(_) => 1,
             Self::User(_) => 2,
             Self::Manifest(_) => 3,
@@ -51,6 +54,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BuiltIn => f.write_str("built-in"),
+            Self::Preset(agent) => write!(f, "the preset of {agent}"),
             Self::System(path) | Self::User(path) | Self::Manifest(path) => write!(f, "{path}"),
             Self::Variable(name) => write!(f, "the variable {name}"),
             Self::Flag(flag) => f.write_str(flag),
@@ -99,6 +103,13 @@ impl Settings {
         let mut settings = Self { values, ceiling, origins };
         settings.lower_defaults_to_ceiling();
         settings
+    }
+
+    /// Adds what an agent needs. `values` holds nothing that somebody else has set, but for lists to which it adds.
+    pub fn add_preset(&mut self, values: Manifest, agent: &str) {
+        let origin = Origin::Preset(agent.to_owned());
+        let mut merge = Merge { origin: &origin, origins: &mut self.origins };
+        self.values.merge_field(values, String::new(), &mut merge);
     }
 
     /// Who set the key: `limits.memory`, `sandbox.mounts[0]`, `sandbox.env.NAME`.
@@ -167,6 +178,7 @@ pub fn built_in(memory_total: Option<u64>) -> Manifest {
     let Retention { sandboxes, runs } = Retention::default();
     values.retention.sandboxes = Some(sandboxes);
     values.retention.runs = Some(runs);
+    values.commands.mode = Some(CommandPolicy::default().mode);
     values
 }
 

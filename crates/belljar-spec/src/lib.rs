@@ -3,10 +3,12 @@
 //!
 //! Data only. Nothing here opens a file, asks the system anything or knows a backend.
 
+mod agent;
 mod attest;
 mod ceiling;
 mod choice;
 mod clause;
+mod commands;
 mod cpus;
 pub mod egress;
 pub mod egress_env;
@@ -17,6 +19,7 @@ mod expect;
 pub mod host;
 pub mod host_rule;
 mod id;
+mod iteration;
 pub mod later;
 mod layered;
 pub mod layers;
@@ -37,18 +40,25 @@ pub mod text;
 pub mod trust;
 pub mod wire;
 
+pub use agent::{AgentSpec, AgentWork, LONGEST_BACKOFF, LoopSpec, Money, SetupSpec, Until};
 pub use attest::{
     Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
 };
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use choice::{AUTO, NotTaken, candidates};
 pub use clause::{Clause, Required, UnknownClause};
+pub use commands::{CommandPolicy, RuleSpec};
 pub use cpus::{Cpus, CpusError};
 pub use event::{Event, EventKind, OutputStream, RECORD_VERSION};
 pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMount};
 pub use host::{Host, NotAHost};
 pub use host_rule::HostRule;
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
+pub use iteration::{
+    AgentNews, AgentReport, AgentResult, Birth, BirthKind, Budget, CheckpointReport, Failure,
+    IterationReport, LONGEST_TEXT, Role, SessionTotals, SourceIdentity, Tally, TokenUsage,
+    Unchanged,
+};
 pub use layered::{
     Attributes, Backing, LaterChange, LaterFile, LayeredTree, Moment, WorkspaceReport,
 };
@@ -64,7 +74,7 @@ pub use plan::{
     PLAN_VERSION, Plan, PlannedImage, PlannedMount, Presence, Rlimit, Source, Tree, is_gvisor,
 };
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
-pub use resolve::{HostFacts, Request, ResolveError, Screen, resolve};
+pub use resolve::{FoundAgent, HostFacts, Request, ResolveError, Screen, resolve};
 pub use runspec::{
     BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs,
     RunSpec, Stdin, Terminal, Tmpfs, User,

@@ -41,6 +41,19 @@ pub enum StopReason {
     Lost,
     /// Belljar itself failed.
     Error,
+    /// The loop's `until` holds.
+    Done,
+    MaxIterations,
+    MaxTime,
+    MaxCost,
+    MaxTurns,
+    MaxTokens,
+    /// So many iterations in a row changed nothing.
+    Unchanged,
+    /// So many iterations in a row failed.
+    Failures,
+    /// What comes before the agent failed.
+    SetupFailed,
 }
 
 impl StopReason {
@@ -57,6 +70,15 @@ impl StopReason {
             Self::Tampered => "tampered",
             Self::Lost => "lost",
             Self::Error => "error",
+            Self::Done => "done",
+            Self::MaxIterations => "max_iterations",
+            Self::MaxTime => "max_time",
+            Self::MaxCost => "max_cost",
+            Self::MaxTurns => "max_turns",
+            Self::MaxTokens => "max_tokens",
+            Self::Unchanged => "unchanged",
+            Self::Failures => "failures",
+            Self::SetupFailed => "setup_failed",
         }
     }
 }

@@ -16,6 +16,8 @@ pub struct Place {
     pub home: PathBuf,
     /// `upper/` in the run's directory: what the run changes in layered trees. Made when the first is bound.
     pub upper: PathBuf,
+    /// What layered trees begin with instead of nothing: `upper/` in a checkpoint of another run.
+    pub seed: Option<PathBuf>,
     /// Where is written down what holds the place of missing files in writable trees. Made when it is needed.
     pub placeholders: PathBuf,
     /// Belljar's own directories.

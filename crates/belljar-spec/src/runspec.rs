@@ -9,7 +9,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::{AgentWork, SetupSpec};
 use crate::clause::Clause;
+use crate::commands::CommandPolicy;
 use crate::egress::EgressSpec;
 use crate::manifest::Pull;
 use crate::posture::Waiver;
@@ -296,11 +298,22 @@ pub struct RunSpec {
     /// The network beyond the list of rules: credentials, routes, budgets, ports for the host.
     #[serde(default)]
     pub egress: EgressSpec,
+    /// The agent to run, where there is no command.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub agent: Option<Box<AgentWork>>,
+    /// Rules on the commands that are given later.
+    #[serde(skip_serializing_if = "CommandPolicy::is_default", default)]
+    pub commands: CommandPolicy,
 }
 
 impl RunSpec {
     /// Whether anything gets out at all.
     pub fn has_way_out(&self) -> bool {
+        self.has_way_out_after_setup() || !self.setup_network().is_empty()
+    }
+
+    /// The same, without what only the set-up reaches.
+    pub fn has_way_out_after_setup(&self) -> bool {
         let EgressSpec { reach, allow_private, routes, .. } = &self.egress;
         let learns = *reach == crate::egress::Reach::Learn;
         learns || !self.network_allow.is_empty() || !allow_private.is_empty() || !routes.is_empty()
@@ -314,6 +327,16 @@ impl RunSpec {
         self.has_way_out() && (by_secret || !self.egress.intercept.is_empty())
     }
 
+    /// What is open until the set-up has ended.
+    pub fn setup_network(&self) -> &[String] {
+        self.setup().map_or(&[], |setup| &setup.network)
+    }
+
+    /// What comes before the agent.
+    pub fn setup(&self) -> Option<&SetupSpec> {
+        self.agent.as_ref()?.setup.as_ref()
+    }
+
     /// BLAKE3 of the stored form. Maps are sorted, so equal specs have equal hashes.
     pub fn hash(&self) -> String {
         crate::hash_of(self)
@@ -321,35 +344,35 @@ impl RunSpec {
 }
 
 /// Durations are stored as whole milliseconds.
-mod millis {
+pub(crate) mod millis {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         span: &Option<Duration>,
         s: S,
     ) -> Result<S::Ok, S::Error> {
         span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).serialize(s)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         d: D,
     ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<u64>::deserialize(d)?.map(Duration::from_millis))
     }
 }
 
-mod millis_exact {
+pub(crate) mod millis_exact {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(span: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(span: &Duration, s: S) -> Result<S::Ok, S::Error> {
         u64::try_from(span.as_millis()).unwrap_or(u64::MAX).serialize(s)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
         u64::deserialize(d).map(Duration::from_millis)
     }
 }

@@ -50,8 +50,10 @@ pub fn escape(bytes: &[u8]) -> String {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             // Bidirectional controls reorder what a person reads, so they count as control characters.
-            let reorders = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-            if c.is_control() || reorders {
+            let reorders = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}');
+            // What nobody sees can hide a difference, and these break lines for some.
+            let is_hidden = matches!(c, '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{180e}' | '\u{600}'..='\u{605}' | '\u{e0000}'..='\u{e007f}');
+            if c.is_control() || reorders || is_hidden {
                 shown.extend(c.escape_unicode());
             } else {
                 shown.push(c);

@@ -217,6 +217,9 @@ impl Finder<'_> {
             }
             Some(AgentKind::Command) | None => {}
         }
+        if let Some(program) = &agent.program {
+            self.add("agent.program", format!("lets the run read and execute {program}"));
+        }
         if agent.auth == Some(Auth::Files) {
             self.add("agent.auth", "copies your login with the agent's service into the run");
         }

@@ -8,7 +8,8 @@
 mod sandbox;
 
 pub use belljar_lab::{
-    config, doctor, home, image, ledger, network, record, reuse, run, store, workspace,
+    agent, config, doctor, home, image, ledger, lineage, network, record, reuse, run, start, store,
+    workspace,
 };
 pub use belljar_prove as prove;
 pub use belljar_spec as spec;

@@ -21,6 +21,9 @@ fn main() -> ExitCode {
     if let Some(code) = belljar::run::egress_if_asked(std::env::args_os()) {
         return exit(code);
     }
+    if let Some(code) = belljar::run::judge_if_asked(std::env::args_os()) {
+        return exit(code);
+    }
     if let Some(code) = belljar::run_probe_if_asked(std::env::args_os()) {
         return exit(code);
     }
@@ -35,6 +38,8 @@ fn main() -> ExitCode {
     arguments.color.apply();
     exit(match arguments.verb {
         Verb::Run(run) => commands::run::run(run),
+        Verb::Resume(args) => commands::resume::resume(&args),
+        Verb::Fork(args) => commands::resume::fork(&args),
         Verb::Exec(exec) => commands::exec::run(exec),
         Verb::Shell(shell) => commands::shell::run(&shell),
         Verb::Attach(attach) => commands::attach::run(&attach),
@@ -59,6 +64,8 @@ fn main() -> ExitCode {
         Verb::Backends(backends) => commands::backends::run(&backends),
         Verb::Config(config) => commands::config::run(config),
         Verb::Image(image) => commands::image::run(image),
+        Verb::Init(init) => commands::init::run(&init),
+        Verb::New(new) => commands::new::run(&new),
         Verb::Trust(trust) => commands::trust::run(&trust),
     })
 }

@@ -37,7 +37,8 @@ impl Run {
         secrets: &[(&str, &str)],
     ) -> Self {
         let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
-        let policy = Policy::new(EgressPolicy { run: "r".into(), allow, spec }).unwrap();
+        let policy =
+            Policy::new(EgressPolicy { run: "r".into(), allow, setup: None, spec }).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(ca.der()).unwrap();
         let outside = Some(Outside::trusting(roots).unwrap());

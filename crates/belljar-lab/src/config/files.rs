@@ -2,10 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::workspace::beneath;
 
 /// More than any configuration needs.
 const MAX_BYTES: u64 = 1 << 20;
@@ -41,15 +44,37 @@ pub enum ReadError {
     TooLarge(PathBuf),
 }
 
+// NONBLOCK: a FIFO must not hold us up before it is seen to be one.
+const FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
 /// Nothing if there is no such file.
 pub(crate) fn read(path: &Path, links: Links) -> Result<Option<ReadFile>, ReadError> {
+    let flags = match links {
+        Links::Follow => FLAGS,
+        Links::Refuse => FLAGS | OFlags::NOFOLLOW,
+    };
+    read_opened(path, rustix::fs::open(path, flags, Mode::empty()))
+}
+
+/// The same for a file below a directory, in which no link is followed on the way either.
+pub(crate) fn read_below(directory: &Path, below: &Path) -> Result<Option<ReadFile>, ReadError> {
+    let path = directory.join(below);
+    let root = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, root, Mode::empty()).and_then(|root| {
+        let (parent, name) = beneath::parent(root.as_fd(), below).map_err(|errno| {
+            // A link in the place of a directory is called "no directory"; who follows it finds one.
+            let led_there = path.parent().is_some_and(Path::is_dir);
+            if errno == Errno::NOTDIR && led_there { Errno::LOOP } else { errno }
+        })?;
+        rustix::fs::openat(&parent, name, FLAGS | OFlags::NOFOLLOW, Mode::empty())
+    });
+    read_opened(&path, opened)
+}
+
+fn read_opened(path: &Path, opened: Result<OwnedFd, Errno>) -> Result<Option<ReadFile>, ReadError> {
     let io = |error: io::Error| ReadError::Io { path: path.to_owned(), error };
-    // NONBLOCK: a FIFO must not hold us up before it is seen to be one.
-    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    if links == Links::Refuse {
-        flags |= OFlags::NOFOLLOW;
-    }
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+    let file = match opened {
         Ok(file) => file,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(Errno::LOOP) => return Err(ReadError::Link(path.to_owned())),

@@ -60,6 +60,16 @@ pub struct Flags {
     pub waive: Vec<String>,
     /// `-c key=value`.
     pub settings: Vec<String>,
+    /// `claude`, `codex`, `gemini` or `command`.
+    pub agent: Option<String>,
+    pub prompt: Option<String>,
+    pub prompt_file: Option<OsString>,
+    pub model: Option<String>,
+    pub permissions: Option<String>,
+    pub max_iterations: Option<String>,
+    pub max_turns: Option<String>,
+    pub max_cost_usd: Option<String>,
+    pub max_tokens: Option<String>,
     pub command: Vec<OsString>,
     pub stdin: Stdin,
     pub terminal: Terminal,
@@ -105,6 +115,15 @@ impl Default for Flags {
             require: Vec::new(),
             waive: Vec::new(),
             settings: Vec::new(),
+            agent: None,
+            prompt: None,
+            prompt_file: None,
+            model: None,
+            permissions: None,
+            max_iterations: None,
+            max_turns: None,
+            max_cost_usd: None,
+            max_tokens: None,
             command: Vec::new(),
             stdin: Stdin::Null,
             terminal: Terminal::None,
@@ -160,6 +179,14 @@ impl Flags {
             ("--timeout", "limits.time", &self.timeout),
             ("--idle", "limits.idle", &self.idle),
             ("--stop-timeout", "limits.stop_timeout", &self.stop_timeout),
+            ("--agent", "agent.kind", &self.agent),
+            ("--prompt", "agent.prompt", &self.prompt),
+            ("--model", "agent.model", &self.model),
+            ("--permissions", "agent.permissions", &self.permissions),
+            ("--max-iterations", "loop.max_iterations", &self.max_iterations),
+            ("--max-turns", "loop.max_turns", &self.max_turns),
+            ("--max-cost-usd", "loop.max_cost_usd", &self.max_cost_usd),
+            ("--max-tokens", "loop.max_tokens", &self.max_tokens),
         ];
         for (flag, key, text) in texts {
             let Some(text) = text else { continue };
@@ -220,6 +247,11 @@ impl Flags {
             let mut values = Manifest::default();
             values.sandbox.allow_source = Some(Added(vec![path("--allow-source", source)?]));
             layers.push("--allow-source", values);
+        }
+        if let Some(file) = &self.prompt_file {
+            let mut values = Manifest::default();
+            values.agent.prompt_file = Some(path("--prompt-file", file)?);
+            layers.push("--prompt-file", values);
         }
         for name in &self.hide {
             let name = HiddenName::parse(&text("--hide", name)?);

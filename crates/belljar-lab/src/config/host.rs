@@ -29,7 +29,7 @@ pub(super) fn memory_total() -> Option<u64> {
     None
 }
 
-pub(super) fn user_home(env: &BTreeMap<OsString, OsString>) -> Option<PathBuf> {
+pub(crate) fn user_home(env: &BTreeMap<OsString, OsString>) -> Option<PathBuf> {
     absolute(env, "HOME")
 }
 

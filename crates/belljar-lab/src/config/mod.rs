@@ -2,11 +2,12 @@
 //!
 //! Every file here may be hostile: it is read up to a bound, and only if it is a plain file.
 
+mod agent;
 mod dotenv;
 pub(crate) mod files;
 mod find;
 mod flags;
-mod host;
+pub(crate) mod host;
 mod manifest;
 mod secret;
 mod secret_arg;
@@ -89,6 +90,8 @@ pub struct Loaded {
     pub settings: Settings,
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
+    /// What its agent's preset did, one line each; nothing without an agent.
+    pub agent: Vec<String>,
 }
 
 /// The settings without a command: for `config show`.
@@ -98,6 +101,8 @@ pub struct LoadedSettings {
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
     env_files: BTreeMap<OsText, Vec<env_file::EnvLine>>,
+    /// Files that were trusted with the manifest, as they were read for that.
+    trusted_files: BTreeMap<OsText, Vec<u8>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +131,10 @@ pub enum ConfigError {
     Resolve(#[from] ResolveError),
     #[error(transparent)]
     Secret(#[from] SecretError),
+    #[error("{key}: {why}")]
+    Agent { key: &'static str, why: String },
+    #[error(transparent)]
+    Rule(#[from] crate::commands::RuleError),
     #[error(
         "{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence"
     )]
@@ -148,9 +157,13 @@ fn untrusted(path: &Path, standing: Standing, widenings: &[Widening]) -> String 
 
 /// Decides the run.
 pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
-    let LoadedSettings { settings, manifest, mut warnings, env_files } =
+    let LoadedSettings { mut settings, manifest, mut warnings, env_files, trusted_files } =
         load_settings(invocation, home)?;
     let flags = &invocation.flags;
+    let given =
+        agent::Given { invocation, manifest: manifest.as_deref(), trusted: &trusted_files, home };
+    let agent = agent::prepare(&mut settings, &given)?;
+    warnings.extend(agent.warnings);
     let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
     let request = Request {
         command: flags.command.iter().map(|argument| OsText::from(argument.as_os_str())).collect(),
@@ -161,19 +174,26 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         manifest: manifest.clone(),
         env_files,
         reach: flags.reach,
+        agent: agent.found,
     };
     refuse_what_is_not_there(&settings)?;
+    if !flags.command.is_empty() {
+        refuse_flags_for_agents(&settings)?;
+    }
     let facts = host::facts(&invocation.cwd, &invocation.env);
     let spec = resolve(&settings, &request, &facts)?;
+    agent::check(&spec, facts.home.as_deref())?;
+    crate::commands::Rules::compile(&spec.commands)?;
     for name in flags.passed_but_missing(&invocation.env) {
         warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
     }
     warnings.extend(dotenv::warning(&spec));
-    Ok(Loaded { retention: spec.retention, spec, settings, manifest, warnings })
+    let (retention, agent) = (spec.retention, agent.lines);
+    Ok(Loaded { retention, spec, settings, manifest, warnings, agent })
 }
 
 /// Keys that parse, because their names are settled, and that nothing acts on yet.
-const NOT_YET: &[&str] = &["agent", "loop", "service", "setup", "commands"];
+const NOT_YET: &[&str] = &["service"];
 
 fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
     let is_below = |key: &str, section: &str| {
@@ -193,9 +213,48 @@ fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
     }
 }
 
+/// A manifest may well have an agent beside the command of this run; who says it for this run means it.
+fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
+    for section in ["agent", "loop", "setup"] {
+        let is_said = |key: &str, origin: &Origin| {
+            let is_flag = matches!(origin, Origin::Flag(_));
+            is_flag && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
+        };
+        if settings.shown().iter().any(|shown| is_said(&shown.key, &shown.origin)) {
+            let why = "is for a run with an agent, and this one has a command; drop one of them";
+            return Err(ConfigError::Agent { key: section, why: why.to_owned() });
+        }
+    }
+    Ok(())
+}
+
 /// What the flags say, looked at before anything else: wrong usage makes nothing.
 pub fn check_flags(invocation: &Invocation) -> Result<(), ConfigError> {
     invocation.flags.layers(&invocation.cwd).map(drop).map_err(ConfigError::from)
+}
+
+/// Whether the settings could name an agent: asked before anything is made.
+pub fn may_name_agent(invocation: &Invocation) -> bool {
+    let flags = &invocation.flags;
+    let user = host::user_config(&invocation.env).map(|directory| directory.join(CONFIG_FILE));
+    let is_there = |path: &Path| path.symlink_metadata().is_ok();
+    let by_files = match invocation.config_files {
+        ConfigFiles::Read => {
+            is_there(&invocation.system.join(CONFIG_FILE)) || user.as_deref().is_some_and(is_there)
+        }
+        ConfigFiles::Ignore => false,
+    };
+    let by_manifest = match invocation.source {
+        ManifestSource::File(_) => true,
+        ManifestSource::Nearest => invocation
+            .cwd
+            .ancestors()
+            .any(|directory| is_there(&directory.join(belljar_spec::manifest::FILE_NAME))),
+        ManifestSource::None => false,
+    };
+    let by_variable =
+        invocation.env.keys().any(|name| name.as_bytes().starts_with(b"BELLJAR_AGENT"));
+    flags.agent.is_some() || !flags.settings.is_empty() || by_files || by_manifest || by_variable
 }
 
 /// Reads and merges every layer.
@@ -234,7 +293,17 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     let settings = Settings::merge(layers, ceiling, user_home.as_deref());
     let env_files = read_env_files(&settings, &trusted_files)?;
     let manifest = manifest.map(|manifest| manifest.path);
-    Ok(LoadedSettings { settings, manifest, warnings: Vec::new(), env_files })
+    let warnings = Vec::new();
+    Ok(LoadedSettings { settings, manifest, warnings, env_files, trusted_files })
+}
+
+/// Whether a run that was decided earlier may start under the ceiling of now. `system` is [`SYSTEM_DIRECTORY`], but in
+/// tests.
+pub fn check_ceiling(system: &Path, spec: &RunSpec) -> Result<(), ConfigError> {
+    match read_ceiling(system)? {
+        Some(ceiling) => Ok(ceiling.check_spec(spec).map_err(ResolveError::from)?),
+        None => Ok(()),
+    }
 }
 
 fn read_ceiling(system: &Path) -> Result<Option<CeilingFile>, ConfigError> {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{OsText, Widening, layers, paths, widenings};
+use belljar_spec::{Manifest, OsText, Widening, layers, paths, widenings};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +148,23 @@ pub fn trust(examined: &Examined, home: &Home) -> Result<(), TrustError> {
     change(home, |store| store.set(examined.path.as_path().into(), examined.hash.clone()))
 }
 
+/// Trusts a manifest that was just written, as it was written, with the files that it names: whatever is there by
+/// now, nothing else is trusted. `files` are by absolute path.
+pub(crate) fn trust_written(
+    path: &Path,
+    written: &[u8],
+    files: &BTreeMap<OsText, Vec<u8>>,
+    user_home: Option<&Path>,
+    home: &Home,
+) -> Result<(), ConfigError> {
+    let values = Manifest::parse(written, &path.into())?;
+    let owner = rustix::process::geteuid().as_raw();
+    let manifest = ReadManifest { path: path.to_owned(), content: written.to_vec(), values, owner };
+    let known = |path: &Path| Ok(files.get(&OsText::from(path)).cloned());
+    let hash = content_of(&manifest, user_home, known)?.hash;
+    Ok(change(home, |store| store.set(path.into(), hash))?)
+}
+
 /// Forgets a manifest; says whether it was there.
 pub fn distrust(path: &Path, home: &Home) -> Result<Standing, TrustError> {
     let path =
@@ -199,6 +216,16 @@ pub(super) fn content(
     manifest: &ReadManifest,
     user_home: Option<&Path>,
 ) -> Result<Content, TrustError> {
+    let read = |path: &Path| Ok(read(path, Links::Refuse)?.map(|file| file.content));
+    content_of(manifest, user_home, read)
+}
+
+/// `read` gives what is in a file, and nothing for one that is not there.
+fn content_of(
+    manifest: &ReadManifest,
+    user_home: Option<&Path>,
+    read: impl Fn(&Path) -> Result<Option<Vec<u8>>, ReadError>,
+) -> Result<Content, TrustError> {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     let mut add = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -211,11 +238,11 @@ pub(super) fn content(
         let path = paths::absolute(file.as_path(), manifest.directory(), user_home);
         let name = OsText::from(path.as_path());
         add(name.as_bytes());
-        match read(&path, Links::Refuse)? {
-            Some(file) => {
+        match read(&path)? {
+            Some(content) => {
                 add(b"there");
-                add(&file.content);
-                files.insert(name, file.content);
+                add(&content);
+                files.insert(name, content);
             }
             None => add(b"missing"),
         }

@@ -13,7 +13,8 @@ use belljar_spec::{RunId, RunState};
 use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior};
 
 pub use rebuild::{Rebuilt, rebuild};
-pub use row::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, command_line};
+pub(crate) use row::work_line;
+pub use row::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, agent_line, command_line};
 
 use crate::home::Home;
 

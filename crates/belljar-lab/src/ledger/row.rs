@@ -1,6 +1,6 @@
 //! One run, as the ledger has it.
 
-use belljar_spec::{BackendName, Exit, OsText, RunId, RunState, StopReason, Usage};
+use belljar_spec::{BackendName, Exit, OsText, RunId, RunSpec, RunState, StopReason, Usage};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
 use serde::de::DeserializeOwned;
@@ -68,6 +68,24 @@ pub fn command_line(command: &[OsText]) -> String {
     }
     let kept: String = shown.chars().take(MOST_OF_A_COMMAND - 1).collect();
     format!("{kept}…")
+}
+
+/// The same for a run without a command: `agent claude`, or the program of one that has no name.
+pub fn agent_line(kind: &str, program: &[OsText]) -> String {
+    match kind {
+        "command" => format!("agent {}", command_line(program)),
+        kind => format!("agent {}", belljar_spec::text::escape(kind.as_bytes())),
+    }
+}
+
+/// What a run does, in one line.
+pub(crate) fn work_line(spec: &RunSpec) -> String {
+    match &spec.agent {
+        Some(work) if spec.command.is_empty() => {
+            agent_line(work.agent.kind.name(), &work.agent.program)
+        }
+        _ => command_line(&spec.command),
+    }
 }
 
 pub(super) const COLUMNS: &str = "id, name, backend, state, command, workspace, created_ms, \

@@ -27,6 +27,8 @@ pub struct Account {
     pub budgets: Vec<EgressBudgetHit>,
     /// The proxy died before the run did.
     pub lost: bool,
+    /// The set-up was over, and what only it could reach was shut.
+    pub narrowed: bool,
 }
 
 /// A host and port that was allowed, all connections and requests together.
@@ -55,6 +57,16 @@ pub struct Denied {
     pub method: Option<String>,
     pub path: Option<String>,
     pub count: u64,
+    /// Who asked.
+    pub stage: Stage,
+}
+
+/// Whose list did not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Setup,
+    Run,
 }
 
 /// Reads it from the run's record, which may still be growing.
@@ -92,6 +104,10 @@ impl Gathered {
                 }
             }
             EventKind::EgressLost => self.account.lost = true,
+            EventKind::EgressNarrowed => {
+                self.account.narrowed = true;
+                self.close_stage(Stage::Setup);
+            }
             // Of the proxy's own limits; the others name no budget.
             EventKind::LimitHit => self.account.budgets.extend(read::<EgressBudgetHit>(event)),
             _ => {}
@@ -137,14 +153,21 @@ impl Gathered {
             method: one.method,
             path: one.path,
             count: 0,
+            stage: Stage::Run,
         });
         denied.count += one.count;
     }
 
-    fn account(self) -> Account {
+    /// All that was denied until now was denied to these.
+    fn close_stage(&mut self, stage: Stage) {
+        let denied = std::mem::take(&mut self.denied).into_values();
+        self.account.denied.extend(denied.map(|denied| Denied { stage, ..denied }));
+    }
+
+    fn account(mut self) -> Account {
+        self.close_stage(Stage::Run);
         let mut account = self.account;
         account.reached = self.reached.into_values().collect();
-        account.denied = self.denied.into_values().collect();
         account.denied.sort_by_key(|denied| std::cmp::Reverse(denied.count));
         account
     }
@@ -155,6 +178,14 @@ fn read<T: DeserializeOwned>(event: Event) -> Option<T> {
 }
 
 impl Account {
+    /// For a run that begins with a set-up: as long as that is not over, all that was denied was denied to it.
+    pub fn begun_by_setup(mut self) -> Self {
+        if !self.narrowed {
+            self.denied.iter_mut().for_each(|denied| denied.stage = Stage::Setup);
+        }
+        self
+    }
+
     /// The smallest list that would have served: what worked, and nothing more.
     pub fn smallest_list(&self) -> Vec<String> {
         let mut ports: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
@@ -166,6 +197,7 @@ impl Account {
                 ports.entry(&reached.host).or_default().push(reached.port);
             } else if !reached.rule.starts_with("route ")
                 && !reached.rule.starts_with("allow_private ")
+                && !reached.rule.starts_with("setup ")
             {
                 rules.push(reached.rule.clone());
             }

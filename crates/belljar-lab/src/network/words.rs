@@ -6,7 +6,7 @@ use belljar_spec::egress::DenyReason;
 use belljar_spec::host_rule::USUAL_PORTS;
 use belljar_spec::{Host, HostRule};
 
-use super::Denied;
+use super::{Denied, Stage};
 
 impl Denied {
     /// What was asked for: `GET a.example:80/path`.
@@ -49,6 +49,16 @@ impl Denied {
         }
     }
 
+    /// The section of the manifest that the line belongs to.
+    pub fn section(&self) -> &'static str {
+        match (self.stage, self.reason) {
+            (Stage::Run, _) | (Stage::Setup, DenyReason::PrivateAddress | DenyReason::Budget) => {
+                "[network]"
+            }
+            (Stage::Setup, _) => "[setup]",
+        }
+    }
+
     /// The line that would allow it, where there is one. A person may paste it, and the run chose the words: so only
     /// what is a rule, in plain characters.
     pub fn line(&self) -> Option<String> {
@@ -57,6 +67,17 @@ impl Denied {
         let usual = USUAL_PORTS.contains(&port);
         let named = if usual { host.clone() } else { format!("{host}:{port}") };
         match self.reason {
+            DenyReason::NotListed
+            | DenyReason::PortNotListed
+            | DenyReason::RequestNotListed
+            | DenyReason::CannotLookInside
+                if self.stage == Stage::Setup =>
+            {
+                Some(format!("network = [\"{named}\"]"))
+            }
+            DenyReason::AddressNotListed if self.stage == Stage::Setup => {
+                Some(format!("network = [\"{host}:{port}\"]"))
+            }
             DenyReason::NotListed | DenyReason::PortNotListed => {
                 Some(format!("allow = [\"{named}\"]"))
             }
@@ -124,6 +145,7 @@ mod tests {
             method: None,
             path: None,
             count: 1,
+            stage: Stage::Run,
         }
     }
 

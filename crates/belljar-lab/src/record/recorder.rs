@@ -21,6 +21,9 @@ const LATER: Duration = Duration::from_secs(1);
 const LONG_LOG: u64 = 20_000;
 /// Files of commands that are over, kept open until the next barrier.
 const MOST_UNSYNCED: usize = 32;
+/// How many times the limit of one stream all later commands of a run may keep together: a loop of an agent decides how
+/// many commands there are.
+const LATER_SHARE: u64 = 4;
 /// In the data of `run.stop`: stored output may reach further than its events.
 pub(super) const INCOMPLETE: &str = "output_incomplete";
 
@@ -65,6 +68,7 @@ pub enum Stopped {
 #[derive(Debug)]
 struct Stream {
     file: OutputFile,
+    limit: u64,
     /// When what is stored gets its event.
     due: Option<Instant>,
 }
@@ -75,6 +79,8 @@ pub struct Recorder {
     log: EventLog,
     secrets: Secrets,
     output_limit: u64,
+    /// What later commands can still keep. An open stream has its limit of it, and gives back what it did not need.
+    later_room: u64,
     streams: BTreeMap<(u32, OutputStream), Stream>,
     unsynced: Vec<OutputFile>,
     /// When the log's lines go into its file.
@@ -103,6 +109,7 @@ impl Recorder {
             log: EventLog::create(directory, key)?,
             secrets,
             output_limit,
+            later_room: output_limit.saturating_mul(LATER_SHARE),
             streams: BTreeMap::new(),
             unsynced: Vec::new(),
             log_due: None,
@@ -134,15 +141,17 @@ impl Recorder {
             return Ok(());
         }
         let soon = if self.log.count() < LONG_LOG { SOON } else { LATER };
-        let open = self.streams.entry((exec, stream)).or_insert_with(|| Stream {
-            file: OutputFile::new(
-                &self.directory,
-                exec,
-                stream,
-                self.secrets.clone(),
-                self.output_limit,
-            ),
-            due: None,
+        let open = self.streams.entry((exec, stream)).or_insert_with(|| {
+            let limit = match exec {
+                0 => self.output_limit,
+                _ => self.output_limit.min(self.later_room),
+            };
+            if exec != 0 {
+                self.later_room -= limit;
+            }
+            let secrets = self.secrets.clone();
+            let file = OutputFile::new(&self.directory, exec, stream, secrets, limit);
+            Stream { file, limit, due: None }
         });
         let written = open.file.write(bytes);
         let mut appended = Ok(());
@@ -232,6 +241,9 @@ impl Recorder {
         cover(&mut self.log, &mut open)?;
         let Finished { total, lost, masked, tail } = finished?;
         self.log_due.get_or_insert_with(Instant::now);
+        if exec != 0 {
+            self.later_room += open.limit.saturating_sub(total - lost);
+        }
         if lost > 0 {
             let data = json!({
                 "limit": "output", "exec": exec, "stream": stream, "total": total,

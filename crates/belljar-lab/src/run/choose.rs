@@ -12,8 +12,9 @@ use belljar_backend::{
 };
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{Keep, LaunchRefusal};
-use belljar_spec::{BackendName, NotTaken, Plan, RunId, RunSpec, Unmet, candidates};
+use belljar_spec::{BackendName, Birth, NotTaken, Plan, RunId, RunSpec, Unmet, candidates};
 
+use super::bypass;
 use super::record::{plan_without_secret_values, secrets_of, without_secret_values};
 use super::{DryRun, LaunchError};
 use crate::block_on;
@@ -25,6 +26,8 @@ pub struct Prepared<'f> {
     pub plan: Plan,
     pub spec: RunSpec,
     pub(super) keep: Keep,
+    /// The checkpoint that it begins with, if it does not begin at the beginning.
+    pub(super) birth: Option<Box<Birth>>,
     /// Until they are handed to the proxy.
     pub(super) secrets: Vec<SecretValue>,
     candidates: Candidates<'f>,
@@ -42,12 +45,17 @@ impl std::fmt::Debug for Prepared<'_> {
 /// Chooses a backend and makes the plan. Where none holds what is required, the first plan that could be
 /// made comes back, with [`Prepared::refusal`], so that it can be looked at.
 pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'_>, LaunchError> {
+    // An agent's run has no command of its own, and lasts as long as its loop.
+    let keep = if spec.agent.is_some() { Keep::UntilStopped } else { keep };
     if spec.command.is_empty() && keep == Keep::WhileCommandRuns {
         return Err(LaunchError::NoCommand);
     }
     let candidates = Candidates::of(&spec, fetch);
     // What no backend of this version does is no reason to ask another one.
     if let Some(first) = candidates.left.front() {
+        if *first == BackendName::Host && bypass::bypasses(&spec) {
+            return Err(bypass::on_host());
+        }
         refuse_what_is_not_there(&spec, *first)?;
     }
     candidates.choose(spec, keep)
@@ -93,6 +101,12 @@ impl<'f> Prepared<'f> {
         Self { secrets, ..self }
     }
 
+    /// It goes on from a checkpoint of another run.
+    #[must_use]
+    pub fn born(self, birth: Option<Box<Birth>>) -> Self {
+        Self { birth, ..self }
+    }
+
     /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
     /// the record of the attempt.
     pub(super) fn instead(
@@ -105,7 +119,8 @@ impl<'f> Prepared<'f> {
             return Err(error);
         }
         self.candidates.pass_over(backend, &error, run);
-        self.candidates.choose(self.spec, self.keep)
+        let next = self.candidates.choose(self.spec, self.keep)?;
+        Ok(next.born(self.birth))
     }
 }
 
@@ -142,6 +157,7 @@ impl<'f> Candidates<'f> {
                             plan,
                             spec,
                             keep,
+                            birth: None,
                             secrets,
                             candidates: self,
                         });
@@ -157,7 +173,7 @@ impl<'f> Candidates<'f> {
         match (shown, self.nothing_left()) {
             (Some((backend, plan)), _) => {
                 let secrets = Vec::new();
-                Ok(Prepared { backend, plan, spec, keep, secrets, candidates: self })
+                Ok(Prepared { backend, plan, spec, keep, birth: None, secrets, candidates: self })
             }
             (None, Some(error)) => Err(error),
             (None, None) => Err(LaunchError::NoneLeft { tried: self.not_taken, first: None }),
@@ -200,7 +216,8 @@ fn foreseen(
         env: Vec::new(),
         volumes: Vec::new(),
     });
-    let plan = backend.plan(spec, &Capabilities { image, ..capabilities.clone() })?;
+    let mut plan = backend.plan(spec, &Capabilities { image, ..capabilities.clone() })?;
+    bypass::mark_login(spec, &mut plan.posture);
     Ok(plan.posture.unmet(&spec.required, &spec.waivers))
 }
 
@@ -213,6 +230,9 @@ fn plan_on(
     fetch: Fetch<'_>,
 ) -> Result<(Box<dyn Backend>, Plan), LaunchError> {
     let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
+    if name == BackendName::Host && bypass::bypasses(spec) {
+        return Err(bypass::on_host());
+    }
     let backend = by_name(name).map_err(unavailable)?;
     let mut capabilities = block_on(backend.probe()).map_err(unavailable)?;
     if let (Others::Wait, true) = (others, capabilities.engine.is_some()) {
@@ -230,7 +250,9 @@ fn plan_on(
             needs: "a boundary; the host backend has none".to_owned(),
         });
     }
-    let plan = backend.plan(spec, &capabilities)?;
+    let mut plan = backend.plan(spec, &capabilities)?;
+    bypass::mark_login(spec, &mut plan.posture);
+    bypass::check(spec, name, &plan.posture)?;
     Ok((backend, plan))
 }
 
@@ -253,6 +275,8 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
             SuperviseError::Step(..)
             | SuperviseError::TooLong
             | SuperviseError::Record(_)
+            | SuperviseError::Checkpoint(_)
+            | SuperviseError::CheckpointThread
             | SuperviseError::Egress(_) => false,
         },
         LaunchError::AndCleanup { start, .. } => is_the_backends(start, backend),
@@ -260,11 +284,14 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
         | LaunchError::Image { .. }
         | LaunchError::Plan(_)
         | LaunchError::NoneLeft { .. }
+        | LaunchError::HomePlace { .. }
         | LaunchError::Record { .. }
         | LaunchError::EndNotRecorded { .. }
         | LaunchError::Key(_)
         | LaunchError::Log(_)
         | LaunchError::NoCommand
+        | LaunchError::Checkpoint(_)
+        | LaunchError::Differs { .. }
         | LaunchError::Egress(_)
         | LaunchError::Publish(_)
         | LaunchError::NoValue { .. }

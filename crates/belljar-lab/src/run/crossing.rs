@@ -13,7 +13,7 @@ use super::LaunchError;
 use super::choose::Prepared;
 use super::place::RunPlace;
 use crate::record::Secrets;
-use crate::supervise::{Crossing, EgressError, Ports, Proxy};
+use crate::supervise::{AfterSetup, Crossing, EgressError, Ports, Proxy};
 
 /// Dropping it leaves nothing.
 pub(super) fn prepare(
@@ -29,12 +29,18 @@ pub(super) fn prepare(
     }
     let run = place.id.to_string();
     let (allow, egress) = (spec.network_allow.clone(), spec.egress.clone());
-    let policy = EgressPolicy { run, allow, spec: egress };
+    let setup = spec.setup().map(|setup| setup.network.clone());
+    let policy = EgressPolicy { run, allow, setup, spec: egress };
     let mut proxy = Proxy::start(Setup { policy, secrets: secrets.to_vec() })?;
     if spec.intercepts() {
         write_trust(place, &mut proxy)?; // it is mounted, so it has to be there first
     }
-    Ok(Crossing::new(Some(proxy), ports))
+    let crossing = Crossing::new(Some(proxy), ports);
+    Ok(match (spec.setup(), spec.has_way_out_after_setup()) {
+        (None, _) => crossing,
+        (Some(_), true) => crossing.with_setup(AfterSetup::OwnRules),
+        (Some(_), false) => crossing.with_setup(AfterSetup::Nothing),
+    })
 }
 
 /// Each secret's variable holds a word of this run alone.

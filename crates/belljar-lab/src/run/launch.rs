@@ -10,8 +10,11 @@ use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
 use belljar_spec::{Access, BackendName, Backing, MountKind, Place, Plan, RunId, RunState, Source};
 
+use super::agent;
+use super::bypass;
 use super::choose::Prepared;
 use super::crossing;
+use super::furnish::furnish;
 use super::housekeeping::{self, Housekeeping};
 use super::log::{Anchored, RunLog};
 use super::place::RunPlace;
@@ -51,9 +54,9 @@ pub(crate) fn launch_for(
         // Nothing of the command ran, so the operator's next choice can have it.
         let told = prepared.not_taken().len();
         let next = match record {
-            AttemptRecord::None => prepared.instead(error, None),
-            AttemptRecord::Whole(run) => prepared.instead(error, Some(run)),
-            AttemptRecord::WithoutEnd => Err(error), // nothing runs that cannot be recorded
+            AttemptRecord::None => prepared.instead(*error, None),
+            AttemptRecord::Whole(run) => prepared.instead(*error, Some(run)),
+            AttemptRecord::WithoutEnd => Err(*error), // nothing runs that cannot be recorded
         };
         prepared = match next {
             Ok(next) => next,
@@ -71,7 +74,7 @@ pub(crate) fn launch_for(
 
 /// Nothing was let go.
 struct NotRun {
-    error: LaunchError,
+    error: Box<LaunchError>,
     record: AttemptRecord,
 }
 
@@ -85,7 +88,7 @@ enum AttemptRecord {
 
 impl From<LaunchError> for NotRun {
     fn from(error: LaunchError) -> Self {
-        Self { error, record: AttemptRecord::None }
+        Self { error: Box::new(error), record: AttemptRecord::None }
     }
 }
 
@@ -125,16 +128,16 @@ fn accept_and_run(
             Ok(outcome)
         }
         Err(Failed { error, record: RecordState::Closed }) if error.may_have_left_something() => {
-            Err(NotRun { error, record: AttemptRecord::Whole(place.id) })
+            Err(NotRun { error: Box::new(error), record: AttemptRecord::Whole(place.id) })
         }
         Err(Failed { error, record: RecordState::Closed }) => {
             let record = AttemptRecord::Whole(place.id);
             place.close()?;
-            Err(NotRun { error, record })
+            Err(NotRun { error: Box::new(error), record })
         }
         // What is on disk stays, and the next command closes it as lost.
         Err(Failed { error, record: RecordState::Open }) => {
-            Err(NotRun { error, record: AttemptRecord::WithoutEnd })
+            Err(NotRun { error: Box::new(error), record: AttemptRecord::WithoutEnd })
         }
     }
 }
@@ -151,22 +154,29 @@ fn bind(
     let known = writable::known(home).map_err(read_failed)?;
     set_run_id(&mut prepared.plan, &place.id);
     let crossing = crossing::prepare(place, prepared, secrets)?;
+    let _pinned = agent::bring_home(home, place, prepared)?; // until its layers are taken over too
+    let user_home = std::env::var_os("HOME").map(PathBuf::from);
+    furnish(&place.home(), &prepared.spec, user_home.as_deref())?;
     place.make_targets(&prepared.plan)?;
     let owner = match prepared.plan.image {
         Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
         None => String::new(),
     };
-    let where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone(), owner);
+    let mut where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone(), owner);
+    where_it_lives.seed = agent::seed(home, prepared);
     let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
     let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
     if !missing.is_empty() {
         // Binding may have found out more.
         return Err(LaunchError::NotGuaranteed { backend: prepared.plan.backend, missing });
     }
+    bypass::check(&prepared.spec, prepared.plan.backend, &bound.posture)?;
+    super::resume::check(prepared)?;
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     if !bound.layered.is_empty() {
         workspace::write_layers(&place.directory, &bound.layered).map_err(read_failed)?;
+        agent::bring_baseline(home, place, prepared)?;
     }
     let disk = disk_limit(&prepared.plan, place, &bound);
     Ok(Pinned { arrived, bound, disk, crossing })
@@ -227,6 +237,8 @@ fn run_recorded(
             .share()
             .map_err(|error| open(LaunchError::Record { path: place.live.clone(), error }))?,
         crossing,
+        drive: agent::drive_orders(home, place, prepared, &bound),
+        guard: crate::commands::Guard::new(&prepared.spec.commands),
     };
     match attempt(home, &mut begun, (prepared, bound), secrets, caller, orders, observer) {
         Ok((supervised, mut outcome)) => {
@@ -350,6 +362,7 @@ fn attempt(
         unanchored: false,
         leak,
         workspace,
+        agent: supervised.agent.take().map(Box::new),
     };
     Ok((supervised, outcome))
 }
@@ -358,6 +371,7 @@ fn attempt(
 fn disk_limit(plan: &Plan, place: &RunPlace, bound: &Bound) -> Option<DiskLimit> {
     let bytes = plan.limits.disk.filter(|_| plan.backend != BackendName::Host)?;
     let (mut own, mut copies) = (vec![place.home()], Vec::new());
+    own.push(place.directory.join(crate::checkpoint::CHECKPOINTS));
     for note in &bound.layered {
         let upper = workspace::upper_of(&place.directory, note);
         match note.backing {
@@ -419,6 +433,7 @@ fn where_it_lives(
         owner,
         home: place.home(),
         upper: place.directory.join("upper"),
+        seed: None,
         placeholders: home.placeholders(),
         own: own_directories(home, user_home.as_deref()),
         executable,

@@ -2,7 +2,8 @@
 
 use belljar_backend::Started;
 use belljar_spec::{
-    BackendName, EventKind, NotTaken, PlannedImage, Posture, RunId, RunSpec, Waiver,
+    BackendName, Birth, EventKind, NotTaken, PlannedImage, Posture, RunId, RunSpec, SourceIdentity,
+    Waiver,
 };
 use serde_json::json;
 
@@ -102,6 +103,12 @@ struct Start<'a> {
     image: Option<&'a PlannedImage>,
     posture: &'a Posture,
     waivers: &'a [Waiver],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_hash: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[SourceIdentity]>::is_empty")]
+    sources: &'a [SourceIdentity],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    birth: Option<&'a Birth>,
     #[serde(skip_serializing_if = "<[NotTaken]>::is_empty")]
     not_taken: &'a [NotTaken],
 }
@@ -121,6 +128,9 @@ impl<'a> Start<'a> {
             image: image.as_ref(),
             posture,
             waivers: &record.waivers,
+            policy_hash: record.policy_hash.as_deref(),
+            sources: &record.sources,
+            birth: record.birth.as_deref(),
             not_taken: &record.not_taken,
         }
     }

@@ -1,7 +1,10 @@
 //! A run, from a decided specification to its outcome.
 
+mod agent;
+mod bypass;
 mod choose;
 mod crossing;
+mod furnish;
 mod housekeeping;
 mod launch;
 mod log;
@@ -9,7 +12,9 @@ mod place;
 pub(crate) mod reconcile;
 pub(crate) mod record;
 mod refusal;
+mod resume;
 mod serve;
+mod within;
 pub(crate) mod writable;
 
 use std::os::fd::OwnedFd;
@@ -19,15 +24,18 @@ pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
 use belljar_spec::egress::Published;
 use belljar_spec::wire::control::{LaunchRefusal, StopReport};
 use belljar_spec::{
-    Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText,
-    Plan, Posture, RunId, StopReason, Unmet, Usage, WorkspaceReport,
+    AgentReport, Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource,
+    NotTaken, OsText, Plan, Posture, RunId, StopReason, Unmet, Usage, WorkspaceReport,
 };
 use serde::{Deserialize, Serialize};
 
 pub use choose::{Prepared, prepare};
 pub use launch::launch;
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
+pub use resume::{Ask, Difference, Extend, Reborn, ResumeError, ResumeLock, reborn};
 
+pub use crate::checkpoint::CheckpointError;
+pub use crate::commands::judge_if_asked;
 use crate::record::{KeyError, RecordError};
 use crate::supervise::SuperviseError;
 pub use crate::supervise::{EgressError, PublishError, egress_if_asked, knock};
@@ -111,6 +119,9 @@ pub struct Outcome {
     /// What it changed, where it could change anything of the host's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workspace: Option<WorkspaceReport>,
+    /// What came of its agent, where it had one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub agent: Option<Box<AgentReport>>,
 }
 
 impl Outcome {
@@ -124,6 +135,7 @@ impl Outcome {
             usage: self.usage,
             leak: self.leak.clone(),
             workspace: self.workspace.clone(),
+            agent: self.agent.clone(),
         }
     }
 
@@ -150,6 +162,7 @@ impl Outcome {
             usage: Usage::default(),
             leak: None,
             workspace: None,
+            agent: None,
         };
         Self::told(report, backend, posture)
     }
@@ -172,6 +185,7 @@ impl Outcome {
             unanchored: false,
             leak: report.leak,
             workspace: report.workspace,
+            agent: report.agent,
         }
     }
 }
@@ -215,6 +229,12 @@ pub enum LaunchError {
     NotAsPlanned { differences: Vec<String> },
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
+    #[error("cannot make {} in the home of the run", .path.display())]
+    HomePlace {
+        path: std::path::PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
     #[error("cannot write the record {}", .path.display())]
     Record {
         path: std::path::PathBuf,
@@ -237,6 +257,13 @@ pub enum LaunchError {
     SecretInside { secret: String, variable: String },
     #[error("there is no command to run")]
     NoCommand,
+    #[error(
+        "{0}: not as at the first start: {how}; if that is meant, say --allow {0}",
+        what.name()
+    )]
+    Differs { what: Difference, how: String },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Egress(#[from] EgressError),
     #[error(transparent)]

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_linux::placeholder::{self, PlaceholderError};
-use belljar_spec::{MountKind, Plan, RunId, RunState, Source};
-use rustix::fs::{FlockOperation, flock};
+use belljar_spec::{MountKind, Plan, PlannedMount, RunId, RunState, Source};
+use rustix::fs::{FlockOperation, Mode, flock};
 
-use super::LaunchError;
+use super::{LaunchError, within};
 use crate::home::Home;
+
+/// Of an empty file that something is mounted over.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// `runs/<id>` and `live/<id>`. The lock on the latter says that a supervisor is alive: no pid files.
 #[derive(Debug)]
@@ -65,34 +68,10 @@ impl RunPlace {
         self.directory.join("home")
     }
 
-    /// Places for mounts that go into the run's own home: it is ours, so they can be made.
+    /// Places for mounts that go into the run's own home: it is ours, so they can be made. What is in it already may
+    /// be of another run's doing, and leads nowhere.
     pub(super) fn make_targets(&self, plan: &Plan) -> Result<(), LaunchError> {
-        let own = plan
-            .mounts
-            .iter()
-            .find(|mount| matches!(mount.what, MountKind::Bind { source: Source::RunHome, .. }));
-        let Some(inside) = own.map(|mount| mount.target.as_path()) else { return Ok(()) };
-        for mount in &plan.mounts {
-            let relative = mount.target.as_path().strip_prefix(inside).ok();
-            let Some(relative) = relative.filter(|path| !path.as_os_str().is_empty()) else {
-                continue;
-            };
-            let path = self.home().join(relative);
-            let is_file = match &mount.what {
-                MountKind::Bind { source: Source::Path { path }, .. } => path.as_path().is_file(),
-                _ => false,
-            };
-            let made = match (is_file, path.parent()) {
-                (true, Some(parent)) => {
-                    DirBuilder::new().recursive(true).create(parent).and_then(|()| {
-                        OpenOptions::new().create(true).append(true).open(&path).map(drop)
-                    })
-                }
-                _ => DirBuilder::new().recursive(true).create(&path),
-            };
-            made.map_err(|error| LaunchError::Record { path, error })?;
-        }
-        Ok(())
+        make_targets(&self.home(), &plan.mounts)
     }
 
     /// Takes away what held the place of missing files in its trees.
@@ -117,6 +96,28 @@ impl RunPlace {
     }
 }
 
+fn make_targets(home: &Path, mounts: &[PlannedMount]) -> Result<(), LaunchError> {
+    let own = mounts
+        .iter()
+        .find(|mount| matches!(mount.what, MountKind::Bind { source: Source::RunHome, .. }));
+    let Some(inside) = own.map(|mount| mount.target.as_path()) else { return Ok(()) };
+    for mount in mounts {
+        let relative = mount.target.as_path().strip_prefix(inside).ok();
+        let Some(relative) = relative.filter(|path| !path.as_os_str().is_empty()) else {
+            continue;
+        };
+        let is_file = match &mount.what {
+            MountKind::Bind { source: Source::Path { path }, .. } => path.as_path().is_file(),
+            _ => false,
+        };
+        match is_file {
+            true => drop(within::new_file(home, relative, FILE_MODE)?),
+            false => drop(within::directory(home, relative)?),
+        }
+    }
+    Ok(())
+}
+
 /// A new file that is locked, and still there. Another command that came between its making and its
 /// lock has taken it for one that a dead supervisor left: then it is gone, and a new one is due.
 fn locked(path: &Path) -> std::io::Result<Option<File>> {
@@ -137,4 +138,53 @@ fn new_id() -> RunId {
     // Without random bytes the clock alone still makes an id; the directory's creation is exclusive.
     let _ = getrandom::fill(&mut random);
     RunId::from_parts(now.as_millis() as u64, u64::from_ne_bytes(random))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use std::os::unix::fs::symlink;
+
+    use belljar_spec::{Access, Presence, Tree};
+
+    use super::*;
+
+    fn bind(target: &str, source: Source) -> PlannedMount {
+        let (access, presence, tree) = (Access::ReadOnly, Presence::Required, Tree::User);
+        PlannedMount {
+            target: target.into(),
+            what: MountKind::Bind { source, access, presence, tree },
+        }
+    }
+
+    #[test]
+    fn no_link_in_the_home_leads_a_mounts_place_away() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, outside) = (temp.path().join("home"), temp.path().join("outside"));
+        let (file, dir) = (temp.path().join("file"), temp.path().join("dir"));
+        for directory in [&home, &outside, &dir] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        std::fs::write(&file, "content").unwrap();
+        let own = bind("/home/agent", Source::RunHome);
+        let of = |path: &Path| Source::Path { path: path.into() };
+        let of_file = bind("/home/agent/.cfg/tool/settings", of(&file));
+        let of_directory = bind("/home/agent/.cfg/skills", of(&dir));
+        let both = [own.clone(), of_file.clone(), of_directory.clone()];
+        make_targets(&home, &both).unwrap(); // the control
+        make_targets(&home, &both).unwrap();
+        assert!(home.join(".cfg/tool/settings").is_file() && home.join(".cfg/skills").is_dir());
+        std::fs::remove_dir_all(home.join(".cfg")).unwrap();
+        symlink(&outside, home.join(".cfg")).unwrap();
+        for mount in [&of_file, &of_directory] {
+            let refused = make_targets(&home, &[own.clone(), mount.clone()]).unwrap_err();
+            let text = belljar_linux::chain(&refused);
+            assert!(
+                text.contains("/home/.cfg ") && text.contains("a link is in the way"),
+                "{text}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
 }

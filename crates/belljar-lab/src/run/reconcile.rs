@@ -271,6 +271,7 @@ fn lost(id: &RunId, recovered: &Recovered) -> StopReport {
         usage: Usage::default(),
         leak: None,
         workspace: None,
+        agent: None,
     }
 }
 

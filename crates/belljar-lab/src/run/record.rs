@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_spec::{
-    Attestation, BackendName, NotTaken, OsText, Plan, PlannedImage, Posture, RECORD_VERSION, RunId,
-    RunSpec, RunState, Waiver,
+    AgentWork, Attestation, BackendName, Birth, NotTaken, OsText, Plan, PlannedImage, Posture,
+    RECORD_VERSION, RunId, RunSpec, RunState, SourceIdentity, Until, Waiver,
 };
 use serde::{Deserialize, Serialize};
 
 use super::choose::Prepared;
+use super::resume::{policy_hash, sources_of};
 use super::{LaunchError, Outcome};
-use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, command_line};
+use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, work_line};
 use crate::record::{Anchor, Secrets, looks_secret};
 
 /// What stands in `run.json`.
@@ -32,6 +33,15 @@ pub(crate) struct RunRecord {
     pub image: Option<PlannedImage>,
     pub posture: Posture,
     pub waivers: Vec<Waiver>,
+    /// Of the plan without what is different in every run: what a run that continues this one must have too.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policy_hash: Option<String>,
+    /// The trees of the host that it was given, as they were then.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sources: Vec<SourceIdentity>,
+    /// The checkpoint of another run that it began with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub birth: Option<Box<Birth>>,
     /// Backends that come before this one in the operator's order, and why they were not taken.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub not_taken: Vec<NotTaken>,
@@ -63,6 +73,9 @@ impl RunRecord {
             image: plan.image.clone(),
             posture: posture.clone(),
             waivers: spec.waivers.clone(),
+            policy_hash: spec.agent.as_ref().map(|_| policy_hash(plan, spec)),
+            sources: if spec.agent.is_some() { sources_of(spec) } else { Vec::new() },
+            birth: prepared.birth.clone(),
             not_taken: prepared.not_taken().to_vec(),
             attestation: None,
             outcome: None,
@@ -94,7 +107,7 @@ impl RunRecord {
             name: self.spec.name.clone(),
             backend: self.backend,
             state: RunState::Stopped,
-            command: command_line(&self.spec.command),
+            command: work_line(&self.spec),
             workspace: self.spec.workspace.as_ref().map(|mount| mount.source.clone()),
             created_ms: self.id.unix_millis(),
             stopped_ms: Some(now.as_millis() as u64),
@@ -118,6 +131,9 @@ impl RunRecord {
     }
 }
 
+/// Stands for the value of a variable whose name looks secret.
+pub(crate) const NOT_RECORDED: &str = "(not recorded)";
+
 /// What of a run must not be recorded: values of variables whose names look secret.
 pub(crate) fn secrets_of(spec: &RunSpec) -> Secrets {
     let values = spec.env.iter().filter(|(name, _)| looks_secret(name));
@@ -133,7 +149,33 @@ pub(crate) fn without_secret_values(spec: &RunSpec, secrets: &Secrets) -> RunSpe
     for value in spec.labels.values_mut() {
         *value = secrets.mask_words_of(value);
     }
+    if let Some(work) = spec.agent.as_deref_mut() {
+        hide_in_work(work, secrets);
+    }
     spec
+}
+
+fn hide_in_work(work: &mut AgentWork, secrets: &Secrets) {
+    for text in std::iter::once(&mut work.agent.prompt).chain(&mut work.agent.args) {
+        if secrets.mask_words_of(text) != *text {
+            *text = NOT_RECORDED.to_owned();
+        }
+    }
+    let setup = work.setup.iter_mut().flat_map(|setup| &mut setup.command);
+    let check = match &mut work.repeat.until {
+        Some(Until::Command { argv }) => argv.as_mut_slice(),
+        _ => &mut [],
+    };
+    for word in work.agent.program.iter_mut().chain(setup).chain(check) {
+        *word = whole_or_nothing(word, secrets);
+    }
+}
+
+fn whole_or_nothing(word: &OsText, secrets: &Secrets) -> OsText {
+    match secrets.mask_word(word) == *word {
+        true => word.clone(),
+        false => NOT_RECORDED.into(),
+    }
 }
 
 /// The same for a plan, which holds the command too.
@@ -149,8 +191,9 @@ pub(super) fn plan_without_secret_values(plan: &Plan, secrets: &Secrets) -> Plan
 fn hide_values(env: &mut BTreeMap<String, OsText>, secrets: &Secrets) {
     for (name, value) in env {
         *value = match looks_secret(name) {
-            true => "(not recorded)".into(),
-            false => secrets.mask_word(value),
+            true => NOT_RECORDED.into(),
+            // A part of it would be of no use, and who resumes the run must know that it is missing.
+            false => whole_or_nothing(value, secrets),
         };
     }
 }

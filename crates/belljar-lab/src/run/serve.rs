@@ -66,13 +66,13 @@ fn serve(mut connection: Connection) -> i32 {
         }
         None => return 125,
     };
-    let LaunchRequest { home, spec, keep, bond, streams, secrets } = request;
+    let LaunchRequest { home, spec, keep, bond, streams, secrets, birth } = request;
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
             let prepared = prepare(spec, keep, Fetch::AsTheSpecSays(&Unwatched))
                 .map_err(|error| error.refusal())?;
-            Ok((home, prepared.with_secrets(secrets)))
+            Ok((home, prepared.with_secrets(secrets).born(birth)))
         });
     let (home, prepared) = match prepared {
         Ok(prepared) => prepared,

@@ -9,6 +9,7 @@ mod info;
 pub mod life;
 mod prune;
 mod remove;
+mod resumable;
 mod retain;
 mod summary;
 pub mod trash;

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
 use crate::home::Home;
-use crate::ledger::command_line;
+use crate::ledger::{agent_line, command_line};
 
 /// Arguments, variables and an attestation fit many times.
 const MOST_BYTES: u64 = 64 << 20;
@@ -51,6 +51,23 @@ struct Spec {
     name: Option<String>,
     #[serde(default)]
     workspace: Option<Mount>,
+    /// Whatever it is: only as much is read of it as one line says.
+    #[serde(default)]
+    agent: serde_json::Value,
+}
+
+impl Spec {
+    fn line(&self) -> String {
+        let kind = self.agent.pointer("/agent/kind").and_then(|kind| kind.as_str());
+        match kind {
+            Some(kind) if self.command.is_empty() => {
+                let program = self.agent.pointer("/agent/program").cloned();
+                let program = program.and_then(|words| serde_json::from_value(words).ok());
+                agent_line(kind, &program.unwrap_or_else(Vec::new))
+            }
+            _ => command_line(&self.command),
+        }
+    }
 }
 
 impl Summary {
@@ -67,11 +84,12 @@ impl Summary {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let since_epoch = written.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let command = record.spec.line();
         Ok(Self {
             id: record.id,
             name: record.spec.name,
             backend: record.backend,
-            command: command_line(&record.spec.command),
+            command,
             workspace: record.spec.workspace.map(|mount| mount.source),
             outcome: record.outcome,
             written_ms: since_epoch.and_then(|time| u64::try_from(time.as_millis()).ok()),

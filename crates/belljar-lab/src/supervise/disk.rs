@@ -152,6 +152,24 @@ fn written(limit: &DiskLimit, begun: i64, stop: &AtomicBool) -> u64 {
         .fold(0, |total, (path, since)| total.saturating_add(usage(path, since, &mut seen, stop)))
 }
 
+/// What several trees take on disk, each file counted once.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    seen: HashSet<(u64, u64)>,
+    bytes: u64,
+}
+
+impl Used {
+    pub(crate) fn add(&mut self, tree: &Path, stop: &AtomicBool) {
+        let ever = Moment { secs: i64::MIN, nanos: 0 };
+        self.bytes = self.bytes.saturating_add(usage(tree, ever, &mut self.seen, stop));
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 /// Bytes on disk below a directory, without following a link or counting a file twice. What cannot be
 /// read is not counted: the run itself may be changing it. By descriptor, one for each level, so that
 /// neither a wide nor a deep tree, nor a directory that becomes a link, leads anywhere or costs memory.

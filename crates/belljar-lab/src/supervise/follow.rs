@@ -16,6 +16,7 @@ use super::channel::{COMMAND, Channel, lie};
 use super::client::Clients;
 use super::disk::Disk;
 use super::door::Door;
+use super::drive::{Driver, Ear};
 use super::egress::Crossing;
 use super::farewell::{Farewell, Farewells};
 use super::outside::Signals;
@@ -59,6 +60,8 @@ pub(super) struct Run<'a> {
     /// The run's own command ended just now, and the sandbox stays.
     pub(super) command_is_over: bool,
     pub(super) supervised: Supervised,
+    /// Runs an agent in it.
+    pub(super) driver: Option<Box<Driver>>,
 }
 
 impl Run<'_> {
@@ -82,6 +85,9 @@ impl Run<'_> {
             }
             self.keep_time();
             self.finish_tasks();
+            if let Err(error) = self.drive() {
+                self.cannot_go_on(error);
+            }
             self.flush();
         }
     }
@@ -152,6 +158,7 @@ impl Run<'_> {
             fds.extend(self.inside.channel_ref().map(|channel| channel.poll_fd()));
             fds.extend(self.disk.poll_fd());
             fds.extend(self.door.as_ref().and_then(Door::poll_fd));
+            fds.extend(self.driver.as_ref().and_then(|driver| driver.poll_fd()));
         }
         self.clients.watch(&mut fds);
         for task in self.tasks.values() {
@@ -191,12 +198,19 @@ impl Run<'_> {
             self.inside.channel_ref().and_then(|channel| channel.next_word()),
             self.absence.until(),
             self.crossing.next_moment(),
+            self.next_of_driver(),
             Some(self.sampled + SAMPLE_EVERY),
         ]
         .into_iter()
         .flatten()
         .chain(deadlines)
         .min()
+    }
+
+    fn next_of_driver(&self) -> Option<Instant> {
+        let driver = self.driver.as_ref().filter(|_| !self.state.is_stopping())?;
+        let ear = self.tasks.values().find_map(|task| task.ear.as_ref());
+        driver.next_moment(ear.map(Ear::heard))
     }
 
     /// The first request to end is passed on, the second one ends.
@@ -221,11 +235,19 @@ impl Run<'_> {
     }
 
     pub(super) fn kill(&mut self) {
+        if let Some(driver) = &self.driver {
+            driver.cancel(); // nobody waits for a checkpoint any more
+        }
         self.absence.was_killed(Instant::now());
         self.started.kill();
     }
 
     pub(super) fn asked_to_stop(&mut self, signal: i32) {
+        // An agent is not asked twice: it has no person who could answer.
+        let signal = match (&self.driver, signal) {
+            (Some(_), libc_signal::INT | libc_signal::QUIT) => libc_signal::TERM,
+            _ => signal,
+        };
         match self.state.asked_to_stop(signal, Instant::now()) {
             state::Reaction::Forward => self.inside.signal_command(self.started, signal),
             state::Reaction::ForwardToAll => self.inside.signal_all(self.started, signal),
@@ -334,6 +356,7 @@ impl Run<'_> {
     /// Its end is recorded, then told.
     fn close_task(&mut self, mut task: Task) -> Result<(), RecordError> {
         self.record_end(&mut task)?;
+        self.own_task_is_over(&mut task)?;
         if let (Some(follower), Some(message)) = (task.follower, task.last_word()) {
             self.clients.end_task(follower.client, follower.task, &message);
         }
@@ -442,6 +465,15 @@ impl Run<'_> {
                 self.supervised.broken.get_or_insert(error.into());
             }
             farewells.push(Farewell { message: task.last_word(), task });
+        }
+        if let Some(mut driver) = self.driver.take() {
+            if let Err(error) = driver.finish(&mut *self.recorder) {
+                self.supervised.broken.get_or_insert(error);
+            }
+            let (driven, agent) = driver.into_end();
+            self.supervised.agent =
+                Some(driven.as_ref().map_or(agent, |driven| driven.report.clone()));
+            self.supervised.driven = driven;
         }
         let Self { mut supervised, terminal, clients, orders, signals, .. } = self;
         supervised.kept = orders.keep == Keep::UntilStopped;

@@ -17,6 +17,9 @@ impl Supervised {
         if let Some(failure) = &self.failure {
             return (StopReason::Error, Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox));
         }
+        if let Some(end) = &self.driven {
+            return (end.reason, end.exit);
+        }
         let by_us =
             |source| Exit { source, ..self.status.map_or(killed(source), Exit::of_command) };
         match (self.stopping, self.status) {
@@ -25,6 +28,10 @@ impl Supervised {
             }
             (Some(Stopping::DiskFull), _) => (StopReason::Limit, killed(ExitSource::Policy)),
             (Some(Stopping::Idle), _) => (StopReason::Idle, killed(ExitSource::Deadline)),
+            (Some(Stopping::Asked { signal }), _) if self.agent.is_some() => {
+                let signal = u8::try_from(signal).ok();
+                (StopReason::Stopped, Exit { code: None, signal, source: ExitSource::Sandbox })
+            }
             // A sandbox that waits for commands ends because it is told to.
             (Some(Stopping::Asked { .. }), status) if self.kept => {
                 let nothing_ran = Exit::of_belljar(0, ExitSource::Sandbox);

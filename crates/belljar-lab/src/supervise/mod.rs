@@ -12,6 +12,7 @@ mod channel;
 mod client;
 mod disk;
 mod door;
+mod drive;
 mod egress;
 mod farewell;
 mod follow;
@@ -26,6 +27,7 @@ mod pace;
 mod packets;
 mod readiness;
 mod requests;
+mod rules;
 mod setup;
 mod state;
 mod task;
@@ -40,11 +42,12 @@ use belljar_linux::file_clock::Arrival;
 use belljar_spec::wire::WireError;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
 use belljar_spec::{
-    Attestation, EventKind, ExecFailure, ExitStatus, Expectation, Plan, RunId, Usage,
+    AgentReport, Attestation, EventKind, ExecFailure, ExitStatus, Expectation, Plan, RunId, Usage,
 };
 use rustix::io::Errno;
 use serde_json::json;
 
+use crate::checkpoint::CheckpointError;
 use crate::record::{RecordError, Recorder};
 use crate::run::{Captured, LaunchError, Streams};
 use baseline::Baselines;
@@ -53,10 +56,12 @@ use channel::Channel;
 use client::Clients;
 pub(crate) use client::Connection;
 use disk::Disk;
-pub(crate) use disk::DiskLimit;
+pub(crate) use disk::{DiskLimit, Used};
 use door::Door;
 pub use door::knock;
-pub(crate) use egress::{Crossing, Ports, Proxy};
+use drive::Driver;
+pub(crate) use drive::{DriveEnd, DriveOrders, WorkTree};
+pub(crate) use egress::{AfterSetup, Crossing, Ports, Proxy};
 pub use egress::{EgressError, PublishError, egress_if_asked};
 use farewell::Farewells;
 use follow::Run;
@@ -86,6 +91,10 @@ pub enum SuperviseError {
     Record(#[from] RecordError),
     #[error(transparent)]
     Egress(#[from] EgressError),
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
+    #[error("the thread that took a checkpoint came to no end")]
+    CheckpointThread,
 }
 
 /// Who is given the run's own command: this process's caller, or a connection.
@@ -124,6 +133,9 @@ pub(crate) struct Orders {
     pub(crate) socket: PathBuf,
     pub(crate) live: crate::run::LiveSign,
     pub(crate) crossing: Crossing,
+    /// The agent that it is for.
+    pub(crate) drive: Option<Box<DriveOrders>>,
+    pub(crate) guard: crate::commands::Guard,
 }
 
 /// What the supervisor saw.
@@ -142,6 +154,10 @@ pub(crate) struct Supervised {
     pub(crate) stdout: Captured,
     pub(crate) stderr: Captured,
     pub(crate) usage: Usage,
+    /// How the loop of an agent ended, where it came to its own end.
+    pub(crate) driven: Option<DriveEnd>,
+    /// What came of an agent.
+    pub(crate) agent: Option<AgentReport>,
     /// What is still to be told, once the end is on disk.
     farewells: Option<Farewells>,
 }
@@ -150,7 +166,14 @@ impl Supervised {
     /// What went wrong, where belljar itself ended the run.
     pub(crate) fn detail(&self) -> Option<String> {
         let tampered = self.tampered.as_ref().map(|error| error.to_string());
-        tampered.or_else(|| self.broken.as_ref().map(|error| belljar_linux::chain(error)))
+        let broken = || self.broken.as_ref().map(|error| belljar_linux::chain(error));
+        let full = || {
+            (self.stopping == Some(Stopping::DiskFull)).then(|| {
+                "limits.disk: it wrote more to disk than it may, or a tree too deep to be counted"
+                    .to_owned()
+            })
+        };
+        tampered.or_else(broken).or_else(full)
     }
 
     /// Tells everybody, now that the record has its end.
@@ -285,7 +308,13 @@ pub(crate) fn supervise(
     let Opened { inside, signals, terminal, .. } = opened;
     let disk = Disk::from(orders.disk.take(), begun);
     let baselines = Baselines::from(orders.layers.clone(), begun);
+    let driver = orders.drive.take().map(|orders| Box::new(Driver::new(*orders)));
+    let mut state = State::new(plan, begun);
+    if driver.is_some() {
+        state.never_idle(); // an agent's own clock is one of news
+    }
     let mut run = Run {
+        driver,
         started,
         plan,
         expectation,
@@ -299,7 +328,7 @@ pub(crate) fn supervise(
         door: Some(door),
         clients,
         bonded_to,
-        state: State::new(plan, begun),
+        state,
         disk,
         baselines,
         sampled: begun,

@@ -118,5 +118,6 @@ fn task(plan: &Plan, started: &mut Started, ends: Ends, bond: Bond) -> Task {
         deadline: None,
         give_up_at: None,
         ended: None,
+        ear: None,
     }
 }

@@ -92,6 +92,10 @@ impl Run<'_> {
     /// One more command: PID 1 makes its process, which attests before it is let go.
     fn exec(&mut self, client: ClientId, request: TaskRequest) -> Result<(), RecordError> {
         let number = request.task;
+        if let Some(error) = self.against_rules(&request)? {
+            self.refuse_task(client, number, error);
+            return Ok(());
+        }
         if let Err(error) = self.start_task(client, request) {
             self.refuse_task(client, number, error);
         }
@@ -198,6 +202,7 @@ impl Run<'_> {
             deadline,
             give_up_at: None,
             ended: None,
+            ear: None,
         };
         self.tasks.insert(exec, task);
         Ok(())

@@ -67,6 +67,10 @@ impl State {
         }
     }
 
+    pub(super) fn never_idle(&mut self) {
+        self.idle = None;
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.over
     }

@@ -11,6 +11,7 @@ use rustix::event::PollFd;
 
 use super::channel::{COMMAND, Channel};
 use super::client::{ClientId, Clients};
+use super::drive::Ear;
 use super::inlet::{Giver, Inlet};
 use super::outlet::{Outlet, To};
 use crate::record::{RecordError, Recorder};
@@ -77,6 +78,8 @@ pub(super) struct Task {
     /// Its follower is waited for until then.
     pub(super) give_up_at: Option<Instant>,
     pub(super) ended: Option<Ended>,
+    /// Of an agent: what it prints means something.
+    pub(super) ear: Option<Ear>,
 }
 
 impl Task {
@@ -154,6 +157,9 @@ impl Task {
             if outlet.is_fed_by(stream) {
                 if (self.carries, outlet.stream) != (Carries::Files, OutputStream::Stdout) {
                     recorder.output(self.exec, outlet.stream, bytes, Instant::now())?;
+                }
+                if let (Some(ear), OutputStream::Stdout) = (&mut self.ear, outlet.stream) {
+                    ear.hear(bytes, recorder)?;
                 }
                 outlet.accept(bytes, Some(channel));
                 outlet.pass_on(clients, Some(channel));

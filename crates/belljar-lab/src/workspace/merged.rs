@@ -250,7 +250,6 @@ impl OpenTree {
     }
 
     /// What the run had at a path, looked up name by name.
-    #[cfg(test)]
     pub(super) fn look_after(&self, path: &Path) -> Result<Option<Stat>, Errno> {
         if let Backing::Copy { .. } = self.note.backing {
             return beneath::look(self.upper(), path);
@@ -272,7 +271,6 @@ impl OpenTree {
     }
 
     /// One entry of a merged directory.
-    #[cfg(test)]
     fn one(&self, path: &Path, node: &Node, name: &OsStr) -> Result<Option<Entry>, Errno> {
         let upper = match node.in_upper {
             true => there(beneath::directory(self.upper(), path))?,

@@ -4,7 +4,7 @@
 //! change. Nothing here follows a link, opens anything but plain files and directories for reading, or runs a
 //! program; git above all. Paths are walked by descriptor, name by name.
 
-mod beneath;
+pub(crate) mod beneath;
 mod change;
 mod compare;
 mod content;
@@ -12,6 +12,7 @@ mod git_config;
 mod held;
 mod merged;
 mod open;
+mod recent;
 mod renames;
 mod report;
 mod repositories;
@@ -26,6 +27,7 @@ mod baseline;
 mod copying;
 mod discard;
 mod fingerprint;
+mod lookup;
 mod merge;
 mod renamed;
 mod reviewed;
@@ -37,13 +39,15 @@ pub use apply::{
     Applied, ApplyError, Clashing, Conflict, Draft, LeftStep, OnConflict, RecoverError, Recovery,
     Todo, TreeDraft, apply, is_git_index, note_reviewed, settle,
 };
-pub(crate) use baseline::capture;
+pub(crate) use baseline::{BASE, capture};
 pub use baseline::{BaselineError, keep_baseline};
 pub use change::{Change, Changes, Facts, Held, HowFar, Kind, LaterMark, What};
 pub use discard::{DiscardError, discard};
+pub(crate) use lookup::{is_file_in, is_file_in_layers};
 pub use merge::Clash;
 pub use open::{OpenTree, Review, ReviewError, read_small};
 pub(crate) use open::{read_layers, upper_of, write_layers};
+pub(crate) use recent::count_recent;
 pub(crate) use report::{AtEnd, report_at_end, report_of_layers};
 pub(crate) use reviewed::mark_reviewed;
 pub use reviewed::{Reviewed, is_unreviewed};

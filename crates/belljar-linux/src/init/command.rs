@@ -10,7 +10,7 @@ use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, 
 use belljar_spec::{ExecFailure, ExitStatus};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, child_subreaper, kill_process, kill_process_group};
 use serde_json::Value;
 
 use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, Telling, become_command};
@@ -80,6 +80,7 @@ pub(super) enum ChildWas {
 
 pub(super) struct Command {
     process: Process,
+    descendants: Descendants,
     ended: Option<ExitStatus>,
     standing: Standing,
     gate: Option<OwnedFd>,
@@ -119,7 +120,7 @@ impl Command {
         step("read the report without waiting", rustix::io::ioctl_fionbio(&report, true))?;
         let forked = match request.descendants {
             Descendants::Loose => step("fork", fork())?.map(Process::Own),
-            Descendants::Tracked => match step("fork", Shim::fork())? {
+            Descendants::Tracked | Descendants::Bound => match step("fork", Shim::fork())? {
                 Forked::Command => None,
                 Forked::PidOne(shim) => Some(Process::Below(shim)),
             },
@@ -129,6 +130,7 @@ impl Command {
         };
         Ok(Self {
             process,
+            descendants: request.descendants,
             ended: None,
             standing: Standing::AtTheGate,
             gate: Some(gate),
@@ -204,8 +206,13 @@ impl Command {
             self.ended = Some(status);
         }
         self.ended.get_or_insert(ExitStatus::Signal(9));
+        // Where orphans do not come to a shim, what ends with its command came to PID 1.
+        let lost_some = self.descendants == Descendants::Bound && child_subreaper().is_err();
         // A shim ends by itself when nothing is below it; all else was done to it.
-        if status == ExitStatus::Code(0) { ChildWas::Shim } else { ChildWas::KilledShim }
+        match status {
+            ExitStatus::Code(0) if !lost_some => ChildWas::Shim,
+            _ => ChildWas::KilledShim,
+        }
     }
 
     /// Whether its end can be told: everything it said has been heard, and what was to end is gone.
@@ -235,11 +242,16 @@ impl Command {
 
     pub(super) fn read_reports(&mut self) -> Vec<Told> {
         let mut told = self.read_report();
-        if let Process::Below(shim) = &self.process
+        if let Process::Below(shim) = &mut self.process
             && self.ended.is_none()
         {
             match shim.told() {
-                Some(ShimTold::Ended(status)) => self.ended = Some(status),
+                Some(ShimTold::Ended(status)) => {
+                    self.ended = Some(status);
+                    if self.descendants == Descendants::Bound {
+                        shim.kill_tree(); // and only then is it over
+                    }
+                }
                 Some(ShimTold::NotForked(error)) => told = self.not_forked(error),
                 None => {}
             }

@@ -1,5 +1,6 @@
 //! How far a run may reach at most, and what may reach it.
 
+use super::wanted::Wanted;
 use super::{BeyondCeiling, CeilingFile};
 use crate::egress::{PublishSpec, Reach};
 use crate::host_rule::HostRule;
@@ -9,7 +10,7 @@ use crate::manifest::table::section;
 section! {
     /// Host rules that cover every rule that may be used.
     pub struct CeilingNetwork {
-        /// Rules that cover every rule, and every route's target.
+        /// Rules that cover every rule, of the set-up too, and every route's target.
         allow: Option<Vec<String>>,
         /// Hosts of the own network, as `host:port`.
         allow_private: Option<Vec<String>>,
@@ -19,50 +20,43 @@ section! {
 }
 
 impl CeilingFile {
-    pub(super) fn check_network(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
-        let (most, wanted) = (&self.ceiling.network, &settings.values.network);
-        let targets: Vec<String> = settings
-            .values
-            .route
-            .iter()
-            .flat_map(|routes| &routes.0)
-            .map(|route| target(&route.to))
-            .collect();
-        let allow: Vec<&String> = wanted.allow.iter().flatten().collect();
-        self.check_hosts(settings, "network.allow", most.allow.as_deref(), &allow)?;
-        let targets: Vec<&String> = targets.iter().collect();
-        self.check_hosts(settings, "route", most.allow.as_deref(), &targets)?;
-        let private: Vec<&String> = wanted.allow_private.iter().flatten().collect();
+    pub(super) fn check_network(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
+        let most = &self.ceiling.network;
+        let allow = most.allow.as_deref();
+        self.check_hosts(wanted, "network.allow", allow, &wanted.allow)?;
+        self.check_hosts(wanted, "setup.network", allow, &wanted.setup)?;
+        self.check_hosts(wanted, "route", allow, &wanted.targets)?;
         // A private host may have public addresses too, so the other list is no way around this one.
-        let most_private = most.allow_private.as_deref().or(most.allow.as_deref());
-        self.check_hosts(settings, "network.allow_private", most_private, &private)?;
-        self.check_ports(settings)
+        let most_private = most.allow_private.as_deref().or(allow);
+        self.check_hosts(wanted, "network.allow_private", most_private, &wanted.private)?;
+        self.check_ports(wanted)?;
+        self.check_reach_of(wanted)
     }
 
     fn check_hosts(
         &self,
-        settings: &Settings,
+        wanted: &Wanted<'_>,
         key: &str,
         allowed: Option<&[String]>,
-        wanted: &[&String],
+        hosts: &[String],
     ) -> Result<(), BeyondCeiling> {
         let Some(allowed) = allowed else { return Ok(()) };
         let most: Vec<HostRule> = allowed.iter().flat_map(|text| HostRule::parse(text)).collect();
-        for text in wanted {
+        for text in hosts {
             let within = |rule: HostRule| most.iter().any(|most| most.covers(&rule));
             if !HostRule::parse(text).is_ok_and(within) {
                 let list = format!("[{}]", allowed.join(", "));
-                return Err(self.beyond(settings, key, format!("\"{text}\""), list));
+                return Err(self.beyond(wanted, key, format!("\"{text}\""), list));
             }
         }
         Ok(())
     }
 
-    fn check_ports(&self, settings: &Settings) -> Result<(), BeyondCeiling> {
+    fn check_ports(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
         let Some(allowed) = &self.ceiling.network.publish else { return Ok(()) };
         let most: Vec<PublishSpec> =
             allowed.iter().flat_map(|text| PublishSpec::parse(text)).collect();
-        for text in settings.values.network.publish.iter().flatten() {
+        for text in &wanted.publish {
             let within = |wanted: PublishSpec| {
                 most.iter().any(|most| {
                     most.address == wanted.address
@@ -72,29 +66,34 @@ impl CeilingFile {
             };
             if !PublishSpec::parse(text).is_ok_and(within) {
                 let list = format!("[{}]", allowed.join(", "));
-                return Err(self.beyond(settings, "network.publish", format!("\"{text}\""), list));
+                return Err(self.beyond(wanted, "network.publish", format!("\"{text}\""), list));
             }
         }
         Ok(())
     }
 
-    /// To learn is to reach everything, at every port.
+    /// What no layer says, but the request.
     pub(crate) fn check_reach(
         &self,
         settings: &Settings,
         reach: Reach,
     ) -> Result<(), BeyondCeiling> {
+        self.check_reach_of(&Wanted { reach, ..Wanted::of_settings(settings) })
+    }
+
+    /// To learn is to reach everything, at every port.
+    fn check_reach_of(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
         let Some(allowed) = &self.ceiling.network.allow else { return Ok(()) };
-        if reach == Reach::Learn {
+        if wanted.reach == Reach::Learn {
             let list = format!("[{}]", allowed.join(", "));
-            return Err(self.beyond(settings, "--learn", "every public name".to_owned(), list));
+            return Err(self.beyond(wanted, "--learn", "every public name".to_owned(), list));
         }
         Ok(())
     }
 }
 
 /// As a rule. What cannot be read is refused by its own check.
-fn target(url: &str) -> String {
+pub(super) fn target(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     let authority = rest.split('/').next().unwrap_or_default();
     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));

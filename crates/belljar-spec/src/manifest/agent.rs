@@ -9,7 +9,7 @@ use super::node::{Data, Node, Problem};
 use super::sandbox::Variables;
 use super::table::{section, table};
 use super::value::{HostPath, Value};
-use super::words::{AgentKind, Auth, CommandMode, Permissions, Usd};
+use super::words::{AgentKind, Auth, CommandMode, Permissions, SessionMode, Usd};
 use crate::span::Span;
 use crate::text::OsText;
 
@@ -20,6 +20,8 @@ section! {
         kind: Option<AgentKind>,
         /// Program and arguments, for the kind `command`.
         command: Option<Vec<String>>,
+        /// Where the agent's program is: a path of the host, or "image" for the one inside. Else it is looked for.
+        program: Option<OsText>,
         /// What the agent is told.
         prompt: Option<String>,
         /// A file with what the agent is told.
@@ -70,6 +72,8 @@ section! {
         max_cost_usd: Option<Usd>,
         /// Turns of the whole loop.
         max_turns: Option<u32>,
+        /// Tokens of the whole loop.
+        max_tokens: Option<u64>,
         /// Iterations in a row that change nothing.
         max_unchanged: Option<u32>,
         /// Failures in a row.
@@ -78,6 +82,18 @@ section! {
         pause: Option<Span>,
         /// After a failure; doubles with each one in a row.
         backoff: Option<Span>,
+        /// What the agent remembers of the iteration before.
+        session: Option<SessionMode>,
+        /// How many checkpoints are kept, the newest ones.
+        checkpoints: Option<u32>,
+    }
+    check check_loop;
+}
+
+fn check_loop(settings: &Loop) -> Result<(), String> {
+    match settings.checkpoints {
+        Some(0) => Err("checkpoints = 0 would leave nothing to resume from; the least is 1".into()),
+        _ => Ok(()),
     }
 }
 

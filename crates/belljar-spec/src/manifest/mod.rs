@@ -28,7 +28,9 @@ pub use sandbox::{
     Workspace,
 };
 pub use value::{Added, HostPath};
-pub use words::{AgentKind, Auth, CommandMode, Limit, Permissions, Pull, Usd, WorkspaceMode};
+pub use words::{
+    AgentKind, Auth, CommandMode, Limit, Permissions, Pull, SessionMode, Usd, WorkspaceMode,
+};
 
 use node::{Data, Entry, Node, Problem};
 use table::section;

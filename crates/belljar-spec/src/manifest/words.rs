@@ -258,6 +258,7 @@ word_values! {
     Permissions: Permissions::ALL;
     Auth: Auth::ALL;
     CommandMode: CommandMode::ALL;
+    SessionMode: SessionMode::ALL;
 }
 
 /// Declares an enum whose members are words.
@@ -311,6 +312,13 @@ words! {
     AgentKind ("agent") { Claude = "claude", Codex = "codex", Gemini = "gemini", Command = "command", }
     /// What the agent may do without asking.
     Permissions ("permission mode") { Bypass = "bypass", AcceptEdits = "accept-edits", Ask = "ask", }
+    /// What the agent remembers of the iteration before.
+    SessionMode ("session mode") {
+        /// Nothing but what it finds in the files.
+        Fresh = "fresh",
+        /// Its own session goes on.
+        Continue = "continue",
+    }
     /// How the agent logs in.
     Auth ("way to log in") {
         /// A secret that never goes in.

@@ -1,6 +1,8 @@
 //! From settings to a run that is completely decided. Pure: what the host says comes in as
 //! [`HostFacts`].
 
+mod agent;
+mod commands;
 mod environment;
 mod network;
 mod policy;
@@ -9,6 +11,8 @@ mod targets;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+pub use agent::{FoundAgent, LONGEST_PROMPT};
 
 use crate::ceiling::BeyondCeiling;
 use crate::egress::Reach;
@@ -61,6 +65,8 @@ pub struct Request {
     /// What stands in each file of `sandbox.env_file`, by its absolute path.
     pub env_files: BTreeMap<OsText, Vec<EnvLine>>,
     pub reach: Reach,
+    /// What the host has of the settings' agent; only asked for where there is no command.
+    pub agent: Option<FoundAgent>,
 }
 
 impl Request {
@@ -75,6 +81,7 @@ impl Request {
             manifest: None,
             env_files: BTreeMap::new(),
             reach: Reach::Listed,
+            agent: None,
         }
     }
 }
@@ -91,6 +98,10 @@ pub enum ResolveError {
     Variable { key: String, why: String },
     #[error("{key}: {why}")]
     Network { key: String, why: String },
+    #[error("{key}: {why}")]
+    Agent { key: String, why: String },
+    #[error("{key}: {why}")]
+    Commands { key: String, why: String },
     #[error(
         "policy.waive: \"all\" is for the host backend alone; waive each clause by its name, or say \
          backend host"
@@ -120,7 +131,8 @@ pub fn resolve(
         None | Some(RootfsSetting::Host) => Rootfs::Host,
         Some(RootfsSetting::Directory(path)) => Rootfs::Directory { path: path.0.clone() },
     };
-    let workspace = workspace(settings, request)?;
+    let agent = agent::work(settings, request)?;
+    let workspace = workspace(settings, request, agent.is_some())?;
     let mounts = mounts(settings)?;
     let tmpfs = tmpfs(settings)?;
     let tools: Vec<OsText> =
@@ -163,6 +175,8 @@ pub fn resolve(
         pull: sandbox.pull.unwrap_or_default(),
         oci_runtime: sandbox.oci_runtime.clone(),
         egress,
+        agent,
+        commands: commands::policy(settings)?,
         rootfs,
         workspace,
         tools,
@@ -195,13 +209,19 @@ fn backends(settings: &Settings) -> (BackendChoice, Vec<BackendName>) {
     }
 }
 
-fn workspace(settings: &Settings, request: &Request) -> Result<Option<Mount>, ResolveError> {
+fn workspace(
+    settings: &Settings,
+    request: &Request,
+    for_agent: bool,
+) -> Result<Option<Mount>, ResolveError> {
     let wanted = &settings.values.sandbox.workspace;
     let rank = |key: &str| settings.origin(key).map_or(0, Origin::rank);
     // A directory named by a higher layer than the one that said "none" is meant.
     let named_later = rank("sandbox.workspace.path") > rank("sandbox.workspace.mode");
     let mode = match wanted.mode {
         Some(WorkspaceMode::None) if !named_later => return Ok(None),
+        // What an agent does is looked at before it becomes real.
+        None if for_agent => MountMode::Overlay,
         Some(WorkspaceMode::None | WorkspaceMode::Rw) | None => MountMode::Rw,
         Some(WorkspaceMode::Ro) => MountMode::Ro,
         Some(WorkspaceMode::Overlay) => MountMode::Overlay,

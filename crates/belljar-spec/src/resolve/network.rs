@@ -23,16 +23,41 @@ fn wrong(key: impl Into<String>, why: impl Into<String>) -> ResolveError {
 }
 
 pub(super) fn rules(settings: &Settings) -> Result<Vec<String>, ResolveError> {
-    let rules = settings.values.network.allow.as_deref().unwrap_or_default();
+    parsed_rules("network.allow", &settings.values.network.allow)
+}
+
+/// What the set-up reaches. Its TLS is never opened: the proxy would have to speak for hosts with the run's authority
+/// while code runs that nobody has looked at.
+pub(super) fn setup_rules(settings: &Settings) -> Result<Vec<String>, ResolveError> {
+    let key = "setup.network";
+    let rules = parsed_rules(key, &settings.values.setup.network)?;
+    let looks = |text: &&String| {
+        HostRule::parse(text).is_ok_and(|rule| rule.looks_inside() && rule.port != Some(80))
+    };
+    match rules.iter().find(looks) {
+        None => Ok(rules),
+        Some(rule) => {
+            let shown = escape(rule.as_bytes());
+            let why = format!(
+                "\"{shown}\" names a method or a path, and the set-up's TLS is not opened; name the host alone"
+            );
+            Err(wrong(key, why))
+        }
+    }
+}
+
+fn parsed_rules(key: &str, rules: &Option<Vec<String>>) -> Result<Vec<String>, ResolveError> {
+    let rules = rules.as_deref().unwrap_or_default();
     if rules.len() > MOST_RULES {
-        return Err(wrong("network.allow", format!("more than {MOST_RULES} rules; use *.suffix")));
+        return Err(wrong(key, format!("more than {MOST_RULES} rules; use *.suffix")));
     }
     let rule = |text: &String| HostRule::parse(text).map(|rule| rule.to_string());
-    rules.iter().map(rule).collect::<Result<_, _>>().map_err(|why| wrong("network.allow", why))
+    rules.iter().map(rule).collect::<Result<_, _>>().map_err(|why| wrong(key, why))
 }
 
 pub(super) fn allows_everything(settings: &Settings) -> bool {
-    let rules = settings.values.network.allow.iter().flatten();
+    let values = &settings.values;
+    let rules = values.network.allow.iter().chain(&values.setup.network).flatten();
     rules.flat_map(|text| HostRule::parse(text)).any(|rule| rule.hosts == HostPattern::Any)
 }
 
@@ -237,7 +262,8 @@ fn target(text: &str) -> Option<RouteTarget> {
 
 fn check_size(settings: &Settings, egress: &EgressSpec) -> Result<(), ResolveError> {
     let rules = settings.values.network.allow.as_deref().unwrap_or_default();
-    let size = serde_json::to_vec(&(rules, egress)).map_or(usize::MAX, |text| text.len());
+    let setup = settings.values.setup.network.as_deref().unwrap_or_default();
+    let size = serde_json::to_vec(&(rules, setup, egress)).map_or(usize::MAX, |text| text.len());
     if size > LONGEST_POLICY {
         let why = format!("all rules together have more than {LONGEST_POLICY} bytes; use *.suffix");
         return Err(wrong("network", why));

@@ -14,6 +14,7 @@ use super::message::Work;
 use crate::choice::NotTaken;
 use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
+use crate::iteration::{AgentReport, Birth};
 use crate::layered::WorkspaceReport;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::posture::{Posture, Unmet};
@@ -109,6 +110,9 @@ pub struct LaunchRequest {
     /// The values of the spec's secrets: for the run's proxy alone.
     #[serde(default)]
     pub secrets: Vec<SecretValue>,
+    /// Where it begins, if that is a checkpoint of another run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub birth: Option<Box<Birth>>,
 }
 
 /// One more command in a sandbox that is there.
@@ -176,6 +180,11 @@ pub enum ControlError {
     NoCommand,
     #[error("this backend has no process inside that could do it")]
     NoInit,
+    #[error(
+        "\"{piece}\" is against the run's rule on commands \"{rule}\": {why}; commands.allow can name it for the \
+         next run, and commands.mode = \"warn\" only tells of it"
+    )]
+    Denied { rule: String, why: String, piece: String },
     #[error("the record cannot be written: {why}")]
     Record { why: String },
     #[error("{why}")]
@@ -223,6 +232,9 @@ pub struct StopReport {
     /// What it changed, where it could change anything of the host's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workspace: Option<WorkspaceReport>,
+    /// What came of its agent, where it had one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub agent: Option<Box<AgentReport>>,
 }
 
 /// What a supervisor says of its run.

@@ -111,6 +111,8 @@ pub enum Descendants {
     Loose,
     /// A process of PID 1's own stands between, to which orphans come.
     Tracked,
+    /// The same, and they end with the command: its end is told when nothing of it is left.
+    Bound,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

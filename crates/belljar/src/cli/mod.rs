@@ -2,9 +2,11 @@
 
 mod apply;
 mod image;
+pub(crate) mod init;
 mod inside;
 mod prove;
 mod record;
+mod resume;
 mod review;
 mod run;
 mod runs;
@@ -18,6 +20,7 @@ pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};
+pub(crate) use resume::{BirthArgs, ForkArgs, ResumeArgs};
 pub(crate) use review::DiffArgs;
 pub(crate) use run::{RunArgs, Surroundings};
 pub(crate) use runs::{
@@ -39,6 +42,7 @@ pub(crate) use runs::{
         belljar run --allow-host pypi.org -- pip download six    one way out\n  \
         belljar run -d -- ./long.sh         in the background; then: belljar logs -f RUN\n  \
         belljar run --workspace .:overlay -- ./agent.sh     then: belljar diff RUN\n  \
+        belljar init                        a manifest, for a command or an agent\n  \
         belljar doctor                      what this machine can hold"
 )]
 pub(crate) struct Arguments {
@@ -54,6 +58,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     /// Run a command in a fresh sandbox, with its own output and exit code
     Run(Box<RunArgs>),
+    /// Go on with an agent's run from its last checkpoint, or an earlier one
+    Resume(ResumeArgs),
+    /// Begin a new run from a checkpoint of another
+    Fork(ForkArgs),
     /// Run one more command in a sandbox that is there
     Exec(ExecArgs),
     /// Open a shell in a sandbox
@@ -102,6 +110,10 @@ pub(crate) enum Verb {
     Config(ConfigArgs),
     /// Build the images that engines start from
     Image(ImageArgs),
+    /// Write a manifest for this directory, and trust it
+    Init(Box<init::InitArgs>),
+    /// Make a numbered folder for one piece of work
+    New(init::NewArgs),
     /// Show what a manifest or a Dockerfile asks for, and trust it as it is now
     Trust(TrustArgs),
 }

@@ -7,7 +7,8 @@ use clap::Args;
     before_help = "Examples:\n  \
         belljar logs -f web\n  \
         belljar logs --tail 20 -t web\n  \
-        belljar logs --since 10m --stderr web",
+        belljar logs --since 10m --stderr web\n  \
+        belljar logs --agent -f nightly",
     after_help = "Output goes where it went: stdout to stdout, stderr to stderr, exact bytes. On a \
     terminal control characters are escaped."
 )]
@@ -36,6 +37,12 @@ pub(crate) struct LogsArgs {
     /// Send the bytes to a terminal as they are
     #[arg(long)]
     pub(crate) raw: bool,
+    /// What the run's agent said and did, instead
+    #[arg(long, conflicts_with_all = ["tail", "timestamps", "exec", "stdout", "stderr", "raw"])]
+    pub(crate) agent: bool,
+    /// With --agent: its events, one JSON object a line
+    #[arg(long, requires = "agent")]
+    pub(crate) json: bool,
     /// The run: an id, a head or a tail of it, or a name
     #[arg(value_name = "RUN")]
     pub(crate) run: String,

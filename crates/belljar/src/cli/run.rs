@@ -17,7 +17,8 @@ use clap::Args;
         belljar run --allow-host pypi.org --allow-host files.pythonhosted.org -- \\\n    \
           pip install -r requirements.txt\n  \
         belljar run --keep --name web\n  \
-        belljar run --name web --reuse -- make test",
+        belljar run --name web --reuse -- make test\n  \
+        belljar run --agent claude --prompt-file PROMPT.md --max-cost-usd 5",
     after_help = "Exit codes: the command's own; 124 deadline; 125 belljar could not or would \
     not start it; 126 not executable; 127 not found; 128+N signal N."
 )]
@@ -47,7 +48,35 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CLAUSE=REASON", help_heading = "Boundary")]
     waive: Vec<String>,
 
-    /// The tree to work on [default: the current directory, rw]; "none" for none
+    /// Run this agent instead of a command: claude, codex, gemini, or the manifest's "command"
+    #[arg(long, value_name = "KIND", help_heading = "Agent", conflicts_with = "command")]
+    agent: Option<String>,
+    /// What the agent is told
+    #[arg(long, value_name = "TEXT", help_heading = "Agent")]
+    prompt: Option<String>,
+    /// A file with what the agent is told
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt", help_heading = "Agent")]
+    prompt_file: Option<OsString>,
+    /// The model that the agent uses
+    #[arg(long, value_name = "NAME", help_heading = "Agent")]
+    model: Option<String>,
+    /// What the agent does without asking: bypass, accept-edits or ask
+    #[arg(long, value_name = "MODE", help_heading = "Agent")]
+    permissions: Option<String>,
+    /// Run the agent again and again, at most so often; 0 for a dry start
+    #[arg(long, value_name = "N", help_heading = "Agent")]
+    max_iterations: Option<String>,
+    /// Answers of the model in all
+    #[arg(long, value_name = "N", help_heading = "Agent")]
+    max_turns: Option<String>,
+    /// What it may cost in all, as the agent tells it
+    #[arg(long, value_name = "USD", help_heading = "Agent")]
+    max_cost_usd: Option<String>,
+    /// Tokens in all, read and written
+    #[arg(long, value_name = "N", help_heading = "Agent")]
+    max_tokens: Option<String>,
+
+    /// The tree to work on [default: the current directory, rw; overlay for an agent]; "none" for none
     #[arg(long, value_name = "DIR[:ro|rw]", help_heading = "Files")]
     workspace: Option<OsString>,
     /// Mount a file or directory; read-only unless rw is said
@@ -243,6 +272,15 @@ impl RunArgs {
             require: self.require.clone(),
             waive: self.waive.clone(),
             settings: self.settings.clone(),
+            agent: self.agent.clone(),
+            prompt: self.prompt.clone(),
+            prompt_file: self.prompt_file.clone(),
+            model: self.model.clone(),
+            permissions: self.permissions.clone(),
+            max_iterations: self.max_iterations.clone(),
+            max_turns: self.max_turns.clone(),
+            max_cost_usd: self.max_cost_usd.clone(),
+            max_tokens: self.max_tokens.clone(),
             command: self.command.clone(),
             stdin,
             terminal,

@@ -45,6 +45,7 @@ pub(super) fn start(
         bond: Bond::LivesOn,
         streams,
         secrets,
+        birth: None,
     };
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
@@ -90,7 +91,10 @@ pub(super) fn keyboard(spec: &RunSpec) -> Keyboard {
     }
 }
 
-fn with_steps(mut object: Value, not_taken: &[NotTaken]) -> Result<Value, serde_json::Error> {
+pub(super) fn with_steps(
+    mut object: Value,
+    not_taken: &[NotTaken],
+) -> Result<Value, serde_json::Error> {
     if !not_taken.is_empty() {
         object["not_taken"] = serde_json::to_value(not_taken)?;
     }

@@ -321,12 +321,14 @@ pub(super) fn tell_later(outcome: &Outcome) {
 
 /// At the end of a run with overlay trees.
 pub(super) fn tell_end(outcome: &Outcome) {
-    let Some(WorkspaceReport { created, modified, deleted, renamed, failed, .. }) =
-        &outcome.workspace
-    else {
+    tell_end_of(&outcome.id, outcome.workspace.as_ref());
+}
+
+pub(super) fn tell_end_of(run: &belljar::spec::RunId, report: Option<&WorkspaceReport>) {
+    let Some(WorkspaceReport { created, modified, deleted, renamed, failed, .. }) = report else {
         return;
     };
-    let tail = outcome.id.tail();
+    let tail = run.tail();
     if let Some(why) = failed {
         let why = belljar::spec::text::escape(why.as_bytes());
         report::say(&format!("{WARN}warning:{WARN:#} what it changed is not known: {why}"));

@@ -11,6 +11,7 @@ use belljar::spec::{OutputStream, RunId};
 use belljar::store::{self, Life};
 use jiff::Timestamp;
 
+use super::agent_follow::{self, Form, Until};
 use super::descriptor::{is_closed, write_all};
 use super::outputs::{Content, Copies, Go, Key, Outputs, Pieces};
 use super::screen::Escaper;
@@ -29,6 +30,11 @@ fn act(args: &LogsArgs) -> Done {
     let since = args.since.as_deref().map(when::since).transpose()?;
     let home = open_home()?;
     let run = store::find(&home, &args.run)?.id;
+    if args.agent {
+        let until = if args.follow { Until::TheEnd } else { Until::Now };
+        let form = if args.json { Form::Json } else { Form::Words };
+        return agent_follow::print(&home, &run, until, form, since);
+    }
     let directory = home.run_dir(&run);
     let wanted = Wanted { exec: args.exec, stream: stream(args), since };
     let mut outputs = Outputs::new(directory.clone());

@@ -1,5 +1,9 @@
 //! One file a command.
 
+mod agent_follow;
+mod agent_log;
+mod agent_run;
+mod agent_words;
 pub(crate) mod apply;
 mod ask;
 pub(crate) mod attach;
@@ -17,7 +21,9 @@ pub(crate) mod exec;
 mod follow;
 mod hunks;
 pub(crate) mod image;
+pub(crate) mod init;
 pub(crate) mod logs;
+pub(crate) mod new;
 mod outputs;
 pub(crate) mod port;
 mod progress;
@@ -26,6 +32,7 @@ pub(crate) mod prune;
 pub(crate) mod ps;
 pub(crate) mod reconcile;
 pub(crate) mod result;
+pub(crate) mod resume;
 mod reuse;
 pub(crate) mod rm;
 pub(crate) mod run;
@@ -33,6 +40,7 @@ mod run_file;
 mod screen;
 pub(crate) mod shell;
 pub(crate) mod show;
+mod show_agent;
 pub(crate) mod show_plan;
 pub(crate) mod stop;
 mod terminal;
@@ -41,6 +49,7 @@ pub(crate) mod verify;
 pub(crate) mod wait;
 mod when;
 pub(crate) mod why;
+mod wrapped;
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -72,13 +72,15 @@ fn shown(ports: &[Published]) -> String {
 fn table(runs: &[RunInfo], ports: &[String], most: usize) -> String {
     let names = runs.iter().map(|run| name(run).chars().count());
     let width = names.max().unwrap_or(0).max("NAME".len());
+    let states = runs.iter().map(|run| state(run).chars().count());
+    let state_width = states.max().unwrap_or(0).max(10);
     let widest = ports.iter().map(String::len).max().unwrap_or(0);
     // A column that only a run with ports needs.
     let widest = if widest == 0 { 0 } else { widest.max("PORTS".len()) + 2 };
     let row = |cells: [&str; 7]| {
         let [tail, name, state, backend, age, ports, command] = cells;
         let line = format!(
-            "{tail:<7}  {name:<width$}  {state:<10}  {backend:<7}  {age:>4}  {ports:<widest$}"
+            "{tail:<7}  {name:<width$}  {state:<state_width$}  {backend:<7}  {age:>4}  {ports:<widest$}"
         );
         cut(&format!("{line}{command}"), most).trim_end().to_owned()
     };

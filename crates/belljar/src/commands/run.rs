@@ -15,6 +15,7 @@ use belljar::spec::{
     Rootfs, RunId, RunSpec, Stdin, StopReason, Terminal,
 };
 
+use super::agent_run::{self, Manner, Stay};
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Entered};
@@ -39,7 +40,8 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         return failed(&args, &error, EXIT_USAGE);
     }
     let no_command = invocation.flags.command.is_empty();
-    if no_command && !args.keeps() {
+    let wants_agent = no_command && !args.keeps();
+    if wants_agent && !config::may_name_agent(&invocation) {
         return refused(&args, &LaunchError::NoCommand);
     }
     if args.json && args.keeps() && !args.leaves() && !args.dry_run {
@@ -48,7 +50,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
             LaunchError::Conflict { option: "--json with --keep or --reuse".to_owned(), needs };
         return failed(&args, &error, EXIT_USAGE);
     }
-    if no_command {
+    if no_command && !wants_agent {
         invocation.flags.command.push(NO_COMMAND.into());
     }
     let home = match open_home() {
@@ -78,6 +80,13 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     }
     if no_command {
         spec.command.clear();
+    }
+    if wants_agent && spec.agent.is_none() {
+        return refused(&args, &LaunchError::NoCommand);
+    }
+    if spec.agent.is_some() {
+        spec.terminal = Terminal::None;
+        spec.stdin = Stdin::Null;
     }
     let mut name = None;
     if args.reuse && !args.dry_run {
@@ -110,9 +119,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         Ok(secrets) => secrets,
         Err(error) => return failed(&args, &error, EXIT_NOT_STARTED),
     };
-    if args.keeps() || args.detach {
+    if spec.agent.is_some() || args.keeps() || args.detach {
         if let Some(error) = prepared.refusal() {
             return refused(&args, &error);
+        }
+        if spec.agent.is_some() {
+            return start_agent(&args, &home, spec, secrets);
         }
         return background::start(&args, &home, spec, secrets, name).unwrap_or_else(|error| {
             write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
@@ -138,6 +150,25 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         Err(error) => return refused(&args, &error),
     };
     finish(&args, &spec, &outcome, tell)
+}
+
+fn start_agent(
+    args: &RunArgs,
+    home: &belljar::home::Home,
+    spec: RunSpec,
+    secrets: Vec<belljar::spec::egress::SecretValue>,
+) -> i32 {
+    let manner = Manner {
+        stay: if args.leaves() { Stay::Leave } else { Stay::Here },
+        json: args.json,
+        quiet: args.quiet,
+        result: args.result.clone(),
+    };
+    agent_run::start(&manner, home, spec, secrets, None).unwrap_or_else(|error| {
+        write_failed(args, error.as_ref(), EXIT_NOT_STARTED);
+        report::failure(error.as_ref());
+        EXIT_NOT_STARTED
+    })
 }
 
 /// Nothing came to be.

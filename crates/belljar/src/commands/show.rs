@@ -1,18 +1,19 @@
 //! `belljar show`: one run on a page.
 
 use belljar::home::Home;
+use belljar::lineage::{Lineage, lineage};
 use belljar::spec::egress::{EgressSpec, Reach};
 use belljar::spec::text::escape;
 use belljar::spec::{Limits, Mount, NotTaken, OsText, PlannedImage, RunSpec, Size, Span, Usage};
 use belljar::store::{self, RunInfo};
 
 use super::run_file::{self, RunFile};
-use super::{Done, changes, open_home, ps, told, when};
+use super::{Done, changes, open_home, ps, show_agent, told, when};
 use crate::cli::ShowArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 
 /// Where the second column begins.
-const INDENT: usize = 12;
+pub(super) const INDENT: usize = 12;
 
 pub(crate) fn run(args: &ShowArgs) -> i32 {
     told(act(args))
@@ -24,38 +25,58 @@ fn act(args: &ShowArgs) -> Done {
     if args.json {
         let record = run_file::read_value(&home, &run.id).ok();
         let directory = OsText::from(home.run_dir(&run.id));
-        report::json(&serde_json::json!({ "run": run, "directory": directory, "record": record }))?;
+        let has_agent =
+            record.as_ref().is_some_and(|record| record.pointer("/spec/agent").is_some());
+        let mut shown = serde_json::json!({ "run": run, "directory": directory, "record": record });
+        if has_agent {
+            show_agent::add_data(&mut shown, &lineage(&home, &run.id)?)?;
+        }
+        shown["reason"] = serde_json::json!(run.reason);
+        report::json(&shown)?;
         return Ok(0);
     }
     let file = run_file::read(&home, &run.id);
-    report::out(&page(&home, &run, file.as_ref().ok()));
+    let has_agent = file.as_ref().is_ok_and(|file| file.spec.agent.is_some());
+    let line = has_agent.then(|| lineage(&home, &run.id)).transpose();
+    let known = line.as_ref().ok().and_then(Option::as_ref);
+    report::out(&page(&home, &run, file.as_ref().ok(), known));
     if let Err(error) = file {
+        report::failure(&error);
+    }
+    if let Err(error) = line {
         report::failure(&error);
     }
     Ok(0)
 }
 
-struct Page(String);
+pub(super) struct Page(String);
 
 impl Page {
-    fn row(&mut self, key: &str, words: &str) {
+    /// As it is.
+    pub(super) fn text(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
+    pub(super) fn row(&mut self, key: &str, words: &str) {
         let pad = " ".repeat(INDENT.saturating_sub(key.len()));
         self.0.push_str(&format!("{BOLD}{key}{BOLD:#}{pad}{words}\n"));
     }
 
     /// Several under one key.
-    fn rows(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
+    pub(super) fn rows(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
         for (at, line) in lines.into_iter().enumerate() {
             self.row(if at == 0 { key } else { "" }, &line);
         }
     }
 }
 
-fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
+fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineage>) -> String {
     let mut page = Page(String::new());
     page.row("run", run.id.as_str());
     page.rows("name", run.name.as_deref().map(|name| escape(name.as_bytes())));
+    let work = file.and_then(|file| file.spec.agent.as_deref());
     let command = match file {
+        Some(_) if work.is_some() => "none of its own; it has an agent".to_owned(),
         Some(file) if file.spec.command.is_empty() => "none of its own; kept for exec".to_owned(),
         Some(file) => belljar::run::shown(&file.spec.command),
         None => run.command.clone(),
@@ -68,6 +89,12 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
     }
     if let Some(failure) = detail.and_then(|outcome| outcome.failure.as_ref()) {
         page.row("why", &folded(&escape(failure.to_string().as_bytes()), INDENT));
+    }
+    if let Some(work) = work {
+        show_agent::decided(&mut page, work);
+    }
+    if let Some(line) = line {
+        show_agent::born(&mut page, line);
     }
     let until = run.stopped_ms.map(|time| format!(" to {}", when::shown(time)));
     let since = when::shown(run.created_ms);
@@ -94,6 +121,9 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>) -> String {
     page.row("files", &OsText::from(home.run_dir(&run.id)).to_string());
     if let Some(file) = file {
         page.row("plan", &format!("{DIM}{}{DIM:#}", escape(file.plan_hash.as_bytes())));
+    }
+    if let Some(line) = line {
+        show_agent::done(&mut page, line);
     }
     page.0
 }
@@ -141,10 +171,14 @@ fn network(spec: &RunSpec) -> Vec<String> {
     let line = |text: String| folded(&escape(text.as_bytes()), INDENT);
     let mut lines = match (reach, spec.network_allow.as_slice()) {
         (Reach::Learn, _) => vec!["every public name, to learn which are needed".to_owned()],
-        (Reach::Listed, []) if !spec.has_way_out() => vec!["none".to_owned()],
+        (Reach::Listed, []) if !spec.has_way_out_after_setup() => vec!["none".to_owned()],
         (Reach::Listed, rules) => vec![line(rules.join(", "))],
     };
     lines.retain(|line| !line.is_empty());
+    if !spec.setup_network().is_empty() {
+        let rules = spec.setup_network().join(", ");
+        lines.push(line(format!("until the set-up has ended: {rules}")));
+    }
     lines.extend(allow_private.iter().map(|host| line(format!("private {host}"))));
     lines.extend(
         secrets.iter().map(|secret| {

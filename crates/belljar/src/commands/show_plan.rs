@@ -42,8 +42,25 @@ fn in_words(dry_run: &DryRun) -> String {
     for mount in &plan.mounts {
         line(format!("  {}", mount_in_words(mount)));
     }
-    line(format!("\n{BOLD}posture{BOLD:#}"));
-    for (clause, enforcement) in plan.posture.iter() {
+    text.push('\n');
+    text.push_str(&posture(dry_run));
+    text
+}
+
+/// The backend, and clause by clause what it would hold.
+pub(crate) fn posture_in_words(dry_run: &DryRun) -> String {
+    let backend = dry_run.plan.backend;
+    format!("{BOLD}backend{BOLD:#}   {backend}\n{}", posture(dry_run))
+}
+
+fn posture(dry_run: &DryRun) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| {
+        text.push_str(&words);
+        text.push('\n');
+    };
+    line(format!("{BOLD}posture{BOLD:#}"));
+    for (clause, enforcement) in dry_run.plan.posture.iter() {
         let style = match enforcement.word() {
             "enforced" => GOOD,
             "weaker" => WARN,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use belljar::network::{Account, Denied, account};
+use belljar::network::{Account, Denied, Stage, account};
 use belljar::spec::egress::{EgressBudgetHit, Reach};
 use belljar::spec::text::escape;
 use belljar::store;
@@ -21,8 +21,11 @@ pub(crate) fn run(args: &WhyArgs) -> i32 {
 fn act(args: &WhyArgs) -> Done {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?;
-    let account = account(&home, &run.id)?;
+    let mut account = account(&home, &run.id)?;
     let file = run_file::read(&home, &run.id).ok();
+    if file.as_ref().is_some_and(|file| file.spec.setup().is_some()) {
+        account = account.begun_by_setup();
+    }
     let learned = file.as_ref().is_some_and(|file| file.spec.egress.reach == Reach::Learn);
     if args.json {
         let list = learned.then(|| account.smallest_list());
@@ -30,7 +33,13 @@ fn act(args: &WhyArgs) -> Done {
         return Ok(0);
     }
     let has_way_out = file.as_ref().is_none_or(|file| file.spec.has_way_out());
+    let shut = file.as_ref().is_some_and(|file| !file.spec.has_way_out_after_setup());
     report::out(&page(&account, has_way_out));
+    if has_way_out && shut {
+        report::out(
+            "Only the set-up had a way out. Once it had ended, nothing was on the run's list.\n",
+        );
+    }
     if learned {
         report::out(&learned_list(&account));
     }
@@ -82,12 +91,24 @@ fn page(account: &Account, has_way_out: bool) -> String {
 
 fn denial(denied: &Denied) -> String {
     let what = escape(denied.what().as_bytes());
-    let mut text = format!("{BAD}denied{BAD:#}  {BOLD}{what}{BOLD:#}{}\n", times(denied.count));
+    let mut text = format!(
+        "{BAD}denied{BAD:#}  {BOLD}{what}{BOLD:#}{}{}\n",
+        whom(denied),
+        times(denied.count)
+    );
     text.push_str(&format!("        {}\n", folded(&escape(denied.why().as_bytes()), 8)));
     if let Some(line) = denied.line() {
-        text.push_str(&format!("        {DIM}[network]{DIM:#} {}\n", escape(line.as_bytes())));
+        let (section, line) = (denied.section(), escape(line.as_bytes()));
+        text.push_str(&format!("        {DIM}{section}{DIM:#} {line}\n"));
     }
     text
+}
+
+fn whom(denied: &Denied) -> &'static str {
+    match denied.stage {
+        Stage::Setup => " to the set-up",
+        Stage::Run => "",
+    }
 }
 
 fn times(count: u64) -> String {

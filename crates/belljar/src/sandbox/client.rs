@@ -187,6 +187,12 @@ impl Client {
         self.stopped().await
     }
 
+    /// Asks for the end, and does not wait for it.
+    pub fn ask_to_stop(&self, grace: Option<Duration>) -> Result<(), Error> {
+        let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        self.link.send(&ToSupervisor::Stop { grace_ms })
+    }
+
     /// Waits for the run's end without asking for it.
     pub async fn stopped(&self) -> Result<StopReport, Error> {
         let report = self.link.wait(|state| match (&state.stopped, state.refusal.take()) {

@@ -5,6 +5,7 @@
 //! end of a socket pair. What comes from the host goes to PID 1 over the channel everywhere.
 
 mod files;
+mod narrow;
 mod news;
 mod process;
 mod proxy;
@@ -13,6 +14,8 @@ mod publish;
 mod tests;
 #[cfg(test)]
 mod tests_many;
+#[cfg(test)]
+mod tests_narrow;
 
 use std::ops::{Range, RangeFrom};
 use std::os::fd::OwnedFd;
@@ -29,6 +32,7 @@ use rustix::event::PollFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::json;
 
+pub(crate) use narrow::AfterSetup;
 pub use process::egress_if_asked;
 pub use proxy::EgressError;
 pub(crate) use proxy::Proxy;
@@ -56,6 +60,8 @@ pub(crate) struct Crossing {
     connects: u32,
     /// While there can be connections.
     files: Option<MoreFiles>,
+    /// Until the set-up is over; `None` where there is none.
+    after_setup: Option<AfterSetup>,
 }
 
 impl Crossing {
@@ -127,15 +133,25 @@ impl Crossing {
         for one in news {
             news::record(one, recorder)?;
         }
-        if let Some(why) = gone {
-            self.proxy = None;
-            if let Some(mux) = mux {
-                self.relays.break_off(ACCEPTED, mux);
-            }
-            let why = recorder.secrets().mask_words_of(&why);
-            recorder.event(EventKind::EgressLost, &json!({ "why": why }))?;
+        match gone {
+            Some(why) => self.lose(&why, mux, recorder),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// From here on nothing gets out.
+    fn lose(
+        &mut self,
+        why: &str,
+        mux: Option<&mut Mux>,
+        recorder: &mut Recorder,
+    ) -> Result<(), RecordError> {
+        self.proxy = None; // and with it the process
+        if let Some(mux) = mux {
+            self.relays.break_off(ACCEPTED, mux);
+        }
+        let why = recorder.secrets().mask_words_of(why);
+        recorder.event(EventKind::EgressLost, &json!({ "why": why }))
     }
 
     /// Somebody inside connected to a port of the proxy's. The stream is open on this end.

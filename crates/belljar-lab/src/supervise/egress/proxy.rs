@@ -67,6 +67,16 @@ struct Waiting {
     stream: Option<u32>,
 }
 
+/// Why the set-up's door could not be shut. The proxy is to be ended.
+#[derive(Debug)]
+pub(super) struct NotNarrowed(pub(super) String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    ToSay,
+    Said,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Awaited,
@@ -126,7 +136,9 @@ impl Proxy {
                 Ok(Some((FromProxy::Failed { why }, _))) => return Err(EgressError::Settings(why)),
                 Ok(Some((FromProxy::News(news), _))) => self.early.push(news),
                 Err(ControlError::Io(Errno::AGAIN)) => {}
-                Ok(None) | Err(_) => return Err(EgressError::Ended(self.last_words())),
+                Ok(None | Some((FromProxy::Narrowed { .. }, _))) | Err(_) => {
+                    return Err(EgressError::Ended(self.last_words()));
+                }
             }
             if Instant::now() >= until {
                 return Err(EgressError::Silent(READY_WITHIN.as_secs()));
@@ -134,6 +146,65 @@ impl Proxy {
             let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
             let _ = wait_until(&mut fds, Some(until)); // an error comes back from the read
         }
+    }
+
+    /// Tells it that the set-up is over, and waits until it has shut the set-up's door. What it has not taken yet was
+    /// for the set-up, and is closed. The answer is how many connections it closed.
+    pub(super) fn narrow(&mut self, within: Duration) -> Result<u64, NotNarrowed> {
+        let until = Instant::now() + within;
+        self.waiting.retain(|waiting| waiting.stream.is_none());
+        let mut word = Word::ToSay;
+        loop {
+            self.flush();
+            if word == Word::ToSay && self.waiting.is_empty() {
+                match send(self.control.as_fd(), &ToProxy::Narrow, None) {
+                    Ok(()) => word = Word::Said,
+                    Err(ControlError::Io(Errno::AGAIN)) => {}
+                    // One that is gone is found by the next read.
+                    Err(_) => word = Word::Said,
+                }
+            }
+            match receive::<FromProxy>(&self.control) {
+                Ok(Some((FromProxy::Narrowed { closed }, _))) if word == Word::Said => {
+                    return Ok(closed);
+                }
+                Ok(Some((FromProxy::News(news), _))) => {
+                    self.early.push(news);
+                    continue;
+                }
+                Ok(Some((FromProxy::Ready { .. }, _))) if self.is_awaited() => {
+                    self.readiness = Readiness::Told;
+                    continue;
+                }
+                Ok(Some(_)) => return Err(NotNarrowed("it spoke out of turn".to_owned())),
+                Err(ControlError::Io(Errno::AGAIN)) => {}
+                Ok(None) | Err(_) => {
+                    let words = self.last_words();
+                    return Err(NotNarrowed(words.trim_start_matches(": ").to_owned()));
+                }
+            }
+            if Instant::now() >= until {
+                let why =
+                    format!("it did not shut the set-up's door within {} s", within.as_secs());
+                return Err(NotNarrowed(why));
+            }
+            let events = match word {
+                Word::ToSay => PollFlags::IN | PollFlags::OUT,
+                Word::Said => PollFlags::IN,
+            };
+            let mut fds = [PollFd::new(&self.control, events)];
+            let _ = wait_until(&mut fds, Some(until)); // an error comes back from the read
+        }
+    }
+
+    /// What it told while something else was waited for.
+    pub(super) fn take_early(&mut self) -> Vec<EgressNews> {
+        std::mem::take(&mut self.early)
+    }
+
+    #[cfg(test)]
+    pub(super) fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
     }
 
     /// It has not said yet that it is ready.
@@ -181,7 +252,7 @@ impl Proxy {
 
     pub(super) fn hear(&mut self) -> Heard {
         self.flush();
-        let mut heard = Heard { news: std::mem::take(&mut self.early), gone: None };
+        let mut heard = Heard { news: self.take_early(), gone: None };
         for _ in 0..NEWS_AT_ONCE {
             match receive::<FromProxy>(&self.control) {
                 Ok(Some((FromProxy::News(news), _))) => heard.news.push(news),

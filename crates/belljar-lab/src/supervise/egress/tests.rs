@@ -31,7 +31,7 @@ pub(super) fn setup() -> Setup {
         value: CANARY.to_owned(),
         placeholder: "p".to_owned(),
     }];
-    Setup { policy: EgressPolicy { run, allow, spec }, secrets }
+    Setup { policy: EgressPolicy { run, allow, setup: None, spec }, secrets }
 }
 
 /// The proxy's end. The process is one that does nothing.
@@ -46,7 +46,7 @@ pub(super) fn proxy() -> (Proxy, OwnedFd) {
     (proxy, theirs)
 }
 
-fn denied(host: &str) -> FromProxy {
+pub(super) fn denied(host: &str) -> FromProxy {
     FromProxy::News(EgressNews::Denied(EgressDenied {
         host: host.to_owned(),
         port: Some(443),
@@ -74,13 +74,13 @@ impl Record {
         Self { recorder, directory }
     }
 
-    fn kinds(&mut self) -> Vec<EventKind> {
+    pub(super) fn kinds(&mut self) -> Vec<EventKind> {
         self.text(); // flushes
         let mut events = EventReader::open(self.directory.path()).unwrap();
         std::iter::from_fn(|| events.next().unwrap()).map(|event| event.kind).collect()
     }
 
-    fn text(&mut self) -> String {
+    pub(super) fn text(&mut self) -> String {
         self.recorder.flush().unwrap();
         std::fs::read_to_string(self.directory.path().join("events.jsonl")).unwrap()
     }

@@ -11,6 +11,7 @@ use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
 use rustix::io::Errno;
 
 use super::hidden::leave_out;
+use super::seed::RESTORED;
 use super::tree::{clone_shown, pinned, plain};
 use super::{BindError, Binder, BoundKind, BoundMount, BoundTree, Layer, Pinned, Upper, Via};
 use crate::file_clock::Arrival;
@@ -112,6 +113,13 @@ impl Binder<'_> {
     ) -> Result<Layer, BindError> {
         let mut layer = self.layer(source, Access::ReadOnly, tree, Depth::ThisMount, maps)?;
         let (number, path) = self.make_upper(source)?;
+        let attributes = match rustix::process::geteuid().is_root() {
+            true => Attributes::Trusted,
+            false => Attributes::User,
+        };
+        if let Some(seed) = self.next_seed(Backing::Overlay { attributes })? {
+            seed.restore(&path.join(DATA))?;
+        }
         let directory = resolve(&path, &[])?;
         let mut upper = pinned(&directory);
         if layer.pinned.cloned.is_some() {
@@ -176,9 +184,19 @@ impl Binder<'_> {
     ) -> Result<BoundTree, BindError> {
         let (number, path) = self.make_upper(source)?;
         let data = path.join(DATA);
-        let since = self.arrived.passed();
-        copy_tree(source, &data, hidden)?;
-        let copied = Arrival::now().passed();
+        let (since, copied) = match self.next_seed(Backing::Copy { copied: RESTORED })? {
+            None => {
+                let since = self.arrived.passed();
+                copy_tree(source, &data, hidden)?;
+                (since, Arrival::now().passed())
+            }
+            // What others did to the tree since the first copy was made, they did after the run began.
+            Some(seed) => {
+                seed.check_hidden(hidden)?;
+                seed.restore(&data)?;
+                (seed.note.since, RESTORED)
+            }
+        };
         let directory = pinned(&resolve(&path, &[])?);
         let noted = Layer {
             pinned: pinned(source),

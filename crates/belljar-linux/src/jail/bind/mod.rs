@@ -5,9 +5,11 @@
 
 mod hidden;
 mod layered;
+mod seed;
 mod sources;
 mod tree;
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,7 @@ use belljar_spec::{
 };
 use rustix::io::Errno;
 
+pub use self::seed::NOTE;
 pub(crate) use self::tree::attributes;
 
 use self::sources::{open_sources, owner_of, read_small};
@@ -31,6 +34,7 @@ use super::sensitive::SourceRefused;
 use crate::file_clock::Arrival;
 use crate::mountinfo::MountTable;
 use crate::placeholder::PlaceholderError;
+use crate::snapshot::SnapshotError;
 
 /// The uid that PID 1 has inside, where it has one of its own.
 pub(crate) const INIT_UID: u32 = 999;
@@ -99,6 +103,19 @@ pub enum BindError {
     HiddenLink { path: PathBuf },
     #[error("{} is to be hidden, and {} is mounted; leave out one of the two", .hidden.display(), .path.display())]
     HiddenSource { path: PathBuf, hidden: PathBuf },
+    #[error("cannot begin with what the checkpoint holds")]
+    Seed(#[source] SnapshotError),
+    #[error(
+        "the checkpoint keeps the changes to {} in another way than this backend would, and cannot be \
+         gone on with there; name the backend and the user of the first run",
+        .path.display()
+    )]
+    SeedBacking { path: PathBuf },
+    #[error(
+        "the checkpoint has a copy of {}, made when {} was not hidden; begin a new run",
+        .path.display(), .hidden.display()
+    )]
+    SeedHidden { path: PathBuf, hidden: PathBuf },
 }
 
 /// Everything the sandbox is made of.
@@ -214,6 +231,7 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         hidden: hidden::resolve_all(plan, place)?,
         arrived,
         layered: Vec::new(),
+        seeds_used: Cell::new(0),
         warnings: Vec::new(),
     };
     let (identity, mounts) = match binder.bind_mounts(&opened, &identity) {
@@ -275,6 +293,8 @@ struct Binder<'a> {
     hidden: Vec<PathBuf>,
     arrived: Arrival,
     layered: Vec<LayeredTree>,
+    /// Layered trees that were given what they begin with.
+    seeds_used: Cell<usize>,
     warnings: Vec<String>,
 }
 
@@ -286,6 +306,7 @@ impl Binder<'_> {
     ) -> Result<Vec<BoundMount>, BindError> {
         self.writable.clear();
         self.layered.clear();
+        self.seeds_used.set(0);
         self.warnings.clear();
         let runtime = self.plan.oci_runtime.as_deref();
         let writer = if runtime.is_some_and(belljar_spec::is_gvisor) {

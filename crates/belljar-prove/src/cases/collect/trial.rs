@@ -8,7 +8,7 @@ use crate::answer::Told;
 use crate::stage::{Run, Seen, Stage, StageError};
 
 /// Nobody who collects waits longer than this for something that never comes, however busy the machine is.
-pub(super) const PROMPT: Duration = Duration::from_secs(35);
+pub(super) const PROMPT: Duration = Duration::from_secs(90);
 
 pub(super) struct Trial<'a> {
     pub(super) stage: &'a Stage,

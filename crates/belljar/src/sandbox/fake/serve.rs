@@ -400,8 +400,16 @@ impl Server {
         let Some(run) = self.run else { return Ok(()) };
         self.over = true;
         let usage = Usage::default();
-        let report =
-            StopReport { run, reason, exit, detail: None, usage, leak: None, workspace: None };
+        let report = StopReport {
+            run,
+            reason,
+            exit,
+            detail: None,
+            usage,
+            leak: None,
+            workspace: None,
+            agent: None,
+        };
         self.mux.send(&FromSupervisor::Stopped(Box::new(report)))
     }
 }

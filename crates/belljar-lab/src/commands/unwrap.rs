@@ -1,0 +1,239 @@
+//! Programs that only start another one, and shells that are given a script as an argument.
+
+use super::word::Word;
+
+/// A program that starts what its arguments name.
+struct Wrapper {
+    name: &'static str,
+    /// Short options that take the next word, if nothing follows them in theirs.
+    short: &'static str,
+    /// The same of long ones.
+    long: &'static [&'static str],
+    /// Words of its own before the program.
+    operands: usize,
+    /// `NAME=VALUE` before the program.
+    assigns: bool,
+}
+
+const fn plain(name: &'static str) -> Wrapper {
+    Wrapper { name, short: "", long: &[], operands: 0, assigns: false }
+}
+
+const WRAPPERS: &[Wrapper] = &[
+    Wrapper { name: "env", short: "uC", long: &["--unset", "--chdir"], operands: 0, assigns: true },
+    Wrapper {
+        name: "sudo",
+        short: "ugpChDRrTtU",
+        long: &["--user", "--group", "--prompt", "--host", "--chdir", "--chroot"],
+        operands: 0,
+        assigns: true,
+    },
+    Wrapper { name: "doas", short: "uC", long: &[], operands: 0, assigns: false },
+    Wrapper {
+        name: "timeout",
+        short: "ks",
+        long: &["--kill-after", "--signal"],
+        operands: 1,
+        assigns: false,
+    },
+    Wrapper { name: "nice", short: "n", long: &["--adjustment"], operands: 0, assigns: false },
+    Wrapper {
+        name: "ionice",
+        short: "cnpPu",
+        long: &["--class", "--classdata"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "stdbuf",
+        short: "ioe",
+        long: &["--input", "--output", "--error"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper { name: "chroot", short: "", long: &[], operands: 1, assigns: false },
+    Wrapper { name: "exec", short: "a", long: &[], operands: 0, assigns: false },
+    Wrapper {
+        name: "time",
+        short: "fo",
+        long: &["--format", "--output"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "xargs",
+        short: "IinPLlsdEea",
+        long: &[
+            "--replace",
+            "--max-args",
+            "--max-procs",
+            "--max-lines",
+            "--max-chars",
+            "--delimiter",
+            "--arg-file",
+        ],
+        operands: 0,
+        assigns: false,
+    },
+    plain("nohup"),
+    plain("setsid"),
+    plain("command"),
+    plain("builtin"),
+    plain("busybox"),
+    plain("toybox"),
+    plain("coproc"),
+];
+
+const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash"];
+
+/// What a command's arguments are besides themselves.
+pub(crate) enum Inner {
+    Command(Vec<Word>),
+    /// Text that a shell reads.
+    Script(Word),
+    /// A shell that reads what it is fed.
+    FedShell,
+}
+
+pub(crate) fn inner(command: &[Word]) -> Option<Inner> {
+    let (program, arguments) = command.split_first()?;
+    let name = program.name();
+    if SHELLS.contains(&name) {
+        return shell(arguments);
+    }
+    match name {
+        "eval" => return Some(Inner::Script(joined(arguments))),
+        "trap" => return arguments.first().cloned().map(Inner::Script),
+        "find" => return executed(arguments).map(Inner::Command),
+        "env" => {
+            if let Some(script) = split_string(arguments) {
+                return Some(Inner::Script(script));
+            }
+        }
+        "su" => return after_option(arguments, 'c').map(Inner::Script),
+        _ => {}
+    }
+    let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == name)?;
+    let mut rest = wrapper.skip_own(arguments)?.to_vec();
+    if name == "xargs" {
+        rest.push(Word::unknown()); // what it reads
+    }
+    (!rest.is_empty()).then_some(Inner::Command(rest))
+}
+
+impl Wrapper {
+    fn skip_own<'a>(&self, arguments: &'a [Word]) -> Option<&'a [Word]> {
+        let (mut at, mut operands) = (0, self.operands);
+        while let Some(word) = arguments.get(at) {
+            let text = word.raw();
+            let step = if text == "--" {
+                1
+            } else if text.starts_with("--") {
+                1 + usize::from(self.long.contains(&text))
+            } else if text.len() > 1 && text.starts_with('-') {
+                1 + usize::from(
+                    text.chars().last().is_some_and(|last| self.short.contains(last))
+                        && text.len() == 2,
+                )
+            } else if self.assigns && is_assignment(text) {
+                1
+            } else if operands > 0 {
+                operands -= 1;
+                1
+            } else {
+                return arguments.get(at..);
+            };
+            at += step;
+        }
+        None
+    }
+}
+
+fn is_assignment(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty() && name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_')
+    })
+}
+
+fn shell(arguments: &[Word]) -> Option<Inner> {
+    let (mut at, mut takes_script, mut reads_input) = (0, false, false);
+    while let Some(word) = arguments.get(at) {
+        let text = word.raw();
+        match text {
+            "--" | "-" => {
+                at += 1;
+                break;
+            }
+            "--rcfile" | "--init-file" | "-o" | "+o" | "-O" | "+O" => at += 2,
+            _ if text.starts_with("--") => at += 1,
+            _ if text.len() > 1 && text.starts_with(['-', '+']) => {
+                takes_script |= text.starts_with('-') && text.contains('c');
+                reads_input |= text.contains('s');
+                at += 1;
+            }
+            _ => break,
+        }
+    }
+    match (takes_script, arguments.get(at)) {
+        (true, Some(script)) => Some(Inner::Script(script.clone())),
+        // A file, whose content nobody knows here; one that is made on the way is like a script.
+        (false, Some(file)) if file.is_unknown() && file.raw().len() == 1 => {
+            Some(Inner::Script(Word::unknown()))
+        }
+        (false, Some(_)) if !reads_input => None,
+        (true, None) => None,
+        (false, _) => Some(Inner::FedShell),
+    }
+}
+
+fn joined(words: &[Word]) -> Word {
+    let mut all = Word::default();
+    for (at, word) in words.iter().enumerate() {
+        if at > 0 {
+            all.push(" ");
+        }
+        all.append(word);
+    }
+    all
+}
+
+/// `find … -exec COMMAND ;`
+fn executed(arguments: &[Word]) -> Option<Vec<Word>> {
+    let begins = |word: &Word| matches!(word.raw(), "-exec" | "-execdir" | "-ok" | "-okdir");
+    let at = arguments.iter().position(begins)?;
+    let command = arguments[at + 1..].split(|word| matches!(word.raw(), ";" | "+")).next()?;
+    let filled = |word: &Word| if word.raw() == "{}" { Word::unknown() } else { word.clone() };
+    (!command.is_empty()).then(|| command.iter().map(filled).collect())
+}
+
+/// `env -S 'COMMAND …'`
+fn split_string(arguments: &[Word]) -> Option<Word> {
+    let is_own = |word: &&Word| word.raw().starts_with('-') || is_assignment(word.raw());
+    let own = arguments.iter().take_while(is_own);
+    for (at, word) in own.enumerate() {
+        let text = word.raw();
+        let attached = match text.strip_prefix("--split-string") {
+            Some(rest) => rest.strip_prefix('=').unwrap_or(rest),
+            None => match text.strip_prefix("-S") {
+                Some(rest) => rest,
+                None => continue,
+            },
+        };
+        return match attached {
+            "" => arguments.get(at + 1).cloned(),
+            _ if word.is_unknown() => Some(Word::unknown()),
+            script => Some(Word::known(script)),
+        };
+    }
+    None
+}
+
+fn after_option(arguments: &[Word], letter: char) -> Option<Word> {
+    let is_option = |word: &Word| {
+        word.raw() == "--command"
+            || (word.raw().starts_with('-')
+                && !word.raw().starts_with("--")
+                && word.raw().ends_with(letter))
+    };
+    arguments.get(arguments.iter().position(is_option)? + 1).cloned()
+}

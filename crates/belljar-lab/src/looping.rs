@@ -1,0 +1,372 @@
+//! The loop's decisions. Pure: what happened comes in, what is next goes out.
+
+use std::time::Duration;
+
+use belljar_spec::{
+    AgentSpec, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, StopReason, Tally, TokenUsage,
+};
+
+use crate::agent::Remaining;
+
+/// What to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Iterate { number: u32, after: Duration },
+    Stop { reason: StopReason, why: String },
+}
+
+/// An iteration that came to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) failure: Option<Failure>,
+    pub(crate) turns: u64,
+    pub(crate) usage: TokenUsage,
+    pub(crate) changed: u64,
+    pub(crate) done: Option<bool>,
+    /// Of the whole loop, in this run.
+    pub(crate) elapsed: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Loop {
+    agent: AgentSpec,
+    spec: LoopSpec,
+    tally: Tally,
+    /// Before this run.
+    earlier: Duration,
+    own: u32,
+    done: bool,
+    last_failure: Option<Failure>,
+}
+
+impl Loop {
+    pub(crate) fn new(work: &AgentWork, tally: Tally) -> Self {
+        Self {
+            agent: work.agent.clone(),
+            spec: work.repeat.clone(),
+            earlier: Duration::from_millis(tally.elapsed_ms),
+            tally,
+            own: 0,
+            done: false,
+            last_failure: None,
+        }
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Iterations of this run.
+    pub(crate) fn own(&self) -> u32 {
+        self.own
+    }
+
+    /// How the last iteration failed, if it did.
+    pub(crate) fn last_failure(&self) -> Option<&Failure> {
+        self.last_failure.as_ref()
+    }
+
+    /// Whether to go on. `elapsed` is this run's share of the loop's time.
+    pub(crate) fn next(&self, elapsed: Duration) -> Next {
+        let stop = |reason, why: String| Next::Stop { reason, why };
+        let Tally { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
+            &self.tally;
+        let spec = &self.spec;
+        if self.done {
+            return stop(StopReason::Done, format!("until holds after iteration {iterations}"));
+        }
+        if spec.max_iterations.is_some_and(|most| *iterations >= most) {
+            return stop(StopReason::MaxIterations, times(*iterations, "iteration"));
+        }
+        if spec.max_failures.is_some_and(|most| *failures_in_a_row >= most.max(1)) {
+            let why = format!("{} in a row", times(*failures_in_a_row, "failure"));
+            return stop(StopReason::Failures, why);
+        }
+        if spec.max_unchanged.is_some_and(|most| *unchanged_in_a_row >= most.max(1)) {
+            let why =
+                format!("{} in a row changed nothing", times(*unchanged_in_a_row, "iteration"));
+            return stop(StopReason::Unchanged, why);
+        }
+        if let Some((budget, why)) = self.used_up(*turns, usage, elapsed) {
+            return stop(reason_of(budget), why);
+        }
+        Next::Iterate { number: iterations + 1, after: self.pause() }
+    }
+
+    /// Which of the whole loop's budgets is used up.
+    fn used_up(
+        &self,
+        turns: u64,
+        usage: &TokenUsage,
+        elapsed: Duration,
+    ) -> Option<(Budget, String)> {
+        let spec = &self.spec;
+        let elapsed = self.earlier + elapsed;
+        if spec.max_time.is_some_and(|most| elapsed >= most) {
+            return Some((Budget::Time, format!("{} s of the loop's time", elapsed.as_secs())));
+        }
+        if spec.max_cost.is_some_and(|most| usage.cost_usd >= most) {
+            return Some((Budget::Cost, usage.cost_usd.to_string()));
+        }
+        if spec.max_turns.is_some_and(|most| turns >= most) {
+            return Some((Budget::Turns, format!("{turns} turns")));
+        }
+        if spec.max_tokens.is_some_and(|most| usage.tokens() >= most) {
+            return Some((Budget::Tokens, format!("{} tokens", usage.tokens())));
+        }
+        None
+    }
+
+    /// Before the next iteration: none before the first of a run.
+    fn pause(&self) -> Duration {
+        match self.tally.failures_in_a_row {
+            _ if self.own == 0 => Duration::ZERO,
+            0 => self.spec.pause,
+            failures => {
+                let factor = 1u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
+                let backoff = self.spec.backoff.saturating_mul(factor).min(LONGEST_BACKOFF);
+                backoff.max(self.spec.pause)
+            }
+        }
+    }
+
+    /// What the next iteration may use: the agent can be told of turns and money.
+    pub(crate) fn remaining(&self) -> Remaining {
+        let least = |one: Option<u64>, all: Option<u64>| match (one, all) {
+            (Some(one), Some(all)) => Some(one.min(all)),
+            (one, all) => one.or(all),
+        };
+        let turns = self.spec.max_turns.map(|most| most.saturating_sub(self.tally.turns));
+        let cost = self.spec.max_cost.map(|most| most.minus(self.tally.usage.cost_usd));
+        let cost = match (self.agent.max_cost, cost) {
+            (Some(one), Some(all)) => Some(one.min(all)),
+            (one, all) => one.or(all),
+        };
+        Remaining { turns: least(self.agent.max_turns, turns), cost }
+    }
+
+    /// The budget that an iteration which is still running has used up: its own, or what is left of the loop's.
+    pub(crate) fn breach(
+        &self,
+        turns: u64,
+        usage: &TokenUsage,
+        elapsed: Duration,
+    ) -> Option<Budget> {
+        let AgentSpec { max_turns, max_cost, max_tokens, .. } = &self.agent;
+        if max_cost.is_some_and(|most| usage.cost_usd > most) {
+            return Some(Budget::Cost);
+        }
+        if max_turns.is_some_and(|most| turns > most) {
+            return Some(Budget::Turns);
+        }
+        if max_tokens.is_some_and(|most| usage.tokens() > most) {
+            return Some(Budget::Tokens);
+        }
+        let mut all = self.tally.usage;
+        all.add(usage);
+        // The last turn that is allowed may come to its end.
+        let turns = self.tally.turns.saturating_add(turns).saturating_sub(1);
+        self.used_up(turns, &all, elapsed).map(|(budget, _)| budget)
+    }
+
+    /// When the loop's time is up, from now.
+    pub(crate) fn time_left(&self, elapsed: Duration) -> Option<Duration> {
+        let most = self.spec.max_time?;
+        Some(most.saturating_sub(self.earlier + elapsed))
+    }
+
+    /// What the tally will be with this iteration in it.
+    pub(crate) fn with(&self, ended: &Ended) -> Tally {
+        let Tally { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
+            &self.tally;
+        let mut usage = *usage;
+        usage.add(&ended.usage);
+        let failed = ended.failure.is_some();
+        let unchanged = ended.changed == 0;
+        Tally {
+            iterations: iterations.saturating_add(1),
+            turns: turns.saturating_add(ended.turns),
+            usage,
+            elapsed_ms: u64::try_from((self.earlier + ended.elapsed).as_millis())
+                .unwrap_or(u64::MAX),
+            failures_in_a_row: if failed { failures_in_a_row.saturating_add(1) } else { 0 },
+            // One that failed says nothing about whether there is anything left to do.
+            unchanged_in_a_row: match (unchanged, failed) {
+                (false, _) => 0,
+                (true, true) => *unchanged_in_a_row,
+                (true, false) => unchanged_in_a_row.saturating_add(1),
+            },
+        }
+    }
+
+    /// Its checkpoint is on disk: now it happened.
+    pub(crate) fn finished(&mut self, ended: &Ended) {
+        self.tally = self.with(ended);
+        self.own += 1;
+        self.done = ended.done == Some(true);
+        self.last_failure = ended.failure.clone();
+    }
+}
+
+pub(crate) fn reason_of(budget: Budget) -> StopReason {
+    match budget {
+        Budget::Time => StopReason::MaxTime,
+        Budget::Cost => StopReason::MaxCost,
+        Budget::Turns => StopReason::MaxTurns,
+        Budget::Tokens => StopReason::MaxTokens,
+    }
+}
+
+fn times(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use belljar_spec::manifest::{AgentKind, Auth, Permissions};
+    use belljar_spec::{Money, Until};
+
+    use super::*;
+
+    fn work(repeat: LoopSpec) -> AgentWork {
+        let agent = AgentSpec {
+            kind: AgentKind::Command,
+            program: vec!["agent".into()],
+            prompt: String::new(),
+            model: None,
+            args: Vec::new(),
+            permissions: Permissions::Bypass,
+            auth: Auth::Secret,
+            max_turns: None,
+            max_cost: None,
+            max_tokens: None,
+        };
+        AgentWork { agent, setup: None, repeat }
+    }
+
+    fn endless() -> LoopSpec {
+        LoopSpec { max_iterations: None, ..LoopSpec::once() }
+    }
+
+    fn cost(dollars: f64) -> TokenUsage {
+        let cost_usd = Money::from_dollars(dollars).unwrap();
+        TokenUsage { input_tokens: 100, output_tokens: 10, cached_tokens: 0, cost_usd }
+    }
+
+    /// Runs it with the same iteration again and again; the answer is how often, and why it stopped.
+    fn until_stopped(work: &AgentWork, mut one: Ended) -> (u32, StopReason) {
+        let mut state = Loop::new(work, Tally::default());
+        for _ in 0..1000 {
+            match state.next(one.elapsed) {
+                Next::Stop { reason, .. } => return (state.own(), reason),
+                Next::Iterate { number, .. } => assert_eq!(number, state.own() + 1),
+            }
+            one.elapsed += Duration::from_secs(60);
+            state.finished(&one);
+        }
+        panic!("it never stops");
+    }
+
+    #[test]
+    fn every_limit_has_its_own_reason() {
+        let good = || Ended { changed: 1, turns: 3, usage: cost(0.25), ..Ended::default() };
+        let with = |change: fn(&mut LoopSpec)| {
+            let mut spec = endless();
+            change(&mut spec);
+            work(spec)
+        };
+        use StopReason::*;
+        let cases: [(AgentWork, Ended, u32, StopReason); 10] = [
+            (with(|spec| spec.max_iterations = Some(0)), good(), 0, MaxIterations),
+            (with(|spec| spec.max_iterations = Some(4)), good(), 4, MaxIterations),
+            (with(|spec| spec.max_time = Some(Duration::from_secs(300))), good(), 5, MaxTime),
+            (with(|spec| spec.max_cost = Money::from_dollars(1.0)), good(), 4, MaxCost),
+            (with(|spec| spec.max_turns = Some(7)), good(), 3, MaxTurns),
+            (with(|spec| spec.max_tokens = Some(500)), good(), 5, MaxTokens),
+            (
+                with(|spec| spec.max_unchanged = Some(2)),
+                Ended { changed: 0, ..good() },
+                2,
+                Unchanged,
+            ),
+            (
+                with(|spec| spec.max_failures = Some(3)),
+                Ended { failure: Some(Failure::Idle), ..good() },
+                3,
+                Failures,
+            ),
+            (
+                with(|spec| spec.until = Some(Until::File { path: "DONE".into() })),
+                Ended { done: Some(true), ..good() },
+                1,
+                Done,
+            ),
+            (work(LoopSpec::once()), good(), 1, MaxIterations),
+        ];
+        for (work, one, times, reason) in cases {
+            assert_eq!(until_stopped(&work, one), (times, reason), "{:?}", work.repeat);
+        }
+    }
+
+    #[test]
+    fn failures_are_waited_for_longer_and_longer() {
+        let mut spec = endless();
+        spec.backoff = Duration::from_secs(10);
+        spec.pause = Duration::from_secs(1);
+        let mut state = Loop::new(&work(spec), Tally::default());
+        let mut pauses = Vec::new();
+        for failed in [false, true, true, true, false, true] {
+            let Next::Iterate { after, .. } = state.next(Duration::ZERO) else { panic!() };
+            pauses.push(after.as_secs());
+            let failure = failed.then_some(Failure::Idle);
+            state.finished(&Ended { failure, changed: 1, ..Ended::default() });
+        }
+        assert_eq!(pauses, [0, 1, 10, 20, 40, 1]);
+        state.tally.failures_in_a_row = 40;
+        assert_eq!(state.pause(), LONGEST_BACKOFF);
+    }
+
+    #[test]
+    fn budgets_go_on_where_the_run_before_stopped() {
+        let mut spec = endless();
+        spec.max_cost = Money::from_dollars(2.0);
+        spec.max_turns = Some(10);
+        spec.max_time = Some(Duration::from_secs(100));
+        let before = Tally {
+            iterations: 3,
+            turns: 8,
+            usage: cost(1.5),
+            elapsed_ms: 90_000,
+            ..Tally::default()
+        };
+        let state = Loop::new(&work(spec), before);
+        assert!(matches!(state.next(Duration::ZERO), Next::Iterate { number: 4, .. }));
+        assert_eq!(state.remaining().turns, Some(2));
+        assert_eq!(state.remaining().cost, Money::from_dollars(0.5));
+        assert_eq!(state.time_left(Duration::from_secs(4)), Some(Duration::from_secs(6)));
+        let breach =
+            |turns, usage: &TokenUsage, secs| state.breach(turns, usage, Duration::from_secs(secs));
+        assert_eq!(breach(2, &cost(0.4), 1), None);
+        assert_eq!(breach(3, &cost(0.4), 1), Some(Budget::Turns));
+        assert_eq!(breach(1, &cost(0.5), 1), Some(Budget::Cost));
+        assert_eq!(breach(1, &cost(0.1), 10), Some(Budget::Time));
+    }
+
+    #[test]
+    fn a_failure_does_not_count_as_nothing_to_do() {
+        let mut spec = endless();
+        spec.max_unchanged = Some(2);
+        let mut state = Loop::new(&work(spec), Tally::default());
+        let unchanged = Ended::default();
+        let failed = Ended { failure: Some(Failure::Idle), ..Ended::default() };
+        for one in [&unchanged, &failed, &failed] {
+            state.finished(one);
+            assert!(matches!(state.next(Duration::ZERO), Next::Iterate { .. }));
+        }
+        state.finished(&unchanged);
+        let Next::Stop { reason, .. } = state.next(Duration::ZERO) else { panic!() };
+        assert_eq!(reason, StopReason::Unchanged);
+    }
+}

@@ -1,0 +1,181 @@
+//! Copies of a tree that a run has written to, and their way back.
+//!
+//! The tree is hostile, and something may still write to it. Every name is opened once, by descriptor, below the
+//! directory it was found in; no link is followed, nothing but files and directories is opened, and neither depth nor
+//! length of a path has a bound. What vanishes or is exchanged meanwhile is left out and counted.
+//!
+//! What is kept: content with its holes, modes without setuid and setgid bits (a directory keeps setgid), owners where
+//! the caller is root, times of change, links, hard links within the tree, FIFOs and sockets as nodes that nobody
+//! listens at, what overlayfs says was removed, `user.*` attributes, and of overlayfs' own marks `opaque` and
+//! `redirect`. Not kept: other devices, ACLs, file capabilities, and what lies on another file system.
+//!
+//! A snapshot never changes once it is taken. So the next one shares the files whose source did not change since, by
+//! hard links; what is restored from it is always a copy.
+
+mod attributes;
+mod copy;
+mod index;
+mod links;
+mod open;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use belljar_spec::Moment;
+use rustix::fs::{CWD, Dir, Mode, OFlags, mkdirat, syncfs};
+use rustix::io::Errno;
+
+use self::copy::Copier;
+use self::index::{Writer, count_of};
+use self::open::Directory;
+use self::walk::Walk;
+use crate::file_clock;
+
+pub use self::index::{Previous, index_of};
+
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error("cannot copy {}: {doing} failed", .path.display())]
+    Entry {
+        path: PathBuf,
+        doing: &'static str,
+        #[source]
+        error: Errno,
+    },
+    #[error("cannot write or read {}", .path.display())]
+    Index {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("{} is not empty, and nothing is put over what is there", .path.display())]
+    NotEmpty { path: PathBuf },
+    #[error("{} has more than {most} entries: a checkpoint cannot hold as many", .path.display())]
+    Endless { path: PathBuf, most: u64 },
+    #[error(
+        "{} has so many directories beside and below each other that their names take more than {most} bytes",
+        .path.display()
+    )]
+    TooWide { path: PathBuf, most: usize },
+    #[error("{} is not whole any more: {missing} of its entries are missing", .path.display())]
+    NotWhole { path: PathBuf, missing: u64 },
+    #[error("it was cancelled")]
+    Cancelled,
+}
+
+/// What a snapshot holds, and what is new in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub files: u64,
+    pub bytes: u64,
+    /// Of those, what was copied and not shared with the snapshot before.
+    pub new_files: u64,
+    pub new_bytes: u64,
+    /// Paths that were made, changed or removed since the snapshot before. A time alone is no change; a directory with
+    /// something in it counts only for its mode, its owner and its marks.
+    pub changed: u64,
+    /// Entries that could not be taken along: gone or exchanged meanwhile, out of reach, or of no kind that is kept.
+    pub left_out: u64,
+    /// Files that were written to all the while: what is kept of them is of no single moment.
+    pub unsettled: u64,
+}
+
+/// The moment from which on a change belongs to the next snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun(Moment);
+
+impl Begun {
+    /// Takes down the time, then brings to disk what the file system of `path` holds. A page that is written through
+    /// a mapping stamps its file only when it was clean before: a later write must not go unseen because of an earlier
+    /// one. (In memory, where nothing is ever clean, such a write can go unseen.)
+    pub fn now(path: &Path) -> Result<Self, Errno> {
+        let moment = file_clock::ticked();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        syncfs(rustix::fs::open(path, flags, Mode::empty())?)?;
+        Ok(Self(moment))
+    }
+}
+
+/// Copies the directory `from` to `to`, which is made, in a directory that nobody else can reach. An index for the next
+/// snapshot is written beside it: [`index_of`]. A failure leaves a part of the copy behind.
+pub fn take(
+    from: &Path,
+    to: &Path,
+    begun: Begun,
+    previous: Option<Previous>,
+) -> Result<Taken, SnapshotError> {
+    take_unless(&AtomicBool::new(false), from, to, begun, previous)
+}
+
+/// As [`take`], and ends soon after `cancel` was set.
+pub fn take_unless(
+    cancel: &AtomicBool,
+    from: &Path,
+    to: &Path,
+    begun: Begun,
+    previous: Option<Previous>,
+) -> Result<Taken, SnapshotError> {
+    let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
+    let source = open_root(from).map_err(failed("opening it"))?;
+    mkdirat(CWD, to, Mode::RWXU).map_err(failed("making the copy"))?;
+    let target = open_root(to).map_err(failed("opening the copy"))?;
+    let path = index_of(to);
+    let index_failed = |error| SnapshotError::Index { path: path.clone(), error };
+    let writer = Writer::create(&path, begun.0).map_err(index_failed)?;
+    let (before, names) = match previous {
+        None => (None, None),
+        Some(Previous { tree, index }) => (open_root(&tree).ok(), Some(index)),
+    };
+    let copier = Copier::new(Some(writer), names);
+    let same = source.fd_of_same().map_err(failed("opening it"))?;
+    let mut walk = Walk::new(from, copier, same, cancel);
+    walk.run(source, target.into_fd(), before)?;
+    walk.copier.finish().map_err(index_failed)
+}
+
+/// Copies a snapshot into a directory that is there and empty, which becomes as the one that the snapshot is of. A
+/// snapshot of which something is gone, or goes meanwhile, is an error.
+pub fn restore(from: &Path, to: &Path) -> Result<Taken, SnapshotError> {
+    let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
+    // Before the first entry: whoever removes a snapshot may begin anywhere.
+    let index = index_of(from);
+    let held =
+        count_of(&index).map_err(|error| SnapshotError::Index { path: index.clone(), error })?;
+    let source = open_root(from).map_err(failed("opening it"))?;
+    let target = open_root(to).map_err(failed("opening the copy"))?.into_fd();
+    if !is_empty(&target).map_err(failed("reading the copy"))? {
+        return Err(SnapshotError::NotEmpty { path: to.to_owned() });
+    }
+    rustix::fs::fchmod(&target, Mode::RWXU).map_err(failed("opening the copy"))?;
+    let copier = Copier::new(None, None);
+    let never = AtomicBool::new(false);
+    let same = source.fd_of_same().map_err(failed("opening it"))?;
+    let mut walk = Walk::new(from, copier, same, &never);
+    walk.run(source, target, None)?;
+    let (taken, noted) = (walk.copier.taken, walk.copier.noted);
+    let missing = held.abs_diff(noted).max(taken.left_out + taken.unsettled);
+    match missing {
+        0 => Ok(taken),
+        _ => Err(SnapshotError::NotWhole { path: from.to_owned(), missing }),
+    }
+}
+
+fn open_root(path: &Path) -> Result<Directory, Errno> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    Directory::open(CWD, &path)
+}
+
+fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
+    for entry in Dir::read_from(directory)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,305 @@
+//! What an agent said and did, and what came of each time it ran.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::Money;
+use crate::event::EventKind;
+use crate::id::RunId;
+use crate::outcome::Exit;
+use crate::text::OsText;
+
+/// One piece of news from an agent, whatever its format: the data of an `agent.*` event. Texts are the agent's own
+/// words, shortened to [`LONGEST_TEXT`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum AgentNews {
+    Message {
+        role: Role,
+        text: String,
+    },
+    ToolCall {
+        /// The agent's own name for this call; the result has the same.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        id: Option<String>,
+        tool: String,
+        /// What a person would want to see: the command, the path; else the input as JSON.
+        input: String,
+    },
+    ToolResult {
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        id: Option<String>,
+        is_error: bool,
+        text: String,
+    },
+    /// What was added since the last one, never a sum.
+    Usage(TokenUsage),
+    Session {
+        id: String,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        model: Option<String>,
+    },
+    /// The agent's own verdict on this run of it.
+    Result(AgentResult),
+    Error {
+        message: String,
+    },
+}
+
+impl AgentNews {
+    pub fn kind(&self) -> EventKind {
+        match self {
+            Self::Message { .. } => EventKind::AgentMessage,
+            Self::ToolCall { .. } => EventKind::AgentToolCall,
+            Self::ToolResult { .. } => EventKind::AgentToolResult,
+            Self::Usage(_) => EventKind::AgentUsage,
+            Self::Session { .. } => EventKind::AgentSession,
+            Self::Result(_) => EventKind::AgentResult,
+            Self::Error { .. } => EventKind::AgentError,
+        }
+    }
+}
+
+impl AgentNews {
+    /// Every text in it, all of them the agent's own words.
+    pub fn texts_mut(&mut self) -> Vec<&mut String> {
+        match self {
+            Self::Message { text, .. } => vec![text],
+            Self::ToolCall { id, tool, input } => id.iter_mut().chain([tool, input]).collect(),
+            Self::ToolResult { id, text, .. } => id.iter_mut().chain([text]).collect(),
+            Self::Usage(_) => Vec::new(),
+            Self::Session { id, model } => model.iter_mut().chain([id]).collect(),
+            Self::Result(result) => result.word.iter_mut().chain(&mut result.text).collect(),
+            Self::Error { message } => vec![message],
+        }
+    }
+}
+
+/// Bytes of one text in an `agent.*` event. The whole of it is in the stored output.
+pub const LONGEST_TEXT: usize = 8 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Assistant,
+    /// What it thought, where the format tells.
+    Thinking,
+    User,
+    System,
+}
+
+/// Tokens and what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenUsage {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// Of the input, what came from a cache.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub cached_tokens: u64,
+    #[serde(skip_serializing_if = "Money::is_zero", default)]
+    pub cost_usd: Money,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Money {
+    fn is_zero(&self) -> bool {
+        *self == Self::ZERO
+    }
+}
+
+impl TokenUsage {
+    pub fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
+        self.cached_tokens = self.cached_tokens.saturating_add(more.cached_tokens);
+        self.cost_usd = self.cost_usd.plus(more.cost_usd);
+    }
+}
+
+/// What an agent last said of a whole session: a session that goes on tells sums, of which only the differences count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionTotals {
+    pub usage: TokenUsage,
+    pub turns: u64,
+}
+
+impl SessionTotals {
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// How the agent itself says that it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentResult {
+    pub is_error: bool,
+    /// The format's own word, such as `error_max_turns`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub word: Option<String>,
+    /// The final message, shortened.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub turns: Option<u64>,
+}
+
+/// What a run's agent has used, over all iterations and over every run that this one continues.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    pub iterations: u32,
+    pub turns: u64,
+    pub usage: TokenUsage,
+    /// Time in which the loop ran, pauses included.
+    pub elapsed_ms: u64,
+    pub failures_in_a_row: u32,
+    pub unchanged_in_a_row: u32,
+}
+
+/// Why one iteration counts as failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Failure {
+    /// The agent's own verdict.
+    Said { word: Option<String> },
+    /// It ended without a verdict, or with another code than 0.
+    Exit { exit: Exit },
+    /// Nothing of it was heard for as long as `limits.idle` allows.
+    Idle,
+    /// It could not be started.
+    NotStarted { message: String },
+    /// A budget of one iteration was used up.
+    Budget { what: Budget },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    Time,
+    Turns,
+    Cost,
+    Tokens,
+}
+
+/// One iteration that came to its end: the data of a `checkpoint` event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IterationReport {
+    /// Counted from 1, over every run that this one continues.
+    pub iteration: u32,
+    /// The number of the agent's command in the record.
+    pub exec: u32,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<Failure>,
+    pub wall_ms: u64,
+    pub turns: u64,
+    pub usage: TokenUsage,
+    /// Paths whose state differs from the checkpoint before.
+    pub changed: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub session: Option<String>,
+    /// What the agent says of that session as a whole.
+    #[serde(skip_serializing_if = "SessionTotals::is_nothing", default)]
+    pub session_totals: SessionTotals,
+    /// The agent's last words, shortened.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+    /// What `until` said after it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub done: Option<bool>,
+    /// Lines of its output that its format does not know.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub unparsed: u64,
+    /// News that were not recorded, since there were too many.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub dropped: u64,
+    pub checkpoint: CheckpointReport,
+    /// All of it so far, this one included.
+    pub tally: Tally,
+}
+
+/// What a checkpoint holds and took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    pub files: u64,
+    pub bytes: u64,
+    /// Of those, what was not in the checkpoint before.
+    pub new_files: u64,
+    pub new_bytes: u64,
+    /// Entries that are missing or may be torn, since something wrote to them all the while.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub left_out: u64,
+    pub took_ms: u64,
+}
+
+/// Where a run comes from that does not begin at the beginning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Birth {
+    pub how: BirthKind,
+    /// The run whose checkpoint it begins with.
+    pub from: RunId,
+    /// The newest run of the line that it goes on with: the one that holds the checkpoint, or one after it that did
+    /// not come to a checkpoint of its own.
+    pub continues: RunId,
+    /// 0: from before the first iteration.
+    pub iteration: u32,
+    /// The last hash of that run's log, so that its record is part of this one's.
+    pub head: String,
+    /// What was used before. Nothing, for a fork.
+    pub tally: Tally,
+    /// The agent's session at that checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub session: Option<String>,
+    #[serde(skip_serializing_if = "SessionTotals::is_nothing", default)]
+    pub session_totals: SessionTotals,
+    /// What was changed in the frozen spec, by name: budgets that were extended, differences that were allowed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub changes: Vec<String>,
+    #[serde(default)]
+    pub unchanged: Unchanged,
+}
+
+/// What a run that begins with a checkpoint must find as it was. `None`, or nothing: it may differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unchanged {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policy_hash: Option<String>,
+    /// The image's id; empty for a sandbox without one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub image: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sources: Vec<SourceIdentity>,
+}
+
+/// A tree of the host that a run was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceIdentity {
+    pub path: OsText,
+    pub device: u64,
+    pub inode: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BirthKind {
+    /// Goes on with the same work and the same budgets.
+    Resume,
+    /// Begins anew from there.
+    Fork,
+}
+
+/// What came of an agent's run, told when it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentReport {
+    pub tally: Tally,
+    /// Iterations of this run alone.
+    pub own_iterations: u32,
+    /// One line on why it ended.
+    pub why: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+}

@@ -1,0 +1,179 @@
+//! The agent of a run, from the settings and what was found on the host.
+
+use super::{Request, ResolveError};
+use crate::agent::{AgentSpec, AgentWork, LoopSpec, Money, SetupSpec, Until};
+use crate::layers::Settings;
+use crate::manifest::{AgentKind, Auth, Loop, Permissions, SessionMode, Usd};
+use crate::span::Span;
+use crate::text::OsText;
+
+/// More than that is no prompt.
+pub const LONGEST_PROMPT: usize = 1 << 20;
+
+/// What the host has of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundAgent {
+    /// Its program, as it is called inside.
+    pub program: Vec<OsText>,
+    /// What stands in `agent.prompt_file`.
+    pub prompt_file: Option<String>,
+}
+
+/// `None` for a run with a command of its own, and where no agent is named.
+pub(super) fn work(
+    settings: &Settings,
+    request: &Request,
+) -> Result<Option<Box<AgentWork>>, ResolveError> {
+    let values = &settings.values;
+    let (Some(kind), true) = (values.agent.kind, request.command.is_empty()) else {
+        return Ok(None);
+    };
+    let found = request.agent.as_ref();
+    let program = match (kind, &values.agent.command) {
+        (AgentKind::Command, Some(command)) => words(command, "agent.command")?,
+        (AgentKind::Command, None) => {
+            return Err(wrong("agent.command", "the kind \"command\" needs one"));
+        }
+        _ => match found {
+            Some(found) if !found.program.is_empty() => found.program.clone(),
+            _ => vec![OsText::from(kind.name())],
+        },
+    };
+    let prompt = prompt(settings, found)?;
+    if prompt.trim().is_empty() && kind != AgentKind::Command {
+        return Err(wrong(
+            "agent.prompt",
+            "there is nothing to tell the agent; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt",
+        ));
+    }
+    if prompt.len() > LONGEST_PROMPT || prompt.contains('\0') {
+        let why = "is longer than 1 MiB, or has a NUL byte in it";
+        return Err(wrong("agent.prompt", why));
+    }
+    let agent = AgentSpec {
+        kind,
+        program,
+        prompt,
+        model: values.agent.model.clone(),
+        args: values.agent.args.clone().unwrap_or_default(),
+        permissions: values.agent.permissions.unwrap_or(Permissions::Bypass),
+        auth: values.agent.auth.unwrap_or(Auth::Secret),
+        max_turns: values.agent.max_turns.map(u64::from),
+        max_cost: money(values.agent.max_cost_usd, "agent.max_cost_usd")?,
+        max_tokens: values.agent.max_tokens,
+    };
+    let setup = match &values.setup.command {
+        Some(command) => Some(SetupSpec {
+            command: words(command, "setup.command")?,
+            network: super::network::setup_rules(settings)?,
+        }),
+        None if values.setup.network.as_ref().is_some_and(|hosts| !hosts.is_empty()) => {
+            return Err(wrong("setup.network", "there is no setup.command that could use it"));
+        }
+        None => None,
+    };
+    Ok(Some(Box::new(AgentWork { agent, setup, repeat: repeat(&values.r#loop)? })))
+}
+
+fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, ResolveError> {
+    let agent = &settings.values.agent;
+    let from_file = found.and_then(|found| found.prompt_file.clone());
+    let rank = |key: &str| settings.origin(key).map_or(0, crate::layers::Origin::rank);
+    // One layer cannot name both; of two layers the higher one is meant.
+    let file_wins = rank("agent.prompt_file") > rank("agent.prompt");
+    Ok(match (&agent.prompt, from_file) {
+        (Some(_), Some(file)) if file_wins => file,
+        (Some(prompt), _) => prompt.clone(),
+        (None, Some(file)) => file,
+        (None, None) => String::new(),
+    })
+}
+
+/// It is a loop as soon as something says so; budgets alone also hold for one iteration.
+fn is_loop(settings: &Loop) -> bool {
+    settings.until.is_some()
+        || settings.max_iterations.is_some()
+        || settings.max_time.is_some()
+        || settings.max_unchanged.is_some()
+        || settings.max_failures.is_some()
+        || settings.pause.is_some()
+        || settings.backoff.is_some()
+        || settings.session.is_some()
+}
+
+fn repeat(settings: &Loop) -> Result<LoopSpec, ResolveError> {
+    let once = LoopSpec::once();
+    let budgets = LoopSpec {
+        max_cost: money(settings.max_cost_usd, "loop.max_cost_usd")?,
+        max_turns: settings.max_turns.map(u64::from),
+        max_tokens: settings.max_tokens,
+        checkpoints: settings.checkpoints.unwrap_or(once.checkpoints),
+        ..once
+    };
+    if !is_loop(settings) {
+        return Ok(budgets);
+    }
+    let until = settings.until.as_ref().map(|until| {
+        Ok(match (&until.file, &until.command, &until.says) {
+            (Some(file), _, _) => Until::File { path: file.clone() },
+            (_, Some(command), _) => Until::Command { argv: words(command, "loop.until.command")? },
+            (_, _, Some(phrase)) => Until::Says { phrase: phrase.clone() },
+            (None, None, None) => return Err(wrong("loop.until", "says nothing")),
+        })
+    });
+    Ok(LoopSpec {
+        until: until.transpose()?,
+        max_iterations: settings.max_iterations,
+        max_time: settings.max_time.map(Span::as_duration),
+        max_unchanged: Some(settings.max_unchanged.unwrap_or(3)),
+        max_failures: Some(settings.max_failures.unwrap_or(5)),
+        pause: settings.pause.map(Span::as_duration).unwrap_or_default(),
+        backoff: settings.backoff.map_or(budgets.backoff, Span::as_duration),
+        session: settings.session.unwrap_or(SessionMode::Fresh),
+        ..budgets
+    })
+}
+
+/// An amount that cannot be counted is no limit that could be held.
+fn money(amount: Option<Usd>, key: &str) -> Result<Option<Money>, ResolveError> {
+    let Some(Usd(dollars)) = amount else { return Ok(None) };
+    match Money::from_dollars(dollars) {
+        Some(money) => Ok(Some(money)),
+        None => {
+            Err(wrong(key, &format!("{dollars} dollars are more than can be counted; say less")))
+        }
+    }
+}
+
+fn words(command: &[String], key: &str) -> Result<Vec<OsText>, ResolveError> {
+    if command.first().is_none_or(String::is_empty) {
+        return Err(wrong(key, "is empty; write the program and its arguments"));
+    }
+    if command.iter().any(|word| word.contains('\0')) {
+        return Err(wrong(key, "has a NUL byte in it, which no argument can have"));
+    }
+    Ok(command.iter().map(|word| OsText::from(word.as_str())).collect())
+}
+
+fn wrong(key: &str, why: &str) -> ResolveError {
+    ResolveError::Agent { key: key.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn an_amount_that_cannot_be_counted_is_no_missing_limit() {
+        assert_eq!(money(None, "k"), Ok(None));
+        assert_eq!(money(Some(Usd(2.5)), "k"), Ok(Some(Money::from_micros(2_500_000))));
+        for dollars in [1e10, 1e300, f64::MAX] {
+            let refused = money(Some(Usd(dollars)), "loop.max_cost_usd").unwrap_err().to_string();
+            assert!(refused.starts_with("loop.max_cost_usd: "), "{refused}");
+            let settings = Loop { max_cost_usd: Some(Usd(dollars)), ..Loop::default() };
+            assert!(repeat(&settings).is_err(), "{dollars}");
+        }
+    }
+}

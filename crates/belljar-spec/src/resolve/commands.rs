@@ -1,0 +1,37 @@
+//! The rules on commands, from the settings.
+
+use super::ResolveError;
+use crate::commands::{CommandPolicy, RuleSpec};
+use crate::layers::Settings;
+use crate::manifest::CommandRule;
+
+/// Of each list, and of each rule's examples.
+const MOST: usize = 200;
+const LONGEST: usize = 1000;
+
+pub(super) fn policy(settings: &Settings) -> Result<CommandPolicy, ResolveError> {
+    let commands = &settings.values.commands;
+    Ok(CommandPolicy {
+        mode: commands.mode.unwrap_or(CommandPolicy::default().mode),
+        deny: rules("commands.deny", commands.deny.as_deref().unwrap_or_default())?,
+        allow: rules("commands.allow", commands.allow.as_deref().unwrap_or_default())?,
+    })
+}
+
+fn rules(key: &str, rules: &[CommandRule]) -> Result<Vec<RuleSpec>, ResolveError> {
+    let wrong = |why: String| ResolveError::Commands { key: key.to_owned(), why };
+    if rules.len() > MOST {
+        return Err(wrong(format!("more than {MOST} rules")));
+    }
+    let rule = |rule: &CommandRule| {
+        let CommandRule { rule, matches, no_match } = rule.clone();
+        let all = || std::iter::once(&rule).chain(&matches).chain(&no_match);
+        if matches.len() + no_match.len() > MOST || all().any(|text| text.len() > LONGEST) {
+            return Err(wrong(format!(
+                "a rule and its examples have at most {LONGEST} bytes each, and there are at most {MOST} of them"
+            )));
+        }
+        Ok(RuleSpec { rule, matches, no_match })
+    };
+    rules.iter().map(rule).collect()
+}

@@ -1,0 +1,332 @@
+//! `belljar init`: asks what a run here should be, writes it down, and shows what that would hold.
+
+use std::error::Error;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+use belljar::config::{self, Flags, Invocation};
+use belljar::doctor::{Examined, examine_all};
+use belljar::home::Home;
+use belljar::run::{DryRun, Fetch, prepare};
+use belljar::spec::manifest::{AgentKind, Usd, WorkspaceMode};
+use belljar::spec::text::escape;
+use belljar::spec::wire::control::Keep;
+use belljar::spec::{BackendChoice, BackendName};
+use belljar::start::{self, AgentAnswer, Answers, Begun, Existing, RepeatAnswer, UntilAnswer};
+use serde_json::json;
+
+use super::ask::{AskError, answer};
+use super::{Done, environment, open_home, show_plan, told};
+use crate::cli::init::{self as cli, AgentFlag, InitArgs};
+use crate::report::{self, BOLD, DIM, GOOD, WARN};
+
+const PROMPT: &str = "PROMPT.md";
+const DONE_FILE: &str = "DONE";
+const ITERATIONS: u32 = 20;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "nobody can be asked here: the input is no terminal; use --yes to take the defaults for what no flag says"
+)]
+struct NoTerminal;
+
+#[derive(Debug, thiserror::Error)]
+#[error("nothing was written: the answers ended before the questions did")]
+struct NoAnswer;
+
+pub(crate) fn run(args: &InitArgs) -> i32 {
+    told(act(args))
+}
+
+fn act(args: &InitArgs) -> Done {
+    let directory = std::env::current_dir()?;
+    let existing = if args.force { Existing::SetAside } else { Existing::Refuse };
+    let manifest = directory.join(belljar::spec::manifest::FILE_NAME);
+    if existing == Existing::Refuse && !args.dry_run && manifest.symlink_metadata().is_ok() {
+        // Before anybody is asked in vain.
+        return Err(start::StartError::Exists(manifest).into());
+    }
+    let answers = match args.yes {
+        true => without_asking(args),
+        false if !io::stdin().is_terminal() => return Err(NoTerminal.into()),
+        false => asked(args)?,
+    };
+    if args.dry_run {
+        report::out(&start::manifest_text(&answers)?);
+        return Ok(0);
+    }
+    let home = open_home()?;
+    let begun = start::init(&directory, &answers, existing, &environment(), &home)?;
+    let planned = planned(&directory, &answers, &home);
+    if args.json {
+        return as_json(&begun, planned);
+    }
+    tell(&begun, &answers, planned);
+    Ok(0)
+}
+
+fn as_json(begun: &Begun, planned: Result<DryRun, Box<dyn Error>>) -> Done {
+    let mut data = serde_json::to_value(begun)?;
+    data["trusted"] = json!(true);
+    match planned {
+        Ok(dry_run) => {
+            let missing: Vec<&str> = dry_run.missing.iter().map(|one| one.clause.name()).collect();
+            data["backend"] = json!(dry_run.plan.backend);
+            data["posture"] = json!(dry_run.plan.posture);
+            data["missing"] = json!(missing);
+        }
+        Err(error) => data["why_no_posture"] = json!(error.to_string()),
+    }
+    report::json(&data)?;
+    Ok(0)
+}
+
+/// What flags say, and defaults for the rest.
+fn without_asking(args: &InitArgs) -> Answers {
+    let agent = match args.agent {
+        Some(AgentFlag::Kind(kind)) => Some(kind),
+        Some(AgentFlag::None) => None,
+        // Words of a command can mean nothing else.
+        None => (!args.command.is_empty()).then_some(AgentKind::Command),
+    };
+    Answers {
+        backend: args.backend.unwrap_or_default(),
+        fallback: args.fallback.clone(),
+        mode: args.workspace_mode.unwrap_or(WorkspaceMode::Overlay),
+        allow_hosts: args.allow_hosts.clone(),
+        memory: args.memory,
+        time: args.time,
+        agent: agent.map(|kind| agent_answer(args, kind)),
+        repeat: is_loop(args).then(|| repeat_answer(args)),
+        ..Answers::default()
+    }
+}
+
+fn is_loop(args: &InitArgs) -> bool {
+    args.repeat
+        || args.max_iterations.is_some()
+        || args.until_file.is_some()
+        || args.until_says.is_some()
+        || args.max_cost_usd.is_some()
+}
+
+fn agent_answer(args: &InitArgs, kind: AgentKind) -> AgentAnswer {
+    // A command may have nothing to be told.
+    let default = (kind != AgentKind::Command).then(|| PROMPT.to_owned());
+    let prompt_file = args.prompt_file.clone().or(default);
+    AgentAnswer { kind, command: args.command.clone(), prompt_file }
+}
+
+fn repeat_answer(args: &InitArgs) -> RepeatAnswer {
+    let until = match (&args.until_file, &args.until_says) {
+        (Some(file), _) => UntilAnswer::File(file.clone()),
+        (None, Some(phrase)) => UntilAnswer::Says(phrase.clone()),
+        (None, None) => UntilAnswer::File(DONE_FILE.to_owned()),
+    };
+    RepeatAnswer {
+        max_iterations: Some(args.max_iterations.unwrap_or(ITERATIONS)),
+        until: Some(until),
+        max_cost: args.max_cost_usd.map(Usd),
+        max_time: None,
+    }
+}
+
+/// The same, with questions on what no flag says.
+fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
+    let mut answers = without_asking(args);
+    if args.backend.is_none() {
+        report::say(&format!("{DIM}trying the backends of this machine …{DIM:#}"));
+        let found = examine_all(&std::env::current_exe()?);
+        answers.backend = ask_backend(&found)?;
+        if args.fallback.is_empty() && answers.backend != BackendChoice::Auto {
+            answers.fallback = ask_fallback(&found, answers.backend)?;
+        }
+    }
+    if args.workspace_mode.is_none() {
+        let question = "files here: overlay (nothing changes until you apply it), ro, rw, none?";
+        answers.mode = ask(question, WorkspaceMode::Overlay.name(), cli::mode)?;
+    }
+    if args.allow_hosts.is_empty() {
+        answers.allow_hosts = ask("hosts it may reach, with blanks between?", "none", |text| {
+            Ok(match text {
+                "none" => Vec::new(),
+                _ => text
+                    .split([' ', ','])
+                    .filter(|word| !word.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
+            })
+        })?;
+    }
+    if args.memory.is_none() {
+        let question = "memory, such as 4g (half: half of this machine's)?";
+        answers.memory = ask(question, "half", |text| optional(text, "half"))?;
+    }
+    if args.time.is_none() {
+        let question = "time after which a run is ended, such as 8h?";
+        answers.time = ask(question, "none", |text| optional(text, "none"))?;
+    }
+    ask_agent(args, &mut answers)?;
+    Ok(answers)
+}
+
+fn ask_agent(args: &InitArgs, answers: &mut Answers) -> Result<(), Box<dyn Error>> {
+    if args.agent.is_none() && args.command.is_empty() {
+        let question = "agent: none, claude, codex, gemini, command?";
+        answers.agent = match ask(question, "none", cli::agent)? {
+            AgentFlag::None => None,
+            AgentFlag::Kind(kind) => Some(agent_answer(args, kind)),
+        };
+    }
+    let Some(agent) = &mut answers.agent else { return Ok(()) };
+    if agent.kind == AgentKind::Command && agent.command.is_empty() {
+        // Words without quotes: a shell is the place for more, and no shell reads this.
+        agent.command = ask("its program and arguments?", "", |text| {
+            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            if words.is_empty() { Err("a program is needed".to_owned()) } else { Ok(words) }
+        })?;
+    }
+    if args.prompt_file.is_none() {
+        let default = if agent.kind == AgentKind::Command { "none" } else { PROMPT };
+        let may_be_none = agent.kind == AgentKind::Command;
+        agent.prompt_file = ask("the file with what it is told?", default, |text| match text {
+            "none" if may_be_none => Ok(None),
+            _ => Ok(Some(text.to_owned())),
+        })?;
+    }
+    if !is_loop(args) && ask("run it again and again: yes, no?", "no", yes_or_no)? {
+        let mut repeat = repeat_answer(args);
+        repeat.max_iterations = Some(ask("at most how often?", "20", number)?);
+        let file = ask("until which file is there?", DONE_FILE, |text| Ok(text.to_owned()))?;
+        repeat.until = Some(UntilAnswer::File(file));
+        let cost = ask("until it has cost how many US dollars?", "none", |text| match text {
+            "none" => Ok(None),
+            _ => cli::dollars(text).map(Some),
+        })?;
+        repeat.max_cost = cost.map(Usd);
+        answers.repeat = Some(repeat);
+    }
+    Ok(())
+}
+
+/// Those in which a canary ran, first of all what it takes for the others.
+fn ask_backend(found: &[Examined]) -> Result<BackendChoice, Box<dyn Error>> {
+    for row in found.iter().filter(|row| row.backend != BackendName::Host) {
+        let (mark, style) = if row.usable { ("✓", GOOD) } else { ("✗", WARN) };
+        let why = row.why.as_deref().map(|why| format!(": {}", escape(why.as_bytes())));
+        let words = format!("{}{}", row.backend, why.unwrap_or_default());
+        report::say(&format!("  {style}{mark}{style:#} {}", report::folded(&words, 4)));
+    }
+    ask("backend: auto, jail, docker, podman?", "auto", |text| {
+        let choice = cli::backend(text)?;
+        let unusable = |row: &&Examined| BackendChoice::from(row.backend) == choice && !row.usable;
+        match found.iter().find(unusable) {
+            Some(_) if choice != BackendChoice::Auto => {
+                Err(format!("{text} cannot be used here; belljar doctor tells more"))
+            }
+            _ => Ok(choice),
+        }
+    })
+}
+
+fn ask_fallback(
+    found: &[Examined],
+    chosen: BackendChoice,
+) -> Result<Vec<BackendName>, Box<dyn Error>> {
+    let others: Vec<&str> = found
+        .iter()
+        .filter(|row| row.usable && BackendChoice::from(row.backend) != chosen)
+        .filter(|row| row.backend != BackendName::Host)
+        .map(|row| row.backend.name())
+        .collect();
+    if others.is_empty() {
+        return Ok(Vec::new());
+    }
+    let question = format!("may another be taken instead ({}), in which order?", others.join(", "));
+    ask(&question, "none", |text| match text {
+        "none" => Ok(Vec::new()),
+        _ => {
+            let words = text.split([' ', ',']).filter(|word| !word.is_empty());
+            words.map(cli::backend_name).collect()
+        }
+    })
+}
+
+/// Again, until the answer makes sense. An empty line is the default.
+fn ask<T>(
+    question: &str,
+    default: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, Box<dyn Error>> {
+    let shown = if default.is_empty() { String::new() } else { format!(" [{default}]") };
+    loop {
+        let said = answer(&format!("{question}{shown}"))
+            .map_err(|error: AskError| Box::<dyn Error>::from(error))?
+            .ok_or(NoAnswer)?;
+        let said = if said.is_empty() { default } else { said.as_str() };
+        match parse(said) {
+            Ok(value) => return Ok(value),
+            Err(why) => report::say(&format!("{WARN}{}{WARN:#}", escape(why.as_bytes()))),
+        }
+    }
+}
+
+fn optional<T: std::str::FromStr<Err: ToString>>(
+    text: &str,
+    none: &str,
+) -> Result<Option<T>, String> {
+    if text == none {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error: T::Err| error.to_string())
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(true),
+        "n" | "no" => Ok(false),
+        _ => Err("yes or no?".to_owned()),
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "a number, please".to_owned())
+}
+
+/// As `run --dry-run` would have it.
+fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, Box<dyn Error>> {
+    // Without an agent any command has the same posture.
+    let command = if answers.agent.is_some() { Vec::new() } else { vec!["true".into()] };
+    let keep = if answers.agent.is_some() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
+    let flags = Flags { command, ..Flags::default() };
+    let invocation = Invocation::new(directory.to_owned(), environment(), flags);
+    let spec = config::load(&invocation, home)?.spec;
+    Ok(prepare(spec, keep, Fetch::No)?.dry_run())
+}
+
+fn tell(begun: &Begun, answers: &Answers, planned: Result<DryRun, Box<dyn Error>>) {
+    report::say(&format!("{GOOD}wrote{GOOD:#} {}, and trusted it as it is", begun.manifest));
+    if let Some(old) = &begun.set_aside {
+        report::say(&format!("{GOOD}kept{GOOD:#}  the one of before as {old}"));
+    }
+    if let Some(prompt) = &begun.prompt_made {
+        report::say(&format!("{GOOD}wrote{GOOD:#} {prompt}, for you to fill in"));
+    }
+    match planned {
+        Ok(dry_run) => report::out(&format!("\n{}", show_plan::posture_in_words(&dry_run))),
+        Err(error) => {
+            report::say(&format!("{WARN}warning:{WARN:#} what it would hold is not known yet:"));
+            report::cause(error);
+        }
+    }
+    report::say(&format!("\n{BOLD}next:{BOLD:#}"));
+    match (&begun.prompt_made, &answers.agent) {
+        (Some(_), _) => {
+            let file = answers.agent.as_ref().and_then(|agent| agent.prompt_file.as_deref());
+            let file = escape(file.unwrap_or(PROMPT).as_bytes());
+            report::say(&format!("  write {file}, then: belljar trust && belljar run"));
+        }
+        (None, Some(_)) => report::say("  belljar run"),
+        (None, None) => report::say("  belljar run -- COMMAND"),
+    }
+}

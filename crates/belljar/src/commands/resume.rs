@@ -1,0 +1,96 @@
+//! `belljar resume` and `belljar fork`: a new run that begins with a checkpoint of another.
+
+use belljar::config;
+use belljar::run::{Ask, Difference, Extend, Reborn, reborn};
+use belljar::spec::{BirthKind, EXIT_NOT_STARTED, EXIT_USAGE, Money, Span};
+use belljar::store;
+
+use super::agent_run::{self, Manner, Stay};
+use super::result::{RunResult, write_result};
+use super::{Done, environment, open_home, reconcile_first};
+use crate::cli::{BirthArgs, ForkArgs, ResumeArgs};
+use crate::report;
+
+pub(crate) fn resume(args: &ResumeArgs) -> i32 {
+    act(&args.run, &args.birth, BirthKind::Resume, None)
+}
+
+pub(crate) fn fork(args: &ForkArgs) -> i32 {
+    act(&args.run, &args.birth, BirthKind::Fork, args.name.clone())
+}
+
+fn act(run: &str, args: &BirthArgs, how: BirthKind, name: Option<String>) -> i32 {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let wishes = match (extend(args), allow(args)) {
+        (Ok(extend), Ok(allow)) => (extend, allow),
+        (Err(why), _) | (_, Err(why)) => {
+            report::say(&format!("error: {why}"));
+            return EXIT_USAGE;
+        }
+    };
+    match start(run, args, how, name, wishes) {
+        Ok(code) => code,
+        Err(error) => {
+            let object = RunResult::failed(error.as_ref(), EXIT_NOT_STARTED);
+            if args.json {
+                let _ = report::json(&object);
+            }
+            if let Some(path) = &args.result {
+                let _ = write_result(path, &object); // the exit code tells it too
+            }
+            report::failure(error.as_ref());
+            EXIT_NOT_STARTED
+        }
+    }
+}
+
+fn start(
+    run: &str,
+    args: &BirthArgs,
+    how: BirthKind,
+    name: Option<String>,
+    (extend, allow): (Extend, Vec<Difference>),
+) -> Done {
+    let home = open_home()?;
+    reconcile_first(&home)?; // a run whose supervisor died has its end after this
+    let run = store::find(&home, run)?.id;
+    let env = environment();
+    let ask = Ask { how, run, from: args.from, extend, allow, name };
+    let Reborn { spec, birth, lock } = reborn(&home, &ask, &env)?;
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let secrets = config::secret_values(&spec, &env, &cwd)?;
+    let manner = Manner {
+        stay: if args.detach { Stay::Leave } else { Stay::Here },
+        json: args.json,
+        quiet: args.quiet,
+        result: args.result.clone(),
+    };
+    agent_run::start(&manner, &home, spec, secrets, Some((Box::new(birth), lock)))
+}
+
+fn extend(args: &BirthArgs) -> Result<Extend, String> {
+    let time = match &args.extend_time {
+        Some(text) => {
+            text.parse::<Span>().map_err(|error| format!("--extend-time: {error}"))?.as_duration()
+        }
+        None => Default::default(),
+    };
+    let cost = match args.extend_cost_usd {
+        Some(dollars) => Money::from_dollars(dollars)
+            .ok_or_else(|| format!("--extend-cost-usd: {dollars} is no amount of money"))?,
+        None => Money::ZERO,
+    };
+    Ok(Extend {
+        iterations: args.extend_iterations.unwrap_or_default(),
+        time,
+        cost,
+        turns: args.extend_turns.unwrap_or_default(),
+        tokens: args.extend_tokens.unwrap_or_default(),
+    })
+}
+
+fn allow(args: &BirthArgs) -> Result<Vec<Difference>, String> {
+    let parsed =
+        args.allow.iter().map(|text| text.parse().map_err(|why| format!("--allow: {why}")));
+    parsed.collect()
+}

@@ -1,0 +1,212 @@
+//! The agent's part of `belljar show`: what it was told, what each iteration came to, over every run of the line.
+
+use belljar::lineage::{Child, LineIteration, Lineage};
+use belljar::run::shown;
+use belljar::spec::{AgentWork, BirthKind};
+use serde_json::{Value, json};
+
+use super::agent_follow::width;
+use super::agent_words::{agent, birth, counted, limits, result, short, span, used};
+use super::show::{INDENT, Page};
+use super::wrapped::{columns, one_line};
+use crate::report::{BAD, BOLD, DIM, GOOD, folded};
+
+/// On the page; `--json` has all of them.
+const MOST_ITERATIONS: usize = 30;
+/// Of one entry on the page.
+const LONGEST: usize = 400;
+const WIDEST_RESULT: usize = 16;
+/// Narrower last words say nothing.
+const FEWEST_WORDS: usize = 8;
+
+/// What it was to do.
+pub(super) fn decided(page: &mut Page, work: &AgentWork) {
+    let spec = &work.agent;
+    page.row("agent", &folded(&agent(spec), INDENT));
+    let first = spec.prompt.lines().find(|line| !line.trim().is_empty());
+    page.rows("prompt", first.map(|line| one_line(line, width().saturating_sub(INDENT))));
+    page.rows(
+        "set-up",
+        work.setup.as_ref().map(|setup| folded(&one_line(&shown(&setup.command), LONGEST), INDENT)),
+    );
+    if !work.repeat.is_once() {
+        page.row("loop", &folded(&one_line(&limits(&work.repeat), LONGEST), INDENT));
+    }
+}
+
+/// Where it comes from, and who goes on from it.
+pub(super) fn born(page: &mut Page, line: &Lineage) {
+    let own = line.last().and_then(|member| member.birth.as_ref());
+    page.rows("born", own.map(|own| folded(&birth(own), INDENT)));
+    page.rows("broken", line.broken.as_ref().map(|why| folded(&why.to_string(), INDENT)));
+    let child = |Child { run, how, iteration }: &Child| {
+        let verb = match how {
+            BirthKind::Resume => "continues it",
+            BirthKind::Fork => "is a fork",
+        };
+        format!("{run} {verb} after iteration {iteration}")
+    };
+    page.rows("children", line.children.iter().map(child));
+}
+
+/// What it did.
+pub(super) fn done(page: &mut Page, line: &Lineage) {
+    let member = line.last();
+    let why = member.and_then(|member| member.agent.as_ref()).map(|agent| &agent.why);
+    page.rows("ended", why.map(|why| folded(&one_line(why, LONGEST), INDENT)));
+    let tally = line.tally();
+    let mut said = vec![counted(u64::from(tally.iterations), "iteration")];
+    said.extend(used(tally.turns, &tally.usage));
+    said.push(span(tally.elapsed_ms));
+    page.row("agent used", &folded(&said.join(", "), INDENT));
+    if !line.iterations.is_empty() {
+        page.text("\n");
+        page.text(&table(line, width()));
+    }
+    let open = member.and_then(|member| member.begun);
+    if let Some(open) = open.filter(|number| line.iteration(*number).is_none()) {
+        let is_live = member.is_some_and(|member| member.reason.is_none());
+        let how = if is_live { "was begun" } else { "did not come to its end" };
+        page.text(&format!("{DIM}iteration {open} {how}{DIM:#}\n"));
+    }
+}
+
+fn table(line: &Lineage, most: usize) -> String {
+    let left_out = line.iterations.len().saturating_sub(MOST_ITERATIONS);
+    let listed = &line.iterations[left_out..];
+    let several = line.runs.len() > 1;
+    let head = ["#", "RUN", "RESULT", "TURNS", "TOKENS", "COST", "CHANGED", "TIME"];
+    let rows: Vec<[String; 8]> = listed.iter().map(cells).collect();
+    let widths: Vec<usize> = (0..head.len())
+        .map(|at| match at {
+            1 if !several => 0,
+            _ => {
+                rows.iter().map(|row| columns(&row[at])).chain([head[at].len()]).max().unwrap_or(0)
+            }
+        })
+        .collect();
+    let fixed: usize = widths.iter().filter(|width| **width > 0).map(|width| width + 2).sum();
+    let room = most.saturating_sub(fixed);
+    let one = |cells: [&str; 8], words: &str| {
+        let mut text = String::new();
+        for (at, cell) in cells.into_iter().enumerate().filter(|(at, _)| widths[*at] > 0) {
+            let pad = " ".repeat(widths[at].saturating_sub(columns(cell)));
+            // Words to the left, numbers to the right.
+            text.push_str(&match at {
+                1 | 2 => format!("{cell}{pad}  "),
+                _ => format!("{pad}{cell}  "),
+            });
+        }
+        if room >= FEWEST_WORDS {
+            text.push_str(&one_line(words, room));
+        }
+        text.trim_end().to_owned()
+    };
+    let mut text = format!("{BOLD}{}{BOLD:#}\n", one(head, "LAST WORDS"));
+    if left_out > 0 {
+        let words = counted(left_out as u64, "earlier one");
+        text.push_str(&format!("{DIM}… {words}: belljar show --json has all{DIM:#}\n"));
+    }
+    for (iteration, cells) in listed.iter().zip(&rows) {
+        let words = iteration.report.message.as_deref().unwrap_or_default();
+        let row = one(cells.each_ref().map(String::as_str), words);
+        let style = match (&iteration.report.failure, iteration.report.done) {
+            (Some(_), _) => BAD,
+            (None, Some(true)) => GOOD,
+            (None, _) => anstyle::Style::new(),
+        };
+        text.push_str(&format!("{style}{row}{style:#}\n"));
+    }
+    if listed.iter().any(|one| one.kept) {
+        text.push_str(&format!("{DIM}* can be gone back to: --from N of resume and fork{DIM:#}\n"));
+    }
+    text
+}
+
+fn cells(one: &LineIteration) -> [String; 8] {
+    let LineIteration { run, report, kept } = one;
+    let cost = report.usage.cost_usd;
+    [
+        format!("{}{}", report.iteration, if *kept { "*" } else { " " }),
+        run.tail().to_owned(),
+        one_line(&result(report), WIDEST_RESULT),
+        report.turns.to_string(),
+        short(report.usage.tokens()),
+        if cost.micros() == 0 { "-".to_owned() } else { cost.to_string() },
+        report.changed.to_string(),
+        span(report.wall_ms),
+    ]
+}
+
+/// The same for `--json`.
+pub(super) fn add_data(shown: &mut Value, line: &Lineage) -> serde_json::Result<()> {
+    let member = line.last();
+    shown["iterations"] = serde_json::to_value(&line.iterations)?;
+    shown["agent"] = json!(member.and_then(|member| member.agent.as_ref()));
+    shown["birth"] = json!(member.and_then(|member| member.birth.as_ref()));
+    shown["children"] = serde_json::to_value(&line.children)?;
+    shown["tally"] = serde_json::to_value(line.tally())?;
+    if let Some(broken) = &line.broken {
+        shown["broken"] = serde_json::to_value(broken)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use belljar::spec::{IterationReport, RunId};
+
+    use super::*;
+
+    fn iteration(number: u32, change: impl FnOnce(&mut Value)) -> LineIteration {
+        let mut report = json!({
+            "iteration": number, "exec": number, "wall_ms": 1500, "turns": 3, "changed": 0,
+            "usage": { "input_tokens": 1_200, "output_tokens": 0 },
+            "checkpoint": { "files": 0, "bytes": 0, "new_files": 0, "new_bytes": 0, "took_ms": 0 },
+            "tally": { "iterations": number, "turns": 0, "elapsed_ms": 0, "failures_in_a_row": 0,
+                "unchanged_in_a_row": 0, "usage": { "input_tokens": 0, "output_tokens": 0 } },
+            "message": "a\nlong \u{1b}[2J\u{202e} tale ".repeat(50),
+        });
+        change(&mut report);
+        let report: IterationReport = serde_json::from_value(report).unwrap();
+        let run = RunId::from_parts(1_700_000_000_000, 7);
+        LineIteration { run, report, kept: number.is_multiple_of(2) }
+    }
+
+    fn shown(iterations: Vec<LineIteration>, width: usize) -> Vec<String> {
+        let line = Lineage { runs: Vec::new(), iterations, broken: None, children: Vec::new() };
+        let text = anstream::adapter::strip_str(&table(&line, width)).to_string();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_table_fits_whatever_is_in_it() {
+        let hostile = "\u{1b}]0;x\u{7}\u{202e}".repeat(100);
+        let iterations = vec![
+            iteration(1, |_| {}),
+            iteration(2, |report| report["failure"] = json!({ "why": "said", "word": hostile })),
+            iteration(3, |report| report["failure"] = json!({ "why": "idle" })),
+            iteration(10, |report| report["done"] = json!(true)),
+        ];
+        for width in [60, 80, 100] {
+            let lines = shown(iterations.clone(), width);
+            for line in &lines {
+                assert!(columns(line) <= width, "{width}: {line}");
+                assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
+            }
+            assert_eq!(lines.len(), 1 + 4 + 1, "{lines:?}");
+            assert!(lines[1].contains(" 1   ok") && lines[2].contains("2*  failed"), "{lines:?}");
+            assert!(lines[3].contains("idle") && lines[4].contains("10*  done"), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn many_iterations_are_the_last_ones() {
+        let lines = shown((1..=35).map(|number| iteration(number, |_| {})).collect(), 80);
+        assert_eq!(lines.len(), 1 + 1 + MOST_ITERATIONS + 1);
+        assert!(lines[1].starts_with("… 5 earlier ones"), "{}", lines[1]);
+        assert!(lines[2].starts_with(" 6* "), "{}", lines[2]);
+    }
+}
