@@ -35,6 +35,18 @@ pub(crate) fn check(command: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
+/// Runs to the end, which must be a good one, and says how long it took. Not bounded: looking now and then whether it has
+/// ended would be measured too.
+pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
+    let begun = Instant::now();
+    let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
+    let took = begun.elapsed();
+    if !status.success() {
+        bail!("`{}` ended with {status}", line(command));
+    }
+    Ok(took)
+}
+
 /// Runs to the end and hands back stdout, which must be UTF-8. Not bounded: for commands that only
 /// print what they know.
 pub(crate) fn read(command: &mut Command) -> Result<String> {

@@ -41,6 +41,8 @@ Usage: cargo xtask COMMAND
                         the way out: a download, small requests, many connections, beside peers
   bench workspace [--quick] [--files N] [--json FILE]
                         layered trees: their start, and looking at changes, beside git and diff
+  bench loop [--quick] [--files N] [--json FILE]
+                        an iteration besides the agent's own, resume, and reading agents' output
   schema                writes docs/manifest.schema.json anew
 ";
 

@@ -128,6 +128,43 @@ fn own_mounts(plan: &Plan) -> Vec<&belljar_spec::PlannedMount> {
 }
 
 #[test]
+fn what_only_the_set_up_reaches_is_told() {
+    use belljar_spec::manifest::{AgentKind, Auth, Permissions};
+    use belljar_spec::{AgentSpec, AgentWork, LoopSpec, SetupSpec};
+    let with = |network: &[&str]| {
+        let network = network.iter().map(|rule| (*rule).to_owned()).collect();
+        let agent = AgentSpec {
+            kind: AgentKind::Command,
+            program: vec!["true".into()],
+            prompt: String::new(),
+            model: None,
+            args: Vec::new(),
+            permissions: Permissions::Bypass,
+            auth: Auth::Secret,
+            max_turns: None,
+            max_cost: None,
+            max_tokens: None,
+        };
+        let setup = Some(SetupSpec { command: vec!["true".into()], network });
+        Some(Box::new(AgentWork { agent, setup, repeat: LoopSpec::once() }))
+    };
+    let held = |change: &dyn Fn(&mut RunSpec)| plan(change).posture.get(Clause::NetSealed).clone();
+    let alone = held(&|spec| spec.agent = with(&["a.example"]));
+    let told = "1 rule until the set-up has ended, none after it";
+    assert!(alone.is_enforced() && alone.reason().ends_with(told), "{alone:?}");
+    let both = held(&|spec| {
+        spec.agent = with(&["a.example", "b.example"]);
+        allow(spec, &["c.example"]);
+    });
+    let told = "1 rule on the proxy; 2 rules until the set-up has ended";
+    assert!(both.is_enforced() && both.reason().ends_with(told), "{both:?}");
+    let any = held(&|spec| spec.agent = with(&["*"]));
+    assert!(matches!(any, Enforcement::Weaker { .. }), "{any:?}");
+    assert!(held(&|spec| spec.agent = with(&[])).is_enforced());
+    assert_eq!(plan(|spec| spec.agent = with(&["a.example"])).listen, [PROXY_PORT]);
+}
+
+#[test]
 fn what_lets_every_name_through_is_weaker() {
     let held = |change: &dyn Fn(&mut RunSpec)| plan(change).posture.get(Clause::NetSealed).clone();
     let learn = held(&|spec| spec.egress.reach = Reach::Learn);

@@ -173,7 +173,7 @@ fn set_up(port: u16) -> (OwnedFd, FromProxy) {
         routes: vec![RouteSpec { listen: ROUTE, to, secret: Some("KEY".into()) }],
         ..EgressSpec::default()
     };
-    let policy = EgressPolicy { run: "test".into(), allow: Vec::new(), spec };
+    let policy = EgressPolicy { run: "test".into(), allow: Vec::new(), setup: None, spec };
     let placeholder = "placeholder".to_owned();
     let secrets = vec![SecretValue { env: "KEY".into(), value: VALUE.into(), placeholder }];
     let (control, theirs) =

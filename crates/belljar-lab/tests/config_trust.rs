@@ -77,9 +77,8 @@ fn trust_covers_the_files_that_the_manifest_names() {
     let vars = world.write("user/project/vars", "A=1\n");
     let prompt = world.write("user/project/P.md", "do it");
     world.trust(&path);
-    // The settings are read; a run is refused, because this version has no agents.
     assert_eq!(standing(&world), None);
-    assert!(matches!(world.load(Flags::default()), Err(ConfigError::NotYet { .. })));
+    assert!(world.load(Flags::default()).is_ok());
     fs::write(&vars, "A=2\n").unwrap();
     assert_eq!(standing(&world), Some(Standing::Changed));
     fs::write(&vars, "A=1\n").unwrap();

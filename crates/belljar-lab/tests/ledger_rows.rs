@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use belljar_lab::home::Home;
 use belljar_lab::ledger::{
     AnchorRow, ByName, ByState, Filter, Ledger, LedgerError, LedgerRow, RowOrigin, SandboxKept,
-    command_line, rebuild,
+    agent_line, command_line, rebuild,
 };
 use belljar_spec::{BackendName, Exit, ExitSource, OsText, RunId, RunState, StopReason, Usage};
 use proptest::prelude::*;
@@ -321,4 +321,15 @@ fn a_command_is_cut_and_escaped() {
         assert_eq!(line.chars().count(), 200);
         assert!(line.ends_with('…'));
     }
+}
+
+#[test]
+fn an_agent_is_told_by_its_kind_or_its_program() {
+    let line = |kind: &str, words: &[&str]| {
+        let words: Vec<OsText> = words.iter().map(|word| OsText::from(*word)).collect();
+        agent_line(kind, &words)
+    };
+    assert_eq!(line("claude", &["/opt/claude/bin/claude"]), "agent claude");
+    assert_eq!(line("command", &["sh", "two words"]), "agent sh 'two words'");
+    assert_eq!(line("\u{1b}[2J", &[]), "agent \\u{1b}[2J");
 }

@@ -120,6 +120,46 @@ fn the_end_of_a_command_tells_what_was_lost_and_covered() {
 }
 
 #[test]
+fn all_later_commands_together_keep_only_so_much() {
+    let run = Run::new();
+    let mut recorder = run.recorder(100);
+    let now = Instant::now();
+    recorder.event(RunStart, &json!({})).unwrap();
+    recorder.output(0, Stdout, &[b'x'; 100], now).unwrap();
+    for exec in 1..=50 {
+        recorder.output(exec, Stdout, &[b'y'; 30], now).unwrap();
+        recorder.output(exec, Stderr, b"z", now).unwrap();
+        recorder.end_exec(exec).unwrap();
+        recorder.event(ExecExit, &json!({ "exec": exec })).unwrap();
+    }
+    assert!(matches!(recorder.stop(&json!({"reason": "exited"})).unwrap(), Stopped::Whole));
+    run.write_run_json(&json!({"outcome": {"reason": "exited"}}));
+
+    let stored = |name: &str| fs::metadata(run.directory().join(name)).map_or(0, |file| file.len());
+    assert_eq!((stored("stdout.bin"), stored("exec-1.stdout.bin")), (100, 30), "the control");
+    let later = (1..=50).flat_map(|exec| {
+        ["stdout", "stderr"].map(|stream| stored(&format!("exec-{exec}.{stream}.bin")))
+    });
+    let later: u64 = later.sum();
+    assert!((380..=400).contains(&later), "{later}");
+    assert_eq!(stored("exec-50.stdout.bin"), 0);
+    let all = events(&run);
+    let is_last = |event: &&Event| event.data["exec"] == 50 && event.data["stream"] == "stdout";
+    let told = all.iter().filter(is_last).find(|event| event.kind == Output).unwrap();
+    let hash = blake3::hash(&[b'y'; 30]).to_hex().to_string();
+    assert_eq!((&told.data["length"], &told.data["hash"]), (&json!(30), &json!(hash)));
+    let loss = all.iter().filter(is_last).find(|event| event.kind == LimitHit).unwrap();
+    assert_eq!((&loss.data["total"], &loss.data["lost"]), (&json!(30), &json!(30)));
+    let reader = OutputReader::open(&run.directory(), 50, Stdout, 30, 0).unwrap();
+    assert_eq!(reader.lost(), 30);
+
+    let head = recorder.head();
+    let inode = recorder.inode().unwrap();
+    let anchor = Anchor { seq: head.seq, hash: head.hash, inode, durable: vec![] };
+    assert_eq!(run.verdict(&anchor), Verdict::Sound);
+}
+
+#[test]
 fn after_the_end_nothing_can_be_added_to_a_command_that_is_over() {
     let run = Run::new();
     let mut recorder = run.recorder(100);

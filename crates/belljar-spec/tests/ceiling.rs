@@ -76,7 +76,14 @@ fn hosts_are_held() {
     for beyond in ["['x.test']", "['a.test']", "['*']", "['example']"] {
         assert!(under(ceiling, &format!("[network]\nallow = {beyond}\n")).is_err(), "{beyond}");
     }
+    let setup = |hosts: &str| format!("[setup]\ncommand = ['true']\nnetwork = {hosts}\n");
+    assert_eq!(under(ceiling, &setup("['x.example']")), Ok(()));
+    for beyond in ["['x.test']", "['*']"] {
+        let refused = under(ceiling, &setup(beyond)).unwrap_err();
+        assert!(refused.contains("setup.network"), "{refused}");
+    }
     let none = "[network]\nallow = []\n";
+    assert!(under(none, &setup("['x.example']")).is_err());
     assert!(under(none, "[network]\nallow = ['x.example']\n").is_err());
     assert_eq!(under(none, ""), Ok(()));
 }

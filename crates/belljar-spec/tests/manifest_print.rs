@@ -190,6 +190,7 @@ prop_compose! {
     fn agent()(
         kind in of(select(AgentKind::ALL)),
         command in of(command()),
+        program in of(text().prop_map(OsText::from)),
         prompt in of(prop_oneof![text().prop_map(Ok), host_path().prop_map(Err)]),
         model in of(text()),
         args in of(words()),
@@ -209,7 +210,7 @@ prop_compose! {
             None => (None, None),
         };
         Agent {
-            kind, command, prompt, prompt_file, model, args, permissions, auth, max_turns,
+            kind, command, program, prompt, prompt_file, model, args, permissions, auth, max_turns,
             max_cost_usd, max_tokens,
         }
     }
@@ -234,10 +235,13 @@ prop_compose! {
         max_failures in of(any::<u32>()),
         pause in of(span()),
         backoff in of(span()),
+        max_tokens in of(0..i64::MAX as u64),
+        session in of(prop_oneof![Just(SessionMode::Fresh), Just(SessionMode::Continue)]),
+        checkpoints in of(1..u32::MAX),
     ) -> Loop {
         Loop {
             until, max_iterations, max_time, max_cost_usd, max_turns, max_unchanged, max_failures,
-            pause, backoff,
+            pause, backoff, max_tokens, session, checkpoints,
         }
     }
 }

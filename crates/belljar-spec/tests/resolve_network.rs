@@ -132,3 +132,49 @@ fn a_ceiling_holds_for_routes_ports_and_learning_too() {
     let error = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap_err();
     assert!(error.to_string().contains("--learn"), "{error}");
 }
+
+/// An agent's run, which alone has a set-up.
+fn agent(manifest: &str) -> Result<belljar_spec::RunSpec, belljar_spec::ResolveError> {
+    let request = belljar_spec::Request::new(Vec::new(), CWD.into());
+    let manifest = format!("{manifest}\n[agent]\nkind = 'command'\ncommand = ['true']\n");
+    let given = Given { manifest: &manifest, ..Given::default() };
+    belljar_spec::resolve(&given.settings(), &request, &common::host())
+}
+
+#[test]
+fn a_set_up_has_hosts_of_its_own() {
+    let spec = agent("[setup]\ncommand = ['true']\nnetwork = ['Pypi.example']\n").unwrap();
+    assert_eq!(spec.setup_network(), ["pypi.example"]);
+    assert!(spec.has_way_out() && !spec.has_way_out_after_setup());
+    assert!(spec.required.contains(&Clause::NetSealed));
+    let both =
+        "[setup]\ncommand = ['true']\nnetwork = ['a.example']\n[network]\nallow = ['b.example']\n";
+    assert!(agent(both).unwrap().has_way_out_after_setup());
+    let any = agent("[setup]\ncommand = ['true']\nnetwork = ['*']\n").unwrap();
+    assert!(!any.required.contains(&Clause::NetSealed));
+    for (hosts, why) in [("'http://x'", "setup.network"), ("'GET a.example/x'", "not opened")] {
+        let text = format!("[setup]\ncommand = ['true']\nnetwork = [{hosts}]\n");
+        let refused = agent(&text).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert!(agent("[setup]\ncommand = ['true']\nnetwork = ['GET a.example:80/x']\n").is_ok());
+    // A run with a command of its own has none.
+    let plain = run("[setup]\ncommand = ['true']\nnetwork = ['a.example']\n").unwrap();
+    assert!(plain.setup().is_none() && !plain.has_way_out());
+}
+
+#[test]
+fn rules_on_commands_are_part_of_the_run() {
+    use belljar_spec::manifest::CommandMode;
+    let spec = run("").unwrap();
+    assert_eq!(spec.commands, belljar_spec::CommandPolicy::default());
+    assert_eq!(spec.commands.mode, CommandMode::Warn);
+    assert!(!serde_json::to_string(&spec).unwrap().contains("commands"));
+    let own =
+        run("[commands]\nmode = 'strict'\ndeny = ['x', { rule = 'y', match = ['y'] }]\n").unwrap();
+    assert_eq!((own.commands.mode, own.commands.deny.len()), (CommandMode::Strict, 2));
+    assert_eq!(own.commands.deny[1].matches, ["y"]);
+    assert_ne!(own.hash(), spec.hash());
+    let long = format!("[commands]\ndeny = ['{}']\n", "x".repeat(2000));
+    assert!(refused(&long).contains("commands.deny"));
+}

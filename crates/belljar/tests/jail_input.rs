@@ -155,10 +155,11 @@ fn a_manifest_with_an_unknown_key_is_refused_with_its_place() {
 #[test]
 fn what_this_version_does_not_do_is_refused_and_not_left_out() {
     let lab = Lab::me();
-    lab.make_file("manifest.toml", "[setup]\ncommand = [\"make\"]\n");
+    lab.make_file("manifest.toml", "[service.db]\ncommand = [\"redis-server\"]\n");
     let file = lab.path("manifest.toml").display().to_string();
-    refused(&lab, &["--manifest", &file], 125, &["setup.command"]);
-    refused(&lab, &["-c", "loop.max_iterations=3"], 125, &["loop.max_iterations"]);
+    refused(&lab, &["--manifest", &file], 125, &["service"]);
+    // A command is no agent: what was said for this run and means nothing is not passed over.
+    refused(&lab, &["-c", "loop.max_iterations=3"], 125, &["loop", "agent"]);
     let on_the_host = ["--backend", "host", "--waive", "all=test"];
     let host = |more: &[&'static str]| on_the_host.iter().chain(more).copied().collect::<Vec<_>>();
     refused(&lab, &host(&["--workspace", ".:overlay"]), 125, &["overlay"]);

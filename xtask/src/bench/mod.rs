@@ -1,12 +1,13 @@
 //! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
 //! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
 //! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`], `cargo xtask bench
-//! egress` in [`egress`], `cargo xtask bench workspace` in [`workspace`].
+//! egress` in [`egress`], `cargo xtask bench workspace` in [`workspace`], `cargo xtask bench loop` in [`looping`].
 
 mod containers;
 mod egress;
 mod engines;
 mod identity;
+mod looping;
 mod memory;
 mod outcome;
 mod peer;
@@ -41,7 +42,7 @@ fn parse(words: &[String]) -> Result<Options> {
     let mut words = words.iter();
     if words.next().map(String::as_str) != Some("start") {
         bail!(
-            "usage: cargo xtask bench start|record|engines|egress|workspace; `cargo xtask help` lists their options"
+            "usage: cargo xtask bench start|record|engines|egress|workspace|loop; `cargo xtask help` lists their options"
         );
     }
     let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
@@ -68,6 +69,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
         Some((word, rest)) if word == "engines" => return containers::main(rest),
         Some((word, rest)) if word == "egress" => return egress::main(rest),
         Some((word, rest)) if word == "workspace" => return workspace::main(rest),
+        Some((word, rest)) if word == "loop" => return looping::main(rest),
         _ => {}
     }
     let options = parse(words)?;

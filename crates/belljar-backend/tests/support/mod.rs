@@ -56,5 +56,7 @@ pub(crate) fn spec() -> RunSpec {
         pull: Default::default(),
         oci_runtime: None,
         egress: belljar_spec::egress::EgressSpec::default(),
+        agent: None,
+        commands: Default::default(),
     }
 }

@@ -8,9 +8,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use belljar_egress::control::{FromProxy, Setup, ToProxy, receive, send};
+use belljar_egress::control::{FromProxy, Setup, ToProxy, Trust, receive, send};
 use belljar_egress::{ServeError, serve};
-use belljar_spec::egress::{EgressDenied, EgressNews, EgressPolicy, EgressSpec, PROXY_PORT};
+use belljar_spec::egress::{
+    EgressDenied, EgressNews, EgressPolicy, EgressSpec, PROXY_PORT, SecretValue,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,12 +21,14 @@ pub struct Proxy {
     pub control: OwnedFd,
     inside: SocketAddr,
     news: Receiver<EgressNews>,
+    narrowed: Receiver<u64>,
+    pub trust: Option<Trust>,
     pub heard: Vec<EgressNews>,
     thread: JoinHandle<Result<(), ServeError>>,
 }
 
 pub fn policy(allow: &[String], spec: EgressSpec) -> EgressPolicy {
-    EgressPolicy { run: "test".into(), allow: allow.to_vec(), spec }
+    EgressPolicy { run: "test".into(), allow: allow.to_vec(), setup: None, spec }
 }
 
 pub fn control_pair() -> (OwnedFd, OwnedFd) {
@@ -33,24 +37,43 @@ pub fn control_pair() -> (OwnedFd, OwnedFd) {
 
 impl Proxy {
     pub fn start(allow: &[String], spec: EgressSpec) -> Self {
+        Self::with(policy(allow, spec), Vec::new())
+    }
+
+    pub fn with(policy: EgressPolicy, secrets: Vec<SecretValue>) -> Self {
         let (control, theirs) = control_pair();
         let thread = std::thread::spawn(move || serve(theirs));
-        let setup = Setup { policy: policy(allow, spec), secrets: Vec::new() };
+        let setup = Setup { policy, secrets };
         send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
         let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
-        assert!(matches!(said, FromProxy::Ready { trust: None }), "{said:?}");
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let inside = listener.local_addr().unwrap();
-        let say = ToProxy::Listener { port: PROXY_PORT };
-        send(control.as_fd(), &say, Some(listener.as_fd())).unwrap();
+        let FromProxy::Ready { trust } = said else { panic!("{said:?}") };
+        let inside = listen(&control, PROXY_PORT);
         let listening = control.try_clone().unwrap();
-        let (tell, news) = channel();
+        let ((tell, news), (shut, narrowed)) = (channel(), channel());
         std::thread::spawn(move || {
-            while let Ok(Some((FromProxy::News(news), _))) = receive(&listening) {
-                let _ = tell.send(news);
+            while let Ok(Some((said, _))) = receive(&listening) {
+                match said {
+                    FromProxy::News(news) => drop(tell.send(news)),
+                    FromProxy::Narrowed { closed } => drop(shut.send(closed)),
+                    _ => return,
+                }
             }
         });
-        Self { control, inside, news, heard: Vec::new(), thread }
+        Self { control, inside, news, narrowed, trust, heard: Vec::new(), thread }
+    }
+
+    /// The set-up is over; how many connections were closed with it.
+    pub fn narrow(&self) -> u64 {
+        send(self.control.as_fd(), &ToProxy::Narrow, None).unwrap();
+        self.narrowed.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// The status that somebody gets who asks for a tunnel.
+    pub fn asked_for(&self, authority: &str) -> String {
+        let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        read_head(&mut stream).get(9..12).unwrap_or_default().to_owned()
     }
 
     /// Somebody inside connects.
@@ -112,11 +135,23 @@ impl Proxy {
         self.heard
     }
 
+    /// It ends by itself.
+    pub fn join(self) -> Result<(), ServeError> {
+        self.thread.join().unwrap()
+    }
+
     /// The supervisor is gone.
     pub fn abandon(self) -> Result<(), ServeError> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).unwrap();
         self.thread.join().unwrap()
     }
+}
+
+/// A port inside, as the sandbox's own has this number.
+pub fn listen(control: &OwnedFd, port: u16) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    send(control.as_fd(), &ToProxy::Listener { port }, Some(listener.as_fd())).unwrap();
+    listener.local_addr().unwrap()
 }
 
 pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {

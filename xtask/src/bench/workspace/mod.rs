@@ -3,7 +3,7 @@
 
 mod look;
 mod start;
-mod tree;
+pub(crate) mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,15 +10,15 @@ use anyhow::{Context, Result};
 use crate::bench::identity::Identity;
 use crate::command;
 
-const A_DIRECTORY_HAS: usize = 100;
+pub(crate) const A_DIRECTORY_HAS: usize = 100;
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(super) fn path_of(number: usize) -> PathBuf {
+pub(crate) fn path_of(number: usize) -> PathBuf {
     let directory = number / A_DIRECTORY_HAS;
     PathBuf::from(format!("d{}/e{directory}/file{number}.txt", directory / A_DIRECTORY_HAS))
 }
 
-pub(super) fn make(identity: &Identity, root: &Path, files: usize) -> Result<PathBuf> {
+pub(crate) fn make(identity: &Identity, root: &Path, files: usize) -> Result<PathBuf> {
     eprintln!("making a tree of {files} files for {}", identity.name);
     for number in 0..files {
         let path = root.join(path_of(number));
