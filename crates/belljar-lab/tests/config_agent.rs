@@ -75,9 +75,14 @@ fn the_preset_is_added_and_told() {
 #[test]
 fn a_command_has_no_preset() {
     let world = World::new();
-    let loaded = world.load(flags()).unwrap();
+    let path = world.manifest("[agent]\nkind = 'claude'\nprompt = 'p'\n");
+    world.trust(&path);
+    let loaded = world.load(Flags::default()).unwrap();
     assert!(loaded.spec.agent.is_none() && loaded.spec.network_allow.is_empty());
     assert!(loaded.agent.is_empty());
+    // Who names one for this run means it.
+    let error = world.load(flags()).unwrap_err();
+    assert!(error.to_string().contains("this one has a command"), "{error}");
 }
 
 #[test]
