@@ -139,6 +139,9 @@ pub(crate) struct RunArgs {
     /// Wall clock (90s, 4h; a bare number is seconds)
     #[arg(long, value_name = "SPAN", help_heading = "Limits")]
     timeout: Option<String>,
+    /// End it when it says nothing for so long; an agent, when there is no news of it
+    #[arg(long, value_name = "SPAN", help_heading = "Limits")]
+    idle: Option<String>,
     /// Between the request to stop and the end
     #[arg(long, value_name = "SPAN", help_heading = "Limits")]
     stop_timeout: Option<String>,
@@ -263,6 +266,7 @@ impl RunArgs {
             pids_limit: self.pids_limit.clone(),
             disk: self.disk.clone(),
             timeout: self.timeout.clone(),
+            idle: self.idle.clone(),
             stop_timeout: self.stop_timeout.clone(),
             env: self.env.clone(),
             env_files: self.env_files.clone(),
