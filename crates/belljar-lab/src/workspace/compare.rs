@@ -12,22 +12,12 @@ use belljar_spec::{Backing, OsText};
 use rustix::fs::{AtFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
+use super::bounds::{MOST_CHANGES, OutOfReach, Room, entries_of};
 use super::change::{Change, Changes, Facts, Held, HowFar, Kind, Lies, What};
 use super::merged::{Entries, Entry, Node, Opened, Whole, each, is_whiteout, there};
 use super::open::{OpenTree, ReviewError};
 use super::side::{At, Touched, born, change, changed, difference, kind, touched};
 use super::{beneath, held, renames};
-
-/// More are not listed: nobody looks at them.
-pub(super) const MOST_CHANGES: usize = 250_000;
-/// Entries of one directory.
-const MOST_ENTRIES: usize = 500_000;
-/// A deeper tree is there to hide something.
-pub(super) const DEEPEST: usize = 512;
-/// Of a link's target, and of a name that the kernel wrote down.
-pub(super) const LONGEST_PATH: usize = 4096;
-/// With its separator.
-const NAME_MAX: usize = 256;
 
 impl OpenTree {
     /// Every difference between the real tree, as it is now, and the run's.
@@ -36,7 +26,11 @@ impl OpenTree {
     }
 
     pub(super) fn changes_up_to(&self, most: usize) -> Result<Changes, ReviewError> {
-        let mut walk = Walk::new(self, most)?;
+        self.changes_within(most, Room::new())
+    }
+
+    pub(super) fn changes_within(&self, most: usize, room: Room) -> Result<Changes, ReviewError> {
+        let mut walk = Walk::new(self, most, room)?;
         walk.all()?;
         let Walk { mut changes, cut, kept, .. } = walk;
         changes.sort_unstable_by(|one, other| one.path.as_path().cmp(other.path.as_path()));
@@ -62,6 +56,8 @@ struct Pair {
 struct Walk<'a> {
     tree: &'a OpenTree,
     most: usize,
+    /// For the paths of what was found and of what is yet to be looked at.
+    room: Room,
     pending: Vec<Pair>,
     changes: Vec<Change>,
     /// Where those of them are that are yet to be looked into.
@@ -72,7 +68,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(tree: &'a OpenTree, most: usize) -> Result<Self, ReviewError> {
+    fn new(tree: &'a OpenTree, most: usize, room: Room) -> Result<Self, ReviewError> {
         let stat = fstat(tree.upper()).map_err(|errno| tree.failed(&OsText::default(), errno))?;
         let root = Pair {
             path: PathBuf::new(),
@@ -84,11 +80,14 @@ impl<'a> Walk<'a> {
         };
         let pending = vec![root];
         let (changes, directories, kept) = (Vec::new(), HashMap::new(), Vec::new());
-        Ok(Self { tree, most, pending, changes, directories, cut: false, kept })
+        Ok(Self { tree, most, room, pending, changes, directories, cut: false, kept })
     }
 
     fn all(&mut self) -> Result<(), ReviewError> {
         while let Some(pair) = self.pending.pop() {
+            if !self.directories.contains_key(&pair.path) {
+                self.room.give_back(&pair.path); // not in the list
+            }
             match self.directory(&pair) {
                 Ok(()) => {}
                 // Its mode forbids it, to an ordinary user. What is in it stays unknown, and so does not leave.
@@ -133,8 +132,8 @@ impl<'a> Walk<'a> {
             lower: lower.as_ref().map(AsFd::as_fd),
         };
         let (entries, whole) = match in_place {
-            true => opened.changed(MOST_ENTRIES)?,
-            false => opened.all(MOST_ENTRIES)?,
+            true => opened.changed(entries_of(&pair.path))?,
+            false => opened.all(entries_of(&pair.path))?,
         };
         self.cut |= whole == Whole::No;
         self.entries(pair, &entries, &opened, before.as_ref().map(AsFd::as_fd))?;
@@ -183,7 +182,7 @@ impl<'a> Walk<'a> {
         before: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
         let mut gone = Vec::new();
-        let whole = each(before, MOST_ENTRIES, |name, stat| {
+        let whole = each(before, entries_of(&pair.path), |name, stat| {
             if !entries.contains_key(name) && !is_whiteout(&stat) {
                 gone.push((name.to_owned(), stat));
             }
@@ -269,14 +268,13 @@ impl<'a> Walk<'a> {
         if untouched {
             return;
         }
-        let too_deep = goes_on && pair.depth + 1 >= DEEPEST;
-        let too_long = goes_on && path.as_os_str().len() > LONGEST_PATH - NAME_MAX;
-        if too_deep || too_long {
-            let why = match too_deep {
-                true => format!("it is deeper than {DEEPEST} levels"),
-                false => "no program can name what is in it: its path is too long".to_owned(),
-            };
-            self.hold_directory(&path, was, is, what, why);
+        if (what.is_some() || goes_on) && !self.room.take(&path) {
+            self.cut = true;
+            return;
+        }
+        let out_of_reach = OutOfReach::of(&path, pair.depth + 1).filter(|_| goes_on);
+        if let Some(out_of_reach) = out_of_reach {
+            self.hold_directory(&path, was, is, what, out_of_reach.why());
             return;
         }
         if let Some(what) = what {

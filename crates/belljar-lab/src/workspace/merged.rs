@@ -13,9 +13,10 @@ use belljar_spec::{Attributes, Backing, OsText};
 use rustix::fs::{AtFlags, Dir, FileType, Stat, fgetxattr, statat};
 use rustix::io::Errno;
 
+use super::beneath;
+use super::bounds::LONGEST_PATH;
 use super::change::Lies;
 use super::open::OpenTree;
-use super::{beneath, compare};
 
 /// A directory of the merged tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,7 +237,7 @@ fn is_marked_as_removed(
 }
 
 fn attribute(of: impl std::os::fd::AsFd, attributes: Attributes, key: &str) -> Option<Vec<u8>> {
-    let mut value = vec![0; compare::LONGEST_PATH];
+    let mut value = vec![0; LONGEST_PATH];
     let name = format!("{}{key}", attributes.prefix());
     let length = fgetxattr(of, name.as_str(), &mut value[..]).ok()?;
     value.truncate(length);

@@ -5,6 +5,7 @@
 //! program; git above all. Paths are walked by descriptor, name by name.
 
 pub(crate) mod beneath;
+mod bounds;
 mod change;
 mod compare;
 mod content;

@@ -9,11 +9,10 @@ use belljar_spec::Moment;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::beneath;
+use super::bounds::Room;
 use super::fingerprint::changed;
 use super::merged::each;
 
-/// Directories that wait to be looked at.
-const MOST_WAITING: usize = 200_000;
 /// Entries of one directory.
 const MOST: usize = 1_000_000;
 
@@ -28,18 +27,21 @@ pub(crate) fn count_recent(tree: &Path, since: Moment, until: Instant) -> u64 {
     };
     let mut count = u64::from(rustix::fs::fstat(&root).is_ok_and(|stat| changed(&stat) >= since));
     let mut pending = VecDeque::from([PathBuf::new()]);
+    let mut room = Room::new();
     let mut is_cut = false;
     while let Some(path) = pending.pop_front() {
         if Instant::now() > until {
             is_cut = true;
             break;
         }
+        room.give_back(&path);
         let Ok(directory) = beneath::directory(root.as_fd(), &path) else { continue };
         let looked = each(directory.as_fd(), MOST, |name, stat| {
             count += u64::from(changed(&stat) >= since);
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                match pending.len() < MOST_WAITING {
-                    true => pending.push_back(path.join(name)),
+                let path = path.join(name);
+                match room.take(&path) {
+                    true => pending.push_back(path),
                     false => is_cut = true,
                 }
             }

@@ -8,8 +8,8 @@ use belljar_spec::{Backing, Moment, OsText};
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, readlinkat, statx};
 
 use super::beneath;
+use super::bounds::LONGEST_PATH;
 use super::change::{Change, Facts, Kind, What};
-use super::compare::LONGEST_PATH;
 use super::content::{self, Content};
 use super::merged::Entry;
 

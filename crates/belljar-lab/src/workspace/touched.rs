@@ -11,23 +11,45 @@ use rustix::io::Errno;
 
 use super::baseline::Baseline;
 use super::beneath;
+use super::bounds::{OutOfReach, Room, entries_of};
 use super::merged::{Node, Opened, each, there};
 use super::open::OpenTree;
 
 /// In one look; the rest waits for the end of the run.
 const MOST: usize = 100_000;
 
+/// What was found, within bounds.
+struct Found<'a> {
+    paths: Vec<OsText>,
+    room: Room,
+    stop: &'a AtomicBool,
+}
+
+impl Found<'_> {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.paths.len() >= MOST
+    }
+
+    /// Whether to look into it, if it is a directory.
+    fn add(&mut self, path: &Path) -> bool {
+        let has_room = self.room.take(path);
+        if has_room {
+            self.paths.push(OsText::from(path));
+        }
+        has_room && OutOfReach::of(path, path.components().count()).is_none()
+    }
+}
+
 /// One look at one tree. What fails is tried again at the next, or at the end.
 pub(crate) fn capture_live(directory: &Path, run: &RunId, note: &LayeredTree, stop: &AtomicBool) {
     let Ok(tree) = OpenTree::open(directory, run, note.clone()) else { return };
-    let mut paths = Vec::new();
-    match note.backing {
-        Backing::Overlay { .. } => drop(touched(&tree, stop, &mut paths)),
+    let paths: Vec<OsText> = match note.backing {
+        Backing::Overlay { .. } => paths_of(&tree, stop),
         Backing::Copy { .. } => {
             let Ok(changes) = tree.changes() else { return };
-            paths.extend(changes.changes.into_iter().map(|change| change.path));
+            changes.changes.into_iter().map(|change| change.path).collect()
         }
-    }
+    };
     if paths.is_empty() || stop.load(Ordering::Relaxed) {
         return;
     }
@@ -37,23 +59,30 @@ pub(crate) fn capture_live(directory: &Path, run: &RunId, note: &LayeredTree, st
     }
 }
 
-fn touched(tree: &OpenTree, stop: &AtomicBool, paths: &mut Vec<OsText>) -> Result<(), Errno> {
+/// As far as they can be found now; the rest at the next look.
+pub(super) fn paths_of(tree: &OpenTree, stop: &AtomicBool) -> Vec<OsText> {
+    let mut found = Found { paths: Vec::new(), room: Room::new(), stop };
+    let _ = touched(tree, &mut found);
+    found.paths
+}
+
+fn touched(tree: &OpenTree, found: &mut Found<'_>) -> Result<(), Errno> {
     let mut pending = vec![(PathBuf::new(), Node::root(tree.note.backing))];
     while let Some((path, node)) = pending.pop() {
-        if stop.load(Ordering::Relaxed) || paths.len() >= MOST {
+        if found.is_over() {
             return Ok(());
         }
         let Some(upper) = there(beneath::directory(tree.upper(), &path))? else { continue };
         let opened =
             Opened { tree, path: &path, node: &node, upper: Some(upper.as_fd()), lower: None };
-        for (name, entry) in opened.changed(MOST)?.0 {
+        for (name, entry) in opened.changed(MOST.min(entries_of(&path)))?.0 {
             let path = path.join(name);
-            paths.push(OsText::from(path.as_path()));
+            let goes_on = found.add(&path);
             let node = entry.and_then(|entry| entry.node);
             if node.as_ref().and_then(|node| node.lower.as_deref()) != Some(&path) {
-                below(tree, &path, stop, paths)?; // whatever the real tree has there is covered
+                below(tree, &path, found)?; // whatever the real tree has there is covered
             }
-            if let Some(node) = node {
+            if let Some(node) = node.filter(|_| goes_on) {
                 pending.push((path, node));
             }
         }
@@ -62,22 +91,17 @@ fn touched(tree: &OpenTree, stop: &AtomicBool, paths: &mut Vec<OsText>) -> Resul
 }
 
 /// Everything that the real tree has below a path.
-fn below(
-    tree: &OpenTree,
-    path: &Path,
-    stop: &AtomicBool,
-    paths: &mut Vec<OsText>,
-) -> Result<(), Errno> {
+fn below(tree: &OpenTree, path: &Path, found: &mut Found<'_>) -> Result<(), Errno> {
     let mut pending = vec![path.to_owned()];
     while let Some(path) = pending.pop() {
-        if stop.load(Ordering::Relaxed) || paths.len() >= MOST {
+        if found.is_over() {
             return Ok(());
         }
         let Some(directory) = there(beneath::directory(tree.lower(), &path))? else { continue };
         each(directory.as_fd(), MOST, |name, stat| {
             let path = path.join(name);
-            paths.push(OsText::from(path.as_path()));
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            let goes_on = found.add(&path);
+            if goes_on && FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 pending.push(path);
             }
         })?;

@@ -18,13 +18,12 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx}
 use rustix::io::Errno;
 
 use super::beneath;
+use super::bounds::{OutOfReach, Room};
 
 /// However short the run was.
 const LEAST: Duration = Duration::from_millis(150);
 /// One part in so many of the run's own time.
 const SHARE: u32 = 20;
-/// Directories that wait to be looked at.
-const MOST_WAITING: usize = 200_000;
 /// Between two looks at the clock.
 const STEP: usize = 256;
 
@@ -64,10 +63,12 @@ pub(super) fn look(
         soon: VecDeque::from([Waiting { path: PathBuf::new(), inside_git: None }]),
         last: VecDeque::new(),
         known: BTreeSet::new(),
+        room: Room::new(),
     };
     // What has a known place is told of however large the rest is.
     later::known_at_top().for_each(|known| walk.look_for(known));
     while let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
+        walk.room.give_back(&directory.path);
         if let Looked::OutOfTime = walk.look_at(&directory) {
             walk.report.cut = true;
             break;
@@ -93,6 +94,8 @@ struct Walk<'a> {
     last: VecDeque<Waiting>,
     /// What was looked for already.
     known: BTreeSet<PathBuf>,
+    /// For the paths that wait.
+    room: Room,
 }
 
 /// A directory that is still to be looked at.
@@ -125,15 +128,15 @@ impl Walk<'_> {
     }
 
     fn look_at(&mut self, Waiting { path: directory, inside_git }: &Waiting) -> Looked {
-        // One that vanished, became a link or is out of reach is none of ours; one too deep was not looked at.
-        let opened = match beneath::directory(self.root, directory) {
-            Err(Errno::NAMETOOLONG) => {
-                self.report.cut = true;
-                return Looked::Whole;
-            }
-            opened => opened.ok().and_then(|fd| Dir::read_from(fd).ok()),
+        if OutOfReach::of(directory, directory.components().count()).is_some() {
+            self.report.cut = true;
+            return Looked::Whole;
+        }
+        // One that vanished or became a link is none of ours.
+        let opened = beneath::directory(self.root, directory).ok();
+        let Some(mut listing) = opened.and_then(|fd| Dir::read_from(fd).ok()) else {
+            return Looked::Whole;
         };
-        let Some(mut listing) = opened else { return Looked::Whole };
         let mut entries: Vec<(OsString, FileType)> = Vec::new();
         while let Some(Ok(entry)) = listing.read() {
             let name = entry.file_name().to_bytes();
@@ -172,8 +175,9 @@ impl Walk<'_> {
         }
         let inside = inside_git.map(|inside| inside.join(name));
         let inside_git = inside.filter(|inside| later::in_git_directory(inside).is_some());
+        let has_room = self.room.take(&path);
         let waiting = Waiting { path, inside_git };
-        if self.soon.len() + self.last.len() >= MOST_WAITING {
+        if !has_room {
             self.report.cut = true;
         } else if later::DEPENDENCIES.iter().any(|large| is(name, large)) {
             self.last.push_back(waiting);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with};
 
 use super::support::*;
+use crate::workspace::bounds::Room;
 use crate::workspace::{HowFar, Kind};
 
 /// A directory and a file change places with links to the outside all the time.
@@ -90,18 +91,22 @@ fn a_sparse_file_costs_nothing() {
     assert!(String::from_utf8(patch).unwrap().contains("Binary files"));
 }
 
+/// Directories in one another, deeper than any path can tell.
+fn make_chain(root: &Path, name: &str, levels: usize) {
+    std::fs::create_dir_all(root).unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut here = rustix::fs::open(root, flags, Mode::empty()).unwrap();
+    for _ in 0..levels {
+        mkdirat(&here, name, Mode::RWXU).unwrap();
+        here = openat(&here, name, flags, Mode::empty()).unwrap();
+    }
+}
+
 #[test]
 fn a_tree_without_a_ground_ends_where_nobody_works_any_more() {
     let stage = Stage::in_memory();
     for root in [stage.upper(""), stage.lower("below")] {
-        std::fs::create_dir_all(&root).unwrap();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let mut here = rustix::fs::open(&root, flags, Mode::empty()).unwrap();
-        let name = "d".repeat(5);
-        for _ in 0..10_000 {
-            mkdirat(&here, &name, Mode::RWXU).unwrap();
-            here = openat(&here, &name, flags, Mode::empty()).unwrap();
-        }
+        make_chain(&root, &"d".repeat(5), 10_000);
     }
     whiteout(stage.upper("below"));
     let begun = Instant::now();
@@ -116,6 +121,41 @@ fn a_tree_without_a_ground_ends_where_nobody_works_any_more() {
     for name in ["upper", "lower"] {
         crate::tree::remove(&stage.directory.path().join(name)).unwrap();
     }
+}
+
+/// What the run saw is noted while it runs, and its paths are held in memory: 480 levels of long names in a few
+/// hundred directories would be gigabytes.
+#[test]
+fn long_names_in_deep_directories_do_not_fill_memory() {
+    let stage = Stage::in_memory();
+    for chain in 0..4 {
+        make_chain(&stage.upper(&format!("{chain}")), &"n".repeat(250), 480);
+    }
+    let tree = stage.tree(USER);
+    let stop = AtomicBool::new(false);
+    let paths = crate::workspace::touched::paths_of(&tree, &stop);
+    assert_eq!(paths.len(), 4 * (1 + 16), "the last of each chain is named, and not looked into");
+    assert!(paths.iter().all(|path| path.as_bytes().len() < 4096));
+    let changes = tree.changes().unwrap();
+    assert_eq!(changes.changes.len(), paths.len());
+    assert!(!changes.cut);
+    drop(tree);
+    crate::tree::remove(&stage.directory.path().join("upper")).unwrap();
+}
+
+#[test]
+fn a_list_of_changes_ends_where_its_room_does() {
+    let stage = Stage::in_memory();
+    for number in 0..100 {
+        write(stage.upper(&format!("{}/{number:050}", number % 10)), "1");
+    }
+    let within = |bytes| {
+        let changes = stage.tree(USER).changes_within(1000, Room::of(bytes)).unwrap();
+        (changes.changes.len(), changes.cut)
+    };
+    assert_eq!(within(100_000), (110, false), "the control");
+    let (listed, cut) = within(4000);
+    assert!(cut && (20..60).contains(&listed), "{listed}");
 }
 
 #[test]
