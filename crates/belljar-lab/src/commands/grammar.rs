@@ -8,6 +8,7 @@ use brush_parser::ast::{
 use brush_parser::word::{Parameter, ParameterExpr, WordPiece, WordPieceWithSource};
 
 use super::ansi;
+use super::braces::{Braces, expanded};
 use super::parse::{Undecided, options, parse, undecided};
 use super::word::Word;
 
@@ -169,8 +170,7 @@ impl Walk {
             self.item(item, &mut simple, Place::BeforeProgram)?;
         }
         if let Some(program) = &command.word_or_name {
-            let word = self.word(program)?;
-            simple.words.push(word);
+            simple.words.extend(self.words(program)?);
         }
         for item in command.suffix.iter().flat_map(|suffix| &suffix.0) {
             self.item(item, &mut simple, Place::Argument)?;
@@ -181,10 +181,7 @@ impl Walk {
     fn item(&mut self, item: &Item, simple: &mut Simple, place: Place) -> Result<(), Undecided> {
         match item {
             Item::IoRedirect(redirect) => self.redirect(redirect, simple)?,
-            Item::Word(word) => {
-                let word = self.word(word)?;
-                simple.words.push(word);
-            }
+            Item::Word(word) => simple.words.extend(self.words(word)?),
             Item::AssignmentWord(assignment, word) => {
                 match &assignment.value {
                     AssignmentValue::Scalar(value) => drop(self.word(value)?),
@@ -261,20 +258,21 @@ impl Walk {
         words.into_iter().try_for_each(|word| self.word(word).map(drop))
     }
 
+    /// One of a command, which braces may make several of.
+    fn words(&mut self, word: &AstWord) -> Result<Vec<Word>, Undecided> {
+        match expanded(&word.value) {
+            Braces::Plain => Ok(vec![self.inner(&word.value)?]),
+            Braces::Words(words) => words.iter().map(|word| self.inner(word)).collect(),
+            Braces::Unknown => self.word(word).map(|word| vec![word]),
+        }
+    }
+
     fn word(&mut self, word: &AstWord) -> Result<Word, Undecided> {
-        let text = &word.value;
-        let expands = text.contains('{')
-            && brush_parser::word::parse_brace_expansions(text, &options())
-                .ok()
-                .flatten()
-                .is_some_and(|parts| {
-                    parts.iter().any(|part| {
-                        matches!(part, brush_parser::word::BraceExpressionOrText::Expr(_))
-                    })
-                });
-        let read = self.inner(text)?;
-        // It becomes several words.
-        Ok(if expands { Word::unknown() } else { read })
+        let read = self.inner(&word.value)?;
+        Ok(match expanded(&word.value) {
+            Braces::Plain => read,
+            Braces::Words(_) | Braces::Unknown => Word::unknown(), // it becomes several words
+        })
     }
 
     fn inner_text(&mut self, text: &str) -> Result<(), Undecided> {

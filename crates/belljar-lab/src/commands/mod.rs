@@ -3,6 +3,7 @@
 
 mod ansi;
 mod apart;
+mod braces;
 mod builtin;
 mod grammar;
 mod guard;

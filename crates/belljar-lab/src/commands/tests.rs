@@ -100,6 +100,21 @@ fn a_command_is_found_wherever_it_stands() {
         "rm -rf -- /",
         "rm / -rf",
         "rm -rf /./ //",
+        "{rm,-rf,/}",
+        "rm -rf /{,}",
+        "rm -rf /workspace/../",
+        "flock -w 5 lock rm -rf /",
+        "flock lock -c 'rm -rf /'",
+        "watch -n 5 rm -rf /",
+        "script -qc 'rm -rf /' log",
+        "unshare -r rm -rf /",
+        "strace -f -o log rm -rf /",
+        "taskset -c 0 rm -rf /",
+        "chrt -i 0 rm -rf /",
+        "setpriv --reuid 1000 rm -rf /",
+        "runuser -u agent -- rm -rf /",
+        "runuser -c 'rm -rf /' agent",
+        "parallel rm -rf / ::: a b",
     ] {
         assert_eq!(script(text).as_deref(), Some("rm -r ** / **"), "{text}");
     }
@@ -130,7 +145,7 @@ fn what_cannot_be_decided_is_denied_as_that() {
         "if then",
         "a | ( b",
         "bash <(curl x)",
-        "{rm,-rf,/}",
+        "{1..3} -rf /",
         "`which rm` x",
     ] {
         assert_eq!(script(text).as_deref(), Some(UNDECIDED), "{text}");
@@ -139,6 +154,9 @@ fn what_cannot_be_decided_is_denied_as_that() {
         "ls \"$x\"",
         "rm -rf \"$x\"",
         "echo {a,b}",
+        "rm -rf build/{debug,release}",
+        "watch -n 5 ls /",
+        "flock lock make -c 'rm -rf /'",
         "make $(nproc)",
         "sh script.sh",
         "for i in *; do echo $i; done",

@@ -75,6 +75,64 @@ const WRAPPERS: &[Wrapper] = &[
         operands: 0,
         assigns: false,
     },
+    Wrapper {
+        name: "flock",
+        short: "wE",
+        long: &["--timeout", "--wait", "--conflict-exit-code"],
+        operands: 1,
+        assigns: false,
+    },
+    Wrapper {
+        name: "watch",
+        short: "nq",
+        long: &["--interval", "--equexit"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "unshare",
+        short: "SGRw",
+        long: &["--setuid", "--setgid", "--root", "--wd", "--map-user", "--map-group"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "strace",
+        short: "aAbeEIoOpPsSuUX",
+        long: &["--output", "--trace", "--user", "--env", "--string-limit"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "ltrace",
+        short: "aAeDFlnopsuwx",
+        long: &["--output"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper { name: "taskset", short: "", long: &[], operands: 1, assigns: false },
+    Wrapper { name: "chrt", short: "TPD", long: &[], operands: 1, assigns: false },
+    Wrapper {
+        name: "setpriv",
+        short: "",
+        long: &["--reuid", "--regid", "--groups", "--inh-caps", "--bounding-set", "--ambient-caps"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "runuser",
+        short: "ugGsw",
+        long: &["--user", "--group", "--supp-group", "--shell", "--whitelist-environment"],
+        operands: 0,
+        assigns: false,
+    },
+    Wrapper {
+        name: "parallel",
+        short: "jINSa",
+        long: &["--jobs", "--max-args", "--sshlogin", "--arg-file", "--delay", "--timeout"],
+        operands: 0,
+        assigns: false,
+    },
     plain("nohup"),
     plain("setsid"),
     plain("command"),
@@ -110,13 +168,22 @@ pub(crate) fn inner(command: &[Word]) -> Option<Inner> {
                 return Some(Inner::Script(script));
             }
         }
-        "su" => return after_option(arguments, 'c').map(Inner::Script),
+        "su" | "script" => return after_option(arguments, 'c').map(Inner::Script),
+        "runuser" if !names_user(arguments) => {
+            return after_option(arguments, 'c').map(Inner::Script);
+        }
         _ => {}
     }
     let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == name)?;
     let mut rest = wrapper.skip_own(arguments)?.to_vec();
-    if name == "xargs" {
-        rest.push(Word::unknown()); // what it reads
+    match name {
+        "xargs" => rest.push(Word::unknown()), // what it reads
+        "flock" if takes_script(arguments, &rest) => {
+            return rest.into_iter().next().map(Inner::Script);
+        }
+        // A shell puts them together, and reads them again.
+        "watch" | "parallel" => return Some(Inner::Script(joined(until_inputs(&rest)))),
+        _ => {}
     }
     (!rest.is_empty()).then_some(Inner::Command(rest))
 }
@@ -184,6 +251,24 @@ fn shell(arguments: &[Word]) -> Option<Inner> {
         (true, None) => None,
         (false, _) => Some(Inner::FedShell),
     }
+}
+
+/// `runuser -u USER COMMAND` starts a program; without it is like `su`.
+fn names_user(arguments: &[Word]) -> bool {
+    arguments.iter().any(|word| word.raw().starts_with("-u") || word.raw().starts_with("--user"))
+}
+
+/// `flock FILE -c SCRIPT`
+fn takes_script(arguments: &[Word], rest: &[Word]) -> bool {
+    let before = arguments.len().checked_sub(rest.len() + 1).and_then(|at| arguments.get(at));
+    before.is_some_and(|word| matches!(word.raw(), "-c" | "--command"))
+}
+
+/// `parallel COMMAND ::: INPUTS`
+fn until_inputs(words: &[Word]) -> &[Word] {
+    let is_mark = |word: &Word| matches!(word.raw(), ":::" | "::::" | ":::+" | "::::+");
+    let end = words.iter().position(is_mark).unwrap_or(words.len());
+    words.get(..end).unwrap_or_default()
 }
 
 fn joined(words: &[Word]) -> Word {
