@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -161,7 +163,20 @@ pub(crate) fn heading(title: &str, load: Option<&str>) -> String {
     )
 }
 
-pub(crate) fn json(parts: &[Part], load: Option<&str>) -> Result<String> {
+/// Writes it down where that was asked for. A part that failed is a failure of all.
+pub(crate) fn conclude(
+    parts: &[Part],
+    json_file: Option<&Path>,
+    load: Option<&str>,
+) -> Result<ExitCode> {
+    if let Some(path) = json_file {
+        fs::write(path, json(parts, load)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn json(parts: &[Part], load: Option<&str>) -> Result<String> {
     let parts: Vec<Value> = parts.iter().map(Part::json).collect();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let all = json!({ "load_before": load, "processors": processors, "parts": parts });

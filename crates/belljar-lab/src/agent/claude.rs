@@ -11,7 +11,7 @@ use super::json::{self, Object, below, list, number, object, some_text, text};
 use super::totals::{Meter, money};
 use super::{
     Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Tells,
-    Understood, is_session_name,
+    Understood, is_session_name, session,
 };
 
 const HOST: &str = "api.anthropic.com";
@@ -167,18 +167,7 @@ impl Lines {
 
 fn system(line: &Object, news: &mut Vec<AgentNews>) {
     match text(line, "subtype") {
-        "init" => match text(line, "session_id") {
-            id if is_session_name(id) => {
-                news.push(AgentNews::Session {
-                    id: id.to_owned(),
-                    model: some_text(line, "model"),
-                });
-            }
-            _ => {
-                let message = "the agent's session has no usable name".to_owned();
-                news.push(AgentNews::Error { message });
-            }
-        },
+        "init" => news.push(session(text(line, "session_id"), some_text(line, "model"))),
         "api_retry" => {
             let error = some_text(line, "error").unwrap_or_else(|| "no answer".into());
             let status = match number(line, "error_status") {

@@ -10,7 +10,7 @@ use super::json::{self, Object, below, list, number, object, some_text, text};
 use super::totals::Meter;
 use super::{
     Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Tells,
-    Understood, is_session_name,
+    Understood, is_session_name, session,
 };
 
 const HOST: &str = "api.openai.com";
@@ -78,15 +78,7 @@ impl Reader for Lines {
         }
         let Some(line) = object(line) else { return Understood::No };
         match text(&line, "type") {
-            "thread.started" => match text(&line, "thread_id") {
-                id if is_session_name(id) => {
-                    news.push(AgentNews::Session { id: id.to_owned(), model: None });
-                }
-                _ => {
-                    let message = "the agent's session has no usable name".to_owned();
-                    news.push(AgentNews::Error { message });
-                }
-            },
+            "thread.started" => news.push(session(text(&line, "thread_id"), None)),
             "item.started" => self.started(below(&line, "item"), news),
             "item.completed" => self.completed(below(&line, "item"), news),
             "turn.completed" => {

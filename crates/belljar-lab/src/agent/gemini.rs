@@ -9,7 +9,7 @@ use super::json::{self, Object, below, number, object, some_text, text};
 use super::totals::Meter;
 use super::{
     Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Tells,
-    Understood, is_session_name,
+    Understood, is_session_name, session,
 };
 
 const HOST: &str = "generativelanguage.googleapis.com";
@@ -90,16 +90,7 @@ impl Reader for Lines {
             self.close(news);
         }
         match kind {
-            "init" => match text(&line, "session_id") {
-                id if is_session_name(id) => {
-                    let model = some_text(&line, "model");
-                    news.push(AgentNews::Session { id: id.to_owned(), model });
-                }
-                _ => {
-                    let message = "the agent's session has no usable name".to_owned();
-                    news.push(AgentNews::Error { message });
-                }
-            },
+            "init" => news.push(session(text(&line, "session_id"), some_text(&line, "model"))),
             "message" => self.message(&line, news),
             "tool_use" => {
                 self.answer();

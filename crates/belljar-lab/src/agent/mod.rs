@@ -170,6 +170,14 @@ impl Argv {
     }
 }
 
+/// The session that an agent says it is in.
+fn session(id: &str, model: Option<String>) -> AgentNews {
+    match is_session_name(id) {
+        true => AgentNews::Session { id: id.to_owned(), model },
+        false => AgentNews::Error { message: "the agent's session has no usable name".to_owned() },
+    }
+}
+
 /// A session's name comes from inside and becomes an argument: nothing that could be taken for an option.
 fn is_session_name(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

@@ -6,7 +6,6 @@ mod at_once;
 mod exec;
 mod start;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -110,11 +109,7 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
             parts.push(part);
         }
     }
-    if let Some(path) = &options.json {
-        fs::write(path, outcome::json(&parts, load.as_deref())?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
 }
 
 #[cfg(test)]

@@ -172,11 +172,7 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
         print!("{}", part.text());
         parts.push(part);
     }
-    if let Some(path) = &options.json {
-        fs::write(path, outcome::json(&parts, load.as_deref())?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
 }
 
 /// The containers that runs can be in, if this was started with engines around it.

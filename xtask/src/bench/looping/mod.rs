@@ -11,7 +11,6 @@ mod parsing;
 mod resume;
 mod work;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -112,11 +111,7 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
         parts.push(told("iteration", iteration::measure(&bench)));
         parts.push(told("resume", resume::measure(&bench)));
     }
-    if let Some(path) = &options.json {
-        fs::write(path, outcome::json(&parts, load.as_deref())?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
 }
 
 fn told(name: &'static str, measured: Result<Part>) -> Part {

@@ -15,7 +15,6 @@ mod start;
 mod throughput;
 mod verify;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -175,11 +174,7 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
         print!("{}", part.text());
         parts.push(part);
     }
-    if let Some(path) = &options.json {
-        fs::write(path, outcome::json(&parts, load.as_deref())?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
 }
 
 #[cfg(test)]

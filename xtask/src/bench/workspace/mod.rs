@@ -5,7 +5,6 @@ mod look;
 mod start;
 pub(crate) mod tree;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -81,11 +80,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
             parts.push(part);
         }
     }
-    if let Some(path) = &options.json {
-        fs::write(path, outcome::json(&parts, load.as_deref())?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
 }
 
 type Measure = fn(&Bench<'_>) -> Result<Part>;
