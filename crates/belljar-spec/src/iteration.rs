@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Money;
 use crate::event::EventKind;
 use crate::id::RunId;
+use crate::layered::Moment;
 use crate::outcome::Exit;
 use crate::text::OsText;
 
@@ -281,6 +282,9 @@ pub struct SourceIdentity {
     pub path: OsText,
     pub device: u64,
     pub inode: u64,
+    /// When the inode came to be, where the file system knows: a number is given to the next one that comes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub born: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -268,3 +268,22 @@ fn what_was_spent_is_spent() {
     let elapsed = shown["birth"]["tally"]["elapsed_ms"].as_u64().unwrap();
     assert!(elapsed >= 1000, "{shown:#}");
 }
+
+/// A run that comes to its end while somebody resumes it has finished what it finished.
+#[test]
+fn resumed_while_it_ends_nothing_is_done_twice() {
+    let lab = Lab::me();
+    manifest(&lab, "sleep 0.4; echo x >> n", "max_iterations = 2");
+    for (name, after) in [("a", 100), ("b", 350), ("c", 600), ("d", 850), ("e", 1100)] {
+        lab.run(["-d", "--manifest", "belljar.toml", "--name", name]).done().expect(0);
+        std::thread::sleep(Duration::from_millis(after));
+        let again = lab.belljar(["resume", name]).done();
+        again.expect(125);
+        let said = again.err();
+        let (is_live, is_over) = (said.contains("is still running"), said.contains("its end"));
+        assert!(is_live || is_over, "{after} ms: {again}");
+        lab.belljar(["wait", name]).done();
+        assert_eq!(iterations(&lab, name), [1, 2], "{after} ms");
+    }
+    assert_eq!(lab.runs().len(), 5, "no run was born");
+}

@@ -12,7 +12,9 @@ use belljar_backend::{
 };
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{Keep, LaunchRefusal};
-use belljar_spec::{BackendName, Birth, NotTaken, Plan, RunId, RunSpec, Unmet, candidates};
+use belljar_spec::{
+    BackendName, Birth, MountMode, NotTaken, Plan, RunId, RunSpec, Unmet, candidates,
+};
 
 use super::bypass;
 use super::record::{plan_without_secret_values, secrets_of, without_secret_values};
@@ -65,10 +67,15 @@ impl Prepared<'_> {
     /// What would be done, and what stands in the way.
     pub fn dry_run(&self) -> DryRun {
         let secrets = secrets_of(&self.spec);
+        let spec = without_secret_values(&self.spec, &secrets);
+        let trees = spec.workspace.iter().chain(&spec.mounts);
+        let layered = trees.filter(|mount| mount.mode == MountMode::Overlay);
         DryRun {
-            spec_hash: without_secret_values(&self.spec, &secrets).hash(),
+            spec_hash: spec.hash(),
             plan_hash: plan_without_secret_values(&self.plan, &secrets).hash(),
             plan: self.plan.clone(),
+            layered: layered.map(|mount| mount.target.clone()).collect(),
+            agent: spec.agent.clone(),
             not_taken: self.not_taken().to_vec(),
             missing: self.missing(),
         }

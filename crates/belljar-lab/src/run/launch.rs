@@ -171,7 +171,7 @@ fn bind(
         return Err(LaunchError::NotGuaranteed { backend: prepared.plan.backend, missing });
     }
     bypass::check(&prepared.spec, prepared.plan.backend, &bound.posture)?;
-    super::resume::check(prepared)?;
+    super::foundation::check(prepared)?;
     // A tree is known as writable before the first byte can be written to it.
     writable::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     if !bound.layered.is_empty() {

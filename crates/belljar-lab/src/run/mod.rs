@@ -4,6 +4,7 @@ mod agent;
 mod bypass;
 mod choose;
 mod crossing;
+mod foundation;
 mod furnish;
 mod housekeeping;
 mod launch;
@@ -24,15 +25,16 @@ pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
 use belljar_spec::egress::Published;
 use belljar_spec::wire::control::{LaunchRefusal, StopReport};
 use belljar_spec::{
-    AgentReport, Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource,
-    NotTaken, OsText, Plan, Posture, RunId, StopReason, Unmet, Usage, WorkspaceReport,
+    AgentReport, AgentWork, Attestation, BackendName, EXIT_NOT_STARTED, ExecFailure, Exit,
+    ExitSource, NotTaken, OsText, Plan, Posture, RunId, StopReason, Unmet, Usage, WorkspaceReport,
 };
 use serde::{Deserialize, Serialize};
 
 pub use choose::{Prepared, prepare};
+pub use foundation::Difference;
 pub use launch::launch;
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
-pub use resume::{Ask, Difference, Extend, Reborn, ResumeError, ResumeLock, reborn};
+pub use resume::{Ask, Extend, Reborn, ResumeError, ResumeLock, reborn};
 
 pub use crate::checkpoint::CheckpointError;
 pub use crate::commands::judge_if_asked;
@@ -293,6 +295,12 @@ pub struct DryRun {
     pub spec_hash: String,
     pub plan_hash: String,
     pub plan: Plan,
+    /// What it would do, where it is an agent's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<AgentWork>>,
+    /// Trees whose changes would be kept apart, by where they are inside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layered: Vec<OsText>,
     /// Backends that come before it in the operator's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_taken: Vec<NotTaken>,

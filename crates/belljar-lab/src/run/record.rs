@@ -14,7 +14,7 @@ use belljar_spec::{
 use serde::{Deserialize, Serialize};
 
 use super::choose::Prepared;
-use super::resume::{policy_hash, sources_of};
+use super::foundation::{policy_hash, sources_of};
 use super::{LaunchError, Outcome};
 use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, work_line};
 use crate::record::{Anchor, Secrets, looks_secret};
@@ -163,7 +163,7 @@ fn hide_in_work(work: &mut AgentWork, secrets: &Secrets) {
     }
     let setup = work.setup.iter_mut().flat_map(|setup| &mut setup.command);
     let check = match &mut work.repeat.until {
-        Some(Until::Command { argv }) => argv.as_mut_slice(),
+        Some(Until::Command { argv, .. }) => argv.as_mut_slice(),
         _ => &mut [],
     };
     for word in work.agent.program.iter_mut().chain(setup).chain(check) {

@@ -6,62 +6,25 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use belljar_spec::{
-    Birth, BirthKind, EventKind, LoopSpec, Money, OsText, Plan, PlannedImage, RunId, RunSpec,
+    Birth, BirthKind, EventKind, LoopSpec, Money, OsText, PlannedImage, RunId, RunSpec,
     SessionTotals, SourceIdentity, StopReason, Tally, Unchanged,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::LaunchError;
-use super::choose::Prepared;
-use super::record::{NOT_RECORDED, plan_without_secret_values, secrets_of};
+use super::foundation::Difference;
+use super::record::NOT_RECORDED;
 use crate::config::{ConfigError, SYSTEM_DIRECTORY, check_ceiling};
 use crate::home::Home;
 use crate::lineage::{Lineage, LineageError, lineage};
 use crate::looping::{Loop, Next};
 use crate::record::{EventReader, HomeKey, KeyError, ReadError};
 use crate::store::{Life, life};
-
-/// What may be otherwise than it was, if the operator says so by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Difference {
-    /// The image has another digest.
-    Image,
-    /// A mounted tree is another one.
-    Mounts,
-    /// The same spec gives another plan: another build of belljar, or another host.
-    Policy,
-}
-
-impl Difference {
-    pub const ALL: [Self; 3] = [Self::Image, Self::Mounts, Self::Policy];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Mounts => "mounts",
-            Self::Policy => "policy",
-        }
-    }
-}
-
-impl std::str::FromStr for Difference {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| {
-            let shown = belljar_spec::text::escape(text.as_bytes());
-            format!("\"{shown}\" cannot be allowed; there are image, mounts, policy")
-        })
-    }
-}
 
 /// Added to the budgets of the frozen spec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,7 +88,7 @@ pub enum ResumeError {
     },
     #[error("run {run} has no agent, so it has no checkpoints; start its command again instead")]
     NoAgent { run: RunId },
-    #[error("run {run} is still running; belljar attach or logs -f --agent follow it")]
+    #[error("run {run} is still running; belljar logs -f --agent {run} follows it")]
     Live { run: RunId },
     #[error("run {run} is being continued by run {by}, which is still running")]
     Continued { run: RunId, by: RunId },
@@ -232,13 +195,14 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
     loop {
         // Before the look: whoever had it has said by now that the run goes on.
         let held = lock(home, &run, FlockOperation::NonBlockingLockExclusive)?;
-        let line = lineage(home, &run)?;
         if is_live(home, &run) {
             return Err(match run == ask.run {
                 true => ResumeError::Live { run },
                 false => ResumeError::Continued { run: ask.run, by: run },
             });
         }
+        // Now nobody adds to its record any more.
+        let line = lineage(home, &run)?;
         let mut children = line
             .children
             .iter()
@@ -360,28 +324,6 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
     })
 }
 
-/// The trees that a run is given, as they are now.
-pub(super) fn sources_of(spec: &RunSpec) -> Vec<SourceIdentity> {
-    let mounts = spec.workspace.iter().chain(&spec.mounts);
-    let paths = mounts.map(|mount| &mount.source).chain(&spec.tools);
-    let identity = |path: &OsText| {
-        let found = std::fs::metadata(path.as_path()).ok()?;
-        Some(SourceIdentity { path: path.clone(), device: found.dev(), inode: found.ino() })
-    };
-    paths.filter_map(identity).collect()
-}
-
-/// Of a plan without its image, and without what is another in every run: its id, and words that stand for secrets.
-pub(super) fn policy_hash(plan: &Plan, spec: &RunSpec) -> String {
-    let mut plan = plan_without_secret_values(plan, &secrets_of(spec));
-    plan.image = None;
-    plan.command.env.remove(belljar_spec::env::RUN_ID_INSIDE);
-    for secret in &spec.egress.secrets {
-        plan.command.env.remove(&secret.env);
-    }
-    plan.hash()
-}
-
 impl Frozen {
     /// What must still be so.
     fn unchanged(&self, allow: &[Difference]) -> Unchanged {
@@ -395,33 +337,6 @@ impl Frozen {
             },
         }
     }
-}
-
-/// Now that everything is pinned, and nothing was started: it is what it was at the first start.
-pub(super) fn check(prepared: &Prepared<'_>) -> Result<(), LaunchError> {
-    let Some(birth) = prepared.birth.as_deref() else { return Ok(()) };
-    let differs = |what: Difference, how: String| Err(LaunchError::Differs { what, how });
-    let Unchanged { policy_hash: policy, image, sources } = &birth.unchanged;
-    let now = sources_of(&prepared.spec);
-    for then in sources {
-        let how = match now.iter().find(|source| source.path == then.path) {
-            Some(source) if source == then => continue,
-            Some(_) => "another directory is there now",
-            None => "it is not there any more",
-        };
-        return differs(Difference::Mounts, format!("{}: {how}", then.path));
-    }
-    let id = prepared.plan.image.as_ref().map(|image| image.id.clone()).unwrap_or_default();
-    if let Some(then) = image.as_ref().filter(|then| **then != id) {
-        return differs(Difference::Image, format!("it was {then:?}, and is {id:?}"));
-    }
-    if let Some(then) = policy
-        && *then != policy_hash(&prepared.plan, &prepared.spec)
-    {
-        let how = "the same settings give another sandbox with this belljar on this host";
-        return differs(Difference::Policy, how.to_owned());
-    }
-    Ok(())
 }
 
 /// Values that look secret were not recorded: who resumes has to have them.

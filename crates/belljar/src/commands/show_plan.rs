@@ -1,9 +1,9 @@
 //! `run --dry-run`: the plan in words, or as data.
 
 use belljar::run::DryRun;
-use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, PlannedMount, Presence, Source};
+use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, OsText, PlannedMount, Presence, Source};
 
-use super::show;
+use super::{agent_words, show};
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
 pub(crate) fn show(dry_run: &DryRun, as_json: bool) -> i32 {
@@ -33,14 +33,29 @@ fn in_words(dry_run: &DryRun) -> String {
         let key = if at == 0 { "image" } else { "" };
         line(format!("{BOLD}{key:<9}{BOLD:#} {words}"));
     }
-    line(format!("{BOLD}command{BOLD:#}   {}", belljar::run::shown(&plan.command.argv)));
+    match &dry_run.agent {
+        None => {
+            line(format!("{BOLD}command{BOLD:#}   {}", belljar::run::shown(&plan.command.argv)));
+        }
+        Some(work) => {
+            let mut row = |key: &str, words: String| {
+                line(format!("{BOLD}{key:<9}{BOLD:#} {}", report::folded(&words, 10)));
+            };
+            row("agent", agent_words::agent(&work.agent));
+            let set_up = work.setup.as_ref().map(|setup| belljar::run::shown(&setup.command));
+            set_up.into_iter().for_each(|words| row("set-up", words));
+            if !work.repeat.is_once() {
+                row("loop", agent_words::limits(&work.repeat));
+            }
+        }
+    }
     line(format!("{BOLD}workdir{BOLD:#}   {}", plan.command.workdir));
     let user = plan.identity.inside;
     line(format!("{BOLD}user{BOLD:#}      {}:{} inside", user.uid, user.gid));
     line(format!("{BOLD}plan{BOLD:#}      {DIM}{}{DIM:#}", dry_run.plan_hash));
     line(format!("\n{BOLD}mounts{BOLD:#}"));
     for mount in &plan.mounts {
-        line(format!("  {}", mount_in_words(mount)));
+        line(format!("  {}", mount_in_words(mount, &dry_run.layered)));
     }
     text.push('\n');
     text.push_str(&posture(dry_run));
@@ -82,7 +97,7 @@ fn posture(dry_run: &DryRun) -> String {
     text
 }
 
-fn mount_in_words(mount: &PlannedMount) -> String {
+fn mount_in_words(mount: &PlannedMount, layered: &[OsText]) -> String {
     let target = mount.target.to_string();
     match &mount.what {
         MountKind::Bind { source, access, presence, .. } => {
@@ -92,10 +107,14 @@ fn mount_in_words(mount: &PlannedMount) -> String {
                 Source::RunTrust => "the run's own certificate authority".to_owned(),
                 Source::RunTrustBundle => "the host's authorities and the run's own".to_owned(),
             };
-            let how = if *access == Access::ReadOnly { "ro" } else { "rw" };
+            let how = match access {
+                Access::ReadOnly => "ro  ",
+                _ if layered.contains(&mount.target) => "over",
+                _ => "rw  ",
+            };
             let optional = if *presence == Presence::IfPresent { ", if present" } else { "" };
             let from = if from == target { String::new() } else { format!(" from {from}") };
-            format!("{how}   {target}{from}{optional}")
+            format!("{how} {target}{from}{optional}")
         }
         MountKind::RootDirectory { source } => format!("ro   / from {source}"),
         MountKind::Tmpfs { size, .. } => format!("tmp  {target} ({})", belljar::spec::Size(*size)),
