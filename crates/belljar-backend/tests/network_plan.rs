@@ -130,7 +130,7 @@ fn own_mounts(plan: &Plan) -> Vec<&belljar_spec::PlannedMount> {
 #[test]
 fn what_only_the_set_up_reaches_is_told() {
     use belljar_spec::manifest::{AgentKind, Auth, Permissions};
-    use belljar_spec::{AgentSpec, AgentWork, LoopSpec, SetupSpec};
+    use belljar_spec::{AgentSpec, AgentWork, LoopSpec, SETUP_TIMEOUT, SetupSpec};
     let with = |network: &[&str]| {
         let network = network.iter().map(|rule| (*rule).to_owned()).collect();
         let agent = AgentSpec {
@@ -145,7 +145,8 @@ fn what_only_the_set_up_reaches_is_told() {
             max_cost: None,
             max_tokens: None,
         };
-        let setup = Some(SetupSpec { command: vec!["true".into()], network });
+        let (command, timeout) = (vec!["true".into()], SETUP_TIMEOUT);
+        let setup = Some(SetupSpec { command, network, timeout });
         Some(Box::new(AgentWork { agent, setup, repeat: LoopSpec::once() }))
     };
     let held = |change: &dyn Fn(&mut RunSpec)| plan(change).posture.get(Clause::NetSealed).clone();

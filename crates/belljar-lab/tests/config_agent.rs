@@ -36,6 +36,17 @@ fn with(world: &mut World, name: &str, value: &str) {
     world.env.insert(name.into(), value.into());
 }
 
+/// A world with the agents' programs in a directory of the user's `PATH`.
+fn installed() -> World {
+    let mut world = World::new();
+    for kind in ["claude", "codex", "gemini"] {
+        executable(&world, &format!("user/agents/{kind}"), "\x7fELF");
+    }
+    let path = world.user().join("agents");
+    with(&mut world, "PATH", path.to_str().unwrap());
+    world
+}
+
 /// A program called `claude` in a directory of the user's `PATH`.
 fn install(world: &mut World) -> PathBuf {
     let program = world.write("user/apps/claude-1.2", "\x7fELF");
@@ -49,7 +60,7 @@ fn install(world: &mut World) -> PathBuf {
 
 #[test]
 fn the_preset_is_added_and_told() {
-    let mut world = World::new();
+    let mut world = installed();
     let program = install(&mut world);
     with(&mut world, "ANTHROPIC_API_KEY", "sk-secret-value");
     let loaded = load(&world, flags()).unwrap();
@@ -74,7 +85,7 @@ fn the_preset_is_added_and_told() {
 
 #[test]
 fn a_command_has_no_preset() {
-    let world = World::new();
+    let world = installed();
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt = 'p'\n");
     world.trust(&path);
     let loaded = world.load(Flags::default()).unwrap();
@@ -87,7 +98,7 @@ fn a_command_has_no_preset() {
 
 #[test]
 fn every_layer_wins_over_the_preset() {
-    let mut world = World::new();
+    let mut world = installed();
     with(&mut world, "ANTHROPIC_API_KEY", "v");
     with(&mut world, "MY_KEY", "v");
     let path = world.manifest(
@@ -111,7 +122,7 @@ fn every_layer_wins_over_the_preset() {
 
 #[test]
 fn no_network_overrides_the_preset_with_a_warning() {
-    let mut world = World::new();
+    let mut world = installed();
     with(&mut world, "ANTHROPIC_API_KEY", "v");
     let loaded = load(&world, Flags { network: Some("none".into()), ..flags() }).unwrap();
     assert!(loaded.spec.network_allow.is_empty() && loaded.spec.egress.secrets.is_empty());
@@ -121,7 +132,7 @@ fn no_network_overrides_the_preset_with_a_warning() {
 
 #[test]
 fn the_first_login_that_the_host_has_is_taken() {
-    let mut world = World::new();
+    let mut world = installed();
     let none = load(&world, flags()).unwrap();
     assert!(none.spec.egress.secrets.is_empty());
     assert!(none.warnings.iter().any(|warning| warning.contains("there is no login")));
@@ -136,7 +147,7 @@ fn the_first_login_that_the_host_has_is_taken() {
 
 #[test]
 fn the_ceiling_holds_for_the_preset_too() {
-    let mut world = World::new();
+    let mut world = installed();
     world.write("etc/policy.toml", "[network]\nallow = ['pypi.org']\n");
     let refused_text = refused(&world, flags());
     assert!(refused_text.contains("the preset of claude"), "{refused_text}");
@@ -150,7 +161,7 @@ fn the_ceiling_holds_for_the_preset_too() {
 
 #[test]
 fn a_prompt_comes_from_a_file_or_a_flag() {
-    let world = World::new();
+    let world = installed();
     world.write("user/project/PROMPT.md", "from the file\n");
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt_file = 'PROMPT.md'\n");
     world.trust(&path);
@@ -181,7 +192,7 @@ fn a_prompt_comes_from_a_file_or_a_flag() {
 /// A manifest of the kind `command` opens nothing, so nobody has looked at it.
 #[test]
 fn no_link_leads_a_manifests_prompt_to_another_file() {
-    let world = World::new();
+    let world = installed();
     world.write("user/private/key.md", "private\n");
     world.write("user/project/real/key.md", "fine\n");
     let manifest = |file: &str| {
@@ -205,7 +216,7 @@ fn no_link_leads_a_manifests_prompt_to_another_file() {
 
 #[test]
 fn a_program_can_be_named() {
-    let mut world = World::new();
+    let mut world = installed();
     let program = install(&mut world);
     let set = |value: &str| Flags { settings: vec![format!("agent.program='{value}'")], ..flags() };
     let image = load(&world, set("image")).unwrap();
@@ -222,7 +233,7 @@ fn a_program_can_be_named() {
 
 #[test]
 fn login_files_need_a_waiver_and_the_files() {
-    let world = World::new();
+    let world = installed();
     let files = Flags { settings: vec!["agent.auth='files'".into()], ..flags() };
     let text = refused(&world, files.clone());
     assert!(text.contains("--waive env.clean=REASON"), "{text}");
@@ -236,7 +247,7 @@ fn login_files_need_a_waiver_and_the_files() {
 
 #[test]
 fn a_budget_that_nobody_can_hold_is_told() {
-    let world = World::new();
+    let world = installed();
     let limits = |kind: &str| Flags {
         agent: Some(kind.into()),
         max_cost_usd: Some("5".into()),
@@ -252,7 +263,7 @@ fn a_budget_that_nobody_can_hold_is_told() {
 
 #[test]
 fn turns_of_a_command_cannot_be_limited_and_that_is_told() {
-    let world = World::new();
+    let world = installed();
     let warned = |kind: &str, table: &str, key: &str| {
         let command = if kind == "command" { "command = ['x']" } else { "prompt = 'p'" };
         let path =
@@ -283,17 +294,20 @@ fn written(world: &World, tree: &Path) {
 
 #[test]
 fn a_program_that_a_run_could_have_planted_is_not_taken() {
-    let mut world = World::new();
+    let mut world = installed();
     let key = executable(&world, "user/private/key", "secret");
     let planted = format!("#!{}\n", key.display());
     let planted = executable(&world, "user/project/node_modules/.bin/claude", &planted);
     let bin = planted.parent().unwrap().to_owned();
     with(&mut world, "PATH", bin.to_str().unwrap());
-    let loaded = load(&world, flags()).unwrap();
+    let text = refused(&world, flags());
+    assert!(text.contains("no program claude on PATH; passed over: "), "{text}");
+    assert!(text.contains(planted.to_str().unwrap()), "{text}");
+    // In an image there may be one.
+    let image = Flags { settings: vec!["agent.program='image'".into()], ..flags() };
+    let loaded = load(&world, image).unwrap();
     assert_eq!(agent(&loaded).program, ["claude".into()]);
     assert!(loaded.spec.mounts.is_empty() && loaded.spec.tools.is_empty());
-    let warned = loaded.warnings.join("\n");
-    assert!(warned.contains(planted.to_str().unwrap()), "{warned}");
     let named = format!("agent.program='{}'", planted.display());
     let refused_text = refused(&world, Flags { settings: vec![named], ..flags() });
     assert!(refused_text.contains("which a run can write"), "{refused_text}");
@@ -303,14 +317,13 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
     with(&mut world, "PATH", &path);
     assert_eq!(agent(&load(&world, flags()).unwrap()).program, [program.as_path().into()]);
     written(&world, program.parent().unwrap());
-    let loaded = load(&world, flags()).unwrap();
-    assert_eq!(agent(&loaded).program, ["claude".into()]);
-    assert!(loaded.spec.mounts.is_empty());
+    let text = refused(&world, flags());
+    assert!(text.contains("which a run can write"), "{text}");
 }
 
 #[test]
 fn a_prompt_that_a_run_could_have_changed_is_told() {
-    let world = World::new();
+    let world = installed();
     world.write("user/project/PROMPT.md", "do it\n");
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt_file = 'PROMPT.md'\n");
     let warned = |flags: Flags| {
@@ -333,7 +346,7 @@ fn a_prompt_that_a_run_could_have_changed_is_told() {
 
 #[test]
 fn a_run_that_was_decided_is_held_against_the_ceiling_of_now() {
-    let world = World::new();
+    let world = installed();
     let spec = load(&world, flags()).unwrap().spec;
     let system = world.invocation(Flags::default()).system;
     config::check_ceiling(&system, &spec).unwrap();

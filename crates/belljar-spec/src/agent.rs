@@ -49,6 +49,21 @@ pub struct SetupSpec {
     /// Hosts that it alone can reach; shut when it has ended.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub network: Vec<String>,
+    /// One that takes longer has failed.
+    #[serde(with = "crate::runspec::millis_exact", default = "setup_timeout")]
+    pub timeout: Duration,
+}
+
+/// Unless the settings say otherwise: a set-up, or a check of the loop, that hangs is not waited for all night.
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+fn setup_timeout() -> Duration {
+    SETUP_TIMEOUT
+}
+
+fn check_timeout() -> Duration {
+    CHECK_TIMEOUT
 }
 
 /// How often the agent runs. `None` is no limit.
@@ -104,9 +119,10 @@ impl LoopSpec {
         }
     }
 
-    /// Whether it is one run of the agent and nothing more: then its end is the agent's own.
+    /// Whether it is one run of the agent and nothing more: then its end is the agent's own. A loop of one iteration is
+    /// still a loop, and counts failures as every loop does.
     pub fn is_once(&self) -> bool {
-        self.max_iterations == Some(1) && self.until.is_none()
+        self.max_iterations == Some(1) && self.until.is_none() && self.max_failures.is_none()
     }
 }
 
@@ -116,8 +132,12 @@ impl LoopSpec {
 pub enum Until {
     /// A file in the workspace, by its path there. No link is followed.
     File { path: OsText },
-    /// A command, run inside, that succeeds.
-    Command { argv: Vec<OsText> },
+    /// A command, run inside, that succeeds in time.
+    Command {
+        argv: Vec<OsText>,
+        #[serde(with = "crate::runspec::millis_exact", default = "check_timeout")]
+        timeout: Duration,
+    },
     /// The agent's final message has this in it.
     Says { phrase: String },
 }

@@ -40,7 +40,10 @@ pub mod text;
 pub mod trust;
 pub mod wire;
 
-pub use agent::{AgentSpec, AgentWork, LONGEST_BACKOFF, LoopSpec, Money, SetupSpec, Until};
+pub use agent::{
+    AgentSpec, AgentWork, CHECK_TIMEOUT, LONGEST_BACKOFF, LoopSpec, Money, SETUP_TIMEOUT,
+    SetupSpec, Until,
+};
 pub use attest::{
     Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
 };

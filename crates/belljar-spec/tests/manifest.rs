@@ -161,7 +161,10 @@ fn wrong_types_and_values_are_told_with_the_line() {
         ("[policy]\nrequire = ['fs.quotas']\n", "the nearest is \"fs.quota\""),
         ("[policy]\nwaive = { 'fs.quota' = ' ' }\n", "the waiver of fs.quota has no reason"),
         ("[policy]\nwaive.fs.quota = 'x'\n", "a clause's name needs quotes"),
-        ("[agent]\nkind = 'command'\n", "agent: the kind \"command\" needs command"),
+        ("[agent]\ncommand = []\n", "agent: command is empty"),
+        ("[loop]\nuntil = { says = ' ' }\n", "says is empty"),
+        ("[loop]\nuntil = { file = 'D', timeout = '1m' }\n", "how long a command may take"),
+        ("[loop]\nmax_failures = 0\n", "max_failures = 0"),
         (
             "[agent]\nprompt = 'a'\nprompt_file = 'b'\n",
             "agent: prompt and prompt_file are both set",

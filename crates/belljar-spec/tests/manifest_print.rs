@@ -219,8 +219,12 @@ prop_compose! {
 fn until() -> impl Strategy<Value = Until> {
     prop_oneof![
         "[a-z]{1,5}".prop_map(|file| Until { file: Some(file.into()), ..Until::default() }),
-        command().prop_map(|command| Until { command: Some(command), ..Until::default() }),
-        text().prop_map(|says| Until { says: Some(says), ..Until::default() }),
+        (command(), of(span())).prop_map(|(command, timeout)| Until {
+            command: Some(command),
+            timeout,
+            ..Until::default()
+        }),
+        text().prop_map(|says| Until { says: Some(says + "x"), ..Until::default() }),
     ]
 }
 
@@ -231,8 +235,8 @@ prop_compose! {
         max_time in of(span()),
         max_cost_usd in of(usd()),
         max_turns in of(any::<u32>()),
-        max_unchanged in of(any::<u32>()),
-        max_failures in of(any::<u32>()),
+        max_unchanged in of(1..=u32::MAX),
+        max_failures in of(1..=u32::MAX),
         pause in of(span()),
         backoff in of(span()),
         max_tokens in of(0..i64::MAX as u64),
@@ -279,8 +283,8 @@ prop_compose! {
         agent in agent().boxed(),
         r#loop in repeat().boxed(),
         service in of(btree_map(word(), service().boxed(), 0..3)),
-        setup in (of(words()), of(words()))
-            .prop_map(|(command, network)| Setup { command, network }),
+        setup in (of(words()), of(words()), of(span()))
+            .prop_map(|(command, network, timeout)| Setup { command, network, timeout }),
         commands in (of(select(CommandMode::ALL)), rules(), rules())
             .prop_map(|(mode, deny, allow)| Commands { mode, deny, allow }),
         retention in (of(any::<u32>()), of(1..=u32::MAX))

@@ -114,6 +114,9 @@ fn every_limit_stops_it_with_its_own_reason() {
     each_user(|lab| {
         let cases = [
             (COUNT, "max_iterations = 2", "max_iterations", 2, 0),
+            (COUNT, "max_iterations = 1", "max_iterations", 1, 0),
+            // Budgets in [loop] make a loop; one that nothing counts for does not end it.
+            ("true", "max_cost_usd = 5.0", "unchanged", 3, 1),
             (COUNT, "max_iterations = 0", "max_iterations", 0, 0),
             ("true", "max_unchanged = 2", "unchanged", 2, 1),
             ("false", "max_failures = 2\nbackoff = \"10ms\"", "failures", 2, 1),
@@ -159,6 +162,42 @@ fn silence_is_not_waited_for() {
         let rest = "[limits]\nidle = \"700ms\"\n[loop]\nmax_failures = 2\nbackoff = \"10ms\"";
         let result = looped(lab, "echo begun; sleep 1000", rest);
         assert_eq!(reason(&result), ("failures", 2), "{result:#}");
+    });
+}
+
+#[test]
+fn what_it_complained_with_is_shown_where_it_failed() {
+    let lab = Lab::me();
+    let rest = "[setup]\ncommand = [\"sh\", \"-c\", \"echo no such package; exit 4\"]";
+    let result = looped(&lab, "true", rest);
+    lab.belljar(["logs", "--agent", id(&result)])
+        .done()
+        .prints(&["set-up failed: exit code 4", "│ no such package"]);
+    let script = "for i in 1 2 3 4 5 6; do echo complaint $i >&2; done; printf '\\033[2Jevil\\n' >&2; exit 9";
+    let result = looped(&lab, script, "");
+    let told = lab.belljar(["logs", "--agent", id(&result)]).done();
+    told.prints(&["failed (exit code 9)", "│ complaint 3", "│ complaint 6"]);
+    let text = told.out();
+    assert!(!text.contains("complaint 2") && !text.contains("\u{1b}[2J"), "{text}");
+}
+
+#[test]
+fn a_check_or_a_set_up_that_hangs_is_not_waited_for() {
+    each_user(|lab| {
+        let until = |command: &str, timeout: &str| {
+            format!(
+                "[loop]\nuntil = {{ command = [\"sh\", \"-c\", \"{command}\"], timeout = \"{timeout}\" }}\n\
+                 max_iterations = 2"
+            )
+        };
+        let result = looped(lab, COUNT, &until("sleep 1000", "500ms"));
+        assert_eq!(reason(&result), ("max_iterations", 2), "{result:#}");
+        let result = looped(lab, COUNT, &until("sleep 1", "100s"));
+        assert_eq!(reason(&result), ("done", 1), "the control: {result:#}");
+        let set_up = "[setup]\ncommand = [\"sleep\", \"1000\"]\ntimeout = \"500ms\"";
+        let result = looped(lab, COUNT, set_up);
+        assert_eq!(reason(&result), ("setup_failed", 0), "{result:#}");
+        lab.belljar(["show", id(&result)]).done().prints(&["longer than setup.timeout"]);
     });
 }
 

@@ -129,11 +129,15 @@ impl Listener {
     /// Judged as the format says; the exit code alone is not enough, and a good verdict does not outweigh a bad one.
     pub(crate) fn failure(&self, exit: Exit) -> Option<Failure> {
         match &self.summary.result {
-            Some(result) if result.is_error => Some(Failure::Said { word: result.word.clone() }),
             None if self.reader.needs_result() => Some(Failure::Exit { exit }),
-            _ if exit.code != Some(0) => Some(Failure::Exit { exit }),
-            _ => None,
+            _ => self.verdict().or((exit.code != Some(0)).then_some(Failure::Exit { exit })),
         }
+    }
+
+    /// What it says of itself.
+    pub(crate) fn verdict(&self) -> Option<Failure> {
+        let result = self.summary.result.as_ref().filter(|result| result.is_error)?;
+        Some(Failure::Said { word: result.word.clone() })
     }
 }
 

@@ -21,6 +21,7 @@ use crate::agent::written::WrittenTrees;
 use crate::agent::{Preset, Tells, adapter};
 use crate::home::Home;
 use crate::run::writable;
+use crate::start::NOT_WRITTEN;
 
 /// In `agent.program`: the one inside.
 const IN_IMAGE: &str = "image";
@@ -62,8 +63,9 @@ pub(super) fn prepare(settings: &mut Settings, given: &Given<'_>) -> Result<Prep
     })?;
     let prompt_file = prompt_file(settings, given)?;
     let mut told = Prepared::default();
-    if prompt_file.is_some() {
+    if let Some(text) = &prompt_file {
         told.warnings.extend(written_prompt(settings, invocation, &written));
+        told.warnings.extend(unwritten(settings, text));
     }
     let program = program(kind, settings, given, &written)?;
     let preset = adapter(kind).preset();
@@ -143,7 +145,10 @@ fn program(
     match &settings.values.agent.program {
         None => {
             let ByName { found, passed_over } = find::by_name(kind.name(), &host);
-            Ok(Chosen { found: found.unwrap_or_else(bare), passed_over })
+            match found {
+                None if !others => Err(not_installed(kind, &passed_over)),
+                found => Ok(Chosen { found: found.unwrap_or_else(bare), passed_over }),
+            }
         }
         Some(word) if word.as_bytes() == IN_IMAGE.as_bytes() => {
             Ok(Chosen { found: bare(), ..Chosen::default() })
@@ -158,6 +163,19 @@ fn program(
             Ok(Chosen { found, ..Chosen::default() })
         }
     }
+}
+
+/// The sandbox has the host's programs, so what the host has not is not inside either.
+fn not_installed(kind: AgentKind, passed_over: &[String]) -> ConfigError {
+    let name = kind.name();
+    let mut why = format!("there is no program {name} on PATH");
+    for one in passed_over {
+        why.push_str(&format!("; passed over: {one}"));
+    }
+    why.push_str(&format!(
+        "; install {name}, or name it: agent.program = \"/path/to/{name}\" (\"image\" for the one of an image)"
+    ));
+    ConfigError::Agent { key: "agent.program", why }
 }
 
 /// Whoever names a manifest has looked at it, and perhaps not at the file that it names.
@@ -175,6 +193,17 @@ fn written_prompt(
     trees.follow(file.as_path()).err().map(|_| {
         format!(
             "an earlier run could have changed {}, which the agent is told; look at it first",
+            file.0
+        )
+    })
+}
+
+/// It costs as much as a real task.
+fn unwritten(settings: &Settings, text: &str) -> Option<String> {
+    let file = settings.values.agent.prompt_file.as_ref()?;
+    text.contains(NOT_WRITTEN).then(|| {
+        format!(
+            "{} has no task in it yet; write down what is to be done, then: belljar trust",
             file.0
         )
     })

@@ -88,7 +88,8 @@ pub(super) fn check_trust(
     match Store::open(home)?.standing(&trust::canonical(&manifest.path)?, &content.hash) {
         Standing::Trusted => Ok(content.files),
         standing => {
-            Err(ConfigError::Untrusted { path: manifest.path.clone(), standing, widenings })
+            let files = content.files.into_keys().collect();
+            Err(ConfigError::Untrusted { path: manifest.path.clone(), files, standing, widenings })
         }
     }
 }

@@ -123,8 +123,14 @@ pub enum ConfigError {
     EnvFile { path: PathBuf, error: env_file::EnvFileError },
     #[error("there is no file {path}, which {key} names", path = .path.display())]
     NoEnvFile { path: PathBuf, key: String },
-    #[error("{}", untrusted(path, *standing, widenings))]
-    Untrusted { path: PathBuf, standing: Standing, widenings: Vec<Widening> },
+    #[error("{}", untrusted(path, files, *standing, widenings))]
+    Untrusted {
+        path: PathBuf,
+        /// That are trusted with it, because it names them.
+        files: Vec<OsText>,
+        standing: Standing,
+        widenings: Vec<Widening>,
+    },
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
@@ -133,6 +139,10 @@ pub enum ConfigError {
     Secret(#[from] SecretError),
     #[error("{key}: {why}")]
     Agent { key: &'static str, why: String },
+    #[error(
+        "{origin}: it is for a run with an agent, and this one has a command or is kept for some; drop one of them"
+    )]
+    ForAgents { origin: String },
     #[error(transparent)]
     Rule(#[from] crate::commands::RuleError),
     #[error(
@@ -141,11 +151,20 @@ pub enum ConfigError {
     NotYet { key: String, origin: String },
 }
 
-fn untrusted(path: &Path, standing: Standing, widenings: &[Widening]) -> String {
+fn untrusted(path: &Path, files: &[OsText], standing: Standing, widenings: &[Widening]) -> String {
     let shown = OsText::from(path);
-    let state = match standing {
-        Standing::Changed => "has changed since it was trusted",
-        Standing::Unknown | Standing::Trusted => "is not trusted yet",
+    let below = |file: &OsText| match path.parent().map(|above| file.as_path().strip_prefix(above))
+    {
+        Some(Ok(short)) => OsText::from(short).to_string(),
+        _ => file.to_string(),
+    };
+    let named: Vec<String> = files.iter().map(below).collect();
+    let state = match (standing, named.as_slice()) {
+        (Standing::Changed, []) => "has changed since it was trusted".to_owned(),
+        (Standing::Changed, named) => {
+            format!("it or what it names ({}) has changed since it was trusted", named.join(", "))
+        }
+        (Standing::Unknown | Standing::Trusted, _) => "is not trusted yet".to_owned(),
     };
     let mut text = format!("{shown} asks for more than the built-in policy, and {state}:\n");
     for widening in widenings {
@@ -220,9 +239,10 @@ fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
             let is_flag = matches!(origin, Origin::Flag(_));
             is_flag && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
         };
-        if settings.shown().iter().any(|shown| is_said(&shown.key, &shown.origin)) {
-            let why = "is for a run with an agent, and this one has a command; drop one of them";
-            return Err(ConfigError::Agent { key: section, why: why.to_owned() });
+        let shown = settings.shown();
+        let said = shown.iter().find(|shown| is_said(&shown.key, &shown.origin));
+        if let Some(said) = said {
+            return Err(ConfigError::ForAgents { origin: said.origin.to_string() });
         }
     }
     Ok(())

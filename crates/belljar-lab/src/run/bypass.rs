@@ -35,7 +35,7 @@ pub(super) fn check(
     let Some(clause) = BOUNDARY.iter().find(open) else { return Ok(()) };
     let enforcement = posture.get(*clause);
     Err(needs(format!(
-        "a boundary that holds, and on {backend} {clause} is {} ({})",
+        "a boundary that holds, and on {backend} {clause} is {} ({}); or use --permissions accept-edits or ask",
         enforcement.word(),
         enforcement.reason()
     )))
@@ -43,11 +43,10 @@ pub(super) fn check(
 
 /// There is no boundary at all.
 pub(super) fn on_host() -> LaunchError {
-    needs("a boundary; the host backend has none".to_owned())
+    needs("a boundary, and the host backend has none; take another backend".to_owned())
 }
 
-fn needs(what: String) -> LaunchError {
-    let needs = format!("{what}; or use --permissions accept-edits or ask");
+fn needs(needs: String) -> LaunchError {
     LaunchError::Conflict { option: "permissions = \"bypass\"".to_owned(), needs }
 }
 

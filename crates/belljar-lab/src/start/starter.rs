@@ -5,11 +5,15 @@ use belljar_spec::manifest::AgentKind;
 use super::answers::{Answers, UntilAnswer};
 use super::folder::Template;
 
+/// Stands where the task is to be written.
+pub(crate) const NOT_WRITTEN: &str =
+    "Say here what is to be done, as to a colleague who has not seen this project:";
+
 /// What an agent is told, until somebody writes it.
 pub(super) fn prompt(answers: &Answers) -> String {
-    let mut text = String::from(
+    let mut text = format!(
         "# Task\n\n\
-         Say here what is to be done, as to a colleague who has not seen this project:\n\
+         {NOT_WRITTEN}\n\
          what it is for, what is wrong or missing, what a good result looks like.\n\n\
          # Rules\n\n\
          - You work in /workspace, in a sandbox. You may run anything; nobody is asked.\n\
@@ -98,7 +102,9 @@ pub(super) fn fleet(name: &str) -> String {
         "# Several workers at once\n\n\
          This version has no command for fleets. One manifest serves any number of runs\n\
          all the same, since the workspace is an overlay: every run sees these files as\n\
-         they are, and what it changes stays in that run.\n\n    \
+         they are, and what it changes stays in that run.\n\n\
+         Write PROMPT.md, then:\n\n    \
+         belljar trust\n    \
          for i in 1 2 3; do belljar run -d --name {name}-$i; done\n    \
          belljar ps\n    \
          for i in 1 2 3; do belljar wait {name}-$i; done\n\n\

@@ -11,6 +11,9 @@ use rustix::io::Errno;
 
 use super::StartError;
 
+/// Manifests of before in one directory.
+const MOST_OLD: usize = 1000;
+
 /// What happens to a manifest that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
@@ -73,20 +76,40 @@ fn place(draft: &Path, path: &Path, existing: Existing) -> Result<Option<PathBuf
         Err(Errno::INVAL | Errno::NOSYS) => {}
         Err(errno) => return Err(io(errno)),
     }
-    let old = path.with_extension("toml.old");
+    let old = free_name(path)?;
     // At every moment there is a manifest: the old one or the new one.
     match rename(draft, path, RenameFlags::EXCHANGE) {
-        Ok(()) => rename(draft, &old, RenameFlags::empty()).map_err(|errno| {
+        Ok(()) => set_aside(draft, &old).map_err(|errno| {
             let _ = rename(draft, path, RenameFlags::EXCHANGE); // so that the draft is ours again
             failed(&old, errno.into())
         })?,
         Err(Errno::INVAL | Errno::NOSYS) => {
-            rename(path, &old, RenameFlags::empty()).map_err(|errno| failed(&old, errno.into()))?;
+            set_aside(path, &old).map_err(|errno| failed(&old, errno.into()))?;
             rename(draft, path, RenameFlags::empty()).map_err(io)?;
         }
         Err(errno) => return Err(io(errno)),
     }
     Ok(Some(old))
+}
+
+/// For the manifest of before: what an earlier one was kept as is not written over.
+fn free_name(path: &Path) -> Result<PathBuf, StartError> {
+    let numbered = (2..).map(|number| format!("toml.old{number}"));
+    let names = std::iter::once("toml.old".to_owned()).chain(numbered).take(MOST_OLD);
+    for name in names {
+        let old = path.with_extension(name);
+        if kind(&old)?.is_none() {
+            return Ok(old);
+        }
+    }
+    Err(failed(&path.with_extension("toml.old"), io::ErrorKind::AlreadyExists.into()))
+}
+
+fn set_aside(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    match rename(from, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => rename(from, to, RenameFlags::empty()),
+        renamed => renamed,
+    }
 }
 
 fn second_name(draft: &Path, path: &Path) -> Result<Option<PathBuf>, StartError> {

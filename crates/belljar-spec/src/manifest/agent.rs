@@ -48,11 +48,8 @@ fn check_agent(agent: &Agent) -> Result<(), String> {
     if agent.prompt.is_some() && agent.prompt_file.is_some() {
         return Err("prompt and prompt_file are both set; one of them is enough".into());
     }
-    match (agent.kind, &agent.command) {
-        (Some(AgentKind::Command), None) => {
-            Err("the kind \"command\" needs command = [\"program\", …]".into())
-        }
-        (_, Some(command)) if command.is_empty() => {
+    match &agent.command {
+        Some(command) if command.is_empty() => {
             Err("command is empty; write the program and its arguments".into())
         }
         _ => Ok(()),
@@ -91,10 +88,13 @@ section! {
 }
 
 fn check_loop(settings: &Loop) -> Result<(), String> {
-    match settings.checkpoints {
-        Some(0) => Err("checkpoints = 0 would leave nothing to resume from; the least is 1".into()),
+    let least_is_one = |key: &str, value: Option<u32>, why: &str| match value {
+        Some(0) => Err(format!("{key} = 0 {why}; the least is 1")),
         _ => Ok(()),
-    }
+    };
+    least_is_one("checkpoints", settings.checkpoints, "would leave nothing to resume from")?;
+    least_is_one("max_unchanged", settings.max_unchanged, "would end it before it begins")?;
+    least_is_one("max_failures", settings.max_failures, "would end it before it begins")
 }
 
 table! {
@@ -106,6 +106,8 @@ table! {
         command: Option<Vec<String>>,
         /// The agent's final message says this.
         says: Option<String>,
+        /// How long the command may take.
+        timeout: Option<Span>,
     }
     check check_until;
 }
@@ -114,6 +116,12 @@ fn check_until(until: &Until) -> Result<(), String> {
     let set = [until.file.is_some(), until.command.is_some(), until.says.is_some()];
     if set.iter().filter(|set| **set).count() != 1 {
         return Err("until needs exactly one of file, command, says".into());
+    }
+    if until.says.as_ref().is_some_and(|phrase| phrase.trim().is_empty()) {
+        return Err("says is empty, and every message has that in it; write the phrase".into());
+    }
+    if until.timeout.is_some() && until.command.is_none() {
+        return Err("timeout is how long a command may take, and there is none".into());
     }
     match &until.file {
         Some(file) if crate::paths::inner(file.as_path()).is_none() => {
@@ -130,6 +138,8 @@ section! {
         command: Option<Vec<String>>,
         /// Hosts that it, and only it, can reach.
         network: Option<Vec<String>>,
+        /// How long it may take.
+        timeout: Option<Span>,
     }
 }
 

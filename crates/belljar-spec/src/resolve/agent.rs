@@ -1,9 +1,12 @@
 //! The agent of a run, from the settings and what was found on the host.
 
 use super::{Request, ResolveError};
-use crate::agent::{AgentSpec, AgentWork, LoopSpec, Money, SetupSpec, Until};
-use crate::layers::Settings;
+use crate::agent::{
+    AgentSpec, AgentWork, CHECK_TIMEOUT, LoopSpec, Money, SETUP_TIMEOUT, SetupSpec, Until,
+};
+use crate::layers::{Origin, Settings};
 use crate::manifest::{AgentKind, Auth, Loop, Permissions, SessionMode, Usd};
+use crate::runspec::Mount;
 use crate::span::Span;
 use crate::text::OsText;
 
@@ -32,7 +35,9 @@ pub(super) fn work(
     let program = match (kind, &values.agent.command) {
         (AgentKind::Command, Some(command)) => words(command, "agent.command")?,
         (AgentKind::Command, None) => {
-            return Err(wrong("agent.command", "the kind \"command\" needs one"));
+            let why =
+                "the kind \"command\" needs one: agent.command = [\"program\", …] in the manifest";
+            return Err(wrong("agent.command", why));
         }
         _ => match found {
             Some(found) if !found.program.is_empty() => found.program.clone(),
@@ -46,9 +51,12 @@ pub(super) fn work(
             "there is nothing to tell the agent; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt",
         ));
     }
-    if prompt.len() > LONGEST_PROMPT || prompt.contains('\0') {
-        let why = "is longer than 1 MiB, or has a NUL byte in it";
-        return Err(wrong("agent.prompt", why));
+    if prompt.len() > LONGEST_PROMPT {
+        let why = format!("is {} bytes long; 1 MiB is the most", prompt.len());
+        return Err(wrong("agent.prompt", &why));
+    }
+    if prompt.contains('\0') {
+        return Err(wrong("agent.prompt", "has a NUL byte in it, which no text has"));
     }
     let agent = AgentSpec {
         kind,
@@ -66,13 +74,30 @@ pub(super) fn work(
         Some(command) => Some(SetupSpec {
             command: words(command, "setup.command")?,
             network: super::network::setup_rules(settings)?,
+            timeout: values.setup.timeout.map_or(SETUP_TIMEOUT, Span::as_duration),
         }),
         None if values.setup.network.as_ref().is_some_and(|hosts| !hosts.is_empty()) => {
             return Err(wrong("setup.network", "there is no setup.command that could use it"));
         }
         None => None,
     };
-    Ok(Some(Box::new(AgentWork { agent, setup, repeat: repeat(&values.r#loop)? })))
+    let is_loop = is_loop(settings);
+    Ok(Some(Box::new(AgentWork { agent, setup, repeat: repeat(&values.r#loop, is_loop)? })))
+}
+
+/// What is waited for must be able to come.
+pub(super) fn check_until(
+    work: Option<&AgentWork>,
+    workspace: Option<&Mount>,
+) -> Result<(), ResolveError> {
+    let until = work.and_then(|work| work.repeat.until.as_ref());
+    match (until, workspace) {
+        (Some(Until::File { .. }), None) => Err(wrong(
+            "loop.until.file",
+            "there is no workspace that the file could be in; use until.command or until.says",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, ResolveError> {
@@ -89,19 +114,26 @@ fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, Res
     })
 }
 
-/// It is a loop as soon as something says so; budgets alone also hold for one iteration.
-fn is_loop(settings: &Loop) -> bool {
-    settings.until.is_some()
-        || settings.max_iterations.is_some()
-        || settings.max_time.is_some()
-        || settings.max_unchanged.is_some()
-        || settings.max_failures.is_some()
-        || settings.pause.is_some()
-        || settings.backoff.is_some()
-        || settings.session.is_some()
+/// It is a loop as soon as something says so. Budgets of a `[loop]` do; a budget on the command line alone is one for
+/// a single run.
+fn is_loop(settings: &Settings) -> bool {
+    let values = &settings.values.r#loop;
+    let is_written = |key: &str| {
+        let origin = settings.origin(&format!("loop.{key}"));
+        matches!(origin, Some(Origin::Manifest(_) | Origin::User(_) | Origin::System(_)))
+    };
+    values.until.is_some()
+        || values.max_iterations.is_some()
+        || values.max_time.is_some()
+        || values.max_unchanged.is_some()
+        || values.max_failures.is_some()
+        || values.pause.is_some()
+        || values.backoff.is_some()
+        || values.session.is_some()
+        || ["max_cost_usd", "max_turns", "max_tokens", "checkpoints"].into_iter().any(is_written)
 }
 
-fn repeat(settings: &Loop) -> Result<LoopSpec, ResolveError> {
+fn repeat(settings: &Loop, is_loop: bool) -> Result<LoopSpec, ResolveError> {
     let once = LoopSpec::once();
     let budgets = LoopSpec {
         max_cost: money(settings.max_cost_usd, "loop.max_cost_usd")?,
@@ -110,13 +142,16 @@ fn repeat(settings: &Loop) -> Result<LoopSpec, ResolveError> {
         checkpoints: settings.checkpoints.unwrap_or(once.checkpoints),
         ..once
     };
-    if !is_loop(settings) {
+    if !is_loop {
         return Ok(budgets);
     }
     let until = settings.until.as_ref().map(|until| {
         Ok(match (&until.file, &until.command, &until.says) {
             (Some(file), _, _) => Until::File { path: file.clone() },
-            (_, Some(command), _) => Until::Command { argv: words(command, "loop.until.command")? },
+            (_, Some(command), _) => Until::Command {
+                argv: words(command, "loop.until.command")?,
+                timeout: until.timeout.map_or(CHECK_TIMEOUT, Span::as_duration),
+            },
             (_, _, Some(phrase)) => Until::Says { phrase: phrase.clone() },
             (None, None, None) => return Err(wrong("loop.until", "says nothing")),
         })
@@ -173,7 +208,7 @@ mod tests {
             let refused = money(Some(Usd(dollars)), "loop.max_cost_usd").unwrap_err().to_string();
             assert!(refused.starts_with("loop.max_cost_usd: "), "{refused}");
             let settings = Loop { max_cost_usd: Some(Usd(dollars)), ..Loop::default() };
-            assert!(repeat(&settings).is_err(), "{dollars}");
+            assert!(repeat(&settings, true).is_err(), "{dollars}");
         }
     }
 }

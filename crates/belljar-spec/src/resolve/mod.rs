@@ -133,6 +133,7 @@ pub fn resolve(
     };
     let agent = agent::work(settings, request)?;
     let workspace = workspace(settings, request, agent.is_some())?;
+    agent::check_until(agent.as_deref(), workspace.as_ref())?;
     let mounts = mounts(settings)?;
     let tmpfs = tmpfs(settings)?;
     let tools: Vec<OsText> =

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::Done;
 use super::agent_log::{AgentLog, has_agent};
+use super::complaints::Complaints;
 use super::descriptor::is_closed;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -48,7 +49,9 @@ pub(super) fn print(
     form: Form,
     since: Option<Timestamp>,
 ) -> Done {
-    let mut events = EventReader::open(&home.run_dir(run))?;
+    let directory = home.run_dir(run);
+    let mut events = EventReader::open(&directory)?;
+    let mut complaints = Complaints::of(&directory);
     let mut log = AgentLog::new(width());
     let mut is_first = true;
     loop {
@@ -59,7 +62,11 @@ pub(super) fn print(
                 return Err(NoAgent(*run).into());
             }
             // Taken in any case: later ones may need to know.
-            let lines = log.lines(&event);
+            complaints.note(&event);
+            let mut lines = log.lines(&event);
+            if let Some(failed) = log.take_failed() {
+                lines.extend(log.complaint(&complaints.last(failed)));
+            }
             if since.is_some_and(|since| !is_late(&event, since)) {
                 continue;
             }

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use anstyle::Style;
 use belljar::spec::egress::EgressDenied;
 use belljar::spec::{
-    AgentNews, AgentReport, AgentResult, AgentWork, Birth, Event, EventKind, Exit, IterationReport,
-    OsText, Role, StopReason, Until,
+    AgentNews, AgentReport, AgentResult, AgentWork, Birth, Event, EventKind, Exit, Failure,
+    IterationReport, OsText, Role, StopReason, Until,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::agent_words::{birth, counted, ended, result, span, used};
+use super::complaints::Failed;
 use super::wrapped::{Room, Shown, columns, one_line, wrapped};
 use crate::report::{BAD, BOLD, DIM, GOOD, WARN};
 
@@ -21,6 +22,8 @@ use crate::report::{BAD, BOLD, DIM, GOOD, WARN};
 const MOST_OF_A_MESSAGE: usize = 60;
 /// Of a thought, a tool's input, a result.
 const MOST_OF_THE_REST: usize = 3;
+/// Lines of a command that failed.
+const MOST_COMPLAINTS: usize = 5;
 /// A shorter wait between iterations is none.
 const A_PAUSE: u64 = 1_000_000_000;
 
@@ -41,6 +44,7 @@ pub(super) struct AgentLog {
     aside: BTreeMap<u64, Aside>,
     /// When the last iteration ended.
     ended_at: Option<u64>,
+    failed: Option<Failed>,
 }
 
 /// What the last lines were: a blank line stands between different ones.
@@ -103,6 +107,7 @@ impl AgentLog {
             until,
             aside: BTreeMap::new(),
             ended_at,
+            failed: None,
         }
     }
 
@@ -158,7 +163,7 @@ impl AgentLog {
         if let Some(work) = spec.agent {
             self.setup = work.setup.map(|setup| setup.command);
             self.until = match work.repeat.until {
-                Some(Until::Command { argv }) => Some(argv),
+                Some(Until::Command { argv, .. }) => Some(argv),
                 _ => None,
             };
         }
@@ -227,14 +232,31 @@ impl AgentLog {
         if !result.is_error {
             return Vec::new();
         }
-        let word = result.word.as_deref().unwrap_or("an error");
+        let word = result.word.as_deref().filter(|word| *word != "success").unwrap_or("an error");
         let text = result.text.as_deref().unwrap_or_default();
         let colon = if text.trim().is_empty() { "" } else { ": " };
         let said = format!("the agent ended with {word}{colon}{text}");
         styled(self.fold(&said, "✗ ", MOST_OF_THE_REST), BAD)
     }
 
-    fn iteration_end(&self, report: &IterationReport) -> Vec<String> {
+    /// The command that the last event told to have failed, where its output may say why.
+    pub(super) fn take_failed(&mut self) -> Option<Failed> {
+        self.failed.take()
+    }
+
+    /// The end of what a command put out before it failed.
+    pub(super) fn complaint(&self, text: &str) -> Vec<String> {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.get(lines.len().saturating_sub(MOST_COMPLAINTS)..).unwrap_or_default();
+        let room = self.width.saturating_sub(4);
+        let shown = last.iter().map(|line| format!("  │ {}", one_line(line, room)));
+        styled(shown.collect(), DIM)
+    }
+
+    fn iteration_end(&mut self, report: &IterationReport) -> Vec<String> {
+        if let Some(Failure::Exit { .. } | Failure::NotStarted { .. }) = report.failure {
+            self.failed = Some(Failed { exec: report.exec, is_plain: false });
+        }
         let IterationReport { iteration, turns, usage, changed, wall_ms, .. } = report;
         let mut said = vec![result(report)];
         said.extend(used(*turns, usage));
@@ -279,6 +301,8 @@ impl AgentLog {
         match (self.aside.remove(&exec), succeeded) {
             (Some(Aside::Setup), true) => self.dim("set-up: done"),
             (Some(Aside::Setup), false) => {
+                let exec = u32::try_from(exec).unwrap_or_default();
+                self.failed = Some(Failed { exec, is_plain: true });
                 styled(self.fold(&format!("set-up failed: {}", ended(&exit)), "✗ ", 1), BAD)
             }
             (Some(Aside::Until), _) => {

@@ -62,8 +62,11 @@ pub(super) fn result(report: &IterationReport) -> String {
 
 pub(super) fn failure(failure: &Failure) -> String {
     match failure {
-        Failure::Said { word: Some(word) } => format!("failed ({})", one_line(word, 40)),
-        Failure::Said { word: None } => "failed".to_owned(),
+        // Some agents call every end a success, and say beside it that it was an error.
+        Failure::Said { word: Some(word) } if word != "success" => {
+            format!("failed ({})", one_line(word, 40))
+        }
+        Failure::Said { .. } => "failed".to_owned(),
         Failure::Exit { exit } if exit.code == Some(0) => "failed (no result)".to_owned(),
         Failure::Exit { exit } => format!("failed ({})", ended(exit)),
         Failure::Idle => "idle".to_owned(),
@@ -101,7 +104,7 @@ pub(super) fn limits(repeat: &LoopSpec) -> String {
     let mut said = Vec::new();
     said.extend(repeat.until.as_ref().map(|until| match until {
         Until::File { path } => format!("until there is {path}"),
-        Until::Command { argv } => format!("until {} succeeds", belljar::run::shown(argv)),
+        Until::Command { argv, .. } => format!("until {} succeeds", belljar::run::shown(argv)),
         Until::Says { phrase } => format!("until it says \"{}\"", one_line(phrase, 60)),
     }));
     said.extend(repeat.max_iterations.map(|most| counted(u64::from(most), "iteration")));

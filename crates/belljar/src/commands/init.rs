@@ -22,6 +22,7 @@ use crate::report::{self, BOLD, DIM, GOOD, WARN};
 
 const PROMPT: &str = "PROMPT.md";
 const DONE_FILE: &str = "DONE";
+const DONE_PHRASE: &str = "ALL DONE";
 const ITERATIONS: u32 = 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +122,10 @@ fn repeat_answer(args: &InitArgs) -> RepeatAnswer {
     let until = match (&args.until_file, &args.until_says) {
         (Some(file), _) => UntilAnswer::File(file.clone()),
         (None, Some(phrase)) => UntilAnswer::Says(phrase.clone()),
+        // Without a workspace there is no place for a file.
+        (None, None) if args.workspace_mode == Some(WorkspaceMode::None) => {
+            UntilAnswer::Says(DONE_PHRASE.to_owned())
+        }
         (None, None) => UntilAnswer::File(DONE_FILE.to_owned()),
     };
     RepeatAnswer {
@@ -143,7 +148,8 @@ fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
         }
     }
     if args.workspace_mode.is_none() {
-        let question = "files here: overlay (nothing changes until you apply it), ro, rw, none?";
+        report::say("files here: overlay (nothing changes until you apply it), ro, rw, none");
+        let question = "which?";
         answers.mode = ask(question, WorkspaceMode::Overlay.name(), cli::mode)?;
     }
     if args.allow_hosts.is_empty() {
@@ -197,8 +203,16 @@ fn ask_agent(args: &InitArgs, answers: &mut Answers) -> Result<(), Box<dyn Error
     if !is_loop(args) && ask("run it again and again: yes, no?", "no", yes_or_no)? {
         let mut repeat = repeat_answer(args);
         repeat.max_iterations = Some(ask("at most how often?", "20", number)?);
-        let file = ask("until which file is there?", DONE_FILE, |text| Ok(text.to_owned()))?;
-        repeat.until = Some(UntilAnswer::File(file));
+        repeat.until = Some(match answers.mode {
+            WorkspaceMode::None => {
+                let question = "until it says which words?";
+                UntilAnswer::Says(ask(question, DONE_PHRASE, |text| Ok(text.to_owned()))?)
+            }
+            _ => {
+                let question = "until which file is there?";
+                UntilAnswer::File(ask(question, DONE_FILE, |text| Ok(text.to_owned()))?)
+            }
+        });
         let cost = ask("until it has cost how many US dollars?", "none", |text| match text {
             "none" => Ok(None),
             _ => cli::dollars(text).map(Some),
@@ -217,7 +231,10 @@ fn ask_backend(found: &[Examined]) -> Result<BackendChoice, Box<dyn Error>> {
         let words = format!("{}{}", row.backend, why.unwrap_or_default());
         report::say(&format!("  {style}{mark}{style:#} {}", report::folded(&words, 4)));
     }
-    ask("backend: auto, jail, docker, podman?", "auto", |text| {
+    let usable = found.iter().filter(|row| row.usable && row.backend != BackendName::Host);
+    let names: Vec<&str> = usable.map(|row| row.backend.name()).collect();
+    let names = std::iter::once("auto").chain(names).collect::<Vec<_>>().join(", ");
+    ask(&format!("backend: {names}?"), "auto", |text| {
         let choice = cli::backend(text)?;
         let unusable = |row: &&Examined| BackendChoice::from(row.backend) == choice && !row.usable;
         match found.iter().find(unusable) {

@@ -10,6 +10,7 @@ pub(crate) mod attach;
 pub(crate) mod backends;
 mod background;
 mod changes;
+mod complaints;
 pub(crate) mod config;
 pub(crate) mod cp;
 mod descriptor;

@@ -9,6 +9,7 @@ use belljar::run::{
     Fetch, LaunchError, Observer, Outcome, Output, ReconcileError, Reconciled, Streams, launch,
     prepare,
 };
+use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
     BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, NotTaken, Posture,
@@ -67,6 +68,11 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if !args.quiet {
         for warning in &loaded.warnings {
             report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
+        }
+    }
+    if !args.quiet && !args.json {
+        for line in &loaded.agent {
+            report::say(&format!("{DIM}{}{DIM:#}", report::folded(&escape(line.as_bytes()), 2)));
         }
     }
     let Loaded { mut spec, .. } = loaded;
@@ -203,7 +209,12 @@ fn invocation(args: &RunArgs, around: &Surroundings) -> Invocation {
 /// A flag that makes no sense is wrong usage; everything else is a refusal.
 fn is_usage(error: &ConfigError) -> bool {
     use belljar::spec::resolve::ResolveError;
-    matches!(error, ConfigError::Flag(_) | ConfigError::Resolve(ResolveError::NoCommand))
+    matches!(
+        error,
+        ConfigError::Flag(_)
+            | ConfigError::ForAgents { .. }
+            | ConfigError::Resolve(ResolveError::NoCommand)
+    )
 }
 
 fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {

@@ -148,14 +148,15 @@ fn state(run: &RunInfo) -> String {
 fn decided(page: &mut Page, spec: &RunSpec) {
     let mount = |mount: &Mount| {
         let Mount { source, target, mode } = mount;
-        format!("{:<3} {target} from {source}", mode.name())
+        mount_line(mode.name(), &target.to_string(), &source.to_string())
     };
     let user = format!("{}:{} inside", spec.user.uid, spec.user.gid);
     page.row("workdir", &spec.workdir.to_string());
     page.row("user", &user);
     let tmpfs =
         spec.tmpfs.iter().map(|tmpfs| format!("tmp {} ({})", tmpfs.target, Size(tmpfs.size)));
-    let tools = spec.tools.iter().map(|tool| format!("ro  {tool} as a tool"));
+    let tool = |tool: &OsText| format!("ro  {}", folded(&format!("{tool} as a tool"), INDENT + 4));
+    let tools = spec.tools.iter().map(tool);
     let mounts = spec.workspace.iter().chain(&spec.mounts).map(mount);
     page.rows("mounts", mounts.chain(tmpfs).chain(tools));
     page.rows("network", network(spec));
@@ -164,6 +165,15 @@ fn decided(page: &mut Page, spec: &RunSpec) {
     page.row("variables", &folded(&names.join(" "), INDENT));
     let labels = spec.labels.iter().map(|(key, value)| escape(format!("{key}={value}").as_bytes()));
     page.rows("labels", labels);
+}
+
+/// What appears inside under its own path is said once.
+fn mount_line(mode: &str, target: &str, source: &str) -> String {
+    let words = match target == source {
+        true => target.to_owned(),
+        false => format!("{target} from {source}"),
+    };
+    format!("{mode:<3} {}", folded(&words, INDENT + 4))
 }
 
 fn network(spec: &RunSpec) -> Vec<String> {

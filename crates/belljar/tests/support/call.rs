@@ -319,6 +319,15 @@ impl Done {
         self
     }
 
+    /// Prints each of these on stdout.
+    #[track_caller]
+    pub(crate) fn prints(&self, words: &[&str]) -> &Self {
+        for word in words {
+            assert!(self.out().contains(word), "not printed: {word:?}; {self}");
+        }
+        self
+    }
+
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))

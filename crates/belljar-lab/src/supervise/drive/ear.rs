@@ -20,6 +20,8 @@ pub(in crate::supervise) struct Ear {
     iteration: u32,
     /// When there was news last: progress, as opposed to mere output.
     heard: Instant,
+    /// When it told its result.
+    finished: Option<Instant>,
     written: usize,
     dropped: u64,
 }
@@ -27,7 +29,7 @@ pub(in crate::supervise) struct Ear {
 impl Ear {
     pub(super) fn new(reader: Box<dyn Reader>, iteration: u32) -> Self {
         let (listener, heard) = (Listener::new(reader), Instant::now());
-        Self { listener, iteration, heard, written: 0, dropped: 0 }
+        Self { listener, iteration, heard, finished: None, written: 0, dropped: 0 }
     }
 
     pub(in crate::supervise) fn hear(
@@ -49,6 +51,9 @@ impl Ear {
         for mut one in news {
             if is_progress(&one) {
                 self.heard = Instant::now();
+            }
+            if matches!(one, AgentNews::Result(_)) && self.finished.is_none() {
+                self.finished = Some(Instant::now());
             }
             for text in one.texts_mut() {
                 *text = recorder.secrets().mask_words_of(text);
@@ -72,6 +77,10 @@ impl Ear {
 
     pub(in crate::supervise) fn heard(&self) -> Instant {
         self.heard
+    }
+
+    pub(super) fn finished(&self) -> Option<Instant> {
+        self.finished
     }
 
     pub(super) fn dropped(&self) -> u64 {

@@ -97,6 +97,8 @@ struct Iteration {
 enum Cut {
     Idle,
     Budget(Budget),
+    /// It has told its result, and does not go.
+    Lingers,
 }
 
 /// An agent that has ended, on the way to its checkpoint.
@@ -175,9 +177,13 @@ impl Driver {
             Step::Pausing { until } => Some(*until),
             Step::Agent(Iteration { cut: None, .. }) => {
                 let idle = heard.zip(self.orders.idle).map(|(heard, idle)| heard + idle);
+                let lingers = heard.map(|heard| heard + steps::LINGERS);
                 let left = self.state.time_left(self.begun.elapsed());
                 let up = left.map(|left| Instant::now() + left);
-                [idle, up].into_iter().flatten().min()
+                let now = Instant::now();
+                // One that says nothing is looked at once after that time, and then when it is idle.
+                let lingers = lingers.filter(|lingers| *lingers > now);
+                [idle, up, lingers].into_iter().flatten().min()
             }
             _ => None,
         }
@@ -223,7 +229,10 @@ impl Driver {
         // One run of the agent ends as the agent did; a loop has an end of its own.
         let (reason, exit) = match (reason, once, failure) {
             (StopReason::MaxIterations, true, None) => (StopReason::Exited, by_us(0)),
-            (StopReason::MaxIterations, true, Some(Failure::Exit { exit })) => {
+            // One that ends well and without a result has failed all the same.
+            (StopReason::MaxIterations, true, Some(Failure::Exit { exit }))
+                if exit.code != Some(0) =>
+            {
                 (StopReason::Exited, *exit)
             }
             (StopReason::MaxIterations, true, Some(Failure::Idle)) => (StopReason::Idle, by_us(1)),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_spec::{
-    EventKind, ExecFailure, Exit, ExitSource, Failure, IterationReport, StopReason, Until,
+    Budget, EventKind, ExecFailure, Exit, ExitSource, Failure, IterationReport, StopReason, Until,
 };
 use serde_json::json;
 
@@ -19,6 +19,9 @@ use crate::supervise::follow::Run;
 use crate::supervise::task::{End, Phase, Task};
 use crate::supervise::{SuperviseError, libc_signal};
 use crate::workspace::{is_file_in, is_file_in_layers};
+
+/// An agent that has told its result is given so long to end by itself.
+pub(super) const LINGERS: Duration = Duration::from_secs(30);
 
 /// A command of the driver's that is over.
 #[derive(Debug)]
@@ -85,11 +88,7 @@ impl Run<'_> {
                     Ok(Going::Waits)
                 }
                 Some(end) => {
-                    let why = match &end.failure {
-                        Some(failure) => format!("the set-up could not be started: {failure}"),
-                        None => format!("the set-up ended with {}", in_words(end.exit)),
-                    };
-                    driver.cannot_begin(why);
+                    driver.cannot_begin(why_not_set_up(&end));
                     Ok(Going::Waits)
                 }
             },
@@ -157,7 +156,7 @@ impl Run<'_> {
         };
         match self.start_own(setup.command, Vec::new(), None) {
             Ok(exec) => {
-                self.end_in_time(exec, driver.time_left());
+                self.end_in_time(exec, driver, setup.timeout);
                 wait(driver, Step::SetUp { exec })
             }
             Err(error) => {
@@ -224,10 +223,16 @@ impl Run<'_> {
             let summary = ear.summary();
             let elapsed = driver.begun.elapsed();
             let breach = driver.state.breach(summary.turns, &summary.usage, elapsed);
-            iteration.cut = match (is_idle, breach) {
-                (_, Some(what)) => Some(Cut::Budget(what)),
-                (true, None) => Some(Cut::Idle),
-                (false, None) => None,
+            iteration.cut = match (ear.finished(), breach) {
+                (_, Some(Budget::Time)) => Some(Cut::Budget(Budget::Time)),
+                (Some(_), _) if now >= ear.heard() + LINGERS => Some(Cut::Lingers),
+                // What it cost is told with its result: then its work is done, unless it goes on and on.
+                (Some(finished), Some(what)) => {
+                    (now >= finished + LINGERS).then_some(Cut::Budget(what))
+                }
+                (Some(_), None) => None,
+                (None, Some(what)) => Some(Cut::Budget(what)),
+                (None, None) => is_idle.then_some(Cut::Idle),
             };
             if iteration.cut.is_some() {
                 task.deadline = Some(now + self.plan.limits.stop_timeout);
@@ -249,6 +254,7 @@ impl Run<'_> {
         let failure = match (iteration.cut, &end.failure, &end.ear) {
             (Some(Cut::Idle), ..) => Some(Failure::Idle),
             (Some(Cut::Budget(what)), ..) => Some(Failure::Budget { what }),
+            (Some(Cut::Lingers), _, ear) => ear.as_ref().and_then(|ear| ear.listener().verdict()),
             (None, Some(failure), _) => Some(Failure::NotStarted { message: failure.to_string() }),
             (None, None, Some(ear)) => ear.listener().failure(end.exit),
             (None, None, None) => None,
@@ -266,23 +272,24 @@ impl Run<'_> {
                 let says = ended.summary.final_text.contains(&phrase);
                 ended.done = Some(ended.failure.is_none() && says);
             }
-            Some(Until::Command { argv }) => match self.start_own(argv, Vec::new(), None) {
-                Ok(exec) => {
-                    let idle = driver.orders.idle;
-                    let most = [driver.time_left(), idle].into_iter().flatten().min();
-                    self.end_in_time(exec, most);
-                    return wait(driver, Step::Check { exec, ended });
+            Some(Until::Command { argv, timeout }) => {
+                match self.start_own(argv, Vec::new(), None) {
+                    Ok(exec) => {
+                        self.end_in_time(exec, driver, timeout);
+                        return wait(driver, Step::Check { exec, ended });
+                    }
+                    Err(_) => ended.done = Some(false), // the sandbox is about to end
                 }
-                Err(_) => ended.done = Some(false), // the sandbox is about to end
-            },
+            }
         }
         self.begin_checkpoint(driver, ended)
     }
 
     /// Nothing that the driver starts outlives the loop's time.
-    fn end_in_time(&mut self, exec: u32, most: Option<Duration>) {
-        if let (Some(task), Some(most)) = (self.tasks.get_mut(&exec), most) {
-            task.deadline = Some(Instant::now() + most);
+    fn end_in_time(&mut self, exec: u32, driver: &Driver, most: Duration) {
+        let most = driver.time_left().map_or(most, |left| left.min(most));
+        if let Some(task) = self.tasks.get_mut(&exec) {
+            task.deadline = Instant::now().checked_add(most);
         }
     }
 
@@ -426,12 +433,17 @@ fn mask(failure: Failure, recorder: &Recorder) -> Failure {
     }
 }
 
-fn in_words(exit: Exit) -> String {
-    match (exit.code, exit.signal) {
-        (Some(code), _) => format!("code {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "nothing".to_owned(),
-    }
+fn why_not_set_up(end: &OwnEnd) -> String {
+    let ended = match (&end.failure, end.exit) {
+        (Some(failure), _) => return format!("the set-up could not be started: {failure}"),
+        (None, Exit { source: ExitSource::Deadline, .. }) => {
+            return "the set-up took longer than setup.timeout allows".to_owned();
+        }
+        (None, Exit { code: Some(code), .. }) => format!("code {code}"),
+        (None, Exit { signal: Some(signal), .. }) => format!("signal {signal}"),
+        (None, Exit { code: None, signal: None, .. }) => "nothing".to_owned(),
+    };
+    format!("the set-up ended with {ended}")
 }
 
 /// A UUID, as agents want them.
