@@ -162,6 +162,13 @@ fn silence_is_not_waited_for() {
         let rest = "[limits]\nidle = \"700ms\"\n[loop]\nmax_failures = 2\nbackoff = \"10ms\"";
         let result = looped(lab, "echo begun; sleep 1000", rest);
         assert_eq!(reason(&result), ("failures", 2), "{result:#}");
+        manifest(lab, "echo begun; sleep 1000", "");
+        let words = ["--json", "--manifest", "belljar.toml", "--idle", "1s"];
+        let result = lab.run(words).done().json();
+        assert_eq!(reason(&result), ("idle", 1), "{result:#}");
+        // A command's own silence counts in the same way.
+        let silent = lab.run(["--json", "--idle", "1s", "--", "sleep", "1000"]).done().json();
+        assert_eq!(silent["reason"], "idle", "{silent:#}");
     });
 }
 

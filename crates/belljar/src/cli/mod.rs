@@ -32,7 +32,7 @@ pub(crate) use runs::{
 #[command(
     name = "belljar",
     version,
-    max_term_width = 100,
+    max_term_width = 80,
     after_help = "Examples:\n  \
         belljar run -- make test            this directory, and nothing else\n  \
         belljar run -v ~/data:/data -- ls /data     a read-only mount\n  \
@@ -192,5 +192,31 @@ impl Color {
             Self::Never => anstream::ColorChoice::Never,
         };
         choice.write_global();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn too_wide(command: &mut clap::Command, found: &mut Vec<String>) {
+        let name = command.get_name().to_owned();
+        for help in [command.render_help(), command.render_long_help()] {
+            let lines = help.to_string();
+            let wide = lines.lines().filter(|line| line.chars().count() > 80);
+            found.extend(wide.map(|line| format!("{name}: {line}")));
+        }
+        command.get_subcommands_mut().for_each(|command| too_wide(command, found));
+    }
+
+    #[test]
+    fn help_fits_a_terminal_of_80_columns() {
+        let mut command = Arguments::command();
+        command.build();
+        let mut found = Vec::new();
+        too_wide(&mut command, &mut found);
+        assert!(found.is_empty(), "{}", found.join("\n"));
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct BirthArgs {
     #[arg(long, value_name = "SPAN", help_heading = "Budgets")]
     pub(crate) extend_time: Option<String>,
     /// So many dollars more
-    #[arg(long, value_name = "AMOUNT", help_heading = "Budgets")]
+    #[arg(long, visible_alias = "extend-cost", value_name = "AMOUNT", help_heading = "Budgets")]
     pub(crate) extend_cost_usd: Option<f64>,
     /// So many turns more
     #[arg(long, value_name = "N", help_heading = "Budgets")]

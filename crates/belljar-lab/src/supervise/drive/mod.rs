@@ -6,6 +6,7 @@
 
 mod ear;
 mod keeper;
+mod kept;
 mod own;
 mod steps;
 
