@@ -71,7 +71,8 @@ pub fn classify(path: &Path) -> Option<Later> {
     let fits = |at: &usize| matches(RULES[*at].pattern, &names);
     let by_name = index.by_name.get(&last.as_bytes().to_ascii_lowercase());
     let by_name = by_name.into_iter().flatten().copied().find(fits);
-    let by_other = index.others.iter().copied().find(fits);
+    let by_other = index.others.iter().filter(|ending| ending.may_fit(last)).map(|it| it.at);
+    let by_other = by_other.into_iter().find(fits);
     let above = names.iter().filter_map(|name| index.by_above.get(&name.to_ascii_lowercase()));
     let mut above: Vec<usize> = above.flatten().copied().collect();
     above.sort_unstable();
@@ -91,7 +92,31 @@ struct Index {
     by_name: HashMap<Vec<u8>, Vec<usize>>,
     /// Rules for all that is below a plain name, by that name in lower case.
     by_above: HashMap<OsString, Vec<usize>>,
-    others: Vec<usize>,
+    others: Vec<Ending>,
+}
+
+/// A rule whose last name has a `*` in it, and what that name begins and ends with.
+struct Ending {
+    at: usize,
+    head: &'static [u8],
+    tail: &'static [u8],
+}
+
+impl Ending {
+    fn of(at: usize, last: &'static str) -> Self {
+        let head = last.split('*').next().unwrap_or_default().as_bytes();
+        let tail = last.rsplit('*').next().unwrap_or_default().as_bytes();
+        Self { at, head, tail }
+    }
+
+    /// Nearly every name is none of them, which this finds out without walking the pattern.
+    fn may_fit(&self, name: &OsStr) -> bool {
+        let name = name.as_bytes();
+        let starts = name.split_at_checked(self.head.len());
+        let ends = name.len().checked_sub(self.tail.len()).map(|at| &name[at..]);
+        starts.is_some_and(|(start, _)| start.eq_ignore_ascii_case(self.head))
+            && ends.is_some_and(|end| end.eq_ignore_ascii_case(self.tail))
+    }
 }
 
 impl Index {
@@ -108,7 +133,7 @@ impl Index {
                     continue;
                 }
                 match last.contains('*') {
-                    true => index.others.push(at),
+                    true => index.others.push(Ending::of(at, last)),
                     false => {
                         let name = last.to_ascii_lowercase().into_bytes();
                         index.by_name.entry(name).or_default().push(at);

@@ -180,6 +180,18 @@ proptest! {
         prop_assert_eq!(classify(&path).map(|later| later.class), Some(Class::Control));
     }
 
+    /// What is found fast is what going through the list finds.
+    #[test]
+    fn the_first_rule_that_fits_counts(path in any_path(), cut in 0usize..4, more in "[a-z.]{0,3}") {
+        let shorter: String = path.chars().skip(cut).collect();
+        for path in [format!("{path}{more}"), format!("{more}{path}"), shorter] {
+            let names = names_of(Path::new(&path));
+            let first = RULES.iter().find(|rule| matches(rule.pattern, &names)).map(Rule::later);
+            let expected = first.filter(|_| !is_sample(&names));
+            prop_assert_eq!(classify(Path::new(&path)), expected, "{}", path);
+        }
+    }
+
     #[test]
     fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let path = Path::new(OsStr::from_bytes(&bytes));
