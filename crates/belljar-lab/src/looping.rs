@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use belljar_spec::{
-    AgentSpec, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, StopReason, Tally, TokenUsage,
+    AgentSpec, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, Money, StopReason, Tally,
+    TokenUsage,
 };
 
 use crate::agent::Remaining;
@@ -169,6 +170,26 @@ impl Loop {
         self.used_up(turns, &all, elapsed).map(|(budget, _)| budget)
     }
 
+    /// The budget that an iteration which has ended used more than all of: its own, or what was left of the loop's.
+    pub(crate) fn overspent(&self, turns: u64, usage: &TokenUsage) -> Option<Budget> {
+        let mut all = self.tally.usage;
+        all.add(usage);
+        let all_turns = self.tally.turns.saturating_add(turns);
+        let AgentSpec { max_turns, max_cost, max_tokens, .. } = &self.agent;
+        let is_more = |used: u64, most: Option<u64>| most.is_some_and(|most| used > most);
+        let costs_more = |used: Money, most: Option<Money>| most.is_some_and(|most| used > most);
+        let spec = &self.spec;
+        if costs_more(usage.cost_usd, *max_cost) || costs_more(all.cost_usd, spec.max_cost) {
+            Some(Budget::Cost)
+        } else if is_more(turns, *max_turns) || is_more(all_turns, spec.max_turns) {
+            Some(Budget::Turns)
+        } else if is_more(usage.tokens(), *max_tokens) || is_more(all.tokens(), spec.max_tokens) {
+            Some(Budget::Tokens)
+        } else {
+            None
+        }
+    }
+
     /// When the loop's time is up, from now.
     pub(crate) fn time_left(&self, elapsed: Duration) -> Option<Duration> {
         let most = self.spec.max_time?;
@@ -225,8 +246,8 @@ fn times(count: u32, what: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
+    use belljar_spec::Until;
     use belljar_spec::manifest::{AgentKind, Auth, Permissions};
-    use belljar_spec::{Money, Until};
 
     use super::*;
 
@@ -352,6 +373,24 @@ mod tests {
         assert_eq!(breach(3, &cost(0.4), 1), Some(Budget::Turns));
         assert_eq!(breach(1, &cost(0.5), 1), Some(Budget::Cost));
         assert_eq!(breach(1, &cost(0.1), 10), Some(Budget::Time));
+    }
+
+    #[test]
+    fn all_of_a_budget_may_be_used_and_no_more() {
+        let mut work = work(LoopSpec::once());
+        let spent = |work: &AgentWork, turns, dollars| {
+            Loop::new(work, Tally::default()).overspent(turns, &cost(dollars))
+        };
+        assert_eq!(spent(&work, 1000, 1000.0), None, "the control");
+        work.repeat.max_cost = Money::from_dollars(1.0);
+        assert_eq!(spent(&work, 1, 1.0), None);
+        assert_eq!(spent(&work, 1, 1.01), Some(Budget::Cost));
+        work.agent.max_cost = Money::from_dollars(0.5);
+        assert_eq!(spent(&work, 1, 0.6), Some(Budget::Cost));
+        work.agent.max_turns = Some(3);
+        assert_eq!(spent(&work, 4, 0.1), Some(Budget::Turns));
+        work.repeat.max_tokens = Some(50);
+        assert_eq!(spent(&work, 1, 0.1), Some(Budget::Tokens));
     }
 
     #[test]

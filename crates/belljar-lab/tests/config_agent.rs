@@ -304,6 +304,10 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
     assert!(text.contains("no program claude on PATH; passed over: "), "{text}");
     assert!(text.contains(planted.to_str().unwrap()), "{text}");
     // In an image there may be one.
+    for setting in ["sandbox.image='some'", "sandbox.fallback=['docker']"] {
+        let image = Flags { settings: vec![setting.into()], ..flags() };
+        assert_eq!(agent(&load(&world, image).unwrap()).program, ["claude".into()], "{setting}");
+    }
     let image = Flags { settings: vec!["agent.program='image'".into()], ..flags() };
     let loaded = load(&world, image).unwrap();
     assert_eq!(agent(&loaded).program, ["claude".into()]);

@@ -8,8 +8,10 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use std::time::Duration;
+
 use serde_json::Value;
-use support::{Done, Lab, each_user};
+use support::{Done, Lab, each_user, processes_of, processes_with};
 
 const INIT: &str = r#"{"type":"system","subtype":"init","session_id":"s-1","model":"m"}"#;
 
@@ -40,6 +42,14 @@ fn run(lab: &Lab, path: &str, more: &[&str]) -> Done {
 fn judged(lab: &Lab, lines: &[&str], last: &str, rest: &str) -> Value {
     let path = agent(lab, lines, last, rest);
     run(lab, &path, &["--json"]).json()
+}
+
+/// Seconds that a process has used so far.
+fn cpu(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
+    ticks / 100.0
 }
 
 fn reason(result: &Value) -> (&str, i64) {
@@ -75,13 +85,33 @@ fn a_result_that_cost_too_much_is_still_a_result() {
     let spent = judged(&lab, &not_done, "sleep 1", rest);
     assert_eq!(reason(&spent), ("max_cost", 1), "{spent:#}");
     assert_eq!(spent["agent"]["tally"]["iterations"], 1);
+    // A single run, and a budget of each iteration.
+    let path = agent(&lab, &dear, "", "");
+    let single = run(&lab, &path, &["--json", "--max-cost-usd", "1"]).json();
+    assert_eq!(reason(&single), ("max_cost", 1), "{single:#}");
+    let enough = run(&lab, &path, &["--json", "--max-cost-usd", "2"]).json();
+    assert_eq!(reason(&enough), ("exited", 0), "the control: {enough:#}");
+    let path = agent(&lab, &dear, "", "max_cost_usd = 1.0");
+    let single = run(&lab, &path, &["--json"]).json();
+    assert_eq!(reason(&single), ("max_cost", 1), "{single:#}");
 }
 
 /// Agents are known to stay after they have told their result.
 #[test]
 fn who_has_told_a_result_and_stays_is_ended() {
     let lab = Lab::me();
-    let lingers = judged(&lab, &[INIT, &result("fine", false, 0.1)], "sleep 1000", "");
+    // Idle sooner than that, which counts no more, and wakes nobody again and again.
+    let rest = "[limits]\nidle = \"1s\"";
+    let path = agent(&lab, &[INIT, &result("fine", false, 0.1)], "sleep 1000", rest);
+    let words = ["--json", "--manifest", "belljar.toml", "--network", "none"];
+    let live = lab.run(words).env("PATH", &path).spawn();
+    std::thread::sleep(Duration::from_secs(6));
+    let supervisors = processes_with("__supervise");
+    let ours = processes_of(&lab.exe);
+    let used: Vec<f64> =
+        supervisors.iter().filter(|pid| ours.contains(pid)).map(|pid| cpu(*pid)).collect();
+    assert!(used.len() == 1 && used[0] < 2.0, "{used:?} s of processor time");
+    let lingers = live.done().json();
     assert_eq!(reason(&lingers), ("exited", 0), "{lingers:#}");
 }
 

@@ -26,7 +26,13 @@ pub(crate) fn expanded(text: &str) -> Braces {
     let parts = parts.filter(|parts| parts.iter().any(|part| matches!(part, Part::Expr(_))));
     match parts {
         None => Braces::Plain,
-        Some(parts) => joined(&parts).map_or(Braces::Unknown, Braces::Words),
+        Some(parts) => match joined(&parts) {
+            // A word with nothing in it, not even quotes, is none.
+            Some(words) => {
+                Braces::Words(words.into_iter().filter(|word| !word.is_empty()).collect())
+            }
+            None => Braces::Unknown,
+        },
     }
 }
 
@@ -73,6 +79,8 @@ mod tests {
         assert_eq!(words("{}"), "Plain");
         assert_eq!(words("{a}"), "Plain");
         assert_eq!(words("/{,}"), "/ /");
+        assert_eq!(words("{,echo,}"), "echo");
+        assert_eq!(words("{'',echo}"), "'' echo");
         assert_eq!(words("a{b,c}d{e,f}"), "abde abdf acde acdf");
         assert_eq!(words("{a,b{c,d}}"), "a bc bd");
         assert_eq!(words("{1..9}"), "Unknown");

@@ -92,7 +92,20 @@ const WRAPPERS: &[Wrapper] = &[
     Wrapper {
         name: "unshare",
         short: "SGRw",
-        long: &["--setuid", "--setgid", "--root", "--wd", "--map-user", "--map-group"],
+        long: &[
+            "--setuid",
+            "--setgid",
+            "--setgroups",
+            "--propagation",
+            "--root",
+            "--wd",
+            "--map-user",
+            "--map-group",
+            "--map-users",
+            "--map-groups",
+            "--monotonic",
+            "--boottime",
+        ],
         operands: 0,
         assigns: false,
     },
@@ -111,11 +124,35 @@ const WRAPPERS: &[Wrapper] = &[
         assigns: false,
     },
     Wrapper { name: "taskset", short: "", long: &[], operands: 1, assigns: false },
-    Wrapper { name: "chrt", short: "TPD", long: &[], operands: 1, assigns: false },
+    Wrapper {
+        name: "chrt",
+        short: "TPD",
+        long: &["--sched-runtime", "--sched-period", "--sched-deadline"],
+        operands: 1,
+        assigns: false,
+    },
     Wrapper {
         name: "setpriv",
         short: "",
-        long: &["--reuid", "--regid", "--groups", "--inh-caps", "--bounding-set", "--ambient-caps"],
+        long: &[
+            "--ruid",
+            "--euid",
+            "--reuid",
+            "--rgid",
+            "--egid",
+            "--regid",
+            "--groups",
+            "--inh-caps",
+            "--ambient-caps",
+            "--bounding-set",
+            "--securebits",
+            "--pdeathsig",
+            "--selinux-label",
+            "--apparmor-profile",
+            "--landlock-access",
+            "--landlock-rule",
+            "--seccomp-filter",
+        ],
         operands: 0,
         assigns: false,
     },
@@ -128,8 +165,29 @@ const WRAPPERS: &[Wrapper] = &[
     },
     Wrapper {
         name: "parallel",
-        short: "jINSa",
-        long: &["--jobs", "--max-args", "--sshlogin", "--arg-file", "--delay", "--timeout"],
+        short: "jINSanLPsCdE",
+        long: &[
+            "--jobs",
+            "--max-args",
+            "--max-procs",
+            "--max-lines",
+            "--max-chars",
+            "--sshlogin",
+            "--arg-file",
+            "--delay",
+            "--timeout",
+            "--joblog",
+            "--results",
+            "--tmpdir",
+            "--workdir",
+            "--colsep",
+            "--load",
+            "--memfree",
+            "--retries",
+            "--halt",
+            "--env",
+            "--tagstring",
+        ],
         operands: 0,
         assigns: false,
     },
@@ -141,6 +199,9 @@ const WRAPPERS: &[Wrapper] = &[
     plain("toybox"),
     plain("coproc"),
 ];
+
+/// Of `parallel`, each judged for itself.
+const MOST_INPUTS: usize = 32;
 
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash"];
 
@@ -182,7 +243,8 @@ pub(crate) fn inner(command: &[Word]) -> Option<Inner> {
             return rest.into_iter().next().map(Inner::Script);
         }
         // A shell puts them together, and reads them again.
-        "watch" | "parallel" => return Some(Inner::Script(joined(until_inputs(&rest)))),
+        "watch" => return Some(Inner::Script(joined(&rest))),
+        "parallel" => return Some(Inner::Script(with_inputs(&rest))),
         _ => {}
     }
     (!rest.is_empty()).then_some(Inner::Command(rest))
@@ -264,11 +326,21 @@ fn takes_script(arguments: &[Word], rest: &[Word]) -> bool {
     before.is_some_and(|word| matches!(word.raw(), "-c" | "--command"))
 }
 
-/// `parallel COMMAND ::: INPUTS`
-fn until_inputs(words: &[Word]) -> &[Word] {
+/// `parallel COMMAND ::: INPUTS` is the command with each of them; without a command they are commands themselves.
+fn with_inputs(words: &[Word]) -> Word {
     let is_mark = |word: &Word| matches!(word.raw(), ":::" | "::::" | ":::+" | "::::+");
-    let end = words.iter().position(is_mark).unwrap_or(words.len());
-    words.get(..end).unwrap_or_default()
+    let mut parts = words.split(is_mark);
+    let command = joined(parts.next().unwrap_or_default());
+    let inputs: Vec<&Word> = parts.flatten().collect();
+    if inputs.is_empty() || inputs.len() > MOST_INPUTS {
+        return joined(&[command, Word::unknown()]);
+    }
+    let mut all = Word::default();
+    for input in inputs {
+        all.append(&joined(&[command.clone(), input.clone()]));
+        all.push("\n");
+    }
+    all
 }
 
 fn joined(words: &[Word]) -> Word {
@@ -313,12 +385,20 @@ fn split_string(arguments: &[Word]) -> Option<Word> {
     None
 }
 
+/// What `-c`, alone or as the last of several letters, or `--command` is given; in the next word or its own.
 fn after_option(arguments: &[Word], letter: char) -> Option<Word> {
-    let is_option = |word: &Word| {
-        word.raw() == "--command"
-            || (word.raw().starts_with('-')
-                && !word.raw().starts_with("--")
-                && word.raw().ends_with(letter))
+    let attached = |word: &Word| {
+        if let Some(rest) = word.raw().strip_prefix("--command") {
+            return rest.strip_prefix('=').or(rest.is_empty().then_some("")).map(str::to_owned);
+        }
+        let (letters, rest) = word.raw().strip_prefix('-')?.split_once(letter)?;
+        letters.chars().all(|one| one.is_ascii_alphabetic()).then(|| rest.to_owned())
     };
-    arguments.get(arguments.iter().position(is_option)? + 1).cloned()
+    let (at, attached) =
+        arguments.iter().enumerate().find_map(|(at, word)| Some((at, attached(word)?)))?;
+    match attached.as_str() {
+        "" => arguments.get(at + 1).cloned(),
+        _ if arguments[at].is_unknown() => Some(Word::unknown()),
+        script => Some(Word::known(script)),
+    }
 }

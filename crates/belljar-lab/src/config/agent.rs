@@ -11,7 +11,8 @@ use belljar_spec::manifest::{
     WorkspaceMode,
 };
 use belljar_spec::{
-    BackendChoice, Clause, FoundAgent, MountMode, Origin, OsText, RunSpec, Settings, paths,
+    BackendChoice, BackendName, Clause, FoundAgent, MountMode, Origin, OsText, RunSpec, Settings,
+    paths,
 };
 
 use super::files::{Links, read, read_below};
@@ -145,8 +146,15 @@ fn program(
     match &settings.values.agent.program {
         None => {
             let ByName { found, passed_over } = find::by_name(kind.name(), &host);
+            // Where a container may come to be, its image may have one.
+            let is_engine =
+                |name: &BackendName| matches!(name, BackendName::Docker | BackendName::Podman);
+            let has_image =
+                !matches!(settings.origin("sandbox.image"), None | Some(Origin::BuiltIn));
+            let falls_back = sandbox.fallback.iter().flatten().any(is_engine);
+            let may_be_inside = others || has_image || falls_back;
             match found {
-                None if !others => Err(not_installed(kind, &passed_over)),
+                None if !may_be_inside => Err(not_installed(kind, &passed_over)),
                 found => Ok(Chosen { found: found.unwrap_or_else(bare), passed_over }),
             }
         }

@@ -16,7 +16,7 @@ use super::channel::{COMMAND, Channel, lie};
 use super::client::Clients;
 use super::disk::Disk;
 use super::door::Door;
-use super::drive::{Driver, Ear};
+use super::drive::Driver;
 use super::egress::Crossing;
 use super::farewell::{Farewell, Farewells};
 use super::outside::Signals;
@@ -210,7 +210,7 @@ impl Run<'_> {
     fn next_of_driver(&self) -> Option<Instant> {
         let driver = self.driver.as_ref().filter(|_| !self.state.is_stopping())?;
         let ear = self.tasks.values().find_map(|task| task.ear.as_ref());
-        driver.next_moment(ear.map(Ear::heard))
+        driver.next_moment(ear)
     }
 
     /// The first request to end is passed on, the second one ends.

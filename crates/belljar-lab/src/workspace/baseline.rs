@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::apply::journal::{Journal, RebaseTo};
+use super::bounds::Listing;
 use super::change::{Changes, Kind, What};
 use super::fingerprint::{Fingerprint, Identity, changed};
 use super::merged::each;
@@ -254,7 +255,7 @@ impl Baseline {
     /// Before anything is made in the root: from then on nobody could tell.
     fn note_top(&mut self, tree: &OpenTree) {
         let mut names = Vec::new();
-        let _ = each(tree.lower(), MOST_TOP, |name, stat| {
+        let _ = each(tree.lower(), Listing::of_names(MOST_TOP), |name, stat| {
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 names.push(PathBuf::from(name));
             }

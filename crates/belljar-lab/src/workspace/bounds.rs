@@ -6,15 +6,15 @@ use std::path::Path;
 /// More are not listed: nobody looks at them.
 pub(super) const MOST_CHANGES: usize = 250_000;
 /// Entries of one directory.
-pub(super) const MOST_ENTRIES: usize = 500_000;
+const MOST_ENTRIES: usize = 500_000;
 /// A deeper tree is there to hide something.
 pub(super) const DEEPEST: usize = 512;
 /// Of a link's target, and of a name that the kernel wrote down.
 pub(super) const LONGEST_PATH: usize = 4096;
 /// With its separator.
 const NAME_MAX: usize = 256;
-/// Bytes of paths. A million of the usual length have less.
-const MOST_HELD: usize = 96 << 20;
+/// Bytes of paths and of what links lead to.
+const MOST_HELD: usize = 128 << 20;
 /// What a path takes besides its bytes.
 const PATH: usize = 64;
 
@@ -62,22 +62,63 @@ impl Room {
         Self { left: bytes }
     }
 
-    /// `false`: there is none for this one, and it is not held.
-    pub(super) fn take(&mut self, path: &Path) -> bool {
-        let left = self.left.checked_sub(PATH + path.as_os_str().len());
+    /// `false`: there is none for so many of this path, and it is not held.
+    pub(super) fn take(&mut self, path: &Path, copies: usize) -> bool {
+        self.take_bytes(copies * size_of_path(path))
+    }
+
+    pub(super) fn take_bytes(&mut self, bytes: usize) -> bool {
+        let left = self.left.checked_sub(bytes);
         self.left = left.unwrap_or(self.left);
         left.is_some()
     }
 
-    pub(super) fn give_back(&mut self, path: &Path) {
-        self.left += PATH + path.as_os_str().len();
+    pub(super) fn give_back(&mut self, path: &Path, copies: usize) {
+        self.left += copies * size_of_path(path);
     }
 }
 
-/// How many entries of one directory are listed at a time, each with its whole path.
-pub(super) fn entries_of(directory: &Path) -> usize {
-    let longest = PATH + directory.as_os_str().len() + NAME_MAX;
-    (MOST_HELD / longest).min(MOST_ENTRIES)
+fn size_of_path(path: &Path) -> usize {
+    PATH + path.as_os_str().len()
+}
+
+/// How much of one directory is listed at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listing {
+    entries: usize,
+    bytes: usize,
+    /// What an entry takes besides its name.
+    each: usize,
+}
+
+impl Listing {
+    /// With the whole path of each.
+    pub(super) fn of(directory: &Path) -> Self {
+        let each = PATH + size_of_path(directory);
+        Self { entries: MOST_ENTRIES, bytes: MOST_HELD, each }
+    }
+
+    /// Of which the names alone are held, if anything is.
+    pub(super) fn of_names(most: usize) -> Self {
+        Self { entries: most, bytes: MOST_HELD, each: 0 }
+    }
+
+    pub(super) fn at_most(self, most: usize) -> Self {
+        Self { entries: self.entries.min(most), ..self }
+    }
+
+    /// Whether one more belongs to it.
+    pub(super) fn take(&mut self, name: &[u8]) -> bool {
+        let entries = self.entries.checked_sub(1);
+        let bytes = self.bytes.checked_sub(self.each + 2 * name.len());
+        match entries.zip(bytes) {
+            Some((entries, bytes)) => {
+                (self.entries, self.bytes) = (entries, bytes);
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -95,17 +136,23 @@ mod tests {
     #[test]
     fn room_is_taken_and_given_back() {
         let path = Path::new("some/path");
-        let mut room = Room::of(2 * (PATH + 9));
-        assert!(room.take(path) && room.take(path));
-        assert!(!room.take(path));
-        room.give_back(path);
-        assert!(room.take(path));
+        let mut room = Room::of(4 * (PATH + 9));
+        assert!(room.take(path, 3) && room.take(path, 1));
+        assert!(!room.take(path, 1));
+        room.give_back(path, 2);
+        assert!(!room.take(path, 3) && room.take(path, 2));
     }
 
     #[test]
-    fn a_directory_with_a_long_path_lists_fewer() {
-        assert!(entries_of(Path::new("src")) > 250_000);
+    fn a_listing_counts_what_it_holds() {
+        let fits = |directory: &str, name: &str| {
+            let mut listing = Listing::of(Path::new(directory));
+            (0..).take_while(|_| listing.take(name.as_bytes())).count()
+        };
+        assert_eq!(fits("some/directory/of/a/project", "a_file_of_a_project.rs"), MOST_ENTRIES);
         let long = "n".repeat(LONGEST_PATH - NAME_MAX);
-        assert!(entries_of(Path::new(&long)) < 30_000);
+        assert!((20_000..40_000).contains(&fits(&long, &"n".repeat(250))));
+        let mut few = Listing::of(Path::new("")).at_most(2);
+        assert!(few.take(b"a") && few.take(b"b") && !few.take(b"c"));
     }
 }

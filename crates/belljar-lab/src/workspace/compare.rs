@@ -12,12 +12,16 @@ use belljar_spec::{Backing, OsText};
 use rustix::fs::{AtFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
-use super::bounds::{MOST_CHANGES, OutOfReach, Room, entries_of};
+use super::bounds::{Listing, MOST_CHANGES, OutOfReach, Room};
 use super::change::{Change, Changes, Facts, Held, HowFar, Kind, Lies, What};
 use super::merged::{Entries, Entry, Node, Opened, Whole, each, is_whiteout, there};
 use super::open::{OpenTree, ReviewError};
 use super::side::{At, Touched, born, change, changed, difference, kind, touched};
 use super::{beneath, held, renames};
+
+/// How often the path of a change is held, and that of a directory that is yet to be looked at.
+const LISTED: usize = 2;
+const WAITING: usize = 2;
 
 impl OpenTree {
     /// Every difference between the real tree, as it is now, and the run's.
@@ -85,9 +89,7 @@ impl<'a> Walk<'a> {
 
     fn all(&mut self) -> Result<(), ReviewError> {
         while let Some(pair) = self.pending.pop() {
-            if !self.directories.contains_key(&pair.path) {
-                self.room.give_back(&pair.path); // not in the list
-            }
+            self.room.give_back(&pair.path, WAITING);
             match self.directory(&pair) {
                 Ok(()) => {}
                 // Its mode forbids it, to an ordinary user. What is in it stays unknown, and so does not leave.
@@ -132,13 +134,16 @@ impl<'a> Walk<'a> {
             lower: lower.as_ref().map(AsFd::as_fd),
         };
         let (entries, whole) = match in_place {
-            true => opened.changed(entries_of(&pair.path))?,
-            false => opened.all(entries_of(&pair.path))?,
+            true => opened.changed(Listing::of(&pair.path))?,
+            false => opened.all(Listing::of(&pair.path))?,
         };
         self.cut |= whole == Whole::No;
         self.entries(pair, &entries, &opened, before.as_ref().map(AsFd::as_fd))?;
         match before {
-            Some(before) if !in_place => self.missing(pair, &entries, before.as_fd()),
+            // What was not listed is not missing.
+            Some(before) if !in_place && whole == Whole::Yes => {
+                self.missing(pair, &entries, before.as_fd())
+            }
             _ => Ok(()),
         }
     }
@@ -182,7 +187,7 @@ impl<'a> Walk<'a> {
         before: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
         let mut gone = Vec::new();
-        let whole = each(before, entries_of(&pair.path), |name, stat| {
+        let whole = each(before, Listing::of(&pair.path), |name, stat| {
             if !entries.contains_key(name) && !is_whiteout(&stat) {
                 gone.push((name.to_owned(), stat));
             }
@@ -268,7 +273,12 @@ impl<'a> Walk<'a> {
         if untouched {
             return;
         }
-        if (what.is_some() || goes_on) && !self.room.take(&path) {
+        let copies = match (what.is_some(), goes_on) {
+            (listed, true) => WAITING + if listed { LISTED + 1 } else { 0 },
+            (true, false) => LISTED,
+            (false, false) => return,
+        };
+        if !self.room.take(&path, copies) {
             self.cut = true;
             return;
         }
@@ -282,6 +292,12 @@ impl<'a> Walk<'a> {
                 self.directories.insert(path.clone(), self.changes.len());
             }
             let change = change(&path, what, was, is);
+            let sides = [&change.before, &change.after].into_iter().flatten();
+            let targets = sides.filter_map(|side| side.target.as_ref());
+            if !self.room.take_bytes(targets.map(|target| target.as_bytes().len()).sum()) {
+                self.cut = true;
+                return;
+            }
             self.changes.push(change);
         }
         if goes_on {

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Stat, fgetxattr, statat};
 use rustix::io::Errno;
 
 use super::beneath;
-use super::bounds::LONGEST_PATH;
+use super::bounds::{LONGEST_PATH, Listing};
 use super::change::Lies;
 use super::open::OpenTree;
 
@@ -66,7 +66,7 @@ pub(super) struct Opened<'a> {
 
 impl Opened<'_> {
     /// What the layer with the changes says, and nothing else.
-    pub(super) fn changed(&self, most: usize) -> Result<(Entries, Whole), Errno> {
+    pub(super) fn changed(&self, most: Listing) -> Result<(Entries, Whole), Errno> {
         let Some(upper) = self.upper else { return Ok((Entries::new(), Whole::Yes)) };
         let attributes = match self.tree.note.backing {
             Backing::Overlay { attributes } => Some(attributes),
@@ -88,7 +88,7 @@ impl Opened<'_> {
     }
 
     /// Everything that the run saw in it.
-    pub(super) fn all(&self, most: usize) -> Result<(Entries, Whole), Errno> {
+    pub(super) fn all(&self, most: Listing) -> Result<(Entries, Whole), Errno> {
         let (mut entries, mut whole) = self.changed(most)?;
         if let (Some(fd), Some(lower)) = (self.lower, &self.node.lower) {
             let through = each(fd, most, |name, stat| {
@@ -192,10 +192,9 @@ impl Whole {
 /// Calls `visit` for every entry that is still there when it is looked at.
 pub(super) fn each(
     directory: BorrowedFd<'_>,
-    most: usize,
+    mut most: Listing,
     mut visit: impl FnMut(&OsStr, Stat),
 ) -> Result<Whole, Errno> {
-    let mut seen = 0;
     for entry in Dir::read_from(directory)? {
         let entry = match entry {
             Err(Errno::NOENT) => break, // the directory itself was removed meanwhile
@@ -205,8 +204,7 @@ pub(super) fn each(
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        seen += 1;
-        if seen > most {
+        if !most.take(name.to_bytes()) {
             return Ok(Whole::No);
         }
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {

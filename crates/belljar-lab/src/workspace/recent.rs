@@ -9,9 +9,9 @@ use belljar_spec::Moment;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::beneath;
-use super::bounds::Room;
+use super::bounds::{Listing, Room};
 use super::fingerprint::changed;
-use super::merged::each;
+use super::merged::{Whole, each};
 
 /// Entries of one directory.
 const MOST: usize = 1_000_000;
@@ -34,19 +34,19 @@ pub(crate) fn count_recent(tree: &Path, since: Moment, until: Instant) -> u64 {
             is_cut = true;
             break;
         }
-        room.give_back(&path);
+        room.give_back(&path, 1);
         let Ok(directory) = beneath::directory(root.as_fd(), &path) else { continue };
-        let looked = each(directory.as_fd(), MOST, |name, stat| {
+        let looked = each(directory.as_fd(), Listing::of_names(MOST), |name, stat| {
             count += u64::from(changed(&stat) >= since);
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 let path = path.join(name);
-                match room.take(&path) {
+                match room.take(&path, 1) {
                     true => pending.push_back(path),
                     false => is_cut = true,
                 }
             }
         });
-        is_cut |= looked.is_err();
+        is_cut |= looked != Ok(Whole::Yes);
     }
     if is_cut { count.max(1) } else { count }
 }

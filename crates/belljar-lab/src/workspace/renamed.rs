@@ -16,13 +16,16 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::beneath;
+use super::bounds::{Listing, OutOfReach, Room};
 use super::change::Lies;
 use super::copying::copy;
-use super::merged::{Entry, Node, Opened, there};
+use super::merged::{Entries, Entry, Node, Opened, Whole, there};
 use super::open::OpenTree;
 
-/// Entries of one directory.
-const MOST: usize = 500_000;
+/// How often the path of a directory is held that is yet to be looked at, or was renamed.
+const WAITING: usize = 2;
+/// More than is looked at.
+const TOO_MUCH: Errno = Errno::NOMEM;
 
 /// A directory that shines through from another path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,16 +47,27 @@ pub(crate) fn find(tree: &OpenTree) -> Result<Vec<Renamed>, Errno> {
     if attributes(tree).is_none() {
         return Ok(found);
     }
+    let mut room = Room::new();
     let mut pending = vec![(PathBuf::new(), Node::root(tree.note.backing))];
     while let Some((path, node)) = pending.pop() {
+        room.give_back(&path, WAITING);
         let Some(upper) = there(beneath::directory(tree.upper(), &path))? else { continue };
         let opened =
             Opened { tree, path: &path, node: &node, upper: Some(upper.as_fd()), lower: None };
-        for (name, entry) in opened.changed(MOST)?.0 {
+        for (name, entry) in whole(opened.changed(Listing::of(&path))?)? {
             let Some(node) = entry.and_then(|entry| entry.node) else { continue };
             let path = path.join(name);
+            if OutOfReach::of(&path, path.components().count()).is_some() {
+                continue; // nothing of it is ever taken over
+            }
+            if !room.take(&path, WAITING) {
+                return Err(TOO_MUCH);
+            }
             match &node.lower {
                 Some(from) if *from != path => {
+                    if !room.take(&path, WAITING) {
+                        return Err(TOO_MUCH);
+                    }
                     found.push(Renamed { path: path.clone(), from: from.clone() });
                 }
                 _ => {}
@@ -101,7 +115,7 @@ fn fill(tree: &OpenTree, path: &Path, node: &Node) -> Result<(), Errno> {
             upper: Some(upper.as_fd()),
             lower: Some(lower.as_fd()),
         };
-        for (name, entry) in opened.all(MOST)?.0 {
+        for (name, entry) in whole(opened.all(Listing::of(&path))?)? {
             let Some(entry) = entry else { continue };
             let mut below = entry.node.clone();
             if let Lies::InLower(_) = entry.lies {
@@ -114,6 +128,14 @@ fn fill(tree: &OpenTree, path: &Path, node: &Node) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// A part of a directory would be taken for all of it.
+fn whole((entries, whole): (Entries, Whole)) -> Result<Entries, Errno> {
+    match whole {
+        Whole::Yes => Ok(entries),
+        Whole::No => Err(TOO_MUCH),
+    }
 }
 
 fn take_in(

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::baseline::Baseline;
 use super::beneath;
-use super::bounds::{OutOfReach, Room, entries_of};
+use super::bounds::{Listing, OutOfReach, Room};
 use super::merged::{Node, Opened, each, there};
 use super::open::OpenTree;
 
@@ -22,21 +22,24 @@ const MOST: usize = 100_000;
 struct Found<'a> {
     paths: Vec<OsText>,
     room: Room,
+    is_full: bool,
     stop: &'a AtomicBool,
 }
 
 impl Found<'_> {
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.paths.len() >= MOST
+        self.is_full || self.stop.load(Ordering::Relaxed)
     }
 
     /// Whether to look into it, if it is a directory.
     fn add(&mut self, path: &Path) -> bool {
-        let has_room = self.room.take(path);
-        if has_room {
-            self.paths.push(OsText::from(path));
+        // The path itself, and what waits to be looked into: its path, and that in the real tree.
+        self.is_full |= self.paths.len() >= MOST || !self.room.take(path, 3);
+        if self.is_full {
+            return false;
         }
-        has_room && OutOfReach::of(path, path.components().count()).is_none()
+        self.paths.push(OsText::from(path));
+        OutOfReach::of(path, path.components().count()).is_none()
     }
 }
 
@@ -61,7 +64,7 @@ pub(crate) fn capture_live(directory: &Path, run: &RunId, note: &LayeredTree, st
 
 /// As far as they can be found now; the rest at the next look.
 pub(super) fn paths_of(tree: &OpenTree, stop: &AtomicBool) -> Vec<OsText> {
-    let mut found = Found { paths: Vec::new(), room: Room::new(), stop };
+    let mut found = Found { paths: Vec::new(), room: Room::new(), is_full: false, stop };
     let _ = touched(tree, &mut found);
     found.paths
 }
@@ -75,7 +78,10 @@ fn touched(tree: &OpenTree, found: &mut Found<'_>) -> Result<(), Errno> {
         let Some(upper) = there(beneath::directory(tree.upper(), &path))? else { continue };
         let opened =
             Opened { tree, path: &path, node: &node, upper: Some(upper.as_fd()), lower: None };
-        for (name, entry) in opened.changed(MOST.min(entries_of(&path)))?.0 {
+        for (name, entry) in opened.changed(Listing::of(&path).at_most(MOST))?.0 {
+            if found.is_over() {
+                return Ok(());
+            }
             let path = path.join(name);
             let goes_on = found.add(&path);
             let node = entry.and_then(|entry| entry.node);
@@ -98,7 +104,7 @@ fn below(tree: &OpenTree, path: &Path, found: &mut Found<'_>) -> Result<(), Errn
             return Ok(());
         }
         let Some(directory) = there(beneath::directory(tree.lower(), &path))? else { continue };
-        each(directory.as_fd(), MOST, |name, stat| {
+        each(directory.as_fd(), Listing::of_names(MOST), |name, stat| {
             let path = path.join(name);
             let goes_on = found.add(&path);
             if goes_on && FileType::from_raw_mode(stat.st_mode) == FileType::Directory {

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx}
 use rustix::io::Errno;
 
 use super::beneath;
-use super::bounds::{OutOfReach, Room};
+use super::bounds::{Listing, OutOfReach, Room};
 
 /// However short the run was.
 const LEAST: Duration = Duration::from_millis(150);
@@ -68,7 +68,7 @@ pub(super) fn look(
     // What has a known place is told of however large the rest is.
     later::known_at_top().for_each(|known| walk.look_for(known));
     while let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
-        walk.room.give_back(&directory.path);
+        walk.room.give_back(&directory.path, 1);
         if let Looked::OutOfTime = walk.look_at(&directory) {
             walk.report.cut = true;
             break;
@@ -138,11 +138,17 @@ impl Walk<'_> {
             return Looked::Whole;
         };
         let mut entries: Vec<(OsString, FileType)> = Vec::new();
+        let mut most = Listing::of(directory);
         while let Some(Ok(entry)) = listing.read() {
             let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                entries.push((OsStr::from_bytes(name).to_owned(), entry.file_type()));
+            if matches!(name, b"." | b"..") {
+                continue;
             }
+            if !most.take(name) {
+                self.report.cut = true;
+                break;
+            }
+            entries.push((OsStr::from_bytes(name).to_owned(), entry.file_type()));
             if entries.len().is_multiple_of(STEP) && Instant::now() > self.until {
                 return Looked::OutOfTime;
             }
@@ -175,7 +181,7 @@ impl Walk<'_> {
         }
         let inside = inside_git.map(|inside| inside.join(name));
         let inside_git = inside.filter(|inside| later::in_git_directory(inside).is_some());
-        let has_room = self.room.take(&path);
+        let has_room = self.room.take(&path, 1);
         let waiting = Waiting { path, inside_git };
         if !has_room {
             self.report.cut = true;

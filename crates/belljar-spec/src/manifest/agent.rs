@@ -123,6 +123,7 @@ fn check_until(until: &Until) -> Result<(), String> {
     if until.timeout.is_some() && until.command.is_none() {
         return Err("timeout is how long a command may take, and there is none".into());
     }
+    no_zero(until.timeout)?;
     match &until.file {
         Some(file) if crate::paths::inner(file.as_path()).is_none() => {
             Err(format!("the file \"{file}\" must be in the workspace: relative, without \"..\""))
@@ -140,6 +141,20 @@ section! {
         network: Option<Vec<String>>,
         /// How long it may take.
         timeout: Option<Span>,
+    }
+    check check_setup;
+}
+
+fn check_setup(setup: &Setup) -> Result<(), String> {
+    no_zero(setup.timeout)
+}
+
+fn no_zero(timeout: Option<Span>) -> Result<(), String> {
+    match timeout {
+        Some(timeout) if timeout.is_zero() => {
+            Err("timeout is 0, and nothing is done in no time; leave it out or say more".into())
+        }
+        _ => Ok(()),
     }
 }
 

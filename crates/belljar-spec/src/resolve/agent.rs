@@ -79,6 +79,12 @@ pub(super) fn work(
         None if values.setup.network.as_ref().is_some_and(|hosts| !hosts.is_empty()) => {
             return Err(wrong("setup.network", "there is no setup.command that could use it"));
         }
+        None if values.setup.timeout.is_some() => {
+            return Err(wrong(
+                "setup.timeout",
+                "there is no setup.command that could take so long",
+            ));
+        }
         None => None,
     };
     let is_loop = is_loop(settings);
@@ -114,14 +120,12 @@ fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, Res
     })
 }
 
-/// It is a loop as soon as something says so. Budgets of a `[loop]` do; a budget on the command line alone is one for
-/// a single run.
+/// It is a loop as soon as something says so. Budgets in a manifest's `[loop]` do; one on the command line, or for all
+/// runs of this user or this machine, is one for a single run too.
 fn is_loop(settings: &Settings) -> bool {
     let values = &settings.values.r#loop;
-    let is_written = |key: &str| {
-        let origin = settings.origin(&format!("loop.{key}"));
-        matches!(origin, Some(Origin::Manifest(_) | Origin::User(_) | Origin::System(_)))
-    };
+    let is_in_manifest =
+        |key: &str| matches!(settings.origin(&format!("loop.{key}")), Some(Origin::Manifest(_)));
     values.until.is_some()
         || values.max_iterations.is_some()
         || values.max_time.is_some()
@@ -130,7 +134,7 @@ fn is_loop(settings: &Settings) -> bool {
         || values.pause.is_some()
         || values.backoff.is_some()
         || values.session.is_some()
-        || ["max_cost_usd", "max_turns", "max_tokens", "checkpoints"].into_iter().any(is_written)
+        || ["max_cost_usd", "max_turns", "max_tokens"].into_iter().any(is_in_manifest)
 }
 
 fn repeat(settings: &Loop, is_loop: bool) -> Result<LoopSpec, ResolveError> {

@@ -171,20 +171,19 @@ impl Driver {
         }
     }
 
-    /// When something is due that nothing else tells of. `heard`: the last news of the agent.
-    pub(super) fn next_moment(&self, heard: Option<Instant>) -> Option<Instant> {
+    /// When something is due that nothing else tells of. `ear` is the agent's.
+    pub(super) fn next_moment(&self, ear: Option<&Ear>) -> Option<Instant> {
         match &self.step {
             Step::Begin | Step::Between => Some(Instant::now()),
             Step::Pausing { until } => Some(*until),
             Step::Agent(Iteration { cut: None, .. }) => {
-                let idle = heard.zip(self.orders.idle).map(|(heard, idle)| heard + idle);
-                let lingers = heard.map(|heard| heard + steps::LINGERS);
+                let silent = ear.and_then(|ear| match ear.finished() {
+                    Some(_) => Some(ear.heard() + steps::LINGERS),
+                    None => self.orders.idle.map(|idle| ear.heard() + idle),
+                });
                 let left = self.state.time_left(self.begun.elapsed());
                 let up = left.map(|left| Instant::now() + left);
-                let now = Instant::now();
-                // One that says nothing is looked at once after that time, and then when it is idle.
-                let lingers = lingers.filter(|lingers| *lingers > now);
-                [idle, up, lingers].into_iter().flatten().min()
+                [silent, up].into_iter().flatten().min()
             }
             _ => None,
         }

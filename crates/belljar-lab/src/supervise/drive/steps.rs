@@ -256,6 +256,14 @@ impl Run<'_> {
             (None, None, Some(ear)) => ear.listener().failure(end.exit),
             (None, None, None) => None,
         };
+        // Over its budget by what it told with its result: the work is done all the same, and may be all of it.
+        let has_worked = failure.is_none();
+        let overspent = || {
+            let summary = end.ear.as_ref()?.summary();
+            let what = driver.state.overspent(summary.turns, &summary.usage)?;
+            Some(Failure::Budget { what })
+        };
+        let failure = failure.or_else(overspent);
         let failure = failure.map(|failure| mask(failure, self.recorder));
         let dropped = end.ear.as_ref().map_or(0, Ear::dropped);
         let totals = end.ear.as_ref().map_or(driver.totals, |ear| ear.listener().totals());
@@ -267,7 +275,7 @@ impl Run<'_> {
             Some(Until::File { path }) => ended.done = Some(driver.is_there(path.as_path())),
             Some(Until::Says { phrase }) => {
                 let says = ended.summary.final_text.contains(&phrase);
-                ended.done = Some(ended.failure.is_none() && says);
+                ended.done = Some(has_worked && says);
             }
             Some(Until::Command { argv, timeout }) => {
                 match self.start_own(argv, Vec::new(), None) {

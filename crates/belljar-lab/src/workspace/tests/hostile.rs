@@ -154,8 +154,21 @@ fn a_list_of_changes_ends_where_its_room_does() {
         (changes.changes.len(), changes.cut)
     };
     assert_eq!(within(100_000), (110, false), "the control");
-    let (listed, cut) = within(4000);
+    let (listed, cut) = within(10_000);
     assert!(cut && (20..60).contains(&listed), "{listed}");
+}
+
+/// What a link leads to is as long as a path.
+#[test]
+fn long_targets_of_links_take_room_too() {
+    let stage = Stage::in_memory();
+    for number in 0..100 {
+        symlink("t".repeat(4000), stage.upper(&format!("{number}"))).unwrap();
+    }
+    let within = |bytes| stage.tree(USER).changes_within(1000, Room::of(bytes)).unwrap();
+    assert!(!within(500_000).cut, "the control");
+    let cut = within(100_000);
+    assert!(cut.cut && cut.changes.len() < 30, "{}", cut.changes.len());
 }
 
 #[test]
