@@ -9,7 +9,7 @@ use std::path::Path;
 
 use belljar_spec::{
     AgentNews, AgentReport, Birth, BirthKind, EventKind, IterationReport, RunId, StopReason, Tally,
-    TokenUsage,
+    TokenUsage, counted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -144,11 +144,11 @@ impl Lineage {
         let Some(last) = self.last() else { return Tally::default() };
         let own = self.iterations.iter().rev().find(|one| one.run == last.run);
         let inherited = || last.birth.as_ref().map(|birth| birth.tally.clone());
-        let counted = own.map(|own| own.report.tally.clone()).or_else(inherited);
-        let mut tally = counted.unwrap_or_default();
+        let kept = own.map(|own| own.report.tally.clone()).or_else(inherited);
+        let mut tally = kept.unwrap_or_default();
         let Unfinished { usage, turns, elapsed_ms } = &last.unfinished;
         tally.usage.add(usage);
-        tally.turns = tally.turns.saturating_add(*turns);
+        tally.turns = counted(tally.turns, *turns);
         tally.elapsed_ms = tally.elapsed_ms.saturating_add(*elapsed_ms);
         tally
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use belljar_spec::{
     AgentSpec, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, Money, StopReason, Tally,
-    TokenUsage,
+    TokenUsage, counted,
 };
 
 use crate::agent::Remaining;
@@ -206,7 +206,7 @@ impl Loop {
         let unchanged = ended.changed == 0;
         Tally {
             iterations: iterations.saturating_add(1),
-            turns: turns.saturating_add(ended.turns),
+            turns: counted(*turns, ended.turns),
             usage,
             elapsed_ms: u64::try_from((self.earlier + ended.elapsed).as_millis())
                 .unwrap_or(u64::MAX),

@@ -146,6 +146,9 @@ pub enum Until {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Money(u64);
 
+/// A larger sum could not be read back exactly.
+const MOST_MICROS: u64 = 9_000_000_000_000_000;
+
 impl Money {
     pub const ZERO: Self = Self(0);
 
@@ -157,7 +160,8 @@ impl Money {
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         let micros = (dollars * 1e6).round();
         // Up to 2^53 every whole number has its own float.
-        (dollars.is_finite() && (0.0..9e15).contains(&micros)).then_some(Self(micros as u64))
+        let is_amount = dollars.is_finite() && (0.0..=MOST_MICROS as f64).contains(&micros);
+        is_amount.then_some(Self(micros as u64))
     }
 
     pub fn micros(self) -> u64 {
@@ -170,7 +174,7 @@ impl Money {
 
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
+        Self(self.0.saturating_add(other.0).min(MOST_MICROS))
     }
 
     /// Nothing, where `other` is more.
@@ -222,6 +226,10 @@ mod tests {
         for wrong in [-0.01, f64::NAN, f64::INFINITY, 1e300] {
             assert_eq!(Money::from_dollars(wrong), None, "{wrong}");
         }
+        let most = Money::from_dollars(9e9).unwrap();
+        assert_eq!(most.plus(most), most);
+        let text = serde_json::to_string(&most.plus(tenth)).unwrap();
+        assert_eq!(serde_json::from_str::<Money>(&text).unwrap(), most);
         let text = serde_json::to_string(&Money::from_micros(123_456_789)).unwrap();
         assert_eq!(text, "123.456789");
         assert_eq!(serde_json::from_str::<Money>(&text).unwrap().micros(), 123_456_789);

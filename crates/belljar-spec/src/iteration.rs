@@ -110,15 +110,23 @@ impl Money {
     }
 }
 
+/// No count of an agent's is larger, whatever it says: every reader of JSON can hold the sum of two.
+pub const MOST_COUNTED: u64 = 1 << 50;
+
+/// A sum of counts, which come from inside.
+pub fn counted(one: u64, more: u64) -> u64 {
+    one.saturating_add(more).min(MOST_COUNTED)
+}
+
 impl TokenUsage {
     pub fn tokens(&self) -> u64 {
-        self.input_tokens.saturating_add(self.output_tokens)
+        counted(self.input_tokens, self.output_tokens)
     }
 
     pub fn add(&mut self, more: &Self) {
-        self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
-        self.cached_tokens = self.cached_tokens.saturating_add(more.cached_tokens);
+        self.input_tokens = counted(self.input_tokens, more.input_tokens);
+        self.output_tokens = counted(self.output_tokens, more.output_tokens);
+        self.cached_tokens = counted(self.cached_tokens, more.cached_tokens);
         self.cost_usd = self.cost_usd.plus(more.cost_usd);
     }
 }

@@ -59,8 +59,8 @@ pub use host_rule::HostRule;
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
     AgentNews, AgentReport, AgentResult, Birth, BirthKind, Budget, CheckpointReport, Failure,
-    IterationReport, LONGEST_TEXT, Role, SessionTotals, SourceIdentity, Tally, TokenUsage,
-    Unchanged,
+    IterationReport, LONGEST_TEXT, MOST_COUNTED, Role, SessionTotals, SourceIdentity, Tally,
+    TokenUsage, Unchanged, counted,
 };
 pub use layered::{
     Attributes, Backing, LaterChange, LaterFile, LayeredTree, Moment, WorkspaceReport,

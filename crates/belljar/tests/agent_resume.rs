@@ -287,3 +287,16 @@ fn resumed_while_it_ends_nothing_is_done_twice() {
     }
     assert_eq!(lab.runs().len(), 5, "no run was born");
 }
+
+/// An agent can shut its own directories, or put something where they belong: what comes after it begins all the same.
+#[test]
+fn an_agent_cannot_shut_out_the_next_run() {
+    each_user(|lab| {
+        manifest(lab, "echo x >> n; chmod 0 ~ /workspace", "max_iterations = 1");
+        run(lab, "shut");
+        let resumed = resume(lab, "shut", &["--extend-iterations", "1"]);
+        assert_eq!(resumed["reason"], "max_iterations", "{resumed:#}");
+        assert_eq!(iterations(lab, "shut"), [1, 2]);
+        assert!(tree(lab, "shut").contains("+x\n+x\n"));
+    });
+}

@@ -115,6 +115,25 @@ fn who_has_told_a_result_and_stays_is_ended() {
     assert_eq!(reason(&lingers), ("exited", 0), "{lingers:#}");
 }
 
+/// What nobody could have used is counted as far as it goes, and the run has an end that can be read.
+#[test]
+fn numbers_beyond_all_measure_do_no_harm() {
+    let lab = Lab::me();
+    for number in ["9007199254740993", "9223372036854775807", "1e300", "-5", "18446744073709551615"]
+    {
+        let told = format!(
+            r#"{{"type":"result","subtype":"success","is_error":false,"result":"x","num_turns":{number},"total_cost_usd":0.3,"usage":{{"input_tokens":{number},"output_tokens":{number}}}}}"#
+        );
+        let rest = "[loop]\nmax_iterations = 2";
+        let result = judged(&lab, &[INIT, &told], "", rest);
+        assert_eq!(reason(&result), ("max_iterations", 0), "{number}: {result:#}");
+        let shown = lab.belljar(["show", "--json", result["id"].as_str().unwrap()]).done().json();
+        assert_eq!(shown["iterations"].as_array().unwrap().len(), 2, "{number}: {shown:#}");
+        assert_eq!(shown["agent"]["tally"]["usage"]["cost_usd"], 0.6, "{number}");
+    }
+    lab.assert_all_sound();
+}
+
 #[test]
 fn what_the_preset_adds_is_told() {
     let lab = Lab::me();

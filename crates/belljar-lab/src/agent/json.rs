@@ -1,6 +1,6 @@
 //! Reading what may be anything.
 
-use belljar_spec::LONGEST_TEXT;
+use belljar_spec::{LONGEST_TEXT, MOST_COUNTED};
 use serde_json::{Map, Value};
 
 pub(super) type Object = Map<String, Value>;
@@ -26,7 +26,10 @@ pub(super) fn number(object: &Object, key: &str) -> u64 {
     match object.get(key) {
         Some(Value::Number(number)) => {
             // Some count in floats.
-            number.as_u64().unwrap_or_else(|| number.as_f64().unwrap_or_default().max(0.0) as u64)
+            let number = number
+                .as_u64()
+                .unwrap_or_else(|| number.as_f64().unwrap_or_default().max(0.0) as u64);
+            number.min(MOST_COUNTED)
         }
         _ => 0,
     }

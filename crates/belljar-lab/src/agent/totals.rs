@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use belljar_spec::{AgentNews, Money, SessionTotals, TokenUsage};
+use belljar_spec::{AgentNews, Money, SessionTotals, TokenUsage, counted};
 
 /// More messages than any agent has open at once.
 const MOST_MESSAGES: usize = 4096;
@@ -32,7 +32,7 @@ impl Meter {
     }
 
     pub(super) fn turn(&mut self) {
-        self.turns = self.turns.saturating_add(1);
+        self.turns = counted(self.turns, 1);
     }
 
     pub(super) fn knows(&self, message: &str) -> bool {
@@ -100,7 +100,7 @@ impl Meter {
         self.told.unwrap_or_else(|| {
             let mut usage = self.before.usage;
             usage.add(&self.counted);
-            SessionTotals { usage, turns: self.before.turns.saturating_add(self.turns) }
+            SessionTotals { usage, turns: counted(self.before.turns, self.turns) }
         })
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use belljar_linux::jail::bind::NOTE;
-use belljar_linux::snapshot::{self, Begun, Previous, SnapshotError};
+use belljar_linux::snapshot::{self, Begun, Previous, SnapshotError, Within};
 use belljar_spec::{CheckpointReport, LayeredTree, Moment, RunId};
 
 use crate::tree::{self, TreeError};
@@ -188,7 +188,7 @@ fn fill(subject: &Subject, iteration: u32, draft: &Path) -> Result<Taken, Checkp
         to: draft.join(HOME),
         before: before.as_ref().map(|before| before.join(HOME)),
     };
-    home.take(begun, &subject.cancel, &mut taken)?;
+    home.take(begun, &subject.cancel, subject.most_bytes, &mut taken)?;
     for (place, note) in subject.trees.iter().enumerate() {
         let at = seed.join(place.to_string());
         make_directory(&at, Existing::Wrong).map_err(failed(&at))?;
@@ -200,7 +200,7 @@ fn fill(subject: &Subject, iteration: u32, draft: &Path) -> Result<Taken, Checkp
             to: at.join(DATA),
             before: before.as_ref().map(in_that),
         };
-        taken.changed += tree.take(begun, &subject.cancel, &mut taken)?;
+        taken.changed += tree.take(begun, &subject.cancel, subject.most_bytes, &mut taken)?;
     }
     Ok(taken)
 }
@@ -218,11 +218,15 @@ impl Copied {
         &self,
         begun: Begun,
         cancel: &AtomicBool,
+        most: Option<u64>,
         sum: &mut Taken,
     ) -> Result<u64, CheckpointError> {
         let previous = self.before.as_deref().and_then(Previous::open);
         let path = self.to.clone();
-        let taken = snapshot::take_unless(cancel, &self.from, &self.to, begun, previous).map_err(
+        // Of all its parts together.
+        let bytes = most.unwrap_or(u64::MAX).saturating_sub(sum.report.new_bytes);
+        let within = Within { cancel, bytes };
+        let taken = snapshot::take_within(within, &self.from, &self.to, begun, previous).map_err(
             |error| match error {
                 SnapshotError::Cancelled => CheckpointError::Cancelled { path },
                 error => CheckpointError::Snapshot { path, error },

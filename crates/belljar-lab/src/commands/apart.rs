@@ -23,6 +23,8 @@ const ARGUMENT: &str = "__rules";
 const WITHIN: Duration = Duration::from_secs(2);
 /// Seconds of a processor, should nobody be there to end it.
 const PROCESSOR: u64 = 3;
+/// A parser that needs more is being led around.
+const MEMORY: u64 = 512 << 20;
 const LONGEST: usize = 16 * 1024;
 /// Of a question; no kernel takes longer arguments.
 const LONGEST_QUESTION: u64 = 8 << 20;
@@ -92,8 +94,9 @@ pub fn judge_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
 }
 
 fn answer() -> Option<()> {
-    let most = Rlimit { current: Some(PROCESSOR), maximum: Some(PROCESSOR) };
-    setrlimit(Resource::Cpu, most).ok()?;
+    for (resource, most) in [(Resource::Cpu, PROCESSOR), (Resource::As, MEMORY)] {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).ok()?;
+    }
     let mut question = Vec::new();
     std::io::stdin().take(LONGEST_QUESTION).read_to_end(&mut question).ok()?;
     let Question { policy, argv } = serde_json::from_slice(&question).ok()?;

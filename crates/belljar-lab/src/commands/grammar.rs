@@ -14,6 +14,8 @@ use super::word::Word;
 
 /// Substitutions in one word, where it does the same.
 const MOST_SUBSTITUTIONS: usize = 10;
+/// Each level of pipelines within pipelines doubles them.
+const MOST_COPIED: usize = 5_000;
 /// Substitutions within substitutions.
 const DEEPEST_TEXT: usize = 6;
 
@@ -36,7 +38,7 @@ pub(crate) struct Simple {
 }
 
 pub(crate) fn read(text: &str) -> Result<Script, Undecided> {
-    let mut walk = Walk { script: Script::default(), depth: 0 };
+    let mut walk = Walk { script: Script::default(), depth: 0, copied: 0 };
     walk.text(text)?;
     Ok(walk.script)
 }
@@ -50,6 +52,8 @@ enum Place {
 struct Walk {
     script: Script,
     depth: usize,
+    /// Commands that stand for themselves and in a pipeline around them.
+    copied: usize,
 }
 
 impl Walk {
@@ -83,9 +87,15 @@ impl Walk {
                 Command::Compound(compound, redirects) => {
                     let before = self.script.pipelines.len();
                     self.compound(compound)?;
-                    // Whatever is in it is fed as well, and feeds.
-                    let inner = self.script.pipelines[before..].iter().flatten().cloned();
-                    commands.extend(inner.collect::<Vec<_>>());
+                    // Whatever is in it is fed as well, and feeds; alone it is judged for itself already.
+                    if pipeline.seq.len() > 1 || redirects.is_some() {
+                        let inner = self.script.pipelines[before..].iter().flatten();
+                        self.copied += inner.clone().count();
+                        if self.copied > MOST_COPIED {
+                            return undecided("there are too many pipelines within pipelines");
+                        }
+                        commands.extend(inner.cloned());
+                    }
                     commands.extend(self.redirects(redirects.as_ref())?);
                 }
                 Command::Function(function) => {

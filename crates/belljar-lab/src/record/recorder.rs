@@ -300,8 +300,8 @@ impl Recorder {
     /// the disk is full, the room that was kept for it is used. If something before it is missing,
     /// `run.stop` gets `"output_incomplete": true`.
     pub fn stop(&mut self, data: &impl Serialize) -> Result<Stopped, RecordError> {
-        let mut data = serde_json::to_value(data)
-            .map_err(|error| LogError::Data { path: self.log.path().to_owned(), error })?;
+        // Whatever number is in it: a run has to have an end.
+        let mut data = large_as_text(data);
         let failed_before = self.failed == Failed::Once;
         let mut first = None;
         let execs: Vec<u32> = self.streams.keys().map(|(exec, _)| *exec).collect();

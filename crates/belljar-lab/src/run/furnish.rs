@@ -1,6 +1,7 @@
 //! What an agent finds in the run's home before it begins: the directories it does not make itself, and where the
 //! operator allowed it a copy of its login.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ pub(super) fn furnish(
     let Some(work) = &spec.agent else { return Ok(()) };
     let preset = adapter(work.agent.kind).preset();
     for path in &preset.directories {
+        // What an agent of before put in its place is of no use to anybody, and would keep the next one from beginning.
+        within::clear(home, OsStr::new(path))?;
         within::directory(home, Path::new(path))?;
     }
     if work.agent.auth != Auth::Files {

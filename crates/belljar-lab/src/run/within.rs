@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, open, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, open, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::LaunchError;
@@ -33,6 +33,16 @@ pub(super) fn directory(home: &Path, path: &Path) -> Result<OwnedFd, LaunchError
         reached = below.map_err(|errno| failed(&at, in_the_way(&reached, name, errno)))?;
     }
     Ok(reached)
+}
+
+/// Takes away what is no directory: a link, a file. `name` is one of the home itself.
+pub(super) fn clear(home: &Path, name: &OsStr) -> Result<(), LaunchError> {
+    let errors = |errno: Errno| failed(&home.join(name), errno.into());
+    let parent = open(home, DIRECTORY, Mode::empty()).map_err(errors)?;
+    match kind(&parent, name) {
+        None | Some(FileType::Directory) => Ok(()),
+        Some(_) => unlinkat(&parent, name, AtFlags::empty()).map_err(errors),
+    }
 }
 
 /// A file in the home: to be written if it was not there.
@@ -84,6 +94,16 @@ mod tests {
         }
         assert!(new_file(&home, Path::new("a/file"), mode).unwrap().is_some());
         assert!(new_file(&home, Path::new("a/file"), mode).unwrap().is_none());
+        for name in ["link", "file"] {
+            symlink(&outside, home.join("link")).unwrap();
+            std::fs::write(home.join("file"), "x").unwrap();
+            clear(&home, OsStr::new(name)).unwrap();
+            directory(&home, Path::new(name)).unwrap();
+            clear(&home, OsStr::new(name)).unwrap();
+            assert!(home.join(name).symlink_metadata().unwrap().is_dir());
+            std::fs::remove_dir(home.join(name)).unwrap();
+            let _ = std::fs::remove_file(home.join("link"));
+        }
         symlink(&outside, home.join("a/link")).unwrap();
         symlink(outside.join("new"), home.join("a/to-file")).unwrap();
         let refused = [

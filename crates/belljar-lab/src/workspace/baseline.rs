@@ -109,7 +109,16 @@ pub(crate) struct Baseline {
     _lock: OwnedFd,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+/// An [`Index`], as it is written: nothing of it is there twice.
+#[derive(Serialize)]
+struct Written<'a> {
+    entries: Vec<(&'a OsText, &'a Seen)>,
+    copied: u64,
+    next: u64,
+    places: Vec<(&'a OsText, &'a Identity)>,
+}
+
+#[derive(Default, Deserialize)]
 struct Index {
     entries: Vec<(OsText, Seen)>,
     copied: u64,
@@ -363,11 +372,11 @@ impl Baseline {
         if !std::mem::take(&mut self.is_new) {
             return Ok(());
         }
-        let index = Index {
-            entries: self.entries.iter().map(|(path, seen)| (path.clone(), seen.clone())).collect(),
+        let index = Written {
+            entries: self.entries.iter().collect(),
             copied: self.copied,
             next: self.next,
-            places: self.places.iter().map(|(path, place)| (path.clone(), *place)).collect(),
+            places: self.places.iter().collect(),
         };
         let draft = self.directory.join("index.draft");
         let written = File::options()

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
+use super::unified;
+
 /// A text made to be slow to compare gets a coarser comparison after this, and perhaps a conflict more.
 const COMPARE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -31,7 +33,7 @@ pub struct Clash {
 
 /// Whether lines mean anything in it.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
-    !bytes.contains(&0)
+    !bytes.contains(&0) && unified::has_few_lines(bytes)
 }
 
 /// `ours` and `theirs` were both made from `base`.

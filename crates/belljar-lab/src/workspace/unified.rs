@@ -11,6 +11,8 @@ use super::open::{OpenTree, ReviewError, read_small};
 
 /// A larger file is not shown by lines.
 const LARGEST: u64 = 8 << 20;
+/// Nor one of more lines.
+const MOST_LINES: usize = 500_000;
 /// As far as git looks for a NUL.
 const LOOKED_AT: usize = 8000;
 /// Lines around a change.
@@ -71,6 +73,11 @@ pub enum Shown {
 
 pub fn is_binary(content: &[u8]) -> bool {
     memchr::memchr(0, &content[..content.len().min(LOOKED_AT)]).is_some()
+}
+
+/// Whether it can be shown by lines: each costs many times its bytes, and may have none.
+pub fn has_few_lines(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', text).count() <= MOST_LINES
 }
 
 /// Lines end at `\n` and nowhere else.
@@ -203,7 +210,7 @@ fn content(
         return Ok(Content::Binary);
     }
     Ok(match read_small(&mut file?, LARGEST).map_err(failed)? {
-        Some(text) if !is_binary(&text) => Content::Text(text),
+        Some(text) if !is_binary(&text) && has_few_lines(&text) => Content::Text(text),
         Some(_) | None => Content::Binary,
     })
 }

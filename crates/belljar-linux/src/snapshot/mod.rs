@@ -65,6 +65,8 @@ pub enum SnapshotError {
     TooWide { path: PathBuf, most: usize },
     #[error("{} is not whole any more: {missing} of its entries are missing", .path.display())]
     NotWhole { path: PathBuf, missing: u64 },
+    #[error("{} has more in it than the {most} bytes that a checkpoint may copy", .path.display())]
+    TooLarge { path: PathBuf, most: u64 },
     #[error("it was cancelled")]
     Cancelled,
 }
@@ -110,12 +112,27 @@ pub fn take(
     begun: Begun,
     previous: Option<Previous>,
 ) -> Result<Taken, SnapshotError> {
-    take_unless(&AtomicBool::new(false), from, to, begun, previous)
+    take_within(
+        Within { cancel: &AtomicBool::new(false), bytes: u64::MAX },
+        from,
+        to,
+        begun,
+        previous,
+    )
 }
 
-/// As [`take`], and ends soon after `cancel` was set.
-pub fn take_unless(
-    cancel: &AtomicBool,
+/// When a snapshot is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Within<'a> {
+    /// Soon after it was set.
+    pub cancel: &'a AtomicBool,
+    /// Of what is copied anew. A file whose names are told apart no more is copied once for each.
+    pub bytes: u64,
+}
+
+/// As [`take`], within bounds.
+pub fn take_within(
+    within: Within<'_>,
     from: &Path,
     to: &Path,
     begun: Begun,
@@ -134,12 +151,14 @@ pub fn take_unless(
     };
     let copier = Copier::new(Some(writer), names);
     let same = source.fd_of_same().map_err(failed("opening it"))?;
-    let mut walk = Walk::new(from, copier, same, cancel);
+    let mut walk = Walk::new(from, copier, same, within.cancel);
+    walk.bounds.bytes = within.bytes;
     walk.run(source, target.into_fd(), before)?;
     walk.copier.finish().map_err(index_failed)
 }
 
-/// Copies a snapshot into a directory that is there and empty, which becomes as the one that the snapshot is of. A
+/// Copies a snapshot into a directory that is there and empty, which becomes as the one that the snapshot is of, but
+/// that its owner can use it. A
 /// snapshot of which something is gone, or goes meanwhile, is an error.
 pub fn restore(from: &Path, to: &Path) -> Result<Taken, SnapshotError> {
     let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
@@ -157,7 +176,14 @@ pub fn restore(from: &Path, to: &Path) -> Result<Taken, SnapshotError> {
     let never = AtomicBool::new(false);
     let same = source.fd_of_same().map_err(failed("opening it"))?;
     let mut walk = Walk::new(from, copier, same, &never);
+    let root = target.try_clone().map_err(|error| {
+        failed("opening the copy")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })?;
     walk.run(source, target, None)?;
+    // A run can take every right from its own directory, and the next one could not even begin.
+    let mode = rustix::fs::fstat(&root).map(|stat| Mode::from_raw_mode(stat.st_mode));
+    mode.and_then(|mode| rustix::fs::fchmod(&root, mode | Mode::RWXU))
+        .map_err(failed("finishing the copy"))?;
     let (taken, noted) = (walk.copier.taken, walk.copier.noted);
     let missing = held.abs_diff(noted).max(taken.left_out + taken.unsettled);
     match missing {

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use super::copy::{Missed, unread};
 use super::index::Index;
@@ -73,7 +74,7 @@ fn walk_with(bounds: Bounds) -> Result<(), SnapshotError> {
 
 #[test]
 fn a_tree_that_is_too_large_is_told_with_the_limit() {
-    let enough = Bounds { entries: 5, held: 4096 };
+    let enough = Bounds { entries: 5, held: 4096, bytes: u64::MAX };
     walk_with(enough).unwrap(); // the control
     let many = walk_with(Bounds { entries: 4, ..enough }).unwrap_err();
     assert!(matches!(many, SnapshotError::Endless { most: 4, .. }), "{many:?}");
@@ -88,12 +89,51 @@ fn what_somebody_holds_a_lease_on_is_left_out() {
     assert!(matches!(unread("opening it")(Errno::IO), Missed::Failed(_)), "the control");
 }
 
+/// Past so many files with several names each name is copied: what that takes is bounded.
+#[test]
+fn no_more_is_copied_than_allowed() {
+    let temp = yard();
+    let at = temp.path();
+    for name in ["a", "b", "c"] {
+        fs::write(at.join("tree").join(name), vec![1; 64 << 10]).unwrap();
+    }
+    let begun = Begun::now(at).unwrap();
+    let never = AtomicBool::new(false);
+    let within = |bytes, to: &str| {
+        take_within(Within { cancel: &never, bytes }, &at.join("tree"), &at.join(to), begun, None)
+    };
+    within(1 << 20, "whole").unwrap();
+    let large = within(100 << 10, "large").unwrap_err();
+    assert!(matches!(large, SnapshotError::TooLarge { most: 102_400, .. }), "{large:?}");
+}
+
+#[test]
+fn a_tree_that_was_shut_can_be_begun_with() {
+    let temp = yard();
+    let at = temp.path();
+    fs::write(at.join("tree/file"), "x").unwrap();
+    let begun = Begun::now(at).unwrap();
+    fs::set_permissions(at.join("tree"), fs::Permissions::from_mode(0o000)).unwrap();
+    take(&at.join("tree"), &at.join("snapshot"), begun, None).unwrap();
+    fs::create_dir(at.join("back")).unwrap();
+    restore(&at.join("snapshot"), &at.join("back")).unwrap();
+    let mode = fs::metadata(at.join("back")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    assert_eq!(fs::read(at.join("back/file")).unwrap(), b"x");
+}
+
 #[test]
 fn one_that_is_cancelled_ends() {
     let temp = yard();
     let at = temp.path();
     let begun = Begun::now(at).unwrap();
     let cancelled = AtomicBool::new(true);
-    let taken = take_unless(&cancelled, &at.join("tree"), &at.join("snapshot"), begun, None);
+    let taken = take_within(
+        Within { cancel: &cancelled, bytes: u64::MAX },
+        &at.join("tree"),
+        &at.join("snapshot"),
+        begun,
+        None,
+    );
     assert!(matches!(taken, Err(SnapshotError::Cancelled)), "{taken:?}");
 }

@@ -71,6 +71,8 @@ pub(super) struct Walk<'a> {
 pub(super) struct Bounds {
     pub(super) entries: u64,
     pub(super) held: usize,
+    /// On disk, of what is copied anew.
+    pub(super) bytes: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -80,7 +82,7 @@ impl<'a> Walk<'a> {
         source: OwnedFd,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let bounds = Bounds { entries: MOST_ENTRIES, held: MOST_HELD };
+        let bounds = Bounds { entries: MOST_ENTRIES, held: MOST_HELD, bytes: u64::MAX };
         let levels = Vec::new();
         Self { from, copier, source, before: None, levels, seen: 0, held: 0, bounds, cancel }
     }
@@ -284,6 +286,9 @@ impl<'a> Walk<'a> {
         }
         if self.seen > self.bounds.entries {
             return Err(SnapshotError::Endless { path: path(), most: self.bounds.entries });
+        }
+        if self.copier.written > self.bounds.bytes {
+            return Err(SnapshotError::TooLarge { path: path(), most: self.bounds.bytes });
         }
         let levels = self.levels.len() * size_of::<Level>();
         if self.held + levels > self.bounds.held {

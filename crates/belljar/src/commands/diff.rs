@@ -4,12 +4,14 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use anstream::ColorChoice;
-use belljar::spec::OsText;
 use belljar::spec::text::escape;
+use belljar::spec::{OsText, RunId};
 use belljar::store;
 use belljar::workspace::unified::Shown;
-use belljar::workspace::{self, Change, OpenTree, Review, What, below_root};
-use serde_json::{Value, json};
+use belljar::workspace::{self, Change, Changes, OpenTree, Review, What, below_root};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::changes::GitsOwn;
 use super::descriptor::{is_closed, write_all};
@@ -66,24 +68,8 @@ fn act(args: &DiffArgs) -> Done {
     };
     let any = trees.iter().any(|(_, found)| !found.changes.is_empty());
     if args.json {
-        let shown: Vec<Value> = trees
-            .iter()
-            .map(|(tree, found)| {
-                let mut budget = MOST_COUNTED;
-                let changes: Vec<Value> = found
-                    .changes
-                    .iter()
-                    .map(|change| as_json(change, count(tree, change, &mut budget)))
-                    .collect();
-                json!({
-                    "target": tree.note.target,
-                    "source": tree.note.source,
-                    "changes": changes,
-                    "cut": found.cut,
-                })
-            })
-            .collect();
-        report::json(&json!({ "run": run, "trees": shown }))?;
+        let trees = trees.iter().map(|(tree, found)| TreeShown { tree, found }).collect();
+        report::json(&AllShown { run: &run, trees })?;
     } else if args.patch {
         for (tree, found) in &trees {
             let shown =
@@ -139,6 +125,41 @@ pub(super) fn count(tree: &OpenTree, change: &Change, budget: &mut u64) -> Optio
     let sizes = [&change.before, &change.after].into_iter().flatten().map(|facts| facts.size);
     *budget = budget.checked_sub(sizes.sum())?;
     tree.shown(change).ok()
+}
+
+#[derive(Serialize)]
+struct AllShown<'a> {
+    run: &'a RunId,
+    trees: Vec<TreeShown<'a>>,
+}
+
+struct TreeShown<'a> {
+    tree: &'a OpenTree,
+    found: &'a Changes,
+}
+
+/// One change after the other: there may be very many.
+impl Serialize for TreeShown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { tree, found } = self;
+        let mut map = serializer.serialize_map(Some(4))?;
+        map.serialize_entry("target", &tree.note.target)?;
+        map.serialize_entry("source", &tree.note.source)?;
+        map.serialize_entry("changes", &ChangesShown(self))?;
+        map.serialize_entry("cut", &found.cut)?;
+        map.end()
+    }
+}
+
+struct ChangesShown<'a>(&'a TreeShown<'a>);
+
+impl Serialize for ChangesShown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(TreeShown { tree, found }) = self;
+        let mut budget = MOST_COUNTED;
+        let one = |change: &Change| as_json(change, count(tree, change, &mut budget));
+        serializer.collect_seq(found.changes.iter().map(one))
+    }
 }
 
 fn as_json(change: &Change, shown: Option<Shown>) -> Value {
