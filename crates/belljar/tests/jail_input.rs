@@ -159,7 +159,7 @@ fn what_this_version_does_not_do_is_refused_and_not_left_out() {
     let file = lab.path("manifest.toml").display().to_string();
     refused(&lab, &["--manifest", &file], 125, &["service"]);
     // A command is no agent: what was said for this run and means nothing is not passed over.
-    refused(&lab, &["-c", "loop.max_iterations=3"], 125, &["loop", "agent"]);
+    refused(&lab, &["-c", "loop.max_iterations=3"], 2, &["loop.max_iterations", "agent"]);
     let on_the_host = ["--backend", "host", "--waive", "all=test"];
     let host = |more: &[&'static str]| on_the_host.iter().chain(more).copied().collect::<Vec<_>>();
     refused(&lab, &host(&["--workspace", ".:overlay"]), 125, &["overlay"]);

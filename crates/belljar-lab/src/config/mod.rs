@@ -140,9 +140,9 @@ pub enum ConfigError {
     #[error("{key}: {why}")]
     Agent { key: &'static str, why: String },
     #[error(
-        "{origin}: it is for a run with an agent, and this one has a command or is kept for some; drop one of them"
+        "{key} ({origin}) is for a run with an agent, and this one has a command or is kept for some; drop one of them"
     )]
-    ForAgents { origin: String },
+    ForAgents { key: String, origin: String },
     #[error(transparent)]
     Rule(#[from] crate::commands::RuleError),
     #[error(
@@ -242,7 +242,8 @@ fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
         let shown = settings.shown();
         let said = shown.iter().find(|shown| is_said(&shown.key, &shown.origin));
         if let Some(said) = said {
-            return Err(ConfigError::ForAgents { origin: said.origin.to_string() });
+            let (key, origin) = (said.key.clone(), said.origin.to_string());
+            return Err(ConfigError::ForAgents { key, origin });
         }
     }
     Ok(())
