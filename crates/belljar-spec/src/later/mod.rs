@@ -71,8 +71,8 @@ pub fn classify(path: &Path) -> Option<Later> {
     let fits = |at: &usize| matches(RULES[*at].pattern, &names);
     let by_name = index.by_name.get(&last.as_bytes().to_ascii_lowercase());
     let by_name = by_name.into_iter().flatten().copied().find(fits);
-    let by_other = index.others.iter().filter(|ending| ending.may_fit(last)).map(|it| it.at);
-    let by_other = by_other.into_iter().find(fits);
+    let others = index.others.iter().filter(|ending| ending.may_fit(last));
+    let by_other = others.map(|ending| ending.at).find(fits);
     let above = names.iter().filter_map(|name| index.by_above.get(&name.to_ascii_lowercase()));
     let mut above: Vec<usize> = above.flatten().copied().collect();
     above.sort_unstable();
