@@ -131,6 +131,8 @@ pub(crate) struct Taken {
     pub(crate) report: CheckpointReport,
     /// Paths in the trees that are not as they were at the checkpoint before.
     pub(crate) changed: u64,
+    /// Bytes of what was copied, without holes.
+    on_disk: u64,
 }
 
 /// Everything is on disk when this returns. Nothing of the agent's runs meanwhile. `since` is when the iteration began.
@@ -224,7 +226,7 @@ impl Copied {
         let previous = self.before.as_deref().and_then(Previous::open);
         let path = self.to.clone();
         // Of all its parts together.
-        let bytes = most.unwrap_or(u64::MAX).saturating_sub(sum.report.new_bytes);
+        let bytes = most.unwrap_or(u64::MAX).saturating_sub(sum.on_disk);
         let within = Within { cancel, bytes };
         let taken = snapshot::take_within(within, &self.from, &self.to, begun, previous).map_err(
             |error| match error {
@@ -232,6 +234,7 @@ impl Copied {
                 error => CheckpointError::Snapshot { path, error },
             },
         )?;
+        sum.on_disk += taken.on_disk;
         sum.report.files += taken.files;
         sum.report.bytes += taken.bytes;
         sum.report.new_files += taken.new_files;

@@ -53,6 +53,25 @@ fn names(stage: &Stage) -> Vec<String> {
     names
 }
 
+/// The limit is of what lies on disk, in the home and in the trees together: a hole takes nothing.
+#[test]
+fn no_checkpoint_copies_more_than_the_limit() {
+    let stage = Stage::new(0);
+    let hole = fs::File::create(stage.run().join(HOME).join("hole")).unwrap();
+    hole.set_len(1 << 40).unwrap();
+    fs::write(stage.run().join(HOME).join("data"), vec![1; 200 << 10]).unwrap();
+    stage.write_upper("data", &"x".repeat(200 << 10));
+    stage.tick();
+    let with = |most| Subject { most_bytes: Some(most), ..stage.subject() };
+    take(&with(1 << 20), 1, EVER).unwrap();
+    fs::write(stage.run().join(HOME).join("data"), vec![2; 70 << 10]).unwrap();
+    stage.write_upper("data", &"y".repeat(70 << 10));
+    let error = take(&with(100 << 10), 2, EVER).unwrap_err();
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    assert!(source.is_none_or(|text| text.contains("more in it than")), "{error:?}");
+    assert_eq!(names(&stage), ["000001"], "nothing is left of it");
+}
+
 #[test]
 fn the_newest_stay_and_share_what_they_have_in_common() {
     let stage = Stage::new(0);

@@ -67,8 +67,6 @@ pub(super) struct Copier {
     pub(super) taken: Taken,
     /// Entries that are in the copy.
     pub(super) noted: u64,
-    /// Bytes on disk that were copied anew.
-    pub(super) written: u64,
     writer: Option<Writer>,
     /// The first thing that went wrong with it.
     unwritten: Option<io::Error>,
@@ -83,7 +81,6 @@ impl Copier {
         Self {
             taken: Taken::default(),
             noted: 0,
-            written: 0,
             writer,
             unwritten: None,
             previous,
@@ -211,9 +208,8 @@ impl Copier {
         self.taken.new_files += 1;
         self.taken.bytes += copied.size();
         self.taken.new_bytes += copied.size();
-        // A hole takes nothing.
         let on_disk = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        self.written = self.written.saturating_add(copied.size().min(on_disk));
+        self.taken.on_disk = self.taken.on_disk.saturating_add(copied.size().min(on_disk));
         self.taken.unsettled += u64::from(!copied.is_settled);
         Ok(copied)
     }

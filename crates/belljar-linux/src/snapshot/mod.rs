@@ -79,6 +79,8 @@ pub struct Taken {
     /// Of those, what was copied and not shared with the snapshot before.
     pub new_files: u64,
     pub new_bytes: u64,
+    /// Of those bytes, what they take on disk: a hole takes nothing.
+    pub on_disk: u64,
     /// Paths that were made, changed or removed since the snapshot before. A time alone is no change; a directory with
     /// something in it counts only for its mode, its owner and its marks.
     pub changed: u64,

@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
                 None => self.leave(root)?,
             }
         }
-        Ok(())
+        self.look_up() // the last file counts too
     }
 
     /// Goes into a directory of the lowest level.
@@ -287,7 +287,7 @@ impl<'a> Walk<'a> {
         if self.seen > self.bounds.entries {
             return Err(SnapshotError::Endless { path: path(), most: self.bounds.entries });
         }
-        if self.copier.written > self.bounds.bytes {
+        if self.copier.taken.on_disk > self.bounds.bytes {
             return Err(SnapshotError::TooLarge { path: path(), most: self.bounds.bytes });
         }
         let levels = self.levels.len() * size_of::<Level>();

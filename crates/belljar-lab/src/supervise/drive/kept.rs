@@ -15,7 +15,7 @@ impl Driver {
         ended: Box<AgentEnded>,
         recorder: &mut Recorder,
     ) -> Result<(), SuperviseError> {
-        let Taken { report: checkpoint, changed } = match keeping.finish() {
+        let Taken { report: checkpoint, changed, .. } = match keeping.finish() {
             Some(taken) => taken.map_err(SuperviseError::Checkpoint)?,
             None => return Err(SuperviseError::CheckpointThread),
         };
