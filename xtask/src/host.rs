@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 
 use crate::command;
+use crate::test::packages::unpacked;
 
 /// The directories that the jail's `rootfs = "host"` shows, so a program found only in someone's
 /// home does not count.
@@ -22,12 +24,20 @@ pub(crate) fn is_debian() -> bool {
     Path::new("/etc/debian_version").exists() && find_program("apt-get").is_some()
 }
 
-/// Looks in the system's directories only.
+/// Looks in the system's directories, then among what was unpacked because it cannot be installed here.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    SYSTEM_PATH
-        .iter()
-        .map(|directory| Path::new(directory).join(name))
-        .find(|path| fs::metadata(path).is_ok_and(|file| file.is_file()))
+    let in_directory = |directory: &Path| {
+        let path = directory.join(name);
+        fs::metadata(&path).is_ok_and(|file| file.is_file()).then_some(path)
+    };
+    let in_system = SYSTEM_PATH.iter().find_map(|directory| in_directory(Path::new(directory)));
+    in_system.or_else(|| in_directory(&unpacked_commands()?))
+}
+
+/// The directory of the commands that were unpacked, if there is one.
+pub(crate) fn unpacked_commands() -> Option<PathBuf> {
+    let target = target_directory().ok()?;
+    Some(unpacked::commands(&target)).filter(|directory| directory.is_dir())
 }
 
 /// The same, as an error that says what to install.
@@ -62,9 +72,14 @@ pub(crate) fn cargo() -> Result<Command> {
 
 /// Cargo's target directory, wherever the user's configuration puts it.
 pub(crate) fn target_directory() -> Result<PathBuf> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(found.clone());
+    }
     let text = command::read(cargo()?.args(["metadata", "--no-deps", "--format-version=1"]))?;
     let metadata: serde_json::Value =
         serde_json::from_str(&text).context("cargo metadata is not JSON")?;
     let target = metadata["target_directory"].as_str();
-    Ok(PathBuf::from(target.context("cargo metadata has no target_directory")?))
+    let target = target.context("cargo metadata has no target_directory")?;
+    Ok(FOUND.get_or_init(|| PathBuf::from(target)).clone())
 }

@@ -10,7 +10,9 @@
 mod artifacts;
 mod bench;
 mod command;
+mod debian;
 mod engines;
+mod fresh;
 mod guest;
 mod host;
 mod processes;
@@ -25,9 +27,11 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND
 
-  test [--no-guest] [--guest-only] [--soak] [-- NEXTEST-ARGS]
-                        installs what is missing (Debian, root), then fmt, clippy, every test,
-                        doc tests, cargo deny, and the guest; with private container engines
+  test [--fresh] [--no-guest] [--guest-only] [--soak] [-- NEXTEST-ARGS]
+                        installs what is missing (Debian, root), then fmt, clippy, licences, every
+                        test, doc tests, and the guest; with private container engines;
+                        --fresh: on a new machine, in a tree that debootstrap makes (Debian, root)
+  dependencies          licences and sources of the crates, and crates that are not wanted
   guest [--release] [--timeout SECONDS] [--self-test]
                         the jail's tests in a virtual machine with a stock kernel and cgroup v2
   engines -- COMMAND    the command, with the container engines of the tests around it
@@ -64,11 +68,13 @@ fn dispatch(words: &[String]) -> Result<ExitCode> {
     };
     match command.as_str() {
         "test" => test::main(rest),
+        "dependencies" => test::dependencies(),
         "guest" => guest::main(rest),
         "engines" => engines::main(rest),
         "bench" => bench::main(rest),
         "schema" => schema::main(rest),
         engines::KEEPER => engines::keep(rest),
+        fresh::INSIDE => fresh::inside(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

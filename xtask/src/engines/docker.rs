@@ -7,10 +7,13 @@ use anyhow::{Context, Result};
 use belljar::spec::env;
 
 use super::daemon::Daemon;
-use super::image::Images;
+use super::image::{Images, debian_archive};
 use super::private_docker::{BUSYBOX_IMAGE, DockerFiles, RUNSC};
 use super::{Variables, api, endpoint};
 use crate::host;
+
+/// Debian's minimal system, as debootstrap makes it.
+const REAL_DEBIAN_IMAGE: &str = "belljar-test/debian:1";
 
 pub(super) struct Docker {
     pub(super) socket: PathBuf,
@@ -39,6 +42,9 @@ impl Docker {
         answers.context("dockerd")?;
         let socket = files.socket();
         images.import(&socket, "")?;
+        let archive = debian_archive().context("an image of Debian")?;
+        let bytes = fs::read(&archive).context("cannot read the image of Debian")?;
+        api::import(&socket, &bytes, REAL_DEBIAN_IMAGE)?;
         Ok(Self { socket })
     }
 
@@ -48,6 +54,7 @@ impl Docker {
             (env::TEST_DOCKER.to_owned(), endpoint(&self.socket)),
             (env::TEST_IMAGE_DOCKER.to_owned(), BUSYBOX_IMAGE.to_owned()),
             (env::TEST_IMAGE_ARCHIVE.to_owned(), images.busybox.display().to_string()),
+            (env::TEST_IMAGE_DEBIAN.to_owned(), REAL_DEBIAN_IMAGE.to_owned()),
         ])
     }
 

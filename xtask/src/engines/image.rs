@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::api;
 use super::private_docker::{BUSYBOX_IMAGE, DEBIAN_IMAGE, EMPTY_IMAGE};
-use crate::command;
+use crate::{command, debian, host};
 
 const TAR_LIMIT: Duration = Duration::from_secs(60);
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
@@ -57,6 +57,22 @@ impl Images {
     }
 }
 
+/// Debian's minimal system as an archive, made once and kept in the target directory: what a user's image is like, with
+/// files of its own where the host has some too.
+pub(super) fn debian_archive() -> Result<PathBuf> {
+    let directory = host::target_directory()?.join("debian");
+    fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    let tree = debian::ensure(&directory, &[])?;
+    let file = tree.with_extension("tar");
+    if file.exists() {
+        return Ok(file);
+    }
+    let partial = archive(&tree, &directory.join("partial.tar"))?;
+    fs::rename(&partial, &file).with_context(|| format!("cannot name {}", file.display()))?;
+    Ok(file)
+}
+
 fn plant(tree: &Path, busybox: &Path) -> Result<()> {
     for name in ["bin", "dev", "etc", "home", "root", "tmp", "usr", "var/tmp"] {
         fs::create_dir_all(tree.join(name))?;
@@ -80,7 +96,8 @@ fn plant(tree: &Path, busybox: &Path) -> Result<()> {
 
 fn archive(tree: &Path, file: &Path) -> Result<PathBuf> {
     let mut tar = Command::new("tar");
-    tar.arg("-C").arg(tree).args(["--owner=0", "--group=0", "--numeric-owner", "-cf"]);
+    // A tree of debootstrap has owners of its own, and devices that no image needs.
+    tar.arg("-C").arg(tree).args(["--exclude=./dev/*", "--numeric-owner", "-cf"]);
     command::check(tar.arg(file).arg("."), TAR_LIMIT)?;
     Ok(file.to_owned())
 }

@@ -93,7 +93,7 @@ impl Kept {
         self.daemons.extend(daemons.iter().filter_map(Daemon::pid));
         let podman = started?;
         self.sockets.push(podman.socket.clone());
-        podman.variables()
+        podman.variables(images)
     }
 
     /// From here on no child is waited for by its number, so all of them can be.

@@ -8,7 +8,9 @@ const DOCKERD: Need = need("dockerd", "docker.io", "the Docker engine");
 const RUNC: Need = need("runc", "runc", "starts containers");
 const SETPRIV: Need = need("setpriv", "util-linux", "engines that end with their parent");
 
-const DOCKER: &[Need] = &[DOCKERD, CONTAINERD, RUNC, SETPRIV];
+const DEBOOTSTRAP: Need = need("debootstrap", "debootstrap", "makes an image of Debian");
+
+const DOCKER: &[Need] = &[DOCKERD, CONTAINERD, RUNC, SETPRIV, DEBOOTSTRAP];
 const PODMAN: &[Need] = &[
     need("podman", "podman", "the Podman engine"),
     need("conmon", "conmon", "its watchers"),

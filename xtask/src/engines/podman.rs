@@ -88,11 +88,14 @@ impl Podman {
         Ok(Self { socket, owner })
     }
 
-    pub(super) fn variables(&self) -> Result<Variables> {
+    pub(super) fn variables(&self, images: &Images) -> Result<Variables> {
         let image = format!("{REGISTRY}{BUSYBOX_IMAGE}");
         api::try_out(&self.socket, &image, None)?;
         let endpoint = endpoint(&self.socket);
-        let mut variables = vec![(env::TEST_IMAGE_PODMAN.to_owned(), image)];
+        let mut variables = vec![
+            (env::TEST_IMAGE_PODMAN.to_owned(), image),
+            (env::TEST_IMAGE_ARCHIVE.to_owned(), images.busybox.display().to_string()),
+        ];
         match &self.owner {
             Owner::Root => variables.push((env::TEST_PODMAN.to_owned(), endpoint)),
             Owner::User(user) => variables.extend([

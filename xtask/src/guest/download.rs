@@ -4,17 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::test::update_lists;
+use crate::test::packages::{Apt, unpack_archives};
 use crate::{command, host};
 
 /// A package that depends on the current kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
-const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 pub(crate) struct Parts {
     pub(crate) kernel: PathBuf,
@@ -79,7 +77,7 @@ fn with_fresh_lists<T>(work: impl Fn() -> Result<T>) -> Result<T> {
         Ok(value) => Ok(value),
         Err(error) if host::is_root() => {
             eprintln!("{error:#}; trying again with fresh package lists");
-            update_lists()?;
+            Apt::of_this_machine().update_lists()?;
             work()
         }
         Err(error) => Err(error.context("run `apt-get update` as root and try again")),
@@ -94,18 +92,11 @@ fn unpack(package: &str, target: &Path) -> Result<()> {
     }
     fs::create_dir_all(&partial).with_context(|| format!("cannot make {}", partial.display()))?;
     eprintln!("downloading {package}");
-    with_fresh_lists(|| {
-        let mut apt = Command::new("apt-get");
-        // As root apt would download as a user of its own, who may not write here.
-        apt.args(["-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download"]);
-        command::check(apt.arg(package).current_dir(&partial), LIMIT)
-    })?;
-    let Some(archive) = only_entry(&partial, package) else {
+    with_fresh_lists(|| Apt::of_this_machine().download(&[package], &partial))?;
+    if only_entry(&partial, package).is_none() {
         bail!("apt-get downloaded nothing for {package}");
-    };
-    let mut dpkg = Command::new("dpkg");
-    command::check(dpkg.arg("-x").arg(&archive).arg(&partial), LIMIT)?;
-    fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))?;
+    }
+    unpack_archives(&partial)?;
     // Under its name only when it is whole.
     fs::rename(&partial, target).with_context(|| format!("cannot name {}", target.display()))
 }

@@ -25,6 +25,7 @@ use self::verdict::Verdict;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::host;
 use crate::test::Outcome;
+use crate::test::packages::{MKE2FS, QEMU, XZ, ensure};
 
 /// Without hardware support, and beside other work: about ten minutes were seen.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(35 * 60);
@@ -107,6 +108,7 @@ pub(crate) fn directory() -> Result<PathBuf> {
 }
 
 fn boot_with(belljar: Option<&Path>, jobs: &[Job], limit: Duration) -> Result<Booted> {
+    ensure(&[&MKE2FS, &QEMU, &XZ])?;
     let directory = directory()?;
     let parts = download::parts(&directory)?;
     let initramfs = directory.join("initramfs.cpio");

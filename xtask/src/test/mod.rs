@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that must hold, from a clean checkout, with one command.
 
 mod delegated;
+mod dependencies;
+mod left_out;
 mod must_work;
 mod on_engines;
 pub(crate) mod packages;
@@ -14,15 +16,15 @@ use anyhow::{Result, bail, ensure};
 
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
+use self::left_out::{LeftOut, Strict};
 pub(crate) use self::must_work::MustWork;
-pub(crate) use self::packages::update_lists;
 pub(crate) use self::report::Outcome;
 use self::report::Report;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::engines::{self, Engines};
 use crate::scratch::Scratch;
-use crate::{command, guest, host};
+use crate::{command, fresh, guest, host};
 
 /// A test that hangs must not hang the whole.
 const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -43,15 +45,27 @@ enum Effort {
     Soak,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Machine {
+    This,
+    /// One on which nothing was installed by hand.
+    Fresh,
+}
+
 struct Options {
+    machine: Machine,
     scope: Scope,
     effort: Effort,
     runner_arguments: Vec<String>,
 }
 
 fn parse(words: &[String]) -> Result<Options> {
-    let mut options =
-        Options { scope: Scope::All, effort: Effort::Normal, runner_arguments: Vec::new() };
+    let mut options = Options {
+        machine: Machine::This,
+        scope: Scope::All,
+        effort: Effort::Normal,
+        runner_arguments: Vec::new(),
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match (word.as_str(), options.scope) {
@@ -60,6 +74,7 @@ fn parse(words: &[String]) -> Result<Options> {
             ("--no-guest" | "--guest-only", _) => {
                 bail!("--no-guest and --guest-only exclude each other")
             }
+            ("--fresh", _) => options.machine = Machine::Fresh,
             ("--soak", _) => options.effort = Effort::Soak,
             ("--", _) => options.runner_arguments = words.by_ref().cloned().collect(),
             (unknown, _) => bail!("`cargo xtask test` has no option `{unknown}`"),
@@ -70,6 +85,9 @@ fn parse(words: &[String]) -> Result<Options> {
 
 pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     let options = parse(words)?;
+    if options.machine == Machine::Fresh {
+        return fresh::run(&without_fresh(words));
+    }
     let mut report = Report::new();
     report.step("packages", packages::step);
     if options.scope == Scope::GuestOnly {
@@ -84,12 +102,24 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// What the test on the other machine is told. Words for the test runner are left alone.
+fn without_fresh(words: &[String]) -> Vec<String> {
+    let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let (own, runner) = words.split_at(own);
+    own.iter().filter(|word| *word != "--fresh").chain(runner).cloned().collect()
+}
+
+/// `cargo xtask dependencies`: that step alone.
+pub(crate) fn dependencies() -> Result<ExitCode> {
+    dependencies::step().map(|_| ExitCode::SUCCESS)
+}
+
 fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("fmt", || cargo_check(&["fmt", "--all", "--check"]));
     report.step("clippy", || {
         cargo_check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
-    report.step("deny", deny);
+    report.step("dependencies", dependencies::step);
 
     let mut built = None;
     report.step("build", || {
@@ -108,10 +138,12 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         let directory = Scratch::new("test")?;
         let copy = directory.copy_executable(&artifacts.belljar)?;
         environment.push(("BELLJAR_EXE".into(), copy.display().to_string()));
+        environment.extend(path_with_unpacked());
         scratch = Some(directory);
         rootless_surroundings(&mut environment, &mut delegated)
     });
     let mut must_work = MustWork::asked_for();
+    let strict = if must_work.is_empty() { Strict::No } else { Strict::Yes };
     let mut engines = None;
     report.step("engines", || engines::step(&must_work, &mut engines));
     must_work.add_what_runs(engines.as_ref());
@@ -120,8 +152,11 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     for (name, value) in &environment {
         eprintln!("    {name}={value}");
     }
-    report.step("tests", || tests(options, &environment));
-    report.step("the jail's tests on engines", || on_engines::step(engines.as_ref(), &environment));
+    let mut left_out = LeftOut::default();
+    report.step("tests", || tests(options, &environment, &mut left_out));
+    report.step("the jail's tests on engines", || {
+        on_engines::step(engines.as_ref(), &environment, &mut left_out)
+    });
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
         cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
@@ -131,9 +166,17 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         command::check(&mut cargo, CHECK_LIMIT)?;
         Ok(Outcome::Passed)
     });
+    report.step("left out", || Ok(left_out.verdict(strict)));
     report.step("leftovers", || leftovers(delegated, engines));
     drop(scratch);
     Some(artifacts)
+}
+
+/// Where a package was unpacked instead of installed, its programs come last.
+fn path_with_unpacked() -> Option<(String, String)> {
+    let commands = host::unpacked_commands()?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    Some(("PATH".to_owned(), format!("{path}:{}", commands.display())))
 }
 
 /// The other user, and its cgroups. Both take root.
@@ -173,7 +216,11 @@ fn leftovers(delegated: Option<Delegated>, engines: Option<Engines>) -> Result<O
     removed.map(|()| Outcome::Passed)
 }
 
-fn tests(options: &Options, environment: &[(String, String)]) -> Result<Outcome> {
+fn tests(
+    options: &Options,
+    environment: &[(String, String)],
+    left_out: &mut LeftOut,
+) -> Result<Outcome> {
     let has_nextest =
         command::succeeds(host::cargo()?.args(["nextest", "--version"]), Duration::from_secs(30));
     let mut cargo = host::cargo()?;
@@ -197,20 +244,10 @@ fn tests(options: &Options, environment: &[(String, String)]) -> Result<Outcome>
             cargo.args(["--", "--include-ignored"]);
         }
     }
-    command::check(&mut cargo, limit)?;
-    Ok(Outcome::Passed)
-}
-
-fn deny() -> Result<Outcome> {
-    let version = Duration::from_secs(30);
-    if !command::succeeds(host::cargo()?.args(["deny", "--version"]), version) {
-        return Ok(Outcome::NotChecked(
-            "cargo-deny is not installed: licences, bans and sources were not looked at \
-             (cargo install --locked cargo-deny)"
-                .into(),
-        ));
-    }
-    cargo_check(&["deny", "check", "licenses", "bans", "sources"])
+    LeftOut::forget_older()?;
+    let ended = command::check(&mut cargo, limit);
+    left_out.read()?;
+    ended.map(|()| Outcome::Passed)
 }
 
 fn cargo_check(arguments: &[&str]) -> Result<Outcome> {
@@ -239,5 +276,14 @@ mod tests_of_options {
         assert!(parse(&words("--no-guest --guest-only")).is_err());
         assert!(parse(&words("--quick")).is_err());
         assert!(parse(&words("--guest-only")).is_ok());
+    }
+
+    #[test]
+    fn only_the_own_word_for_a_new_machine_is_taken_out() {
+        let given = words("--fresh --no-guest -- --fresh x");
+        assert!(parse(&given).unwrap().machine == Machine::Fresh);
+        let passed_on = without_fresh(&given);
+        assert_eq!(passed_on, words("--no-guest -- --fresh x"));
+        assert!(parse(&passed_on).unwrap().machine == Machine::This);
     }
 }

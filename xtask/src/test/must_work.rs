@@ -24,6 +24,10 @@ impl MustWork {
         self.0.iter().any(|found| found == name)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Also the jail, as root on Linux, and every engine that was found to work.
     pub(crate) fn add_what_runs(&mut self, engines: Option<&Engines>) {
         if cfg!(target_os = "linux") && host::is_root() {

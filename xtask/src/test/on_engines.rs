@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use belljar::spec::env::TEST_ON;
 
+use super::left_out::LeftOut;
 use super::report::Outcome;
 use crate::engines::Engines;
 use crate::{command, host};
@@ -26,7 +27,11 @@ const FILES: &[&str] = &[
 
 const ENGINES: &[&str] = &["docker", "podman"];
 
-pub(super) fn step(engines: Option<&Engines>, environment: &[(String, String)]) -> Result<Outcome> {
+pub(super) fn step(
+    engines: Option<&Engines>,
+    environment: &[(String, String)],
+    left_out: &mut LeftOut,
+) -> Result<Outcome> {
     let here: Vec<&str> =
         engines.iter().flat_map(|engines| engines.running()).map(|engine| engine.name()).collect();
     let mut missing = Vec::new();
@@ -42,7 +47,10 @@ pub(super) fn step(engines: Option<&Engines>, environment: &[(String, String)]) 
             cargo.args(["--test", file]);
         }
         cargo.envs(environment.iter().cloned()).env(TEST_ON, engine);
-        command::check(&mut cargo, LIMIT)?;
+        LeftOut::forget_older()?;
+        let ended = command::check(&mut cargo, LIMIT);
+        left_out.read()?;
+        ended?;
     }
     Ok(match missing.as_slice() {
         [] => Outcome::Passed,

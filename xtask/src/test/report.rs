@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn what_was_not_checked_is_named_and_is_no_failure() {
         let mut report = Report::new();
-        report.step("deny", || Ok(Outcome::NotChecked("no such tool".into())));
+        report.step("guest", || Ok(Outcome::NotChecked("no such tool".into())));
         assert!(!report.failed());
         assert!(report.summary().contains("NOT CHECKED: no such tool"));
     }

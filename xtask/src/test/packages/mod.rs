@@ -1,17 +1,18 @@
 //! The programs that the tests use, and how to get them. Installs only what is missing, only on
-//! Debian, only as root, and starts no service.
+//! Debian, only as root, starts no service, and removes no package: what would push one out is unpacked
+//! into the target directory and used from there.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+mod apt;
+mod plan;
+pub(crate) mod unpacked;
+
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 
+pub(crate) use self::apt::{Apt, unpack_archives};
 use super::report::Outcome;
-use crate::scratch::Scratch;
-use crate::{command, host};
+use crate::host;
 
 pub(crate) struct Need {
     program: &'static str,
@@ -23,22 +24,41 @@ pub(crate) const fn need(program: &'static str, package: &'static str, why: &'st
     Need { program, package, why }
 }
 
-const NEEDS: [Need; 15] = [
+/// What the guest is made with.
+pub(crate) const MKE2FS: Need =
+    need("mke2fs", "e2fsprogs", "the guest's disk, and a small one that fills up");
+pub(crate) const QEMU: Need = need("qemu-system-x86_64", "qemu-system-x86", "the guest");
+pub(crate) const XZ: Need = need("xz", "xz-utils", "unpacks the modules of the guest's kernel");
+
+const NEEDS: [Need; 28] = [
+    need("bash", "bash", "runs inside the jail"),
     need("bwrap", "bubblewrap", "the peer that the start is measured against"),
     need("curl", "curl", "a client of the network, inside the jail"),
     need("gcc", "gcc", "compiles inside the jail"),
+    need("gdb", "gdb", "a debugger inside the jail"),
+    need("getent", "libc-bin", "looks names up"),
     need("git", "git", "runs inside the jail"),
-    need("mke2fs", "e2fsprogs", "the guest's disk, and a small one that fills up"),
+    need("losetup", "mount", "the disk that fills up"),
+    MKE2FS,
+    need("mkfs.btrfs", "btrfs-progs", "a file system that shares blocks"),
     need("mount", "mount", "the disk that fills up"),
     need("node", "nodejs", "a client of the network, inside the jail"),
+    need("patch", "patch", "applies what belljar writes as a patch"),
+    need("perl", "perl-base", "a client and a server, inside the jail"),
     need("pip3", "python3-pip", "a client of the network, inside the jail"),
+    need("kill", "procps", "ends what a test started"),
+    need("ps", "procps", "runs inside the jail"),
     need("python3", "python3", "runs inside the jail, and plays the attacker"),
-    need("qemu-system-x86_64", "qemu-system-x86", "the guest"),
+    QEMU,
     need("redis-server", "redis-server", "runs inside the jail"),
+    need("ssh-keygen", "openssh-client", "an engine that is reached by ssh"),
+    need("sshd", "openssh-server", "an engine that is reached by ssh"),
     need("strace", "strace", "a debugger inside the jail, and faults at system calls"),
+    need("tar", "tar", "packs images"),
     need("unshare", "util-linux", "the floor that the start is measured against"),
     need("useradd", "passwd", "the ordinary user of the rootless tests"),
     need("wget", "wget", "a client of the network, inside the jail"),
+    XZ,
 ];
 
 /// Files of packages that have no program: a C header, since `gcc` without the C library's headers compiles
@@ -46,18 +66,6 @@ const NEEDS: [Need; 15] = [
 const FILES: [(&str, &str); 2] = [
     ("/usr/include/stdio.h", "libc6-dev"),
     ("/usr/lib/python3/dist-packages/requests/__init__.py", "python3-requests"),
-];
-
-const INSTALL_LIMIT: Duration = Duration::from_secs(15 * 60);
-
-/// What a package's scripts call to start, stop or enable a service. They find these instead.
-const SERVICE_TOOLS: [&str; 6] = [
-    "deb-systemd-helper",
-    "deb-systemd-invoke",
-    "invoke-rc.d",
-    "service",
-    "systemctl",
-    "update-rc.d",
 ];
 
 pub(crate) fn step() -> Result<Outcome> {
@@ -78,25 +86,24 @@ pub(crate) fn step() -> Result<Outcome> {
             packages.join(" ")
         )));
     }
-    update_lists()?;
-    install(&packages)?;
-    for need in missing {
-        host::require_program(need.program, need.package)?;
+    install(&packages, &missing)?;
+    look(&missing)?;
+    if let Some((file, package)) = FILES.iter().find(|(file, _)| !Path::new(file).exists()) {
+        bail!("{package} is installed, and {file} is not there");
     }
     Ok(Outcome::Passed)
 }
 
 /// The same for a part of the tests that can be left out: an error says what is missing.
 pub(crate) fn ensure(needs: &[&Need]) -> Result<()> {
-    let missing: Vec<&&Need> = needs.iter().filter(|need| need.is_missing()).collect();
+    let missing: Vec<&Need> = needs.iter().copied().filter(|need| need.is_missing()).collect();
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     packages.dedup();
     if !packages.is_empty() && may_install() {
         for need in &missing {
             eprintln!("missing: {} ({})", need.program, need.why);
         }
-        update_lists()?;
-        install(&packages)?;
+        install(&packages, &missing)?;
     }
     look(needs)
 }
@@ -119,34 +126,27 @@ fn may_install() -> bool {
     host::is_debian() && host::is_root()
 }
 
-/// `apt-get update`. Needs root.
-pub(crate) fn update_lists() -> Result<()> {
-    command::check(apt_get().args(["-qq", "update"]), INSTALL_LIMIT)
-}
-
-fn install(packages: &[&str]) -> Result<()> {
-    let shims = Scratch::new("no-services")?;
-    for tool in SERVICE_TOOLS {
-        let path = shims.path().join(tool);
-        fs::write(&path, "#!/bin/sh\nexit 0\n")
-            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+/// Installs, or unpacks what cannot be installed without removing something. Needs root.
+fn install(packages: &[&str], needs: &[&Need]) -> Result<()> {
+    let apt = Apt::of_this_machine();
+    apt.update_lists()?;
+    let plan::Plan { install, apart } = plan::plan(packages, |packages| apt.simulate(packages))?;
+    if !install.is_empty() {
+        apt.install(&install)?;
     }
-    let path = format!("DPkg::Path={}:/usr/sbin:/usr/bin:/sbin:/bin", shims.path().display());
-    command::check(
-        apt_get()
-            .args(["-qq", "-y", "--no-install-recommends", "-o", &path])
-            .arg("install")
-            .args(packages),
-        INSTALL_LIMIT,
-    )
+    for one in apart {
+        eprintln!(
+            "{} is unpacked in the target directory: installing it would remove {}",
+            one.package,
+            one.would_remove.join(", ")
+        );
+        let of_it = needs.iter().filter(|need| need.package == one.package);
+        let programs: Vec<&str> = of_it.map(|need| need.program).collect();
+        unpacked::unpack(&apt, &one, &programs, &host::target_directory()?)?;
+    }
+    Ok(())
 }
 
-/// apt-get that asks nothing, restarts nothing, and waits for another apt instead of failing.
-fn apt_get() -> Command {
-    let mut apt = Command::new("apt-get");
-    apt.args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"])
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .env("NEEDRESTART_SUSPEND", "1");
-    apt
-}
+#[cfg(test)]
+#[path = "provided_tests.rs"]
+mod provided_tests;
