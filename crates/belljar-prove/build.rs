@@ -35,7 +35,9 @@ fn names(source: &str, arch: &str) -> BTreeSet<String> {
         Some(rest) => rest.split_once(' ').filter(|(only, _)| *only == arch).map(|(_, rest)| rest),
         None => Some(line),
     });
-    here.flat_map(|line| line.split_whitespace().skip(1).take_while(|word| *word != "when"))
+    let calls = here.filter(|line| !line.starts_with("set "));
+    calls
+        .flat_map(|line| line.split_whitespace().skip(1).take_while(|word| *word != "when"))
         .map(str::to_owned)
         .collect()
 }

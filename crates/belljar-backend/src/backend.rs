@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
+use belljar_linux::jail::SurveyedTree;
 use belljar_spec::{
     BackendName, Clause, Expectation, LayeredTree, Place, Plan, Posture, RunSpec, Usage,
 };
@@ -64,6 +65,13 @@ pub struct Capabilities {
     /// Only of engines.
     pub engine: Option<EngineFacts>,
     pub image: Option<ImageFacts>,
+}
+
+impl Capabilities {
+    /// A control group can hold the limit that this clause is about.
+    pub fn holds(&self, clause: Clause) -> bool {
+        self.limits.iter().any(|(known, held)| *known == clause && held.is_ok())
+    }
 }
 
 /// What a container engine said about itself.
@@ -174,6 +182,8 @@ pub struct Bound {
     pub expectation: Expectation,
     pub posture: Posture,
     pub writable_trees: Vec<PathBuf>,
+    /// What was found in those that are directories, before the run.
+    pub surveyed: Vec<SurveyedTree>,
     /// Trees whose changes are kept in the run's `upper/`.
     pub layered: Vec<LayeredTree>,
     /// What the operator should know before the run starts.

@@ -1,11 +1,11 @@
 //! What the plans of all backends have in common.
 
 use belljar_spec::{
-    Access, BackendName, CommandPlan, MountKind, MountMode, OsText, PlannedMount, Presence, Rlimit,
-    RunSpec, Source, Tmpfs, Tree,
+    Access, BackendName, Clause, CommandPlan, Enforcement, MountKind, MountMode, OsText,
+    PlannedMount, Presence, Rlimit, RunSpec, Source, Tmpfs, Tree,
 };
 
-use crate::backend::{Capabilities, PlanError};
+use crate::backend::{Capabilities, PlanError, Weakness};
 
 pub(crate) const HOSTNAME: &str = "belljar";
 /// Where `$HOME` is inside.
@@ -54,6 +54,32 @@ pub fn refuse_what_is_not_there(spec: &RunSpec, backend: BackendName) -> Result<
 pub(crate) fn has_overlay(spec: &RunSpec) -> bool {
     let mut mounts = spec.workspace.iter().chain(&spec.mounts);
     mounts.any(|mount| mount.mode == MountMode::Overlay)
+}
+
+/// Whether the operator set the limit that one of the `limit.*` clauses on resources is about.
+pub(crate) fn is_set(clause: Clause, spec: &RunSpec) -> bool {
+    match clause {
+        Clause::LimitMemory => spec.limits.memory.is_some(),
+        Clause::LimitCpu => spec.limits.millicpus.is_some(),
+        _ => spec.limits.pids.is_some(),
+    }
+}
+
+/// Where no control group holds the memory: what RLIMIT_DATA is worth, which the attestation reads back.
+pub(crate) fn memory_of_each_process(weakness: &Weakness) -> Enforcement {
+    Enforcement::weaker(format!(
+        "RLIMIT_DATA limits each process's private memory; shared memory and the whole run are not limited: {}",
+        weakness.why
+    ))
+    .with_fix(weakness.fix.clone())
+}
+
+pub(crate) fn no_limit(clause: Clause) -> Enforcement {
+    Enforcement::absent("no limit is set").with_fix(match clause {
+        Clause::LimitMemory => "set one: --memory",
+        Clause::LimitCpu => "set one: --cpus",
+        _ => "set one: --pids-limit",
+    })
 }
 
 /// Of a backend that starts no containers: a runtime that was asked for is never left out in silence.

@@ -176,3 +176,32 @@ fn an_overlay_is_planned_and_a_copy_is_told() {
         assert_eq!(posture.get(Clause::FsMounts).reason().contains("copied"), copied);
     }
 }
+
+/// A group that the engine does not have, or that cannot be read from here, is not claimed; the memory of each
+/// process is limited instead, which is read back. gVisor limits no mapping by it.
+#[test]
+fn memory_without_a_group_is_each_processes_own() {
+    let mut without = root();
+    let weakness = belljar_backend::Weakness { why: "no group".to_owned(), fix: "-".to_owned() };
+    without.limits.iter_mut().for_each(|(_, held)| *held = Err(weakness.clone()));
+    let has_data = |plan: &Plan| plan.rlimits.iter().any(|limit| limit.name == "data");
+    let weaker = plan(&spec(), &without);
+    assert!(has_data(&weaker));
+    assert_eq!(weaker.posture.get(Clause::LimitMemory).word(), "weaker");
+    assert_eq!(weaker.posture.get(Clause::LimitPids).word(), "absent");
+    assert_eq!(weaker.limits_of_groups().memory, None);
+    let held = plan(&spec(), &root());
+    assert!(!has_data(&held) && held.posture.get(Clause::LimitMemory).is_enforced());
+    assert_eq!(held.limits_of_groups().memory, spec().limits.memory);
+    let mut gvisor = spec();
+    gvisor.oci_runtime = Some("runsc".to_owned());
+    let absent = plan(&gvisor, &without);
+    assert!(!has_data(&absent));
+    assert_eq!(absent.posture.get(Clause::LimitMemory).word(), "absent");
+    // On another machine nobody can compare kernels, either.
+    let elsewhere = with_engine(|engine| engine.is_local = false);
+    gvisor.workspace = None;
+    gvisor.mounts.clear();
+    gvisor.tools.clear();
+    assert_eq!(plan(&gvisor, &elsewhere).posture.get(Clause::KernelSeparate).word(), "absent");
+}

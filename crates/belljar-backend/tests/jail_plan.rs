@@ -100,3 +100,51 @@ fn limits_that_the_host_cannot_hold_are_weaker_and_say_what_would_help() {
     assert!(posture.get(Clause::LimitPids).is_enforced());
     assert!(plan(&spec(), &root_with_cgroups()).posture.get(Clause::LimitMemory).is_enforced());
 }
+
+/// An ordinary user on a host whose control groups are mounted, and none of them its own.
+fn ordinary_user_on_v1() -> Capabilities {
+    Capabilities { cgroup: CgroupUse::V1, ..ordinary_user_without() }
+}
+
+/// Which mechanism holds a limit is told by one list, the same that the attestation reads back: a text that
+/// names an rlimit has it there, and one that names a control group has none.
+#[test]
+fn a_posture_names_the_rlimits_that_are_set_and_no_others() {
+    let value = |plan: &Plan, name: &str| {
+        plan.rlimits.iter().find(|limit| limit.name == name).map(|limit| limit.value)
+    };
+    let limits = spec().limits;
+    for without in [ordinary_user_without(), ordinary_user_on_v1()] {
+        let plan = plan(&spec(), &without);
+        assert_eq!(value(&plan, "data"), limits.memory, "{:?}", without.cgroup);
+        assert_eq!(value(&plan, "nproc"), limits.pids.map(u64::from));
+        assert!(plan.posture.get(Clause::LimitMemory).reason().contains("RLIMIT_DATA"));
+        assert!(plan.posture.get(Clause::LimitPids).reason().contains("RLIMIT_NPROC"));
+        let of_groups = plan.limits_of_groups();
+        assert_eq!((of_groups.memory, of_groups.pids), (None, None));
+    }
+    let held = plan(&spec(), &root_with_cgroups());
+    assert_eq!((value(&held, "data"), value(&held, "nproc")), (None, None));
+    let of_groups = held.limits_of_groups();
+    assert_eq!((of_groups.memory, of_groups.pids), (limits.memory, limits.pids));
+    // One of them: what the group has is the group's, and the rest is each process's.
+    let mut only_pids = ordinary_user_on_v1();
+    only_pids.limits[2].1 = Ok("cgroup v1 pids controller, read back".to_owned());
+    let plan = plan(&spec(), &only_pids);
+    assert_eq!((value(&plan, "data"), value(&plan, "nproc")), (limits.memory, None));
+    let of_groups = plan.limits_of_groups();
+    assert_eq!((of_groups.memory, of_groups.pids), (None, limits.pids));
+}
+
+#[test]
+fn a_limit_that_nobody_set_is_absent() {
+    let mut spec = spec();
+    (spec.limits.memory, spec.limits.pids) = (None, None);
+    for capabilities in [root_with_cgroups(), ordinary_user_on_v1()] {
+        let plan = plan(&spec, &capabilities);
+        for clause in [Clause::LimitMemory, Clause::LimitPids, Clause::LimitCpu] {
+            assert_eq!(plan.posture.get(clause).word(), "absent", "{clause}");
+        }
+        assert!(plan.rlimits.iter().all(|limit| limit.name != "data" && limit.name != "nproc"));
+    }
+}

@@ -16,7 +16,7 @@ pub(crate) fn refused(refusal: &Refusal) -> Response<Body> {
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    if let Some(reason) = refusal.reason {
+    if let Some(reason) = refusal.told_reason() {
         headers.insert(DENIED_HEADER, HeaderValue::from_static(words::name(reason)));
     }
     if status == StatusCode::BAD_REQUEST {
@@ -27,8 +27,8 @@ pub(crate) fn refused(refusal: &Refusal) -> Response<Body> {
 
 /// The same as bytes, for a connection on which nothing is read.
 pub(crate) fn refused_unread(refusal: &Refusal) -> String {
-    let Refusal { status, words, reason } = refusal;
-    let reason = reason.map_or("", words::name);
+    let Refusal { status, words, .. } = refusal;
+    let reason = refusal.told_reason().map_or("", words::name);
     format!(
         "HTTP/1.1 {status} Forbidden\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n\
          content-length: {}\r\n{DENIED_HEADER}: {reason}\r\n\r\n{words}\n",

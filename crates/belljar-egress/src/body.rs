@@ -60,10 +60,15 @@ impl Shared {
         }
     }
 
-    pub(crate) fn failed(&self, status: u16, why: String) -> Refusal {
+    pub(crate) fn failed(&self, status: u16, why: &'static str) -> Refusal {
+        self.failed_because(status, why, why.to_owned())
+    }
+
+    /// Where what was found out is for the record alone.
+    pub(crate) fn failed_because(&self, status: u16, told: &'static str, why: String) -> Refusal {
         match &mut *self.ticket() {
-            Some(ticket) => ticket.failed(status, why),
-            None => Refusal { status, words: format!("belljar: {why}"), reason: None },
+            Some(ticket) => ticket.failed_because(status, told, why),
+            None => Refusal { status, words: format!("belljar: {told}."), reason: None },
         }
     }
 
@@ -231,7 +236,7 @@ impl Download {
     }
 
     fn broke(&self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let _ = self.shared.failed(502, error.to_string()); // too late to tell the one inside
+        let _ = self.shared.failed_because(502, "it broke off", error.to_string()); // too late to tell the one inside
         Poll::Ready(Some(Err(error)))
     }
 

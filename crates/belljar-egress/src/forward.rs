@@ -18,10 +18,12 @@ use crate::headers::{
     Target, bad, check_length, path_of, size_of, strip_hop_by_hop, strip_request,
 };
 use crate::mask::Mask;
+use crate::overrides;
 use crate::policy::Denial;
 use crate::proxy::{Ask, Flow, Proxy, Refusal, Ticket};
-use crate::secret::Keys;
+use crate::secret::{Keys, NotPut};
 use crate::send::{Answer, BodyFault, Unanswered, send};
+use crate::target::settle;
 use crate::upstream::{Age, Purpose, Sender, Slot};
 use crate::websocket;
 
@@ -91,10 +93,16 @@ async fn asked(
     via: Via,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let settled = settle(&mut parts);
     let seen = Seen::Request { method: parts.method.as_str(), path: path_of(&parts.uri) };
     let ask = Ask { host: target.host.clone(), port: target.port, via, seen };
-    if let Err(denial) = check(slot, &target, &parts) {
+    let judged = proxy.policy.judges(&target.host, target.port);
+    let checked = check_form(slot, &parts)
+        .and(settled)
+        .and_then(|()| target.check(&parts))
+        .and_then(|()| judged.map_or(Ok(()), |judged| overrides::check(judged, &parts)));
+    if let Err(denial) = checked {
         return refused(&proxy.deny(&ask, denial));
     }
     let mut ticket = match proxy.admit(&ask) {
@@ -103,16 +111,11 @@ async fn asked(
     };
     let keys = match Keys::of_host(proxy, &target) {
         Ok(keys) => keys,
-        Err(error) => return refused(&ticket.failed(502, error.to_string())),
+        Err(error) => return refused(&ticket.failed_because(502, NotPut::TOLD, error.to_string())),
     };
     let request = Request::from_parts(parts, body);
     let carried = carry(proxy, slot, Errand { target, keys, ticket }, request).await;
     carried.unwrap_or_else(|refusal| refused(&refusal))
-}
-
-fn check(slot: &Slot, target: &Target, request: &Parts) -> Result<(), Denial> {
-    check_form(slot, request)?;
-    target.check(request)
 }
 
 /// What must hold for a request, wherever it goes.
@@ -143,7 +146,8 @@ pub(crate) async fn carry(
     if parts.method == Method::TRACE && !keys.is_empty() {
         return Err(ticket.denied(bad("TRACE gives back what was put in")));
     }
-    keys.put_into(&mut parts).map_err(|error| ticket.failed(502, error.to_string()))?;
+    keys.put_into(&mut parts)
+        .map_err(|error| ticket.failed_because(502, NotPut::TOLD, error.to_string()))?;
     let first_line = parts.method.as_str().len() + parts.uri.to_string().len() + 12;
     if ticket.count_out(size_of(first_line, &parts.headers)) == Flow::Stops {
         return Err(over_budget(&mut ticket));
@@ -160,7 +164,7 @@ pub(crate) async fn carry(
     let (mut parts, body) = response.into_parts();
     shared.status(parts.status.as_u16());
     if shared.count_in(size_of(12, &parts.headers) as usize) == Flow::Stops {
-        return Err(shared.failed(403, OVER.to_owned()));
+        return Err(shared.failed(403, OVER));
     }
     parts.extensions.clear();
     parts.version = Version::HTTP_11;
@@ -174,15 +178,13 @@ pub(crate) async fn carry(
             slot.becomes(websocket::relay(inside, outside, shared));
             Ok(Response::from_parts(parts, Body::Words(None)))
         }
-        (None, Some(_)) => {
-            Err(shared.failed(502, "it changed the protocol without being asked".to_owned()))
-        }
+        (None, Some(_)) => Err(shared.failed(502, "it changed the protocol without being asked")),
         (_, None) => {
             strip_hop_by_hop(&mut parts.headers);
             // It was asked for as it is, so that what was put in could be found in it.
             if !keys.is_empty() && is_coded(&parts.headers) && !body.is_end_stream() {
                 let why = "its answer is compressed, which it was asked not to be: a secret in it would not be seen";
-                return Err(shared.failed(502, why.to_owned()));
+                return Err(shared.failed(502, why));
             }
             let download = Download::new(body, shared, mask, busy);
             Ok(Response::from_parts(parts, Body::Download(Box::new(download))))
@@ -201,7 +203,7 @@ fn is_coded(headers: &HeaderMap) -> bool {
 const OVER: &str = "a budget is spent";
 
 fn over_budget(ticket: &mut Ticket) -> Refusal {
-    ticket.failed(403, OVER.to_owned())
+    ticket.failed(403, OVER)
 }
 
 struct Outgoing<'a> {
@@ -246,7 +248,7 @@ impl Outgoing<'_> {
     }
 
     fn refusal(&self, error: Unanswered) -> Refusal {
-        let failed = |status, why: &str| self.shared.failed(status, why.to_owned());
+        let failed = |status, why: &'static str| self.shared.failed(status, why);
         match error {
             Unanswered::NotSent(_) => failed(502, "it takes no request"),
             Unanswered::Ended => failed(502, "it closed the connection without an answer"),
@@ -257,7 +259,9 @@ impl Outgoing<'_> {
             }
             Unanswered::Body(BodyFault::Idle) => failed(408, "its body does not come"),
             Unanswered::Body(BodyFault::Budget) => failed(403, OVER),
-            Unanswered::Failed(why) => self.shared.failed(502, why),
+            Unanswered::Failed(why) => {
+                self.shared.failed_because(502, "its answer cannot be read", why)
+            }
         }
     }
 }

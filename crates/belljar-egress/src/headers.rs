@@ -12,6 +12,7 @@ use hyper::http::request::Parts;
 use hyper::{Uri, Version};
 use memchr::memrchr;
 
+use crate::overrides;
 use crate::policy::Denial;
 
 const SHOWN: usize = 255;
@@ -130,6 +131,7 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
 /// Fields behind a body that would mean something in front of it.
 pub(crate) fn strip_trailers(headers: &mut HeaderMap) {
     strip_request(headers);
+    overrides::strip(headers);
     for name in ["content-length", "authorization", "cookie", "set-cookie", "content-encoding"] {
         headers.remove(name);
     }

@@ -24,12 +24,14 @@ mod jks;
 mod limits;
 mod mask;
 mod merge;
+mod overrides;
 mod patient;
 mod plain;
 mod policy;
 mod proxy;
 mod quota;
 mod relay;
+mod repeats;
 mod report;
 mod resolve;
 mod rewound;
@@ -43,6 +45,7 @@ mod sniff;
 mod socks;
 mod stage;
 mod stream;
+mod target;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

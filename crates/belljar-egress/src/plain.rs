@@ -2,7 +2,7 @@
 //! was asked for, and rules on methods and paths hold in it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_spec::egress::Via;
 use belljar_spec::host_rule::Seen;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::forward;
 use crate::framing::watched;
 use crate::headers::{Target, bad};
-use crate::proxy::{Ask, Proxy};
+use crate::proxy::{Ask, Proxy, Unused};
 use crate::rewound::Rewound;
 use crate::server;
 use crate::stream::Stream;
@@ -33,14 +33,16 @@ pub(crate) async fn serve(
     target: Target,
     via: Via,
 ) {
+    let Target { host, port, .. } = target.clone();
+    let ask = Ask { host: host.clone(), port, via, seen: Seen::Nothing };
     if early.is_empty() {
-        let mut first = [0; 1];
+        let (mut first, began) = ([0; 1], Instant::now());
         match timeout(PATIENCE, inner.read(&mut first)).await {
             Ok(Ok(1)) => early.extend_from_slice(&first),
-            _ => return,
+            Ok(_) => return proxy.tell_unused(&ask, began, Unused::Closed),
+            Err(_) => return proxy.tell_unused(&ask, began, Unused::Silent),
         }
     }
-    let Target { host, port, .. } = target.clone();
     if early.first() == Some(&HANDSHAKE) {
         // The name in it is compared there.
         if let Ok(tunnel) = Tunnel::open(proxy, host, port, via).await {
@@ -56,7 +58,6 @@ pub(crate) async fn serve(
         && error.is_parse()
     {
         // hyper has answered it already.
-        let ask = Ask { host, port, via, seen: Seen::Nothing };
         let _ = proxy.deny(&ask, bad(&error.to_string()));
     }
 }

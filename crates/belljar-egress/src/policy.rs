@@ -36,6 +36,13 @@ pub struct Allowance {
     pub addresses: Addresses,
 }
 
+/// What rules say about requests to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    Paths,
+    MethodsToo,
+}
+
 /// Which addresses a name may lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
@@ -109,11 +116,7 @@ impl Policy {
                 (false, true) => Addresses::Private,
                 (false, false) => Addresses::Public,
             };
-            let rule = match self.whose {
-                Whose::Setup => format!("setup {rule}"),
-                Whose::Run => rule.to_string(),
-            };
-            return Ok(Allowance { rule, addresses });
+            return Ok(Allowance { rule: self.named(rule), addresses });
         }
         let is_ruled = self.rules.iter().any(|rule| rule.is_about(host) && rule.has_port(port));
         // Where rules say what may be asked of it, it only says where it may lie.
@@ -138,13 +141,33 @@ impl Policy {
         }))
     }
 
-    /// Whether some request to it may be allowed, once it is seen.
-    pub fn may_allow(&self, host: &Host, port: u16) -> Result<(), Denial> {
+    /// Whether some request to it may be allowed, once it is seen; and by which rule, as the record names it.
+    pub fn may_allow(&self, host: &Host, port: u16) -> Result<String, Denial> {
         let listed = |rule: &&HostRule| rule.is_about(host) && rule.has_port(port);
-        if self.rules.iter().find(listed).is_some() {
-            return Ok(());
+        match self.rules.iter().find(listed) {
+            Some(rule) => Ok(self.named(rule)),
+            None => self.decide(host, port, Seen::Nothing).map(|allowance| allowance.rule),
         }
-        self.decide(host, port, Seen::Nothing).map(drop)
+    }
+
+    fn named(&self, rule: &HostRule) -> String {
+        match self.whose {
+            Whose::Setup => format!("setup {rule}"),
+            Whose::Run => rule.to_string(),
+        }
+    }
+
+    /// Whether rules judge what is asked of it. `None` where a rule allows everything, or nothing does.
+    pub fn judges(&self, host: &Host, port: u16) -> Option<Judged> {
+        let reason = self.decide(host, port, Seen::Nothing).err()?.reason;
+        let rules = || {
+            let about = |rule: &&HostRule| rule.is_about(host) && rule.has_port(port);
+            self.rules.iter().filter(about)
+        };
+        (reason == DenyReason::CannotLookInside).then(|| {
+            let methods = rules().any(|rule| !rule.methods.is_empty());
+            if methods { Judged::MethodsToo } else { Judged::Paths }
+        })
     }
 
     /// Whether the proxy opens the TLS of this host: asked for, or needed for a secret that no route carries.
@@ -202,6 +225,19 @@ mod tests {
         assert_eq!(reason(&listed, "c.example", 443), Some(DenyReason::NotListed));
         assert_eq!(reason(&policy(&["*"]), "10.0.0.1", 443), Some(DenyReason::AddressNotListed));
     }
+
+    #[test]
+    fn rules_judge_requests_where_none_allows_all_of_them() {
+        let judges =
+            |allow: &[&str]| policy(allow).judges(&Host::parse(b"a.example").unwrap(), 443);
+        assert_eq!(judges(&["GET a.example"]), Some(Judged::MethodsToo));
+        assert_eq!(judges(&["a.example/docs"]), Some(Judged::Paths));
+        assert_eq!(judges(&["*.example/docs", "GET *"]), Some(Judged::MethodsToo));
+        assert_eq!(judges(&["a.example/docs", "a.example"]), None);
+        assert_eq!(judges(&["GET a.example:8443"]), None);
+        assert_eq!(judges(&[]), None);
+    }
+
     #[test]
     fn what_lies_in_the_own_network_is_still_held_to_its_rules() {
         let allow = vec!["GET db.internal:8080/docs".to_owned()];

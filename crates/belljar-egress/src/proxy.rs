@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use belljar_spec::Host;
-use belljar_spec::egress::{DenyReason, EgressDenied, EgressNews, EgressOpened, SecretValue, Via};
+use belljar_spec::egress::{
+    DenyReason, EgressAllowed, EgressDenied, EgressNews, EgressOpened, SecretValue, Via,
+};
 use belljar_spec::host_rule::Seen;
 
 use crate::budget::{Account, Ledger, Over, Presence};
@@ -45,17 +48,41 @@ pub(crate) struct Refusal {
     /// not work.
     pub(crate) status: u16,
     pub(crate) words: String,
-    /// `None`: it was allowed, and did not work.
+    /// As the record has it. `None`: it was allowed, and did not work.
     pub(crate) reason: Option<DenyReason>,
+}
+
+/// How a connection ended on which the client never said anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unused {
+    Closed,
+    Silent,
+}
+
+impl Unused {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Closed => "closed by the client before it sent anything",
+            Self::Silent => "the client sent nothing in time",
+        }
+    }
 }
 
 impl Refusal {
     pub(crate) fn denied(reason: DenyReason, words: String) -> Self {
         let status = match reason {
             DenyReason::BadRequest | DenyReason::NamesDiffer => 400,
+            // As for a name that is not there.
+            DenyReason::PrivateAddress => 502,
             _ => 403,
         };
         Self { status, words, reason: Some(reason) }
+    }
+
+    /// As whoever asked is told. That a name exists and leads to an address of the host's network is not told apart
+    /// from a name that does not exist.
+    pub(crate) fn told_reason(&self) -> Option<DenyReason> {
+        self.reason.filter(|reason| *reason != DenyReason::PrivateAddress)
     }
 }
 
@@ -123,7 +150,7 @@ impl Proxy {
     }
 
     pub(crate) fn deny(&self, ask: &Ask<'_>, denial: Denial) -> Refusal {
-        let words = words::refusal(self.policy.whose, &ask.host, ask.port, ask.seen, &denial);
+        let words = words::refusal(self.policy.whose, ask, &denial);
         let (method, path) = shown(ask.seen);
         let Denial { reason, detail } = denial;
         self.reporter.tell(EgressNews::Denied(EgressDenied {
@@ -152,6 +179,28 @@ impl Proxy {
         let denied = EgressDenied { host, port, via, reason, detail, method, path, count: 1 };
         self.reporter.tell(EgressNews::Denied(denied));
         Refusal::denied(reason, words)
+    }
+
+    /// For a connection to a host in which nothing was asked, so that there was nothing to decide about: it is no
+    /// denial, and nobody was dialled.
+    pub(crate) fn tell_unused(&self, ask: &Ask<'_>, began: Instant, why: Unused) {
+        let rule = self.policy.may_allow(&ask.host, ask.port).unwrap_or_default();
+        self.reporter.tell(EgressNews::Allowed(EgressAllowed {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            host: ask.host.to_string(),
+            port: ask.port,
+            via: ask.via,
+            rule,
+            address: None,
+            method: None,
+            path: None,
+            status: None,
+            bytes_out: 0,
+            bytes_in: 0,
+            duration_ms: began.elapsed().as_millis() as u64,
+            error: Some(why.words().to_owned()),
+            count: 1,
+        }));
     }
 
     /// For a connection that comes from inside, before anything is read from it.

@@ -30,6 +30,8 @@ pub(crate) enum End {
     NotTaken(io::Error),
     Budget,
     Idle,
+    /// Whoever asked had to speak first, and did not.
+    Silent,
     Denied(Denial),
 }
 

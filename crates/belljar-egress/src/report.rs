@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::merge::Merged;
 use crate::quota::Quota;
+use crate::repeats::Repeats;
 
 /// That wait for a supervisor that does not listen.
 const MOST_WAITING: usize = 1024;
@@ -44,6 +45,8 @@ struct State {
     /// Apart from the others: no flood of those may hide that something is about to be reached.
     opened: Quota,
     others: Quota,
+    /// Of denials that were told.
+    repeats: Repeats,
 }
 
 impl Reporter {
@@ -69,10 +72,12 @@ impl Reporter {
         }
     }
 
-    /// All that is left, at the end.
+    /// All that is left, at the end of a run or of its set-up. What comes after it stands for itself.
     pub(crate) fn take_all(&self) -> Vec<EgressNews> {
-        let mut state = self.state();
-        state.flush(Instant::now());
+        let (mut state, now) = (self.state(), Instant::now());
+        state.flush(now);
+        state.flush_repeats(now);
+        state.repeats.forget();
         state.waiting.drain(..).collect()
     }
 
@@ -89,32 +94,57 @@ enum Next {
 
 impl State {
     fn add(&mut self, news: EgressNews, now: Instant) {
+        let news = match news {
+            EgressNews::Denied(denied) => match self.repeats.count(denied, now) {
+                Some(denied) => EgressNews::Denied(denied),
+                None => return,
+            },
+            other => other,
+        };
         let quota = match news {
             EgressNews::Opened(_) => &mut self.opened,
             _ => &mut self.others,
         };
-        if self.waiting.len() < MOST_WAITING && quota.take(now).is_some() {
-            self.waiting.push_back(news);
-        } else {
-            self.merged.add(news);
-            self.merging_since.get_or_insert(now);
+        if self.waiting.len() >= MOST_WAITING || quota.take(now).is_none() {
+            return self.merge(news, now);
         }
+        let forgotten = match &news {
+            EgressNews::Denied(denied) => self.repeats.remember(denied),
+            _ => None,
+        };
+        self.waiting.push_back(news);
+        if let Some(forgotten) = forgotten {
+            self.merge(EgressNews::Denied(forgotten), now);
+        }
+    }
+
+    fn merge(&mut self, news: EgressNews, now: Instant) {
+        self.merged.add(news);
+        self.merging_since.get_or_insert(now);
     }
 
     fn next(&mut self, now: Instant) -> Next {
         if let Some(news) = self.waiting.pop_front() {
             return Next::News(Box::new(news));
         }
-        let Some(since) = self.merging_since else { return Next::Nothing };
-        let due = self.sums_from.map_or(since + WINDOW, |from| from.max(since + WINDOW));
-        if now < due {
-            return Next::At(due);
+        let merged = self
+            .merging_since
+            .map(|since| self.sums_from.map_or(since + WINDOW, |from| from.max(since + WINDOW)));
+        let repeats = self.repeats.due();
+        if merged.is_some_and(|due| due <= now) {
+            self.flush(now);
         }
-        self.flush(now);
+        if repeats.is_some_and(|due| due <= now) {
+            self.flush_repeats(now);
+        }
         match self.waiting.pop_front() {
             Some(news) => Next::News(Box::new(news)),
-            None => Next::Nothing,
+            None => merged.into_iter().chain(repeats).min().map_or(Next::Nothing, Next::At),
         }
+    }
+
+    fn flush_repeats(&mut self, now: Instant) {
+        self.waiting.extend(self.repeats.take(now).into_iter().map(EgressNews::Denied));
     }
 
     fn flush(&mut self, now: Instant) {
@@ -166,6 +196,7 @@ mod tests {
 
     use super::*;
     use crate::quota::{LASTING, SINGLY};
+    use crate::repeats::FIRST_PAUSE;
 
     fn denied(host: &str) -> EgressNews {
         EgressNews::Denied(EgressDenied {
@@ -195,7 +226,7 @@ mod tests {
             reporter.tell(denied(&format!("h{}.example", number % 1000)));
         }
         let news = reporter.take_all();
-        assert!(news.len() < 600, "{}", news.len());
+        assert!(news.len() < 700, "{}", news.len());
         assert_eq!(count(&news), 100_000);
         assert!(reporter.take_all().is_empty());
     }
@@ -205,8 +236,9 @@ mod tests {
         let mut state = State::default();
         let begin = Instant::now();
         for second in 0..100 {
-            for _ in 0..150 {
-                state.add(denied("a.example"), begin + Duration::from_secs(100 * second));
+            for number in 0..150 {
+                let host = format!("h{number}.{second}.example");
+                state.add(denied(&host), begin + Duration::from_secs(100 * second));
             }
         }
         assert_eq!(state.waiting.len(), MOST_WAITING);
@@ -219,7 +251,7 @@ mod tests {
     fn what_was_put_together_waits_for_its_second() {
         let mut state = State::default();
         let now = Instant::now();
-        (0..=SINGLY).for_each(|_| state.add(denied("a.example"), now));
+        (0..=SINGLY).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
         (0..SINGLY).for_each(|_| assert!(matches!(state.next(now), Next::News(_))));
         assert!(matches!(state.next(now), Next::At(due) if due == now + WINDOW));
         assert!(matches!(state.next(now + WINDOW), Next::News(_)));
@@ -236,7 +268,7 @@ mod tests {
     fn no_flood_hides_what_is_opened() {
         let mut state = State::default();
         let now = Instant::now();
-        (0..10_000).for_each(|_| state.add(denied("a.example"), now));
+        (0..10_000).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
         state.add(opened(7), now);
         let told = |news: &EgressNews| matches!(news, EgressNews::Opened(one) if one.id == 7);
         assert!(state.waiting.iter().any(told));
@@ -248,7 +280,7 @@ mod tests {
             _ => 0,
         };
         assert_eq!(state.waiting.iter().map(count).sum::<u64>(), 1001);
-        assert!(state.waiting.len() < 2 * SINGLY as usize + 10);
+        assert!(state.waiting.len() < 2 * SINGLY as usize + 300);
     }
 
     #[test]
@@ -277,6 +309,36 @@ mod tests {
         state.waiting.clear();
         state.add(denied("b.example"), later);
         assert!(matches!(state.next(later), Next::News(_)));
+    }
+
+    #[test]
+    fn the_first_of_equal_denials_is_told_at_once_and_the_others_by_their_count() {
+        let (mut state, now) = (State::default(), Instant::now());
+        (0..5).for_each(|_| state.add(denied("a.example"), now));
+        state.add(denied("b.example"), now);
+        let told: Vec<EgressNews> = std::iter::from_fn(|| match state.next(now) {
+            Next::News(news) => Some(*news),
+            _ => None,
+        })
+        .collect();
+        assert_eq!(told, [denied("a.example"), denied("b.example")]);
+        let due = now + FIRST_PAUSE;
+        assert!(matches!(state.next(now), Next::At(at) if at == due));
+        let Next::News(sum) = state.next(due) else { panic!() };
+        assert!(
+            matches!(&*sum, EgressNews::Denied(sum) if sum.host == "a.example" && sum.count == 4)
+        );
+        assert!(matches!(state.next(due), Next::Nothing));
+    }
+
+    #[test]
+    fn at_the_end_the_counts_are_told_and_what_comes_then_is_told_at_once() {
+        let reporter = Reporter::default();
+        (0..3).for_each(|_| reporter.tell(denied("a.example")));
+        let news = reporter.take_all();
+        assert_eq!((news.len(), count(&news)), (2, 3));
+        reporter.tell(denied("a.example"));
+        assert!(matches!(reporter.state().next(Instant::now()), Next::News(_)));
     }
 
     #[test]

@@ -21,10 +21,12 @@ use crate::body::Body;
 use crate::forward::{Errand, carry, check_form};
 use crate::framing::watched;
 use crate::headers::{Target, bad, differs, path_of};
+use crate::overrides;
 use crate::policy::Denial;
 use crate::proxy::{Ask, Proxy, Refusal};
-use crate::secret::Keys;
+use crate::secret::{Keys, NotPut};
 use crate::server;
+use crate::target::settle;
 use crate::tls::Tls;
 use crate::upstream::Slot;
 
@@ -65,10 +67,12 @@ async fn answer(
 ) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
     let own = parts.headers.get(HOST).cloned();
+    let settled = settle(&mut parts);
     let whole = format!("{}{}", route.to.path, path_of(&parts.uri));
     let method = parts.method.clone();
     let ask = ask(route, Seen::Request { method: method.as_str(), path: &whole });
     check_form(slot, &parts)
+        .and(settled)
         .and_then(|()| check(route, &parts))
         .map_err(|denial| proxy.deny(&ask, denial))?;
     parts.uri =
@@ -77,8 +81,8 @@ async fn answer(
     parts.headers.remove(ORIGIN);
     parts.headers.remove(REFERER);
     let mut ticket = proxy.admit_route(&ask, route.listen);
-    let keys =
-        Keys::of_route(proxy, route).map_err(|error| ticket.failed(502, error.to_string()))?;
+    let keys = Keys::of_route(proxy, route)
+        .map_err(|error| ticket.failed_because(502, NotPut::TOLD, error.to_string()))?;
     let RouteTarget { scheme, host, port, .. } = route.to.clone();
     let errand = Errand { target: Target { scheme, host, port }, keys, ticket };
     let mut response = carry(proxy, slot, errand, Request::from_parts(parts, body)).await?;
@@ -101,13 +105,16 @@ fn check(route: &RouteSpec, request: &Parts) -> Result<(), Denial> {
         (Some(_), Some(_)) => return Err(bad("Host is there more than once")),
     }
     // Where the operator named a path, nobody gets above it.
-    if !route.to.path.is_empty() && !is_plain_path(path_of(&request.uri)) {
+    if route.to.path.is_empty() {
+        return Ok(());
+    }
+    if !is_plain_path(path_of(&request.uri)) {
         return Err(Denial {
             reason: DenyReason::RequestNotListed,
             detail: Some(format!("its path may lead out of {}", route.to.path)),
         });
     }
-    Ok(())
+    overrides::check_path(&request.headers)
 }
 
 fn is_loopback(authority: &[u8]) -> bool {
@@ -217,6 +224,21 @@ mod tests {
         assert_eq!(asked("", "/x", &[]), Some(DenyReason::BadRequest));
         assert_eq!(asked("", "/", &["localhost", "localhost"]), Some(DenyReason::BadRequest));
         assert_eq!(asked("", "http://localhost/", &["localhost"]), Some(DenyReason::BadRequest));
+    }
+
+    #[test]
+    fn no_header_leads_above_the_path_that_the_operator_named() {
+        let asked = |path: &str, header: &str| {
+            let request =
+                Request::builder().uri("/x").header(HOST, "localhost").header(header, "/y");
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            check(&route(path), &parts).err().map(|denial| denial.reason)
+        };
+        for header in ["x-original-url", "x-forwarded-prefix", "destination"] {
+            assert_eq!(asked("/v1", header), Some(DenyReason::BadRequest), "{header}");
+            assert_eq!(asked("", header), None, "{header}");
+        }
+        assert_eq!(asked("/v1", "x-http-method-override"), None);
     }
 
     #[test]

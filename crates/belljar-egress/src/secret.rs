@@ -39,6 +39,11 @@ pub(crate) struct NotPut {
     why: &'static str,
 }
 
+impl NotPut {
+    /// What whoever asked is told.
+    pub(crate) const TOLD: &'static str = "its secret cannot be put in";
+}
+
 impl<'a> Keys<'a> {
     /// Of whoever is asked. Without TLS nobody gets any: the one inside chooses the scheme. For a service without TLS
     /// the operator writes a route.

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::body::{BodyError, Upload};
 use crate::headers::Target;
+use crate::target::on_the_wire;
 use crate::upstream::{Busy, Sender};
 
 /// Models think long. It begins anew as long as the request itself is still on its way.
@@ -66,10 +67,19 @@ pub(crate) async fn send(
     }
 }
 
+/// The request has no form on the wire.
+struct Unfit;
+
+impl<E: Into<hyper::http::Error>> From<E> for Unfit {
+    fn from(_: E) -> Self {
+        Self
+    }
+}
+
 /// `GET /path`, and `Host`.
-fn shape_h1(request: &mut Request<Upload>, target: &Target) -> Result<(), hyper::http::Error> {
+fn shape_h1(request: &mut Request<Upload>, target: &Target) -> Result<(), Unfit> {
     let mut parts = UriParts::default();
-    parts.path_and_query = request.uri().path_and_query().cloned();
+    parts.path_and_query = Some(on_the_wire(request.uri()).ok_or(Unfit)?);
     *request.uri_mut() = Uri::from_parts(parts)?;
     *request.version_mut() = Version::HTTP_11;
     let host = HeaderValue::try_from(target.authority())?;
@@ -78,9 +88,9 @@ fn shape_h1(request: &mut Request<Upload>, target: &Target) -> Result<(), hyper:
 }
 
 /// `:scheme`, `:authority` and `:path`.
-fn shape_h2(request: &mut Request<Upload>, target: &Target) -> Result<(), hyper::http::Error> {
+fn shape_h2(request: &mut Request<Upload>, target: &Target) -> Result<(), Unfit> {
     let mut parts = UriParts::default();
-    parts.path_and_query = request.uri().path_and_query().cloned();
+    parts.path_and_query = Some(on_the_wire(request.uri()).ok_or(Unfit)?);
     parts.scheme = Some(Scheme::try_from(target.scheme.name())?);
     parts.authority = Some(Authority::try_from(target.authority())?);
     *request.uri_mut() = Uri::from_parts(parts)?;

@@ -86,6 +86,7 @@ fn serve_stages(
     }
     apart(control, async |control| {
         if let Some(closed) = closed {
+            tell_of_setup(control, telling).await?;
             say(control, &FromProxy::Narrowed { closed }).await?;
         }
         serve_stage(control, &run, &mut doors, telling).await.map(drop)
@@ -198,6 +199,15 @@ async fn tell_news(control: &Control, telling: &mut Telling) -> Result<(), Serve
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What was decided for the set-up is told as the set-up's: before its end is.
+async fn tell_of_setup(control: &Control, telling: &mut Telling) -> Result<(), ServeError> {
+    let rest = telling.reporter.take_all().into_iter().map(FromProxy::News);
+    for news in telling.next.take().into_iter().chain(rest) {
+        say(control, &news).await?;
+    }
+    Ok(())
 }
 
 async fn hear(control: &Control) -> Result<Option<(ToProxy, Option<OwnedFd>)>, ControlError> {

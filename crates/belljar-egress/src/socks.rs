@@ -41,7 +41,7 @@ enum Reply {
 
 impl From<&Refusal> for Reply {
     fn from(refusal: &Refusal) -> Self {
-        match (refusal.reason, refusal.status) {
+        match (refusal.told_reason(), refusal.status) {
             (Some(DenyReason::BadRequest), _) => Self::GeneralFailure,
             (Some(_), _) => Self::NotAllowed,
             (None, 504) => Self::TimedOut,

@@ -15,6 +15,7 @@ use crate::dial::{DialError, dial};
 use crate::policy::{Addresses, Allowance, Denial};
 use crate::proxy::{Ask, Proxy, Refusal, shown};
 use crate::resolve::ResolveError;
+use crate::words;
 
 /// Whether bytes may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +92,16 @@ impl Ticket {
                 self.facts.address = Some(address);
                 Ok(stream)
             }
-            Err(error @ DialError::TimedOut) => Err(self.failed(504, error.to_string())),
-            Err(error @ DialError::Refused(_)) => Err(self.failed(503, error.to_string())),
-            Err(error) => Err(self.failed(502, error.to_string())),
+            Err(error) => {
+                let (status, told) = match &error {
+                    DialError::TimedOut => (504, "it does not answer"),
+                    DialError::Refused(_) => (503, "it refuses the connection"),
+                    DialError::Failed(..) | DialError::NoAddress => {
+                        (502, "no connection can be made")
+                    }
+                };
+                Err(self.failed_because(status, told, error.to_string()))
+            }
         }
     }
 
@@ -111,8 +119,9 @@ impl Ticket {
                 let detail = Some(address.to_string());
                 Err(self.turn_down(Denial { reason: DenyReason::PrivateAddress, detail }))
             }
-            Err(error @ ResolveError::TimedOut) => Err(self.failed(504, error.to_string())),
-            Err(error @ ResolveError::NotFound(_)) => Err(self.failed(502, error.to_string())),
+            Err(error @ (ResolveError::TimedOut | ResolveError::NotFound(_))) => {
+                Err(self.failed_because(502, words::LEADS_NOWHERE, error.to_string()))
+            }
         }
     }
 
@@ -151,16 +160,36 @@ impl Ticket {
         self.facts.status = Some(status);
     }
 
-    /// It was allowed, and did not work.
-    pub(crate) fn failed(&mut self, status: u16, why: String) -> Refusal {
-        let words = format!("belljar: {}:{}: {why}", self.facts.host, self.facts.port);
+    /// It was allowed, and did not work, for a reason that may be told.
+    pub(crate) fn failed(&mut self, status: u16, why: &'static str) -> Refusal {
+        self.failed_because(status, why, why.to_owned())
+    }
+
+    /// The same, where what was found out is for the record alone.
+    pub(crate) fn failed_because(
+        &mut self,
+        status: u16,
+        told: &'static str,
+        why: String,
+    ) -> Refusal {
         self.facts.error = Some(why);
+        let words = words::failure(&self.host, self.facts.port, self.facts.via, told);
         Refusal { status, words, reason: None }
     }
 
+    /// Nothing passed in either direction.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.facts.bytes_out == 0 && self.facts.bytes_in == 0
+    }
+
+    /// What went wrong, as the record has it.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.facts.error.as_deref()
+    }
+
     /// Somebody else tried the same in the meantime.
-    pub(crate) fn failed_likewise(&mut self, refusal: &Refusal) -> Refusal {
-        self.facts.error = Some(refusal.words.clone());
+    pub(crate) fn failed_likewise(&mut self, refusal: &Refusal, why: &str) -> Refusal {
+        self.facts.error = Some(why.to_owned());
         refusal.clone()
     }
 

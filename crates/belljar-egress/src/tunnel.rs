@@ -1,5 +1,6 @@
 //! A connection that the proxy carries without looking inside, but for its first bytes.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::policy::Denial;
-use crate::proxy::{Ask, Proxy, Refusal, Ticket};
+use crate::proxy::{Ask, Proxy, Refusal, Ticket, Unused};
 use crate::relay::{End, Opening, Relay};
 use crate::sniff::{Due, Look, Sniffer};
 use crate::stream::{Stream, is_passing};
@@ -56,20 +57,30 @@ impl Tunnel {
     pub(crate) async fn carry(self, inner: Stream, early: Vec<u8>) {
         let Self { proxy, host, port, mut ticket, outer } = self;
         let outer = Stream::Tcp(outer);
-        let opening = greeting(&inner, early, &host, Due::at(port));
+        let due = Due::at(port);
+        let opening = greeting(&inner, early, &host, due);
         let relay = Relay::new(&inner, &outer, &proxy.buffers, &mut ticket);
         match relay.run(opening).await {
+            // TLS begins with the client.
+            Ok(()) | Err(End::Inside) if due == Due::Tls && ticket.is_unused() => {
+                let _ = ticket.failed(502, Unused::Closed.words());
+            }
             // The ticket knows of a spent budget.
             Ok(()) | Err(End::Inside | End::Budget) => {}
-            Err(End::NotTaken(error)) => drop(ticket.failed(502, format!("it broke off: {error}"))),
+            Err(End::Silent) => drop(ticket.failed(504, Unused::Silent.words())),
+            Err(End::NotTaken(error)) => broke_off(&mut ticket, &error),
             Err(End::Outside(error)) => {
-                drop(ticket.failed(502, format!("it broke off: {error}")));
+                broke_off(&mut ticket, &error);
                 inner.break_off();
             }
-            Err(End::Idle) => drop(ticket.failed(504, "nothing passed for too long".to_owned())),
+            Err(End::Idle) => drop(ticket.failed(504, "nothing passed for too long")),
             Err(End::Denied(denial)) => drop(ticket.denied(denial)),
         }
     }
+}
+
+fn broke_off(ticket: &mut Ticket, error: &io::Error) {
+    let _ = ticket.failed_because(502, "it broke off", format!("it broke off: {error}"));
 }
 
 /// Reads from inside until it is known whether that is meant for the host.
@@ -80,9 +91,7 @@ async fn greeting(inner: &Stream, early: Vec<u8>, host: &Host, due: Due) -> Resu
     };
     if early.is_empty() {
         match due {
-            Due::Tls => timeout(GREETING, inner.readable())
-                .await
-                .map_err(|_| late("nothing came in time"))?,
+            Due::Tls => timeout(GREETING, inner.readable()).await.map_err(|_| End::Silent)?,
             Due::Anything => inner.readable().await,
         }
         .map_err(|_| End::Inside)?;
@@ -129,5 +138,30 @@ async fn read_some(from: &Stream, into: &mut [u8]) -> Result<usize, End> {
             Err(error) if is_passing(&error) => {}
             Err(_) => return Err(End::Inside),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    async fn greeted(bytes: &[u8]) -> Result<Opening, End> {
+        let (inside, outside) = UnixStream::pair().unwrap();
+        inside.try_write(bytes).unwrap();
+        drop(inside);
+        let host = Host::parse(b"a.example").unwrap();
+        greeting(&Stream::Unix(outside), Vec::new(), &host, Due::Tls).await
+    }
+
+    #[tokio::test]
+    async fn a_client_that_closes_before_its_first_byte_is_not_denied() {
+        let opening = greeted(b"").await.unwrap();
+        assert!(opening.ended && opening.bytes.is_empty());
+        let denied = greeted(b"x").await;
+        let is_not_tls =
+            |end: &End| matches!(end, End::Denied(it) if it.reason == DenyReason::NotTls);
+        assert!(denied.as_ref().is_err_and(is_not_tls), "{denied:?}");
     }
 }

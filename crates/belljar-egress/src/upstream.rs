@@ -1,5 +1,6 @@
 //! Connections to hosts: made for one connection from inside, kept as long as it asks for the same host.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use belljar_spec::Host;
 use belljar_spec::egress::Scheme;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -26,6 +27,7 @@ use crate::tls::Tls;
 const SETTLE: Duration = Duration::from_millis(100);
 /// Connections that wait for the next request.
 const MOST_FREE: usize = 4;
+const NO_HTTP: &str = "it does not speak HTTP as it should";
 
 /// The hosts' side of one connection from inside.
 pub(crate) struct Slot {
@@ -42,6 +44,8 @@ pub(crate) struct Slot {
 struct Failure {
     at: Instant,
     refusal: Refusal,
+    /// For the record.
+    why: String,
 }
 
 #[derive(Default)]
@@ -170,13 +174,14 @@ impl Slot {
         }
         // Whoever waited while somebody else tried would find out the same, as slowly.
         if let Some(failure) = first.as_ref().filter(|failure| failure.at >= began) {
-            return Err(ticket.failed_likewise(&failure.refusal));
+            return Err(ticket.failed_likewise(&failure.refusal, &failure.why));
         }
         let dialled = self.dial(target, ticket, Purpose::Requests).await;
         *first = match &dialled {
             // What was denied was denied to one, and costs no time.
             Err(refusal) if refusal.reason.is_none() => {
-                Some(Failure { at: Instant::now(), refusal: refusal.clone() })
+                let why = ticket.error().unwrap_or_default().to_owned();
+                Some(Failure { at: Instant::now(), refusal: refusal.clone(), why })
             }
             _ => None,
         };
@@ -202,7 +207,7 @@ impl Slot {
         let config = match (&self.tls.outside, purpose) {
             (Some(outside), Purpose::Requests) => outside.any.clone(),
             (Some(outside), Purpose::Upgrade) => outside.h1.clone(),
-            (None, _) => return Err(ticket.failed(502, "TLS was not prepared".to_owned())),
+            (None, _) => return Err(ticket.failed(502, "TLS was not prepared")),
         };
         let stream = secure(config, &target.host, ticket, stream).await?;
         if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
@@ -218,7 +223,7 @@ impl Slot {
             .keep_alive_timeout(Duration::from_secs(30))
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| ticket.failed(502, error.to_string()))?;
+            .map_err(|error| ticket.failed_because(502, NO_HTTP, error.to_string()))?;
         tokio::spawn(connection);
         let mut kept = lock(&self.kept);
         if kept.target.as_ref() == Some(target) {
@@ -244,7 +249,7 @@ impl Slot {
             .max_buf_size(LONGEST_HEAD)
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| ticket.failed(502, error.to_string()))?;
+            .map_err(|error| ticket.failed_because(502, NO_HTTP, error.to_string()))?;
         tokio::spawn(connection.with_upgrades());
         if purpose == Purpose::Upgrade {
             return Ok(Sender::H1(Busy { sender: Some(sender), home: None }));
@@ -272,11 +277,34 @@ async fn secure<I: AsyncRead + AsyncWrite + Unpin>(
     let name = match host {
         Host::Address(address) => ServerName::from(*address),
         Host::Name(name) => ServerName::try_from(name.clone())
-            .map_err(|_| ticket.failed(502, "no certificate has such a name".to_owned()))?,
+            .map_err(|_| ticket.failed(502, "no certificate has such a name"))?,
     };
     match timeout(TLS_PATIENCE, TlsConnector::from(config).connect(name, stream)).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(ticket.failed(502, format!("TLS: {error}"))),
-        Err(_) => Err(ticket.failed(504, "TLS took too long".to_owned())),
+        Ok(Err(error)) => {
+            Err(ticket.failed_because(502, tls_fault(&error), format!("TLS: {error}")))
+        }
+        Err(_) => Err(ticket.failed(504, "TLS took too long")),
+    }
+}
+
+/// What is told of a failed handshake. Neither what the socket says nor the names in a certificate of the host's network
+/// are part of it.
+fn tls_fault(error: &io::Error) -> &'static str {
+    let rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(fault)) = rustls else { return "TLS failed" };
+    match fault {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "TLS failed: its certificate has expired"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "TLS failed: its certificate is not valid yet"
+        }
+        CertificateError::UnknownIssuer => "TLS failed: nobody trusted has issued its certificate",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "TLS failed: its certificate is for another name"
+        }
+        CertificateError::Revoked => "TLS failed: its certificate was revoked",
+        _ => "TLS failed: its certificate is not valid",
     }
 }

@@ -57,7 +57,7 @@ pub(crate) async fn relay(inside: OnUpgrade, outside: OnUpgrade, shared: Shared)
     let (inside, outside) = match tokio::try_join!(inside, outside) {
         Ok((inside, outside)) => (TokioIo::new(inside), TokioIo::new(outside)),
         Err(error) => {
-            let _ = shared.failed(502, error.to_string());
+            let _ = shared.failed_because(502, "it broke off", error.to_string());
             return;
         }
     };

@@ -1,19 +1,37 @@
 //! Refusals in words, for people and for programs that read what they are told: what is not to be had, why,
 //! and what the operator would have to write.
+//!
+//! All of it is read inside, so it says only what whoever asks knows already: no address that a name was resolved to,
+//! nothing about the host's name servers and network, and not where a route leads. The record has the whole reason.
 
 use belljar_spec::Host;
-use belljar_spec::egress::DenyReason;
+use belljar_spec::egress::{DenyReason, Via};
 use belljar_spec::host_rule::{Seen, USUAL_PORTS};
 
 use crate::policy::{Denial, Whose};
+use crate::proxy::Ask;
 
-pub(crate) fn refusal(
-    whose: Whose,
-    host: &Host,
-    port: u16,
-    seen: Seen<'_>,
-    denial: &Denial,
-) -> String {
+/// For every name that leads nowhere: one that is not there, one whose name servers fail, and one that leads to an
+/// address that the run may not reach. Which of them it is would tell of the names in the host's network.
+pub(crate) const LEADS_NOWHERE: &str = "the name leads to no address that this run may reach. The operator sees why \
+     with belljar why, and can open a host of the own network with network.allow_private";
+
+/// Where it was to go, for whoever asked.
+fn place(host: &Host, port: u16, via: Via) -> String {
+    match via {
+        Via::Route => "the target of this route".to_owned(),
+        Via::Connect | Via::Socks | Via::Http | Via::Intercepted => format!("{host}:{port}"),
+    }
+}
+
+/// It was allowed, and did not work. What is told is fixed: whatever a resolver or a socket says is for the record.
+pub(crate) fn failure(host: &Host, port: u16, via: Via, told: &'static str) -> String {
+    format!("belljar: {}: {told}.", place(host, port, via))
+}
+
+pub(crate) fn refusal(whose: Whose, ask: &Ask<'_>, denial: &Denial) -> String {
+    let Ask { host, port, via, seen } = ask;
+    let (port, place) = (*port, place(host, *port, *via));
     let rule =
         if USUAL_PORTS.contains(&port) { host.to_string() } else { format!("{host}:{port}") };
     let (list, allow) = match whose {
@@ -36,6 +54,9 @@ pub(crate) fn refusal(
         DenyReason::PortNotListed => {
             format!("port {port} of {host} is not on {list}, though others are. {allow}")
         }
+        DenyReason::RequestNotListed if *via == Via::Route => {
+            "the path of this request may lead out of the route.".to_owned()
+        }
         DenyReason::RequestNotListed => {
             let request = match seen {
                 Seen::Nothing => "this request".to_owned(),
@@ -52,21 +73,21 @@ pub(crate) fn refusal(
             "{host}:{port} is an address, and no rule of this run names it. Ask for the host by its \
              name, and let the proxy resolve it (socks5h instead of socks5). {allow}"
         ),
-        DenyReason::PrivateAddress => format!(
-            "{host} leads to {detail}, which is no public address. The operator can allow it with \
-             network.allow_private = [\"{host}:{port}\"]."
-        ),
+        DenyReason::PrivateAddress => return failure(host, port, *via, LEADS_NOWHERE),
         DenyReason::BlindToSecret => format!(
             "{host}:{port} gets a secret from the proxy, which cannot put it into this connection. \
              Speak HTTP over TLS, or use the run's route to it."
         ),
         DenyReason::NamesDiffer => {
-            format!("the connection is to {host}:{port}, and what is sent names another: {detail}.")
+            format!("the connection is to {place}, and what is sent names another: {detail}.")
         }
         DenyReason::NotTls => {
-            format!("what is sent to {host}:{port} is not TLS, which is due there: {detail}.")
+            format!("what is sent to {place} is not TLS, which is due there: {detail}.")
         }
-        DenyReason::BadRequest => format!("the request to {host}:{port} is refused: {detail}."),
+        DenyReason::BadRequest => format!("the request to {place} is refused: {detail}."),
+        DenyReason::Budget if *via == Via::Route => {
+            format!("{place} is refused: a budget of the run is spent.")
+        }
         DenyReason::Budget => format!("{host}:{port} is refused: {detail}."),
     };
     format!("belljar: {what}")
@@ -119,14 +140,56 @@ mod tests {
     #[test]
     fn a_refusal_says_what_would_allow_it() {
         let host = Host::parse(b"pypi.org").unwrap();
-        let words =
-            |port| refusal(Whose::Run, &host, port, Seen::Nothing, &DenyReason::NotListed.into());
+        let words = |port| {
+            let ask = Ask { host: host.clone(), port, via: Via::Connect, seen: Seen::Nothing };
+            refusal(Whose::Run, &ask, &DenyReason::NotListed.into())
+        };
         assert_eq!(
             words(443),
             "belljar: pypi.org:443 is not on this run's allow-list. The operator can allow it with \
              --allow-host pypi.org or network.allow = [\"pypi.org\"]."
         );
         assert!(words(22).contains("--allow-host pypi.org:22"));
+    }
+
+    /// What a resolver or the operator's own configuration says stays outside, whatever the reason is.
+    #[test]
+    fn no_refusal_tells_of_the_hosts_network() {
+        let asks = [("db.corp.example", Via::Connect), ("db.corp.example", Via::Http)];
+        for (reason, (host, via)) in REASONS.into_iter().flat_map(|one| asks.map(|ask| (one, ask)))
+        {
+            // Of these the detail is what was sent, or a number of the budget.
+            let is_of_the_request = matches!(
+                reason,
+                DenyReason::NotAName
+                    | DenyReason::NamesDiffer
+                    | DenyReason::NotTls
+                    | DenyReason::BadRequest
+                    | DenyReason::Budget
+            );
+            let host = Host::parse(host.as_bytes()).unwrap();
+            let denial = Denial { reason, detail: Some("10.77.0.9".to_owned()) };
+            let words =
+                refusal(Whose::Run, &Ask { host, port: 443, via, seen: Seen::Nothing }, &denial);
+            assert_eq!(words.contains("10.77.0.9"), is_of_the_request, "{reason:?}: {words}");
+        }
+        let host = Host::parse(b"10.77.0.9").unwrap();
+        for reason in [
+            DenyReason::BadRequest,
+            DenyReason::NamesDiffer,
+            DenyReason::RequestNotListed,
+            DenyReason::Budget,
+            DenyReason::PrivateAddress,
+        ] {
+            let (port, via) = (7654, Via::Route);
+            let ask = |via| Ask { host: host.clone(), port, via, seen: Seen::Nothing };
+            let denial = Denial::from(reason);
+            let words = refusal(Whose::Run, &ask(via), &denial);
+            assert!(!words.contains("10.77.0.9") && !words.contains("7654"), "{reason:?}: {words}");
+            // The control: whoever named the host himself is told which one it is.
+            let words = refusal(Whose::Run, &ask(Via::Connect), &denial);
+            assert!(words.contains("10.77.0.9:7654"), "{reason:?}: {words}");
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use belljar_egress::ServeError;
 use belljar_egress::control::{ToProxy, send};
 use belljar_spec::Host;
 use belljar_spec::egress::{
-    Budget, DenyReason, EgressPolicy, EgressSpec, Reach, RouteSpec, RouteTarget, Scheme,
-    SecretPlace, SecretSource, SecretSpec, SecretValue,
+    Budget, DenyReason, EgressNews, EgressPolicy, EgressSpec, Reach, RouteSpec, RouteTarget,
+    Scheme, SecretPlace, SecretSource, SecretSpec, SecretValue,
 };
 use support::{Proxy, echo, listen, read_all, read_head, server};
 
@@ -268,4 +268,26 @@ fn what_is_narrowed_twice_or_was_never_open_ends_it() {
         send(proxy.control.as_fd(), &ToProxy::Narrow, None).unwrap();
         assert!(matches!(proxy.join(), Err(ServeError::OutOfTurn)));
     }
+}
+
+/// Whoever reads the record takes what is told before the end of the set-up for the set-up's.
+#[test]
+fn what_was_denied_to_the_setup_is_told_before_its_end() {
+    let proxy = start(&[], &["own.example:1"], EgressSpec::default());
+    for _ in 0..3 {
+        assert_eq!(proxy.asked_for("other.example:443"), "403");
+    }
+    proxy.narrow();
+    let before = proxy.told_so_far();
+    let count = |news: &[EgressNews]| -> u64 {
+        let one = |news: &EgressNews| match news {
+            EgressNews::Denied(denied) => denied.count,
+            _ => 0,
+        };
+        news.iter().map(one).sum()
+    };
+    assert_eq!(count(&before), 3, "{before:?}");
+    // And the run's first is told as a first.
+    assert_eq!(proxy.asked_for("other.example:443"), "403");
+    assert_eq!(count(&proxy.end()), 1);
 }

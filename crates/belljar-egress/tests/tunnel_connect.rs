@@ -273,3 +273,30 @@ fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
     let reasons: Vec<DenyReason> = proxy.end().iter().filter_map(denied).collect();
     assert_eq!(reasons, [DenyReason::NamesDiffer, DenyReason::RequestNotListed]);
 }
+
+#[test]
+fn equal_denials_are_told_once_and_then_counted() {
+    let proxy = Proxy::start(&[], EgressSpec::default());
+    for _ in 0..7 {
+        assert_eq!(proxy.asked_for("pypi.org:443"), "403");
+    }
+    assert_eq!(proxy.asked_for("pypi.org:80"), "403");
+    let denied = |news: &EgressNews| match news {
+        EgressNews::Denied(denied) => Some((denied.port.unwrap(), denied.count)),
+        _ => None,
+    };
+    let told: Vec<_> = proxy.end().iter().filter_map(denied).collect();
+    assert_eq!(told, [(443, 1), (80, 1), (443, 6)]);
+}
+
+#[test]
+fn a_tunnel_to_the_port_of_plain_http_that_is_not_used_is_no_denial() {
+    let proxy = Proxy::start(&["127.0.0.1:80".to_owned()], EgressSpec::default());
+    let mut stream = proxy.tunnel("127.0.0.1:80");
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(read_all(&mut stream).is_empty());
+    let news = proxy.end();
+    let [EgressNews::Allowed(unused)] = news.as_slice() else { panic!("{news:?}") };
+    assert_eq!(unused.error.as_deref(), Some("closed by the client before it sent anything"));
+    assert_eq!(unused.rule, "127.0.0.1:80");
+}

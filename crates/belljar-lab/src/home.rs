@@ -15,6 +15,8 @@ use belljar_spec::{RunId, env};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::run::writable;
+
 /// The layout of the directory that this build writes.
 const FORMAT: u32 = 2;
 /// The oldest layout that can be turned into this one.
@@ -120,6 +122,8 @@ impl Home {
                 Err(errno) => return Err(home.io(errno.into())),
             }
         }
+        let known = home.clone();
+        belljar_linux::host_program::set_writable_trees(move || writable::known(&known));
         Ok(home)
     }
 
@@ -150,6 +154,11 @@ impl Home {
     /// What is on its way out. A removal that was cut short is finished from here.
     pub fn trash(&self) -> PathBuf {
         self.path.join(TRASH)
+    }
+
+    /// Whether no removal was cut short. What cannot be looked at counts as one.
+    pub(crate) fn trash_is_empty(&self) -> bool {
+        std::fs::read_dir(self.trash()).is_ok_and(|mut entries| entries.next().is_none())
     }
 
     /// What holds the place of missing files in trees that live runs can write, run by run.

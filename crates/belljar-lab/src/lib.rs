@@ -1,6 +1,7 @@
 //! Runs: their settings, their launch, their supervision and their record. Prints nothing.
 
 pub mod agent;
+mod ballast;
 mod block_on;
 mod checkpoint;
 pub mod commands;

@@ -36,6 +36,7 @@ fn the_nearest_manifest_counts_and_its_directory_is_the_workspace() {
     };
     assert_eq!(load().spec.name.as_deref(), Some("far"), "the home directory is the last");
     let near = world.manifest("[sandbox]\nname = 'near'\n");
+    world.trust(&near); // it is used instead of another one
     let loaded = load();
     assert_eq!(loaded.spec.name.as_deref(), Some("near"));
     assert_eq!(loaded.manifest.as_deref(), Some(near.as_path()));
@@ -64,10 +65,10 @@ fn every_layer_has_its_origin() {
         (loaded.spec.limits.pids.unwrap(), origin)
     };
     assert_eq!(origin(&world, Flags::default()), (2048, Origin::BuiltIn));
-    let system = world.write("etc/config.toml", "[limits]\npids = 1\n");
-    assert_eq!(origin(&world, Flags::default()), (1, Origin::System(system.into())));
-    let user = world.write("user/.config/belljar/config.toml", "[limits]\npids = 2\n");
-    assert_eq!(origin(&world, Flags::default()), (2, Origin::User(user.into())));
+    let system = world.write("etc/config.toml", "[limits]\npids = 11\n");
+    assert_eq!(origin(&world, Flags::default()), (11, Origin::System(system.into())));
+    let user = world.write("user/.config/belljar/config.toml", "[limits]\npids = 12\n");
+    assert_eq!(origin(&world, Flags::default()), (12, Origin::User(user.into())));
     let manifest = world.manifest("[limits]\npids = 3\n");
     assert_eq!(origin(&world, Flags::default()), (3, Origin::Manifest(manifest.into())));
     world.env.insert("BELLJAR_LIMITS_PIDS".into(), "4".into());
@@ -82,8 +83,8 @@ fn every_layer_has_its_origin() {
 #[test]
 fn config_files_can_be_left_out_and_the_ceiling_cannot() {
     let world = World::new();
-    world.write("etc/config.toml", "[limits]\npids = 1\n");
-    world.write("user/.config/belljar/config.toml", "[limits]\npids = 2\n");
+    world.write("etc/config.toml", "[limits]\npids = 4\n");
+    world.write("user/.config/belljar/config.toml", "[limits]\npids = 5\n");
     world.manifest("[limits]\npids = 3\n");
     world.write("etc/policy.toml", "[limits]\npids = 100\n");
     let mut invocation = world.invocation(Flags::default());

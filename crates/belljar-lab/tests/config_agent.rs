@@ -326,26 +326,37 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
 }
 
 #[test]
-fn a_prompt_that_a_run_could_have_changed_is_told() {
+fn a_prompt_that_a_run_could_have_changed_is_not_believed() {
     let world = installed();
-    world.write("user/project/PROMPT.md", "do it\n");
+    let prompt = world.write("user/project/PROMPT.md", "do it\n");
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt_file = 'PROMPT.md'\n");
-    let warned = |flags: Flags| {
-        let mut invocation = world.invocation(flags);
+    let load_named = || {
+        let mut invocation = world.invocation(Flags::default());
         invocation.flags.command.clear();
         invocation.source = ManifestSource::File(path.clone());
-        let loaded = config::load(&invocation, &world.home).unwrap();
-        loaded.warnings.iter().any(|one| one.contains("an earlier run could have changed"))
+        config::load(&invocation, &world.home)
     };
-    assert!(!warned(Flags::default()));
+    assert!(load_named().is_ok(), "control: no run could write there");
+    let by_flag = || {
+        let prompt_file = Some(prompt.clone().into());
+        let mut invocation = world.invocation(Flags { prompt: None, prompt_file, ..flags() });
+        invocation.flags.command.clear();
+        invocation.source = ManifestSource::None;
+        config::load(&invocation, &world.home)
+    };
+    assert!(by_flag().is_ok(), "control");
     written(&world, &world.project());
-    assert!(warned(Flags::default()));
-    let own = Flags { prompt: Some("mine".into()), ..Flags::default() };
-    assert!(!warned(own), "it is not what the agent is told");
+    assert!(matches!(load_named(), Err(ConfigError::Untrusted { .. })));
+    assert!(matches!(by_flag(), Err(ConfigError::UntrustedFile { .. })));
     // What was trusted with its content is what was looked at.
     world.trust(&path);
-    let loaded = load(&world, Flags::default()).unwrap();
-    assert!(!loaded.warnings.join("\n").contains("earlier run"), "{:?}", loaded.warnings);
+    assert!(load_named().is_ok());
+    let examined = config::trust::examine_file(&prompt, &world.home).unwrap();
+    config::trust::trust(&examined, &world.home).unwrap();
+    assert!(by_flag().is_ok());
+    fs::write(&prompt, "do something else\n").unwrap();
+    assert!(matches!(load_named(), Err(ConfigError::Untrusted { .. })));
+    assert!(matches!(by_flag(), Err(ConfigError::UntrustedFile { .. })));
 }
 
 #[test]

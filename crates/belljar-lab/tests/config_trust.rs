@@ -187,3 +187,62 @@ fn two_at_once_lose_nothing() {
         assert_eq!(examined.standing, Standing::Trusted, "{}", path.display());
     }
 }
+
+#[test]
+fn a_source_behind_a_link_is_shown_with_where_it_leads() {
+    let world = World::new();
+    let outside = world.root().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::create_dir(world.project().join("inside")).unwrap();
+    symlink(&outside, world.project().join("w")).unwrap();
+    symlink("inside", world.project().join("in")).unwrap();
+    for text in [
+        "[sandbox]\nworkspace = { path = 'w' }\n",
+        "[sandbox]\nworkspace = { path = 'w', mode = 'ro' }\n",
+        "[sandbox]\nworkspace = { path = 'in/../w' }\n",
+        "[sandbox]\nmounts = [{ source = 'w', target = '/d' }]\n",
+        "[sandbox]\nrootfs = 'w'\n",
+        // Where it leads now is harmless, and a run or a pull could lead it elsewhere.
+        "[sandbox]\nworkspace = { path = 'in' }\n",
+    ] {
+        world.manifest(text);
+        let refused = world.refused(Flags::default());
+        assert!(refused.contains("is a link to"), "{text}: {refused}");
+    }
+    world.manifest("[sandbox]\nworkspace = { path = 'inside' }\n");
+    let loaded = world.load(Flags::default()).unwrap();
+    let tree = loaded.spec.untrusted_tree.expect("its links are not followed later either");
+    assert_eq!(tree.as_path(), world.project().canonicalize().unwrap());
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_is_another_manifest() {
+    let world = World::new();
+    for name in ["one", "two"] {
+        fs::create_dir(world.root().join(name)).unwrap();
+    }
+    let link = world.project().join("w");
+    symlink(world.root().join("one"), &link).unwrap();
+    let path = world.manifest("[sandbox]\nworkspace = { path = 'w' }\n");
+    world.trust(&path);
+    assert_eq!(standing(&world), None);
+    let loaded = world.load(Flags::default()).unwrap();
+    assert_eq!(loaded.spec.untrusted_tree, None);
+    fs::remove_file(&link).unwrap();
+    symlink(world.root().join("two"), &link).unwrap();
+    assert_eq!(standing(&world), Some(Standing::Changed));
+}
+
+#[test]
+fn the_users_own_configuration_is_not_loosened() {
+    let world = World::new();
+    world.write("user/.config/belljar/config.toml", "[limits]\nmemory = '1g'\n");
+    world.manifest("[limits]\nmemory = '1g'\n");
+    assert_eq!(standing(&world), None);
+    let path = world.manifest("[limits]\nmemory = '2g'\n");
+    assert_eq!(standing(&world), Some(Standing::Unknown));
+    let shown = trust::examine(&path, &world.env, &world.home).unwrap();
+    assert_eq!(shown.widenings.len(), 1);
+    world.trust(&path);
+    assert_eq!(standing(&world), None);
+}

@@ -201,7 +201,7 @@ fn hundreds_of_commands_keep_few_files_open() {
     let open = fs::read_dir("/proc/self/fd").unwrap().map(inside);
     assert!(open.filter(|inside| *inside).count() < 40);
     recorder.stop(&json!({"reason": "exited"})).unwrap();
-    run.write_run_json(&json!({"outcome": {}}));
+    run.write_run_json(&json!({"outcome": {"reason": "exited"}}));
     assert_eq!(run.verify(None, Life::Over).verdict, Verdict::NotAnchored);
     assert_eq!(run.verify(None, Life::Over).output_bytes, 299);
 }
@@ -267,4 +267,35 @@ proptest! {
         let anchor = Anchor { seq: head.seq, hash: head.hash, inode, durable: vec![] };
         prop_assert_eq!(run.verdict(&anchor), Verdict::Sound);
     }
+}
+
+#[test]
+fn what_a_run_makes_of_events_has_one_budget() {
+    use belljar_lab::record::{Importance, Kept};
+    const BUDGET: u64 = 1 << 20;
+    let run = Run::new();
+    let mut recorder = run.recorder(1 << 20);
+    recorder.event(EventKind::RunStart, &json!({})).unwrap();
+    let data = json!({ "text": "x".repeat(1 << 14) });
+    let message = EventKind::AgentMessage;
+    let mut kept = 0_u64;
+    while recorder.run_event(message, &data, Importance::Ordinary).unwrap() == Kept::Yes {
+        kept += 1;
+    }
+    assert!(kept << 14 <= BUDGET && kept << 14 > BUDGET / 2, "{kept}");
+    for _ in 0..100 {
+        recorder.run_event(message, &data, Importance::Ordinary).unwrap();
+    }
+    // What resuming needs still fits, and not without end either.
+    let mut needed = 0;
+    let important = Importance::NeededToResume;
+    while recorder.run_event(EventKind::AgentResult, &data, important).unwrap() == Kept::Yes {
+        needed += 1;
+    }
+    assert!((1..65).contains(&needed), "{needed}");
+    recorder.stop(&json!({})).unwrap();
+    let events = events(&run);
+    let hits: Vec<_> = events.iter().filter(|event| event.kind == EventKind::LimitHit).collect();
+    assert_eq!(hits.len(), 2, "one when it began, one with the count");
+    assert_eq!(hits[1].data["dropped"], 102);
 }

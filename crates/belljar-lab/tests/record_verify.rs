@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use belljar_lab::record::{Anchor, EventLog, HomeKey, KeyError, Life, Report, Verdict};
 use belljar_spec::{EventKind, OutputStream, RunId};
 use record_support::Run;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn the_untouched_record_is_sound_and_all_that_is_kept_was_compared() {
@@ -201,6 +201,7 @@ fn a_record_written_anew_with_the_key_differs_from_the_ledger() {
     for name in ["stdout.bin", "stderr.bin", "exec-3.stdout.bin"] {
         fs::remove_file(run.directory().join(name)).unwrap();
     }
+    run.write_run_json(&json!({"v": 2, "forged": true, "outcome": {"reason": "exited"}}));
     assert_eq!(run.verdict(&own), Verdict::Sound);
 }
 
@@ -271,13 +272,34 @@ fn output_that_is_changed_cut_lengthened_missing_or_new_is_found() {
 #[test]
 fn run_json_must_say_what_the_log_says() {
     let (run, anchor) = Run::recorded();
-    let outcome = json!({"reason": "exited", "exit": {"code": 0}, "more": 1});
-    run.write_run_json(&json!({"v": 2, "spec_hash": "abc", "outcome": outcome, "more": 1}));
-    assert_eq!(run.verdict(&anchor), Verdict::Sound, "what is in one only is not compared");
+    let outcome = json!({"reason": "exited", "exit": {"code": 0}});
+    assert_eq!(run.verdict(&anchor), Verdict::Sound, "the control");
     let changed = |what: &str| Verdict::RecordChanged { what: what.into() };
+    // Added, missing, and read back by nobody.
+    let whole = json!({"v": 2, "spec_hash": "abc", "outcome": outcome});
+    for (at, value, what) in [
+        ("/more", json!(1), "more"),
+        ("/v", Value::Null, "v"),
+        ("/attestation", json!({"seccomp_mode": 2}), "attestation"),
+        ("/outcome/more", json!(1), "outcome.more"),
+        ("/outcome/reason", Value::Null, "outcome.reason"),
+        ("/outcome/posture", json!({"net.sealed": "enforced"}), "outcome.posture"),
+        (
+            "/outcome/workspace",
+            json!({"created": 1, "modified": 0, "deleted": 0, "renamed": 0}),
+            "outcome.workspace",
+        ),
+    ] {
+        let mut written = whole.clone();
+        let (above, name) = at.rsplit_once('/').unwrap();
+        written.pointer_mut(above).unwrap()[name] = value;
+        run.write_run_json(&written);
+        assert_eq!(run.verdict(&anchor), changed(what), "{at}");
+    }
     run.write_run_json(&json!({"v": 2, "spec_hash": "xyz", "outcome": outcome}));
     assert_eq!(run.verdict(&anchor), changed("spec_hash"));
-    run.write_run_json(&json!({"v": 2, "outcome": {"reason": "exited", "exit": {"code": 1}}}));
+    let other = json!({"reason": "exited", "exit": {"code": 1}});
+    run.write_run_json(&json!({"v": 2, "spec_hash": "abc", "outcome": other}));
     assert_eq!(run.verdict(&anchor), changed("outcome.exit"));
     run.write_run_json(&json!({"v": 2, "spec_hash": "abc"}));
     assert_eq!(run.verdict(&anchor), Verdict::Restored { at: anchor.seq });

@@ -48,7 +48,7 @@ fn a_run_goes_with_everything_and_nothing_else_does() {
 }
 
 #[test]
-fn a_live_run_is_not_removed_and_an_unfinished_one_neither() {
+fn a_live_run_is_not_removed_and_an_unfinished_one_is_taken_over() {
     let runs = Runs::new();
     let (run, held) = runs.live(1, None, "running");
     runs.ledger().upsert(&row(run, None)).unwrap();
@@ -59,12 +59,10 @@ fn a_live_run_is_not_removed_and_an_unfinished_one_neither() {
     assert!(matches!(refused, RemoveError::Live { id } if id == run));
     assert!(refused.to_string().contains("belljar stop"));
     drop(held);
-    let refused = remove(&runs.home, &stale, Undecided::Stays).unwrap_err();
-    assert!(matches!(refused, RemoveError::Unfinished { .. }));
     assert!(runs.has_sandbox(&run) && runs.has_row(&run));
-    fs::remove_file(runs.home.live_path(&run)).unwrap();
     remove(&runs.home, &stale, Undecided::Stays).unwrap();
-    assert!(!runs.has_directory(&run));
+    assert!(!runs.has_directory(&run) && !runs.has_row(&run));
+    assert!(!runs.home.live_path(&run).exists(), "its sign of life goes with it");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::filter_source::{Condition, Test, Verdict, Width};
+use super::filter_source::{Condition, Rule, Test, Verdict, Width};
 
 const LOAD: u16 = 0x20;
 const AND: u16 = 0x54;
@@ -48,7 +48,25 @@ enum Step {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     Return(u32),
+    /// The rules of one call, by their number.
     Rules(usize),
+}
+
+/// Where a search ends.
+#[derive(Clone, Copy)]
+enum Leaf {
+    Return(u32),
+    Go(Label),
+}
+
+/// Where everything comes to lie.
+struct Placed {
+    /// For each step, whether it is a conditional jump that goes too far for one instruction.
+    far: Vec<bool>,
+    /// For each label.
+    places: Vec<Option<u32>>,
+    /// Of the whole program.
+    length: u32,
 }
 
 #[derive(Default)]
@@ -63,7 +81,7 @@ pub(crate) fn compile(
     audit_arch: u32,
     has_x32: bool,
 ) -> Result<Vec<u8>, String> {
-    let mut rules: Vec<&Vec<Vec<Condition>>> = Vec::new();
+    let mut rules: Vec<&Vec<Rule>> = Vec::new();
     let mut ranges: Vec<(u32, Action)> = vec![(0, Action::Return(ERRNO | ENOSYS))];
     let last = verdicts.keys().next_back().copied().unwrap_or(0);
     for number in 0..=last + 1 {
@@ -102,7 +120,13 @@ pub(crate) fn compile(
     }
     program.here(known_mode);
     let at: Vec<Label> = rules.iter().map(|_| program.label()).collect();
-    program.search(&ranges, &at);
+    let leaf = |action: Action| match action {
+        Action::Return(answer) => Leaf::Return(answer),
+        Action::Rules(index) => Leaf::Go(at[index]),
+    };
+    let ranges: Vec<(u32, Leaf)> =
+        ranges.into_iter().map(|(start, action)| (start, leaf(action))).collect();
+    program.search(&ranges);
     for (label, of_one_call) in at.into_iter().zip(rules) {
         program.here(label);
         for rule in of_one_call {
@@ -136,29 +160,29 @@ impl Assembler {
     }
 
     /// Halves the ranges until one is left.
-    fn search(&mut self, ranges: &[(u32, Action)], rules: &[Label]) {
+    fn search(&mut self, ranges: &[(u32, Leaf)]) {
         match ranges {
             [] => {}
-            [(_, Action::Return(answer))] => self.plain(RETURN, *answer),
-            [(_, Action::Rules(index))] => self.jump(rules[*index]),
+            [(_, Leaf::Return(answer))] => self.plain(RETURN, *answer),
+            [(_, Leaf::Go(label))] => self.jump(*label),
             _ => {
                 let (low, high) = ranges.split_at(ranges.len() / 2);
                 let upper = self.label();
                 self.when(IF_AT_LEAST, high[0].0, upper);
-                self.search(low, rules);
+                self.search(low);
                 self.here(upper);
-                self.search(high, rules);
+                self.search(high);
             }
         }
     }
 
-    /// EPERM if every condition holds, else on to what follows.
-    fn rule(&mut self, conditions: &[Condition]) {
+    /// Its answer if every condition holds, else on to what follows.
+    fn rule(&mut self, rule: &Rule) {
         let not_this = self.label();
-        for condition in conditions {
+        for condition in &rule.conditions {
             self.condition(condition, not_this);
         }
-        self.plain(RETURN, ERRNO | EPERM);
+        self.plain(RETURN, ERRNO | rule.errno);
         self.here(not_this);
     }
 
@@ -169,18 +193,18 @@ impl Assembler {
             Width::All64 => &[(0, low), (32, low + 4)],
         };
         let half = |value: u64, shift: u32| (value >> shift) as u32;
-        match condition.test {
+        match &condition.test {
             Test::Equals(value) => {
                 for (shift, at) in halves {
                     self.plain(LOAD, *at);
-                    self.unless_equal(half(value, *shift), not_this);
+                    self.unless_equal(half(*value, *shift), not_this);
                 }
             }
             Test::Masked { mask, value } => {
-                for (shift, at) in halves.iter().filter(|(shift, _)| half(mask, *shift) != 0) {
+                for (shift, at) in halves.iter().filter(|(shift, _)| half(*mask, *shift) != 0) {
                     self.plain(LOAD, *at);
-                    self.plain(AND, half(mask, *shift));
-                    self.unless_equal(half(value, *shift), not_this);
+                    self.plain(AND, half(*mask, *shift));
+                    self.unless_equal(half(*value, *shift), not_this);
                 }
             }
             Test::Differs(value) => {
@@ -188,12 +212,21 @@ impl Assembler {
                 for (shift, at) in halves {
                     self.plain(LOAD, *at);
                     let same = self.label();
-                    self.when(IF_EQUAL, half(value, *shift), same);
+                    self.when(IF_EQUAL, half(*value, *shift), same);
                     self.jump(differs);
                     self.here(same);
                 }
                 self.jump(not_this);
                 self.here(differs);
+            }
+            Test::Outside { mask, ranges } => {
+                self.plain(LOAD, low);
+                if *mask != u32::MAX {
+                    self.plain(AND, *mask);
+                }
+                let outside = self.label();
+                self.search(&leaves(ranges, Leaf::Go(not_this), Leaf::Go(outside)));
+                self.here(outside);
             }
         }
     }
@@ -206,17 +239,9 @@ impl Assembler {
     }
 
     /// Eight bytes an instruction, in the machine's byte order. A conditional jump reaches only 255
-    /// instructions, so each is followed by one that reaches everywhere.
+    /// instructions; one that has to go further is followed by a jump that reaches everywhere.
     fn assemble(&self) -> Result<Vec<u8>, String> {
-        let mut places = vec![None; self.labels];
-        let mut length = 0_u32;
-        for step in &self.steps {
-            match step {
-                Step::Plain { .. } | Step::Jump(_) => length += 1,
-                Step::When { .. } => length += 2,
-                Step::Here(label) => places[*label] = Some(length),
-            }
-        }
+        let Placed { far, places, length } = self.place()?;
         if length > 4096 {
             return Err(format!(
                 "the program has {length} instructions, more than the kernel takes"
@@ -229,28 +254,74 @@ impl Assembler {
             program.extend(k.to_ne_bytes());
         };
         let mut at = 0_u32;
-        let distance = |from: u32, to: Label| {
-            let place = places[to].ok_or("a jump to nowhere")?;
-            place.checked_sub(from + 1).ok_or("a jump backwards")
-        };
-        for step in &self.steps {
+        for (step, far) in self.steps.iter().zip(far) {
             match step {
                 Step::Plain { code, k } => {
                     emit(*code, [0, 0], *k);
                     at += 1;
                 }
                 Step::Jump(there) => {
-                    emit(JUMP, [0, 0], distance(at, *there)?);
+                    emit(JUMP, [0, 0], distance(&places, at, *there)?);
                     at += 1;
                 }
-                Step::When { code, k, there } => {
+                Step::When { code, k, there } if far => {
                     emit(*code, [0, 1], *k);
-                    emit(JUMP, [0, 0], distance(at + 1, *there)?);
+                    emit(JUMP, [0, 0], distance(&places, at + 1, *there)?);
                     at += 2;
+                }
+                Step::When { code, k, there } => {
+                    let reach = u8::try_from(distance(&places, at, *there)?);
+                    emit(*code, [reach.map_err(|_| "a jump too far")?, 0], *k);
+                    at += 1;
                 }
                 Step::Here(_) => {}
             }
         }
         Ok(program)
     }
+
+    /// Making one jump longer can only push others further, so this comes to an end.
+    fn place(&self) -> Result<Placed, String> {
+        let mut far = vec![false; self.steps.len()];
+        loop {
+            let mut places = vec![None; self.labels];
+            let mut starts = Vec::with_capacity(self.steps.len());
+            let mut length = 0_u32;
+            for (step, far) in self.steps.iter().zip(&far) {
+                starts.push(length);
+                match step {
+                    Step::Here(label) => places[*label] = Some(length),
+                    Step::When { .. } if *far => length += 2,
+                    _ => length += 1,
+                }
+            }
+            let mut grew = false;
+            for ((step, start), far) in self.steps.iter().zip(starts).zip(&mut far) {
+                if let (Step::When { there, .. }, false) = (step, *far) {
+                    *far = distance(&places, start, *there)? > u32::from(u8::MAX);
+                    grew |= *far;
+                }
+            }
+            if !grew {
+                return Ok(Placed { far, places, length });
+            }
+        }
+    }
+}
+
+/// How many instructions a jump passes over.
+fn distance(places: &[Option<u32>], from: u32, to: Label) -> Result<u32, String> {
+    let place = places[to].ok_or("a jump to nowhere")?;
+    place.checked_sub(from + 1).ok_or_else(|| "a jump backwards".to_owned())
+}
+
+/// The whole line of numbers, cut where a range begins or ends.
+fn leaves(ranges: &[(u32, u32)], within: Leaf, outside: Leaf) -> Vec<(u32, Leaf)> {
+    let mut leaves = vec![(0, outside)];
+    for (first, last) in ranges {
+        leaves.retain(|(start, _)| start != first); // nothing lies between it and the one before
+        leaves.push((*first, within));
+        leaves.extend(last.checked_add(1).map(|next| (next, outside)));
+    }
+    leaves
 }

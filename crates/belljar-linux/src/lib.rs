@@ -11,6 +11,7 @@ pub mod apart;
 mod content;
 pub mod file_clock;
 pub mod filter;
+pub mod host_program;
 pub mod init;
 pub mod jail;
 pub mod loopback;
@@ -21,12 +22,23 @@ pub mod relay;
 pub mod snapshot;
 pub mod staging;
 pub mod sys;
+mod user_limits;
 
 /// Release and version of the kernel that answers here: the same words come from no other build of one.
 pub fn kernel() -> String {
     let name = rustix::system::uname();
     let (release, version) = (name.release().to_string_lossy(), name.version().to_string_lossy());
     format!("{release} {version}")
+}
+
+/// The namespaces that this process is in, by the kernel's names. Those that it does not show are left out.
+pub fn namespaces() -> std::collections::BTreeMap<String, String> {
+    let names = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
+    let shown = names.into_iter().filter_map(|name| {
+        let link = std::fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
+        Some((name.to_owned(), link.to_str()?.to_owned()))
+    });
+    shown.collect()
 }
 
 /// An error and all its causes, on one line: for a process that can only send text.

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 /// One line of `/proc/…/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountLine {
+    /// `major:minor`.
+    pub(crate) device: String,
+    /// What of its file system is mounted.
+    pub(crate) root: PathBuf,
     pub(crate) mount_point: PathBuf,
     pub(crate) fstype: String,
     pub(crate) super_options: String,
@@ -39,6 +43,15 @@ impl MountTable {
         below
     }
 
+    /// A path as its file system has it: the device, and the path from that file system's own root.
+    pub(crate) fn origin(&self, path: &Path) -> Option<(&str, PathBuf)> {
+        // The last of those that are mounted over each other is the one that shows.
+        let mounts = self.0.iter().filter(|line| path.starts_with(&line.mount_point));
+        let mount = mounts.max_by_key(|line| line.mount_point.components().count())?;
+        let below = path.strip_prefix(&mount.mount_point).ok()?;
+        Some((&mount.device, mount.root.join(below)))
+    }
+
     /// Where the hierarchies of a file system type are mounted, with their options.
     pub(crate) fn of_type<'a>(&'a self, fstype: &'a str) -> impl Iterator<Item = &'a MountLine> {
         self.0.iter().filter(move |line| line.fstype == fstype)
@@ -47,12 +60,14 @@ impl MountTable {
 
 fn parse_line(line: &[u8]) -> Option<MountLine> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let mount_point = unescape(fields.nth(4)?);
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let root = unescape(fields.next()?);
+    let mount_point = unescape(fields.next()?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
     let mut after_dash = fields.skip_while(|field| *field != b"-");
     let fstype = String::from_utf8_lossy(after_dash.nth(1)?).into_owned();
     let super_options = String::from_utf8_lossy(after_dash.nth(1)?).into_owned();
-    Some(MountLine { mount_point, fstype, super_options, options })
+    Some(MountLine { device, root, mount_point, fstype, super_options, options })
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -94,5 +109,9 @@ mod tests {
         assert_eq!(table.0[1].options, "ro");
         assert_eq!(table.below(Path::new("/mnt/with space")), [Path::new("/mnt/with space/below")]);
         assert!(table.below(Path::new("/mnt/with")).is_empty());
+        let origin = table.origin(Path::new("/mnt/with space/a")).unwrap();
+        assert_eq!(origin, ("98:0", PathBuf::from("/mnt1/a")));
+        let origin = table.origin(Path::new("/mnt/with space/below/b")).unwrap();
+        assert_eq!(origin, ("0:44", PathBuf::from("/b")));
     }
 }

@@ -62,6 +62,7 @@ pub struct Staged {
     pub user: User,
     pub posture: Posture,
     pub writable_trees: Vec<PathBuf>,
+    pub surveyed: Vec<jail::SurveyedTree>,
     pub layered: Vec<LayeredTree>,
     pub warnings: Vec<String>,
     /// Places that the command must be able to write to, or something went wrong.
@@ -136,7 +137,7 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
     // Parents first: an engine binds in the order that it is told.
     made.offers.sort_by(|a, b| a.target.cmp(&b.target));
     let must_write = bound.mounts.iter().flat_map(must_write).collect();
-    let jail::Bound { identity, posture, writable_trees, layered, warnings, .. } = bound;
+    let jail::Bound { identity, posture, writable_trees, surveyed, layered, warnings, .. } = bound;
     let Made { offers, expected, stage } = made;
     Ok(Staged {
         offers,
@@ -144,6 +145,7 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
         user,
         posture,
         writable_trees,
+        surveyed,
         layered,
         warnings,
         must_write,
@@ -155,7 +157,7 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
 /// For an engine on another machine, which is given nothing of this one.
 pub fn nothing(bound: jail::Bound) -> Staged {
     let user = user_inside(&bound.plan, &bound.identity);
-    let jail::Bound { identity, posture, writable_trees, layered, warnings, .. } = bound;
+    let jail::Bound { identity, posture, writable_trees, surveyed, layered, warnings, .. } = bound;
     let (offers, expected, must_write) = (Vec::new(), Vec::new(), Vec::new());
     let stage = None;
     Staged {
@@ -164,6 +166,7 @@ pub fn nothing(bound: jail::Bound) -> Staged {
         user,
         posture,
         writable_trees,
+        surveyed,
         layered,
         warnings,
         must_write,

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::mark::Mark;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +56,9 @@ pub(crate) struct Told {
     pub(crate) tries: Vec<Tried>,
     #[serde(default)]
     pub(crate) facts: BTreeMap<String, String>,
+    /// Of the files and directories that it met, by the path it met them at.
+    #[serde(default)]
+    pub(crate) marks: BTreeMap<String, Mark>,
 }
 
 impl Told {
@@ -66,6 +72,13 @@ impl Told {
 
     pub(crate) fn fact(&mut self, name: &str, value: impl ToString) {
         self.facts.insert(name.to_owned(), value.to_string());
+    }
+
+    /// Notes what is there, so that it can be recognised.
+    pub(crate) fn met(&mut self, path: &Path) {
+        if let Some(mark) = Mark::of(path) {
+            self.marks.insert(path.to_string_lossy().into_owned(), mark);
+        }
     }
 
     pub(crate) fn get(&self, name: &str) -> &str {
@@ -120,6 +133,9 @@ pub(crate) fn errno_name(raw: i32) -> String {
         libc::ECONNREFUSED => "ECONNREFUSED",
         libc::ETIMEDOUT => "ETIMEDOUT",
         libc::ENOKEY => "ENOKEY",
+        libc::ENOPROTOOPT => "ENOPROTOOPT",
+        libc::ESOCKTNOSUPPORT => "ESOCKTNOSUPPORT",
+        libc::ETOOMANYREFS => "ETOOMANYREFS",
         _ => return format!("errno {raw}"),
     };
     name.to_owned()

@@ -13,6 +13,7 @@ mod answer;
 mod case;
 mod cases;
 mod dialogue;
+mod mark;
 mod numbers;
 mod probe;
 mod rules;

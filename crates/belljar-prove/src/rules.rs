@@ -1,7 +1,7 @@
 //! The filter's rules, read from the same file that the filter is compiled from, and for each of them
 //! calls that it must refuse and calls just beside it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::numbers::number_of;
 
@@ -14,6 +14,8 @@ pub(crate) struct Call {
     pub(crate) number: i64,
     pub(crate) args: [u64; 6],
     pub(crate) denied: bool,
+    /// What a denied call is answered with.
+    pub(crate) errno: i32,
 }
 
 impl Call {
@@ -30,6 +32,7 @@ impl Call {
 struct Rule {
     name: String,
     conditions: Vec<Condition>,
+    errno: i32,
 }
 
 impl Rule {
@@ -38,34 +41,51 @@ impl Rule {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Condition {
     index: usize,
     wide: bool,
     test: Test,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Test {
     Equal(u64),
     NotEqual(u64),
-    Masked { mask: u64, value: u64 },
+    Masked {
+        mask: u64,
+        value: u64,
+    },
+    /// In none of these, from the first to the last.
+    Outside {
+        mask: u64,
+        ranges: Vec<(u64, u64)>,
+    },
 }
+
+/// Lists of values, by name.
+type Sets = BTreeMap<String, Vec<(u64, u64)>>;
 
 impl Condition {
     fn holds(&self, arg: u64) -> bool {
         let arg = if self.wide { arg } else { arg & 0xffff_ffff };
-        match self.test {
-            Test::Equal(value) => arg == value,
-            Test::NotEqual(value) => arg != value,
-            Test::Masked { mask, value } => arg & mask == value,
+        match &self.test {
+            Test::Equal(value) => arg == *value,
+            Test::NotEqual(value) => arg != *value,
+            Test::Masked { mask, value } => arg & mask == *value,
+            Test::Outside { mask, ranges } => {
+                ranges.iter().all(|(first, last)| !(*first..=*last).contains(&(arg & mask)))
+            }
         }
     }
 
-    fn values(&self) -> [u64; 2] {
-        match self.test {
-            Test::Equal(value) | Test::NotEqual(value) => [value, value],
-            Test::Masked { mask, value } => [mask, value],
+    fn values(&self) -> Vec<u64> {
+        match &self.test {
+            Test::Equal(value) | Test::NotEqual(value) => vec![*value],
+            Test::Masked { mask, value } => vec![*mask, *value],
+            Test::Outside { ranges, .. } => {
+                ranges.iter().flat_map(|(first, last)| [*first, *last]).collect()
+            }
         }
     }
 }
@@ -75,7 +95,8 @@ pub(crate) fn plain_denials() -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     for rule in rules().iter().filter(|rule| rule.conditions.is_empty()) {
         let Some(number) = number_of(&rule.name) else { continue };
-        calls.push(Call { name: rule.name.clone(), number, args: [NOTHING; 6], denied: true });
+        let (name, errno) = (rule.name.clone(), rule.errno);
+        calls.push(Call { name, number, args: [NOTHING; 6], denied: true, errno });
     }
     calls
 }
@@ -88,9 +109,12 @@ pub(crate) fn conditional_calls() -> Vec<Call> {
     for rule in rules.iter().filter(|rule| !rule.conditions.is_empty()) {
         let Some(number) = number_of(&rule.name) else { continue };
         let mut add = |args: [u64; 6]| {
-            let denied = rules.iter().any(|other| other.name == rule.name && other.matches(&args));
+            let mut matching =
+                rules.iter().filter(|other| other.name == rule.name && other.matches(&args));
+            let first = matching.next(); // as in the filter
+            let (denied, errno) = (first.is_some(), first.map_or(0, |rule| rule.errno));
             if denied || !is_about_init(&rule.name, &args) {
-                calls.insert(Call { name: rule.name.clone(), number, args, denied });
+                calls.insert(Call { name: rule.name.clone(), number, args, denied, errno });
             }
         };
         let unnamed = unnamed(&rule.name);
@@ -135,7 +159,7 @@ fn solve(conditions: &[Condition], unnamed: [u64; 6]) -> Option<[u64; 6]> {
 fn solve_but(others: &[Condition], missed: &Condition, unnamed: [u64; 6]) -> Option<[u64; 6]> {
     let mut args = solve(others, unnamed)?;
     let mut all = others.to_vec();
-    all.push(*missed);
+    all.push(missed.clone());
     let on_this = |other: &&Condition| other.index == missed.index;
     let fits = |value: &u64| {
         !missed.holds(*value) && others.iter().filter(on_this).all(|other| other.holds(*value))
@@ -152,10 +176,11 @@ fn candidates(conditions: &[Condition]) -> Vec<u64> {
 }
 
 fn rules() -> Vec<Rule> {
-    SOURCE.lines().flat_map(read_line).collect()
+    let mut sets = Sets::new();
+    SOURCE.lines().flat_map(|line| read_line(line, &mut sets)).collect()
 }
 
-fn read_line(line: &str) -> Vec<Rule> {
+fn read_line(line: &str, sets: &mut Sets) -> Vec<Rule> {
     let mut words = line.split_whitespace().peekable();
     if let Some(only) = words.peek().and_then(|word| word.strip_prefix('@')) {
         if only != std::env::consts::ARCH {
@@ -163,33 +188,60 @@ fn read_line(line: &str) -> Vec<Rule> {
         }
         words.next();
     }
-    if words.next() != Some("deny") {
-        return Vec::new();
+    match words.next() {
+        Some("deny") => {}
+        Some("set") => {
+            let set = sets.entry(words.next().unwrap_or_default().to_owned()).or_default();
+            set.extend(words.filter_map(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                Some((value_of(first)?, value_of(last)?))
+            }));
+            return Vec::new();
+        }
+        _ => return Vec::new(),
     }
     let rest: Vec<&str> = words.collect();
     let (names, text) = match rest.iter().position(|word| *word == "when") {
         Some(at) => (&rest[..at], rest[at + 1..].join(" ")),
         None => (&rest[..], String::new()),
     };
-    let conditions: Vec<Condition> =
-        text.split(" and ").filter(|text| !text.is_empty()).filter_map(condition).collect();
+    let (text, errno) = match text.split_once(" answer ") {
+        Some((text, name)) => (text, errno_of(name)),
+        None => (text.as_str(), libc::EPERM),
+    };
+    let conditions = text.split(" and ").filter(|text| !text.is_empty());
+    let conditions: Vec<Condition> = conditions.filter_map(|text| condition(text, sets)).collect();
     names
         .iter()
-        .map(|name| Rule { name: (*name).to_owned(), conditions: conditions.clone() })
+        .map(|name| Rule { name: (*name).to_owned(), conditions: conditions.clone(), errno })
         .collect()
 }
 
-fn condition(text: &str) -> Option<Condition> {
+/// One that no call has where the file names another: the comparison then fails.
+fn errno_of(name: &str) -> i32 {
+    match name {
+        "EINVAL" => libc::EINVAL,
+        "ENOTTY" => libc::ENOTTY,
+        "ENOPROTOOPT" => libc::ENOPROTOOPT,
+        "EPROTONOSUPPORT" => libc::EPROTONOSUPPORT,
+        _ => i32::MAX,
+    }
+}
+
+fn condition(text: &str, sets: &Sets) -> Option<Condition> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let argument = words.first()?.strip_prefix("arg")?;
     let (index, wide) = match argument.strip_suffix(":64") {
         Some(index) => (index, true),
         None => (argument, false),
     };
+    let outside = |mask, name| Some(Test::Outside { mask, ranges: sets.get(name)?.clone() });
     let test = match words[1..] {
         ["==", value] => Test::Equal(value_of(value)?),
         ["!=", value] => Test::NotEqual(value_of(value)?),
         ["&", mask, "==", value] => Test::Masked { mask: value_of(mask)?, value: value_of(value)? },
+        ["not", "in", name] => outside(u64::from(u32::MAX), name)?,
+        ["&", mask, "not", "in", name] => outside(value_of(mask)?, name)?,
         ["&", mask] => Test::Masked { mask: value_of(mask)?, value: value_of(mask)? },
         _ => return None,
     };
@@ -237,6 +289,7 @@ mod tests {
         for rule in rules() {
             assert!(number_of(&rule.name).is_some(), "{} has no number", rule.name);
             let conditional = !rule.conditions.is_empty();
+            assert_ne!(rule.errno, i32::MAX, "{rule:?}");
             let solved = solve(&rule.conditions, unnamed(&rule.name));
             assert!(!conditional || solved.is_some_and(|args| rule.matches(&args)), "{rule:?}");
         }
@@ -253,7 +306,7 @@ mod tests {
             assert_eq!(call.args, [NOTHING; 6], "{}", call.shown());
         }
         let by_descriptor =
-            ["fchmod", "ioctl", "openat", "mkdirat", "mknodat", "fchmodat", "fchmodat2"];
+            ["fchmod", "ioctl", "fcntl", "setsockopt", "openat", "mkdirat", "mknodat", "fchmodat"];
         let by_path = ["chmod", "creat", "mkdir", "mknod", "open"];
         for call in conditional_calls() {
             if by_descriptor.contains(&&*call.name) || by_path.contains(&&*call.name) {
@@ -268,7 +321,16 @@ mod tests {
         let has = |name: &str, denied: bool| {
             calls.iter().any(|call| call.name == name && call.denied == denied)
         };
-        for name in ["unshare", "socket", "openat", "prlimit64", "ioctl", "personality"] {
+        for name in [
+            "unshare",
+            "socket",
+            "openat",
+            "prlimit64",
+            "ioctl",
+            "fcntl",
+            "setsockopt",
+            "personality",
+        ] {
             assert!(has(name, true) && has(name, false), "{name}");
         }
         let high =

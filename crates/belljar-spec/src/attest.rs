@@ -17,6 +17,9 @@ pub struct SeenMount {
     pub read_only: bool,
     pub nosuid: bool,
     pub nodev: bool,
+    /// How much fits in, of a file system in memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub size: Option<u64>,
 }
 
 /// The five capability sets, as the kernel prints them.
@@ -80,8 +83,14 @@ pub struct Attestation {
     pub no_new_privileges: bool,
     pub seccomp_mode: u32,
     pub seccomp_filters: u32,
-    /// The Landlock version that was enforced; 0 where the kernel has none.
+    /// The Landlock version that is in force, found out by adding to it; 0 where none is.
     pub landlock: u32,
+    /// By the kernel's name for each, as in `/proc/self/ns`.
+    #[serde(default)]
+    pub namespaces: BTreeMap<String, String>,
+    /// Process 1 has asked the kernel to be ended with whoever started it.
+    #[serde(default)]
+    pub dies_with_launcher: bool,
     pub mounts: Vec<SeenMount>,
     pub interfaces: Vec<String>,
     /// What the command will have open.

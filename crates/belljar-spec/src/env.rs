@@ -30,6 +30,8 @@ pub const TEST_IMAGE_DOCKER: &str = "BELLJAR_TEST_IMAGE_DOCKER";
 pub const TEST_IMAGE_PODMAN: &str = "BELLJAR_TEST_IMAGE_PODMAN";
 /// The same image as a file, for an engine that a test starts itself.
 pub const TEST_IMAGE_ARCHIVE: &str = "BELLJAR_TEST_IMAGE_ARCHIVE";
+/// The name of an image of Debian's minimal system on the tests' Docker.
+pub const TEST_IMAGE_DEBIAN: &str = "BELLJAR_TEST_IMAGE_DEBIAN";
 
 /// The engine whose containers the jail's own tests are run in, in the test suite.
 pub const TEST_ON: &str = "BELLJAR_TEST_ON";

@@ -85,6 +85,15 @@ pub struct Expectation {
     /// Empty in the jail, where everything is in the plan.
     #[serde(default)]
     pub tolerated: Vec<ToleratedMount>,
+    /// Namespaces of the launcher's in which the command must not be.
+    #[serde(default)]
+    pub apart_from: BTreeMap<String, String>,
+    /// What a file system in memory may hold at most, by its place.
+    #[serde(default)]
+    pub sizes: Vec<(OsText, u64)>,
+    /// The kernel ends process 1 with the launcher. Elsewhere the channel's end does.
+    #[serde(default)]
+    pub dies_with_launcher: bool,
     pub seccomp_filters: u32,
     pub landlock: u32,
     pub rlimits: BTreeMap<String, u64>,
@@ -132,6 +141,16 @@ impl Expectation {
             && (*hosts == seen.kernel || seen.kernel.is_empty())
         {
             wrong.push(format!("the kernel inside is the host's own ({hosts})"));
+        }
+        for (name, launchers) in &self.apart_from {
+            match seen.namespaces.get(name) {
+                Some(own) if own != launchers => {}
+                Some(_) => wrong.push(format!("the {name} namespace is the launcher's own")),
+                None => wrong.push(format!("the {name} namespace was not told")),
+            }
+        }
+        if self.dies_with_launcher && !seen.dies_with_launcher {
+            wrong.push("process 1 would outlive the launcher".to_owned());
         }
         if seen.parent != 1 {
             wrong.push(format!("the parent is process {}, not 1", seen.parent));
@@ -192,6 +211,17 @@ impl Expectation {
             match found.get(target) {
                 None => wrong.push(format!("nothing is mounted at {target}")),
                 Some(mount) => compare_mount(want, mount, wrong),
+            }
+        }
+        for (target, most) in &self.sizes {
+            // One that is missing, or of another type, was told above.
+            match found.get(target) {
+                Some(mount) if mount.fstype != "tmpfs" => {}
+                Some(mount) if mount.size.is_some_and(|size| size <= *most) => {}
+                Some(mount) => {
+                    wrong.push(format!("{target} holds {:?} bytes, not {most}", mount.size));
+                }
+                None => {}
             }
         }
         for mount in &seen.mounts {
@@ -291,6 +321,9 @@ mod tests {
             groups: Vec::new(),
             mounts: Vec::new(),
             tolerated: Vec::new(),
+            apart_from: BTreeMap::new(),
+            sizes: Vec::new(),
+            dies_with_launcher: false,
             seccomp_filters: 1,
             landlock: 0,
             rlimits: [("core".to_owned(), 1)].into(),
@@ -341,6 +374,91 @@ mod tests {
             let mut seen = good();
             change(&mut seen);
             let wrong = expected().compare_short(&seen, &[OsText::from("TERM")]);
+            assert_eq!(wrong.len(), 1, "change {at}: {wrong:?}");
+        }
+    }
+
+    /// What is promised by a namespace, a size, Landlock or the end with the launcher.
+    fn promised() -> (Expectation, Attestation) {
+        let one = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let tmp = OsText::from("/tmp");
+        let expectation = Expectation {
+            apart_from: one("net", "net:[1]"),
+            sizes: vec![(tmp.clone(), 1 << 20)],
+            dies_with_launcher: true,
+            landlock: 3,
+            mounts: vec![ExpectedMount {
+                target: tmp.clone(),
+                identity: None,
+                fstype: Some("tmpfs".to_owned()),
+                read_only: false,
+                devices: false,
+                suid: false,
+            }],
+            ..expected()
+        };
+        let short = good();
+        let attestation = Attestation {
+            pid: 2,
+            parent: 1,
+            kernel: String::new(),
+            uids: short.uids,
+            gids: short.gids,
+            groups: short.groups,
+            uid_map: String::new(),
+            gid_map: String::new(),
+            capabilities: short.capabilities,
+            no_new_privileges: true,
+            seccomp_mode: 2,
+            seccomp_filters: 1,
+            landlock: 3,
+            namespaces: one("net", "net:[2]"),
+            dies_with_launcher: true,
+            mounts: vec![SeenMount {
+                target: tmp,
+                fstype: "tmpfs".to_owned(),
+                device: 1,
+                inode: 1,
+                read_only: false,
+                nosuid: true,
+                nodev: true,
+                size: Some(1 << 20),
+            }],
+            interfaces: vec!["lo".to_owned()],
+            descriptors: short.descriptors,
+            rlimits: short.rlimits,
+            environment: vec![OsText::from("HOME")],
+            wrote: Vec::new(),
+            attempts: vec![crate::attest::Attempt {
+                call: "set the setuid bit".to_owned(),
+                answer: Answer::Errno(EPERM),
+            }],
+        };
+        (expectation, attestation)
+    }
+
+    #[test]
+    fn each_mechanism_that_a_posture_names_is_looked_at() {
+        const EBADF: i32 = 9;
+        type Change = fn(&mut Attestation);
+        let changes: [Change; 9] = [
+            |seen| seen.namespaces.clear(),
+            |seen| drop(seen.namespaces.insert("net".to_owned(), "net:[1]".to_owned())),
+            |seen| seen.dies_with_launcher = false,
+            |seen| seen.landlock = 0,
+            |seen| seen.mounts[0].size = Some(2 << 20),
+            |seen| seen.mounts[0].size = None,
+            |seen| seen.mounts[0].nosuid = false,
+            |seen| seen.rlimits.clear(),
+            // The filter would have answered first.
+            |seen| seen.attempts[0].answer = Answer::Errno(EBADF),
+        ];
+        let (expectation, good) = promised();
+        assert_eq!(expectation.compare(&good), Vec::<String>::new());
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut seen = good.clone();
+            change(&mut seen);
+            let wrong = expectation.compare(&seen);
             assert_eq!(wrong.len(), 1, "change {at}: {wrong:?}");
         }
     }

@@ -2,8 +2,11 @@
 //! an address, `*.suffix` or `*`. The matcher is here, so that the layers, the ceiling and the proxy cannot
 //! differ about what a rule means.
 
+mod plain_path;
+
 use std::fmt;
 
+pub use self::plain_path::is_plain_path;
 use crate::host::{Host, parse_port};
 use crate::text::escape;
 
@@ -155,29 +158,6 @@ impl HostRule {
             }
         }
     }
-}
-
-/// A path that every server reads in the same way: absolute, without dot segments (nor with parameters, which some
-/// servers cut off first), empty segments, escaped separators or dots, or backslashes.
-pub fn is_plain_path(path: &str) -> bool {
-    let printable = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    path.starts_with('/')
-        && printable
-        && !path.contains("//")
-        && path.split('%').skip(1).all(is_plain_escape)
-        && !path.split('/').any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
-}
-
-/// What stands behind a percent sign: two digits, for a byte that means nothing to anybody. So neither a dot, a
-/// separator, a percent sign or a control character, nor what begins an overlong form of one.
-fn is_plain_escape(rest: &str) -> bool {
-    let digits = rest.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    byte.is_some_and(|byte| {
-        !byte.is_ascii_control()
-            && !b"./\\;%".contains(&byte)
-            && !matches!(byte, 0xc0 | 0xc1 | 0xf5..)
-    })
 }
 
 /// `/v1` leads `/v1` and `/v1/x`, never `/v10`.

@@ -87,6 +87,12 @@ pub struct WorkspaceReport {
     /// How many more such files there are.
     #[serde(default)]
     pub later_more: u64,
+    /// Control files in trees that the run could write itself, which were not there before it; the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub new_control: Vec<NewControlFile>,
+    /// How many more of those there are.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub new_control_more: u64,
     /// The tree was too large to be looked at whole.
     #[serde(default)]
     pub cut: bool,
@@ -115,16 +121,46 @@ impl WorkspaceReport {
         }
     }
 
+    /// The same for a control file that was not there before.
+    pub fn add_new_control(&mut self, file: NewControlFile) {
+        let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
+        if is_short && self.new_control.len() < Self::MOST_LATER {
+            self.new_control.push(file);
+        } else {
+            self.new_control_more += 1;
+        }
+    }
+
     /// Numbers alone, for the last event of a record, which must fit on a full disk.
     pub fn brief(&self) -> Self {
         let why = |why: &String| why.chars().take(Self::LONGEST_WHY).collect();
         Self {
             later: Vec::new(),
             later_more: self.later_more + self.later.len() as u64,
+            new_control: Vec::new(),
+            new_control_more: self.new_control_more + self.new_control.len() as u64,
             failed: self.failed.as_ref().map(why),
             ..*self
         }
     }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// A control file that was not there when the run began: the run made it, or somebody else did meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewControlFile {
+    /// The tree on the host, and where it appeared inside.
+    pub tree: OsText,
+    pub target: OsText,
+    /// In the tree.
+    pub path: OsText,
+    /// Which file it was at the end of the run, and when it was last changed: what was written to since is somebody
+    /// else's.
+    pub inode: u64,
+    pub changed: Moment,
 }
 
 /// A file that executes on the host later.

@@ -39,6 +39,7 @@ mod state;
 pub mod text;
 pub mod trust;
 pub mod wire;
+mod writable;
 
 pub use agent::{
     AgentSpec, AgentWork, CHECK_TIMEOUT, LONGEST_BACKOFF, LoopSpec, Money, SETUP_TIMEOUT,
@@ -63,7 +64,8 @@ pub use iteration::{
     TokenUsage, Unchanged, counted,
 };
 pub use layered::{
-    Attributes, Backing, LaterChange, LaterFile, LayeredTree, Moment, WorkspaceReport,
+    Attributes, Backing, LaterChange, LaterFile, LayeredTree, Moment, NewControlFile,
+    WorkspaceReport,
 };
 pub use layers::{Layer, Origin, Settings};
 pub use manifest::{Manifest, ManifestError, Pull};
@@ -86,7 +88,8 @@ pub use size::{Size, SizeError};
 pub use span::{Span, SpanError};
 pub use state::RunState;
 pub use text::OsText;
-pub use trust::{Widening, widenings};
+pub use trust::{Baseline, Located, Purpose, Widening, widenings};
+pub use writable::{DirectoryIdentity, WritableTree};
 
 /// Which build of the contract this is. A program and the belljar it starts must have the same.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("BELLJAR_CONTRACT"));

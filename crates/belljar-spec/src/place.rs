@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::writable::WritableTree;
+
 /// Where a run lives on the host, and what it must never be given.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -18,14 +20,12 @@ pub struct Place {
     pub upper: PathBuf,
     /// What layered trees begin with instead of nothing: `upper/` in a checkpoint of another run.
     pub seed: Option<PathBuf>,
-    /// Where is written down what holds the place of missing files in writable trees. Made when it is needed.
-    pub placeholders: PathBuf,
     /// Belljar's own directories.
     pub own: Vec<PathBuf>,
     /// The running executable: it and its directory are visible in a workspace at most read-only.
     pub executable: Option<PathBuf>,
     /// Trees that a run could write, now or earlier.
-    pub run_writable: Vec<PathBuf>,
+    pub run_writable: Vec<WritableTree>,
     /// Directories that people live in.
     pub homes: Vec<PathBuf>,
 }

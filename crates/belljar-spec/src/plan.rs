@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::posture::Posture;
+use crate::clause::Clause;
+use crate::posture::{Enforcement, Posture};
 use crate::runspec::{BackendName, Limits, Stdin, Terminal, User};
 use crate::text::OsText;
 
@@ -21,6 +22,21 @@ pub enum Namespace {
     Ipc,
     Uts,
     Cgroup,
+}
+
+impl Namespace {
+    /// Its name in `/proc/self/ns`.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Network => "net",
+            Self::Mount => "mnt",
+            Self::Pid => "pid",
+            Self::Ipc => "ipc",
+            Self::Uts => "uts",
+            Self::Cgroup => "cgroup",
+        }
+    }
 }
 
 /// Which uid of the host the command has.
@@ -243,6 +259,43 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The limits that control groups have to hold: all that the posture does not call absent and no process
+    /// carries as a limit of its own. These are read back from the groups, the others by the attestation.
+    pub fn limits_of_groups(&self) -> Limits {
+        let of_a_group = |clause: Clause, rlimit: &str| {
+            let is_claimed = !matches!(self.posture.get(clause), Enforcement::Absent { .. });
+            is_claimed && self.rlimits.iter().all(|limit| limit.name != rlimit)
+        };
+        let limits = &self.limits;
+        Limits {
+            memory: limits.memory.filter(|_| of_a_group(Clause::LimitMemory, "data")),
+            millicpus: limits.millicpus.filter(|_| of_a_group(Clause::LimitCpu, "")),
+            pids: limits.pids.filter(|_| of_a_group(Clause::LimitPids, "nproc")),
+            ..limits.clone()
+        }
+    }
+
+    /// Namespaces that the run has of its own, each with the one that the launcher is in: `own` has those.
+    pub fn apart_from(&self, own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let planned: Vec<&str> =
+            self.pod.iter().chain(&self.sandbox).map(|kind| kind.file()).collect();
+        let mut apart = own.clone();
+        apart.retain(|name, _| planned.contains(&name.as_str()));
+        apart
+    }
+
+    /// The file systems in memory, with the size that each must not pass.
+    pub fn sizes(&self) -> Vec<(OsText, u64)> {
+        let sized = self.mounts.iter().filter_map(|mount| match &mount.what {
+            MountKind::Tmpfs { size, .. } => Some((mount.target.clone(), *size)),
+            MountKind::Dev { shm_size, .. } => {
+                Some((OsText::from(mount.target.as_path().join("shm")), *shm_size))
+            }
+            _ => None,
+        });
+        sized.collect()
+    }
+
     pub fn hash(&self) -> String {
         crate::hash_of(self)
     }

@@ -304,6 +304,9 @@ pub struct RunSpec {
     /// Rules on the commands that are given later.
     #[serde(skip_serializing_if = "CommandPolicy::is_default", default)]
     pub commands: CommandPolicy,
+    /// The tree of a manifest that nobody trusted: no link in it is followed to a source.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub untrusted_tree: Option<OsText>,
 }
 
 impl RunSpec {

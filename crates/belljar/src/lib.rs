@@ -38,6 +38,14 @@ pub fn run_probe_if_asked(args: impl Iterator<Item = std::ffi::OsString>) -> Opt
     belljar_prove::run_if_asked(args)
 }
 
+/// Variables by which a launcher that is given another home directory finds the engines, and the
+/// credentials for registries, that this process would find.
+#[doc(hidden)]
+pub fn engine_variables() -> Vec<(String, String)> {
+    use spec::BackendName::{Docker, Podman};
+    belljar_backend::engine::pinned_variables(&[Docker, Podman])
+}
+
 /// Whether a backend answers here, and with which version. Cheap: nothing is started, so one that answers
 /// may still fail; [`available_backends`] finds that out.
 pub fn backend_facts(name: spec::BackendName) -> Result<String, belljar_backend::Unavailable> {

@@ -211,11 +211,11 @@ fn a_dockerfile_that_a_run_could_have_changed_is_trusted_by_content() {
     let outside = lab.make_directory("outside");
     lab.make_file("outside/Dockerfile", "FROM scratch\nCOPY . /x\n");
     symlink(&outside, lab.work().join("planted")).unwrap();
-    built(&["-q", "planted"]).expect(125).says(&["by a link that a run could have put there"]);
-    built(&["-q", "-f", "planted/Dockerfile", "../outside"]).expect(125).says(&["by a link"]);
+    built(&["-q", "planted"]).expect(125).says(&["is a link in", "a run could have put it there"]);
+    built(&["-q", "-f", "planted/Dockerfile", "../outside"]).expect(125).says(&["is a link in"]);
     fs::remove_file(&file).unwrap();
     symlink(outside.join("Dockerfile"), &file).unwrap();
-    built(&["-q"]).expect(125).says(&["symbolic link"]);
+    built(&["-q"]).expect(125).says(&["is a link in"]);
     // What is named by its own path, outside, is the operator's.
     built(&["-q", outside.to_str().unwrap()]).expect(0);
     let forgot = lab.belljar(["trust", "--forget", "Dockerfile"]).done();

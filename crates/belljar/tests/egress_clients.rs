@@ -20,7 +20,7 @@ use belljar::spec::EventKind;
 use support::{Actor, Done, Lab, LabWorld, WORLD_CA, Way, each_user};
 
 /// Installed by `cargo xtask test`.
-const ALWAYS_THERE: [&str; 5] = ["curl", "git", "pip3", "python3", "wget"];
+const ALWAYS_THERE: [&str; 6] = ["curl", "git", "node", "pip3", "python3", "wget"];
 
 fn on_host(program: &str) -> bool {
     let there = ["/usr/local/bin", "/usr/bin", "/bin"]

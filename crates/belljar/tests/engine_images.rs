@@ -1,9 +1,11 @@
 //! Images that were made to deceive: what an image says about itself decides nothing, and where it would
 //! put a mount elsewhere nothing is started.
 
-#![allow(clippy::unwrap_used, reason = "what cannot be set up stops the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be set up stops the test")]
 
 mod support;
+
+use std::os::unix::fs::PermissionsExt;
 
 use support::{Held, Lab, TestEngine};
 
@@ -22,7 +24,7 @@ impl Image {
         for directory in ["bin", "real"] {
             std::fs::create_dir(base.join(directory)).unwrap();
         }
-        std::fs::copy("/bin/busybox", base.join("bin/busybox")).unwrap();
+        plant_busybox(&base.join("bin/busybox"));
         for applet in ["sh", "cat", "env", "id", "touch", "ls", "true"] {
             std::os::unix::fs::symlink("busybox", base.join("bin").join(applet)).unwrap();
         }
@@ -54,6 +56,19 @@ impl Drop for Image {
         let access = self.engine.access().unwrap();
         let _ = support::http::delete(access.socket(), &format!("/images/{}?force=1", self.name));
     }
+}
+
+/// The busybox of the suite's own image: this machine need not have one.
+fn plant_busybox(at: &std::path::Path) {
+    let archive = std::env::var_os(belljar::spec::env::TEST_IMAGE_ARCHIVE).unwrap();
+    let mut archive = tar::Archive::new(std::fs::File::open(archive).unwrap());
+    let is_busybox = |entry: &tar::Entry<'_, std::fs::File>| {
+        entry.path().is_ok_and(|path| path.ends_with("bin/busybox"))
+    };
+    let mut entries = archive.entries().unwrap().map(Result::unwrap);
+    let mut busybox = entries.find(is_busybox).expect("the image has no bin/busybox");
+    busybox.unpack(at).unwrap();
+    assert_eq!(std::fs::metadata(at).unwrap().permissions().mode() & 0o777, 0o755);
 }
 
 fn escaped(text: &str) -> String {

@@ -4,8 +4,11 @@
 // Helpers of tests are tests too.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
 use belljar::spec::BackendName;
@@ -138,4 +141,90 @@ fn the_host_is_never_attacked() {
     let arm = Arm::new(belljar(), Some(BackendName::Host), Identity::Caller);
     let refused = Stage::new(arm).expect_err("there is no boundary");
     assert!(refused.to_string().contains("no boundary"), "{refused}");
+}
+
+/// `belljar prove` as that user, with a temporary directory of its own.
+fn start_prove(who: Who, temporary: &Path, cases: &[&str]) -> Option<Child> {
+    let identity = match who.identity() {
+        Ok(identity) => identity,
+        Err(why) => {
+            println!("SKIPPED: prove as {who:?} was not tried: {why}");
+            return None;
+        }
+    };
+    // In a place that every user can reach.
+    let exe = temporary.with_file_name("belljar");
+    std::fs::copy(belljar(), &exe).expect("a copy of the executable");
+    let mut command = Command::new(&exe);
+    command.args(["prove", "--backend", "jail"]);
+    command.args(cases.iter().flat_map(|case| ["--case", case]));
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", temporary)
+        .env("TMPDIR", temporary);
+    command.current_dir(temporary).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    if let Identity::User { uid, gid, .. } = identity {
+        chown(temporary, Some(uid), Some(gid)).expect("a directory of the user's");
+        command.uid(uid).gid(gid);
+    }
+    Some(command.spawn().expect("prove to start"))
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn soon(holds: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !holds() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    holds()
+}
+
+/// Its own end, Ctrl-C, a kill, and a kill of what would have cleaned up: each time nothing is left, at the latest
+/// when the next one has begun.
+#[test]
+fn prove_leaves_nothing_behind() {
+    // The first leaves directories that their owner may not enter; the second takes a while.
+    let all = ["collect.link", "limit.inotify", "limit.memory-bomb"];
+    for who in [Who::Root, Who::User] {
+        let base = tempfile::tempdir().expect("a temporary directory");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(base.path(), open).expect("a directory for all");
+        let temporary = base.path().join("tmp");
+        std::fs::create_dir(&temporary).expect("a directory");
+        let is_empty = || names_in(&temporary).is_empty();
+        let Some(mut ends) = start_prove(who, &temporary, &all) else { continue };
+        ends.wait().expect("its end");
+        assert!(is_empty(), "as {who:?}, at its end: {:?}", names_in(&temporary));
+        for signal in ["INT", "KILL"] {
+            let mut killed = start_prove(who, &temporary, &all).expect("the same again");
+            assert!(soon(|| !is_empty()), "it never began");
+            std::thread::sleep(Duration::from_millis(700));
+            // The whole group, as a terminal does; what cleans up is in another.
+            let group = format!("-{}", killed.id());
+            let sent = Command::new("kill").args([&format!("-{signal}"), "--", &group]).status();
+            assert!(sent.expect("kill to run").success());
+            killed.wait().expect("its end");
+            assert!(soon(is_empty), "as {who:?}, after {signal}: {:?}", names_in(&temporary));
+        }
+        // What is left of a dead one: a tree that is not to be entered, and a lock that nobody holds.
+        let dead = temporary.join("belljar-prove-1-0");
+        std::fs::create_dir_all(dead.join("locked/deep")).expect("leftovers");
+        std::fs::write(temporary.join("belljar-prove-1-0.lock"), "").expect("leftovers");
+        std::fs::set_permissions(dead.join("locked"), std::fs::Permissions::from_mode(0o000))
+            .expect("a mode");
+        if let Ok(Identity::User { uid, gid, .. }) = who.identity() {
+            for path in ["", "locked"].map(|name| dead.join(name)) {
+                chown(path, Some(uid), Some(gid)).expect("leftovers of the user's");
+            }
+            chown(temporary.join("belljar-prove-1-0.lock"), Some(uid), Some(gid)).expect("a lock");
+        }
+        let mut next = start_prove(who, &temporary, &["fs.write-sysctl"]).expect("the next one");
+        next.wait().expect("its end");
+        assert!(is_empty(), "as {who:?}, of a dead one: {:?}", names_in(&temporary));
+    }
 }

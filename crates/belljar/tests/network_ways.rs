@@ -13,11 +13,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::{Lab, PATIENCE, each_actor, each_engine, processes_of, send, until};
 
-/// What `busybox nc` does, also where there is only Perl: standard input to a port, its answer to standard
-/// output. 9: nobody is there.
+/// Standard input to a port, its answer to standard output. 9: nobody is there. With Perl where there is one, as in
+/// the jail: the `nc` of a host may be any of several programs with other options. Images have busybox.
 const DIAL: &str = r#"
 dial() {
-    if command -v nc >/dev/null; then nc 127.0.0.1 "$1" || return 9; else
+    if ! command -v perl >/dev/null; then nc 127.0.0.1 "$1" || return 9; else
         perl -MIO::Socket::INET -e '
             my $s = IO::Socket::INET->new("127.0.0.1:$ARGV[0]") or exit 9;
             local $/; print $s scalar <STDIN>; $s->shutdown(1); print <$s>;' "$1"
@@ -30,7 +30,7 @@ through() {
 
 /// A server inside that answers every line with itself.
 const SERVE: &str = r#"
-if command -v nc >/dev/null; then exec nc -ll -p 3000 -e cat; else
+if ! command -v perl >/dev/null; then exec nc -ll -p 3000 -e cat; else
     exec perl -MIO::Socket::INET -e '
         my $l = IO::Socket::INET->new(LocalAddr => "127.0.0.1:3000", Listen => 50) or die;
         while (my $s = $l->accept) {
@@ -100,6 +100,28 @@ fn what_is_allowed_is_reached_and_nothing_else() {
         let run = lab.runs().pop().unwrap();
         lab.belljar(["verify", &run]).done().expect(0);
         assert_eq!(proxies(lab), Vec::<u32>::new());
+    });
+}
+
+#[test]
+fn equal_denials_are_one_event_and_a_count() {
+    each_boundary(|lab| {
+        let script = format!(
+            "{DIAL} for i in 1 2 3 4 5; do through other.example:443 x | head -n 1; done; \
+             through third.example:443 x | head -n 1"
+        );
+        let out = lab.sh(&["--allow-host", "allowed.example"], &script).expect(0).out();
+        assert_eq!(out.matches("403").count(), 6, "{out}");
+        let told: Vec<(String, u64)> = events(lab, "egress.denied")
+            .iter()
+            .map(|one| (one["host"].as_str().unwrap().to_owned(), one["count"].as_u64().unwrap()))
+            .collect();
+        let host = |name: &str, count| (format!("{name}.example"), count);
+        assert_eq!(told, [host("other", 1), host("third", 1), host("other", 4)]);
+        let run = lab.runs().pop().unwrap();
+        let why = lab.belljar(["why", &run]).done().expect(0).out();
+        assert!(why.contains("other.example:443 (5 times)"), "{why}");
+        lab.belljar(["verify", &run]).done().expect(0);
     });
 }
 

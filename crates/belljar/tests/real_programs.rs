@@ -17,7 +17,8 @@ use std::process::Command;
 use support::{Actor, Done, Lab, each_user};
 
 /// Installed by `cargo xtask test`.
-const ALWAYS_THERE: [&str; 6] = ["bash", "gcc", "git", "python3", "redis-server", "strace"];
+const ALWAYS_THERE: [&str; 9] =
+    ["bash", "gcc", "gdb", "git", "node", "python3", "redis-cli", "redis-server", "strace"];
 
 fn on_host(program: &str) -> bool {
     let there = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]

@@ -77,6 +77,7 @@ pub(super) fn bind(
         expectation: expectation(plan, engine, &staged),
         posture: staged.posture.clone(),
         writable_trees: staged.writable_trees.clone(),
+        surveyed: staged.surveyed.clone(),
         layered: staged.layered.clone(),
         warnings: staged.warnings.clone(),
         inner: BoundInner::Engine(Box::new(BoundContainer {
@@ -176,6 +177,13 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         groups: Vec::new(),
         mounts,
         tolerated: tolerated(plan, engine),
+        // gVisor has namespaces of its own, and another machine has others of the same names.
+        apart_from: match (engine.is_local, gvisor) {
+            (true, false) => plan.apart_from(&belljar_linux::namespaces()),
+            _ => Default::default(),
+        },
+        sizes: if gvisor { Vec::new() } else { plan.sizes() },
+        dies_with_launcher: false,
         // The engine's list and the command's own.
         seccomp_filters: if gvisor { 0 } else { 2 },
         landlock: match (engine.is_local, gvisor) {

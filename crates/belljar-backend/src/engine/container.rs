@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_linux::jail::identity::HostIdentity;
 use belljar_linux::outside::{Init, NotHeld};
-use belljar_spec::{Clause, Limits, Plan, Usage};
+use belljar_spec::{Limits, Usage};
 use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, EventsOptionsBuilder, RemoveContainerOptionsBuilder,
@@ -130,7 +130,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
             name: made.id,
             init,
             _identity: identity,
-            limits: held(&plan),
+            limits: plan.limits_of_groups(),
             is_visible: sees_processes,
             begun_at,
             died_by_itself: false,
@@ -161,20 +161,6 @@ fn make(
             },
             made => return made,
         }
-    }
-}
-
-/// Whatever the posture calls enforced has to read back, but for a number of processes that each process
-/// carries itself, which the attestation tells.
-fn held(plan: &Plan) -> Limits {
-    let limits = &plan.limits;
-    let enforced = |clause: Clause| plan.posture.get(clause).is_enforced();
-    let by_each_process = plan.rlimits.iter().any(|limit| limit.name == "nproc");
-    Limits {
-        memory: limits.memory.filter(|_| enforced(Clause::LimitMemory)),
-        millicpus: limits.millicpus.filter(|_| enforced(Clause::LimitCpu)),
-        pids: limits.pids.filter(|_| enforced(Clause::LimitPids) && !by_each_process),
-        ..limits.clone()
     }
 }
 

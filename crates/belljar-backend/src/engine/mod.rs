@@ -38,7 +38,7 @@ pub use bind::BoundContainer;
 pub use body::INIT_INSIDE;
 pub use container::{Container, ContainerError};
 pub use endpoint::{BadEndpoint, Endpoint, Program, SshPlace};
-pub use find::Caller;
+pub use find::{Caller, pinned_variables};
 
 use self::api::{Api, QUICK};
 use self::body::{LABEL_NONCE, LABEL_OWNER, LABEL_RUN};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{
-    AccountsFile, BackendName, CommandPlan, HostUid, Identity, MountKind, Namespace, OsText,
-    PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs, User,
+    AccountsFile, BackendName, Clause, CommandPlan, HostUid, Identity, MountKind, Namespace,
+    OsText, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs, User,
 };
 
 use super::environment::merge;
-use super::posture::posture;
+use super::posture::{is_gvisor, posture};
 use crate::backend::{Capabilities, EngineFacts, ImageFacts, PlanError};
 use crate::egress;
 use crate::planning::{
@@ -69,6 +69,8 @@ pub(super) fn plan(
             format!("it lies in {tree}, and nothing of an image's is made in a tree of the host");
         return Err(unsupported(&format!("the image's volume {volume}"), why));
     }
+    let rlimits = rlimits(spec, capabilities, engine);
+    let posture = posture(spec, capabilities, engine, &rlimits);
     Ok(Plan {
         v: PLAN_VERSION,
         backend,
@@ -89,7 +91,7 @@ pub(super) fn plan(
         shielded: spec.manifest.iter().cloned().collect(),
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,
-        rlimits: rlimits(spec, capabilities, engine),
+        rlimits,
         filter: "command".to_owned(),
         command: CommandPlan { env: environment(spec, image), ..command(spec) },
         image: Some(PlannedImage {
@@ -101,7 +103,7 @@ pub(super) fn plan(
         }),
         oci_runtime: spec.oci_runtime.clone(),
         listen: egress::listen(spec, backend)?,
-        posture: posture(spec, capabilities, engine),
+        posture,
     })
 }
 
@@ -191,6 +193,12 @@ fn rlimits(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) ->
     if let (true, Some(pids)) = (engine.is_rootless && engine.is_podman, spec.limits.pids) {
         // Counted in the container's own user namespace; elsewhere it would count the whole host.
         limits.push(rlimit("nproc", u64::from(pids)));
+    }
+    let gvisor = is_gvisor(spec.oci_runtime.as_deref()); // which limits no mapping by it
+    if let (false, false, Some(memory)) =
+        (gvisor, capabilities.holds(Clause::LimitMemory), spec.limits.memory)
+    {
+        limits.push(rlimit("data", memory));
     }
     limits
 }

@@ -1,10 +1,10 @@
 //! How a container holds each clause, in words.
 
-use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
+use belljar_spec::{Clause, Enforcement, MountMode, Posture, Rlimit, RunSpec};
 
 use crate::backend::{Capabilities, EngineFacts, Weakness};
 use crate::egress;
-use crate::planning::has_overlay;
+use crate::planning::{has_overlay, is_set, memory_of_each_process, no_limit};
 
 pub(super) fn is_gvisor(runtime: Option<&str>) -> bool {
     runtime.is_some_and(belljar_spec::is_gvisor)
@@ -14,10 +14,13 @@ fn is_kata(runtime: Option<&str>) -> bool {
     runtime.is_some_and(|name| name.contains("kata"))
 }
 
+/// `rlimits`: what every process of the plan gets, and the attestation reads back. A text names one only if
+/// it is among them.
 pub(super) fn posture(
     spec: &RunSpec,
     capabilities: &Capabilities,
     engine: &EngineFacts,
+    rlimits: &[Rlimit],
 ) -> Posture {
     let mut posture = Posture::nothing_held("the engine gave no answer");
     let runtime = spec.oci_runtime.as_deref();
@@ -61,7 +64,10 @@ pub(super) fn posture(
     posture.set(Clause::FsReadonly, read_only(capabilities));
     posture.set(
         Clause::FsSockets,
-        if gvisor && !engine.host_sockets.iter().any(|name| Some(name.as_str()) == runtime) {
+        if gvisor
+            && engine.is_local
+            && !engine.host_sockets.iter().any(|name| Some(name.as_str()) == runtime)
+        {
             Enforcement::enforced("gVisor connects to no socket of the host")
         } else {
             sockets(spec, capabilities)
@@ -85,17 +91,24 @@ pub(super) fn posture(
     );
     let how = "network none: loopback only; socket families by the filter";
     posture.set(Clause::NetSealed, egress::sealed(spec, how));
-    posture.set(Clause::IdUnique, id_unique(capabilities));
+    posture.set(Clause::IdUnique, id_unique(capabilities, engine));
     for (clause, held) in &capabilities.limits {
-        posture.set(*clause, limit(*clause, held, spec, engine));
+        posture.set(*clause, limit(*clause, held, spec, engine, rlimits));
     }
     posture.set(Clause::FsQuota, quota(spec));
     posture.set(
         Clause::KernelSeparate,
-        if gvisor {
-            Enforcement::enforced("gVisor: an application kernel answers the run's calls")
+        if (gvisor || is_kata(runtime)) && !engine.is_local {
+            Enforcement::absent(
+                "which kernel answers cannot be compared with that of the engine's machine from here",
+            )
+            .with_fix("run belljar on the engine's own machine")
+        } else if gvisor {
+            Enforcement::enforced(
+                "gVisor: an application kernel answers the run's calls, and not the host's",
+            )
         } else if is_kata(runtime) {
-            Enforcement::enforced("Kata: a virtual machine of its own")
+            Enforcement::enforced("Kata: a kernel in a virtual machine, and not the host's")
         } else {
             Enforcement::absent("the container shares its host's kernel")
                 .with_fix(own_kernel(engine))
@@ -173,9 +186,15 @@ fn sockets(spec: &RunSpec, capabilities: &Capabilities) -> Enforcement {
         .with_fix("mount it overlay, run belljar as root, or use the jail")
 }
 
-fn id_unique(capabilities: &Capabilities) -> Enforcement {
+fn id_unique(capabilities: &Capabilities, engine: &EngineFacts) -> Enforcement {
     if capabilities.may_choose_uids {
         return Enforcement::enforced("an unused uid for each live run, locked host-wide");
+    }
+    if !engine.is_local {
+        return Enforcement::weaker(
+            "all runs have one uid on the engine's machine; they are kept apart by namespaces",
+        )
+        .with_fix("run belljar on the engine's own machine, as root");
     }
     Enforcement::weaker("an ordinary user has one uid; runs are kept apart by namespaces")
         .with_fix("run belljar as root, which can give each run its own uid")
@@ -186,35 +205,32 @@ fn limit(
     held: &Result<String, Weakness>,
     spec: &RunSpec,
     engine: &EngineFacts,
+    rlimits: &[Rlimit],
 ) -> Enforcement {
-    let is_limited = match clause {
-        Clause::LimitMemory => spec.limits.memory.is_some(),
-        Clause::LimitCpu => spec.limits.millicpus.is_some(),
-        _ => spec.limits.pids.is_some(),
-    };
-    if !is_limited {
-        return Enforcement::absent("no limit is set")
-            .with_fix("set one: --memory, --cpus or --pids-limit");
+    if !is_set(clause, spec) {
+        return no_limit(clause);
     }
     let runtime = spec.oci_runtime.as_ref();
     if runtime.is_some_and(|name| engine.without_groups.contains(name)) {
         return Enforcement::absent("the runtime is registered with --ignore-cgroups")
             .with_fix("register it with the engine without that argument");
     }
-    if clause == Clause::LimitPids && is_gvisor(runtime.map(String::as_str)) {
-        return Enforcement::weaker(
-            "the engine's pids control group counts gVisor's own threads, and the whole sandbox ends with it",
-        );
-    }
+    let has = |name: &str| rlimits.iter().any(|limit| limit.name == name);
     match held {
-        Ok(how) => Enforcement::enforced(how.clone()),
-        Err(_) if clause == Clause::LimitPids && engine.is_rootless && engine.is_podman => {
+        _ if clause == Clause::LimitPids && has("nproc") => {
             Enforcement::enforced("RLIMIT_NPROC, counted in the container's own user namespace")
         }
-        Err(weakness) if engine.is_local => {
-            Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone())
+        Ok(_) if clause == Clause::LimitPids && is_gvisor(runtime.map(String::as_str)) => {
+            Enforcement::weaker(
+                "the engine's pids control group, read back, counts gVisor's own threads, and the whole sandbox ends with it",
+            )
         }
-        Err(weakness) => Enforcement::weaker(weakness.why.clone()).with_fix(weakness.fix.clone()),
+        Ok(how) => Enforcement::enforced(how.clone()),
+        Err(weakness) if clause == Clause::LimitMemory && has("data") => {
+            memory_of_each_process(weakness)
+        }
+        // What cannot be read back is not claimed, even where the engine was asked for it.
+        Err(weakness) => Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone()),
     }
 }
 

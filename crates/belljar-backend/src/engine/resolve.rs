@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use belljar_linux::host_program;
+
 const WITHIN: Duration = Duration::from_millis(1500);
 
 pub(super) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -28,16 +30,20 @@ pub(super) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 fn asked(host: &str) -> io::Result<String> {
-    let mut child = Command::new("getent")
+    let failed = |error: io::Error| {
+        let why = format!("cannot look up \"{host}\": getent: {error}; write its address");
+        io::Error::new(io::ErrorKind::HostUnreachable, why)
+    };
+    let getent = host_program::find("getent").map_err(failed)?;
+    let mut child = Command::new(getent)
         .args(["ahosts", host])
+        .current_dir("/")
+        .env("PATH", host_program::clean_path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| {
-            let why = format!("cannot look up \"{host}\": getent: {error}; write its address");
-            io::Error::new(io::ErrorKind::HostUnreachable, why)
-        })?;
+        .map_err(failed)?;
     let until = Instant::now() + WITHIN;
     while child.try_wait()?.is_none() {
         if Instant::now() >= until {

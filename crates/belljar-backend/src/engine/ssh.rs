@@ -9,6 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use belljar_linux::host_program;
+
 use super::endpoint::{Program, SshPlace};
 
 /// It says what was wrong, and then ends.
@@ -23,14 +25,18 @@ impl Ssh {
     pub(super) fn start(place: &SshPlace) -> io::Result<(UnixStream, Self)> {
         let (ours, theirs) = UnixStream::pair()?;
         let output: OwnedFd = theirs.try_clone()?.into();
-        let child = Command::new("ssh")
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("cannot start ssh: {error}"));
+        let child = Command::new(host_program::find("ssh").map_err(failed)?)
             .args(arguments(place))
+            .current_dir("/")
+            .env("PATH", host_program::clean_path())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(output))
             .stderr(Stdio::piped())
             .process_group(0) // the terminal's ^C is the command's, not this one's
             .spawn()
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot start ssh: {error}")))?;
+            .map_err(failed)?;
         Ok((ours, Self(Mutex::new(child))))
     }
 

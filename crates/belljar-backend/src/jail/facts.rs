@@ -39,7 +39,8 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
         cgroup: available.used(),
         may_choose_uids: is_root,
         landlock: belljar_linux::init::landlock_version(),
-        most_files: files.maximum.unwrap_or(1 << 20).min(1 << 20),
+        // Descriptors on their way between processes are counted for the user, by this limit.
+        most_files: (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
         engine: None,
         image: None,
     })

@@ -59,6 +59,7 @@ fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         expectation: bound.expectation.clone(),
         posture: bound.posture.clone(),
         writable_trees: bound.writable_trees.clone(),
+        surveyed: bound.surveyed.clone(),
         layered: bound.layered.clone(),
         warnings: bound.warnings.clone(),
         inner: BoundInner::Jail(Box::new(bound)),

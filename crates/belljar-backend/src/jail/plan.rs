@@ -1,7 +1,7 @@
 //! From a run's specification to what the jail will do. No I/O: the same input gives the same plan.
 
 use belljar_spec::{
-    BackendName, CgroupUse, HostUid, Identity, MountKind, Namespace, OsText, PLAN_VERSION, Plan,
+    BackendName, Clause, HostUid, Identity, MountKind, Namespace, OsText, PLAN_VERSION, Plan,
     PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs,
 };
 
@@ -42,6 +42,8 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
     }
     mounts.extend(egress::trust_directory(spec)); // last: nothing that was given covers it
+    let rlimits = rlimits(spec, capabilities);
+    let posture = posture::posture(spec, capabilities, &rlimits);
 
     Ok(Plan {
         v: PLAN_VERSION,
@@ -67,23 +69,24 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         shielded: spec.manifest.iter().cloned().collect(),
         limits: spec.limits.clone(),
         cgroup: capabilities.cgroup,
-        rlimits: rlimits(spec, capabilities),
+        rlimits,
         filter: "command".to_owned(),
         command: command(spec),
         image: None,
         oci_runtime: None,
         listen: egress::listen(spec, BackendName::Jail)?,
-        posture: posture::posture(spec, capabilities),
+        posture,
     })
 }
 
 fn rlimits(spec: &RunSpec, capabilities: &Capabilities) -> Vec<Rlimit> {
     let mut limits = rlimits_of_all(capabilities);
-    if let Some(pids) = spec.limits.pids {
+    // One mechanism for each limit, so that what is in this list tells which one has to be read back.
+    if let (false, Some(pids)) = (capabilities.holds(Clause::LimitPids), spec.limits.pids) {
         // Counted in the run's own user namespace.
         limits.push(rlimit("nproc", u64::from(pids)));
     }
-    if let (CgroupUse::None, Some(memory)) = (capabilities.cgroup, spec.limits.memory) {
+    if let (false, Some(memory)) = (capabilities.holds(Clause::LimitMemory), spec.limits.memory) {
         // What a process can fill, not what it can reserve: runtimes reserve far more than they use.
         limits.push(rlimit("data", memory));
     }

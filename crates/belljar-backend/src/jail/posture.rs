@@ -1,12 +1,14 @@
 //! How the jail holds each clause on this host, in words.
 
-use belljar_spec::{Clause, Enforcement, MountMode, Posture, RunSpec};
+use belljar_spec::{Clause, Enforcement, MountMode, Posture, Rlimit, RunSpec};
 
 use crate::backend::{Capabilities, Weakness};
 use crate::egress;
-use crate::planning::has_overlay;
+use crate::planning::{has_overlay, is_set, memory_of_each_process, no_limit};
 
-pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
+/// `rlimits`: what every process of the plan gets, and the attestation reads back. A text names one only if
+/// it is among them.
+pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities, rlimits: &[Rlimit]) -> Posture {
     let mut posture = Posture::nothing_held("the jail gave no answer");
     for (clause, how) in [
         (
@@ -50,7 +52,7 @@ pub(super) fn posture(spec: &RunSpec, capabilities: &Capabilities) -> Posture {
         );
     }
     for (clause, held) in &capabilities.limits {
-        posture.set(*clause, limit(*clause, held, spec));
+        posture.set(*clause, limit(*clause, held, spec, rlimits));
     }
     posture.set(Clause::FsQuota, quota(spec));
     posture.set(
@@ -80,26 +82,22 @@ fn sockets(spec: &RunSpec) -> Enforcement {
     Enforcement::enforced("user trees go through overlayfs, where a host's socket does not answer")
 }
 
-fn limit(clause: Clause, held: &Result<String, Weakness>, spec: &RunSpec) -> Enforcement {
-    let is_limited = match clause {
-        Clause::LimitMemory => spec.limits.memory.is_some(),
-        Clause::LimitCpu => spec.limits.millicpus.is_some(),
-        _ => spec.limits.pids.is_some(),
-    };
-    if !is_limited {
-        return Enforcement::absent("no limit is set")
-            .with_fix("set one: --memory, --cpus or --pids-limit");
+fn limit(
+    clause: Clause,
+    held: &Result<String, Weakness>,
+    spec: &RunSpec,
+    rlimits: &[Rlimit],
+) -> Enforcement {
+    if !is_set(clause, spec) {
+        return no_limit(clause);
     }
+    let has = |name: &str| rlimits.iter().any(|limit| limit.name == name);
     match (clause, held) {
         (_, Ok(how)) => Enforcement::enforced(how.clone()),
-        (Clause::LimitPids, Err(_)) => {
+        (Clause::LimitPids, Err(_)) if has("nproc") => {
             Enforcement::enforced("RLIMIT_NPROC, counted in the run's own user namespace")
         }
-        (Clause::LimitMemory, Err(weakness)) => Enforcement::weaker(format!(
-            "only each process's own memory is limited: {}",
-            weakness.why
-        ))
-        .with_fix(weakness.fix.clone()),
+        (Clause::LimitMemory, Err(weakness)) if has("data") => memory_of_each_process(weakness),
         (_, Err(weakness)) => {
             Enforcement::absent(weakness.why.clone()).with_fix(weakness.fix.clone())
         }

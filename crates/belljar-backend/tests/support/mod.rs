@@ -58,5 +58,6 @@ pub(crate) fn spec() -> RunSpec {
         egress: belljar_spec::egress::EgressSpec::default(),
         agent: None,
         commands: Default::default(),
+        untrusted_tree: None,
     }
 }

@@ -198,6 +198,10 @@ mod tests {
             format!("{post}{chunked}\r\n0\r\nA: b\n"),
             "CONNECT a:1 HTTP/1.1\r\nContent-Length: 1\r\n\r\n".to_owned(),
             "GET  / HTTP/1.1\r\n\r\n".to_owned(),
+            "GET http://a#x HTTP/1.1\r\n\r\n".to_owned(),
+            "GET /a#b HTTP/1.1\r\n\r\n".to_owned(),
+            "GET /a\\b HTTP/1.1\r\n\r\n".to_owned(),
+            "CONNECT a#b:1 HTTP/1.1\r\n\r\n".to_owned(),
             "GET / HTTP/3\r\n\r\n".to_owned(),
         ] {
             assert!(fault(&bad).is_some(), "{bad:?}");
@@ -257,6 +261,7 @@ mod tests {
             format!("{post}A: {long}\nB: c\r\n\r\n"),
             format!("{post}{}\r\n", "A: b\r\n".repeat(101)),
             format!("{long}\r\n\r\n"),
+            format!("GET /{long}#x HTTP/1.1\r\n\r\n"),
         ] {
             for size in [1, 7, 1024, 4096, bad.len()] {
                 assert!(fault_in_pieces(bad.as_bytes(), size).is_some(), "{}", &bad[..40]);

@@ -3,6 +3,7 @@
 use super::eye::Place;
 use super::line::{Line, Read};
 use crate::limits::{LONGEST_HEAD, MOST_HEADERS};
+use crate::target::fault_in_line;
 
 const MALFORMED: &str = "the head is malformed";
 
@@ -40,6 +41,13 @@ impl Head {
     /// How many of the bytes belong to it, and where those after it belong, if that is known.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Place>), &'static str> {
         let (used, line) = self.line.read(bytes, LONGEST_HEAD)?;
+        if self.lines == 0 {
+            // Its end was judged by the line.
+            let piece = bytes[..used].split(|byte| matches!(byte, b'\r' | b'\n'));
+            if let Some(fault) = piece.into_iter().find_map(fault_in_line) {
+                return Err(fault);
+            }
+        }
         self.length += used;
         if self.length > LONGEST_HEAD {
             return Err("the head is too long");

@@ -6,6 +6,7 @@ mod leaf;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, Scheme, Via};
@@ -13,7 +14,7 @@ use belljar_spec::host_rule::Seen;
 use bytes::Bytes;
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -26,7 +27,7 @@ use crate::framing::watched;
 use crate::headers::{Target, bad, differs};
 use crate::limits::TLS_PATIENCE;
 use crate::policy::{Denial, Policy};
-use crate::proxy::{Ask, Proxy};
+use crate::proxy::{Ask, Proxy, Unused};
 use crate::rewound::Rewound;
 use crate::server;
 use crate::tls::Tls;
@@ -73,14 +74,22 @@ impl Interceptor {
 pub(crate) async fn serve<I>(
     proxy: &Arc<Proxy>,
     tls: &Arc<Tls>,
-    (io, early): (I, Bytes),
+    (mut io, mut early): (I, Bytes),
     host: Host,
     port: u16,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let io = Rewound { io, early };
     let ask = Ask { host: host.clone(), port, via: Via::Intercepted, seen: Seen::Nothing };
+    if early.is_empty() {
+        let (mut first, began) = ([0; 1], Instant::now());
+        match timeout(TLS_PATIENCE, io.read(&mut first)).await {
+            Ok(Ok(1)) => early = Bytes::copy_from_slice(&first),
+            Ok(_) => return proxy.tell_unused(&ask, began, Unused::Closed),
+            Err(_) => return proxy.tell_unused(&ask, began, Unused::Silent),
+        }
+    }
+    let io = Rewound { io, early };
     let stream = match timeout(TLS_PATIENCE, accept(tls, io, &host)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(denial)) => return drop(proxy.deny(&ask, denial)),

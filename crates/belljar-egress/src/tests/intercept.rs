@@ -175,6 +175,27 @@ async fn what_is_not_tls_is_refused() {
     assert_eq!(reason(&run).await.0, DenyReason::NotTls);
 }
 
+/// Clients open connections ahead of need, and close those that they do not need.
+#[tokio::test]
+async fn a_connection_that_is_closed_before_its_first_byte_is_no_denial() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H1).await;
+    let run = Run::new(&ca, opening(&origin), &[]);
+    drop(raw_intercepted(&run, "localhost", origin.port));
+    let news = run.news(|_| true).await;
+    let [EgressNews::Allowed(facts)] = news.as_slice() else { panic!("{news:?}") };
+    assert_eq!(facts.error.as_deref(), Some("closed by the client before it sent anything"));
+    assert_eq!((facts.host.as_str(), facts.port), ("localhost", origin.port));
+    assert_eq!(facts.rule, format!("allow_private localhost:{}", origin.port));
+    assert_eq!((facts.bytes_out, facts.bytes_in, facts.address), (0, 0, None));
+    assert_eq!(origin.connections(), 0);
+    // The control: with one byte that is not TLS it is one.
+    let mut stream = raw_intercepted(&run, "localhost", origin.port);
+    stream.write_all(b"x").await.unwrap();
+    drop(stream);
+    assert_eq!(reason(&run).await.0, DenyReason::NotTls);
+}
+
 #[tokio::test]
 async fn a_host_that_the_world_does_not_believe_is_not_believed() {
     let (ca, other) = (Ca::new(), Ca::new());

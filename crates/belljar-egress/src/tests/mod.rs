@@ -1,5 +1,6 @@
 //! Whole exchanges: somebody inside, the proxy, and a server on loopback.
 
+mod disclosure;
 mod intercept;
 mod raw;
 mod route;

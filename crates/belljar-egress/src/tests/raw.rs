@@ -272,3 +272,94 @@ async fn a_secret_does_not_go_in_the_open() {
     assert!(answer(door(&run), &request).await.starts_with("HTTP/1.1 200 "));
     assert!(!origin.asked()[0].headers.contains_key("x-key"));
 }
+
+/// What a server on loopback is asked for, byte by byte.
+async fn first_line_at_the_host(
+    allow: &[String],
+    request: impl Fn(u16) -> String,
+) -> (String, Option<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heard = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = vec![0; 4096];
+        let length = stream.read(&mut head).await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        String::from_utf8(head[..length].to_vec()).unwrap().lines().next().unwrap().to_owned()
+    });
+    let allow: Vec<String> =
+        allow.iter().map(|rule| rule.replace("PORT", &port.to_string())).collect();
+    let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
+    let spec =
+        EgressSpec { allow_private: vec![format!("localhost:{port}")], ..EgressSpec::default() };
+    let run = Run::allowing(&Ca::new(), &allow, spec, &[]);
+    let said = answer(door(&run), &request(port)).await;
+    let status = said.split(' ').nth(1).unwrap_or_default().to_owned();
+    let line = if status == "200" {
+        Some(heard.await.unwrap())
+    } else {
+        heard.abort();
+        None
+    };
+    (status, line)
+}
+
+#[tokio::test]
+async fn a_target_is_sent_as_it_was_judged_or_not_at_all() {
+    let host = "Connection: close\r\nHost: localhost:PORT";
+    for (line, sent) in [
+        ("GET http://localhost:PORT HTTP/1.1", Some("GET / HTTP/1.1")),
+        ("GET http://localhost:PORT?x HTTP/1.1", Some("GET /?x HTTP/1.1")),
+        ("GET http://localhost:PORT/a?b HTTP/1.1", Some("GET /a?b HTTP/1.1")),
+        ("GET http://localhost:PORT#x HTTP/1.1", None),
+        ("GET http://localhost:PORT/docs#/../admin HTTP/1.1", None),
+        ("GET http://localhost:PORT/a\\b HTTP/1.1", None),
+        ("GET http://u@localhost:PORT/ HTTP/1.1", None),
+    ] {
+        let request =
+            |port: u16| format!("{line}\r\n{host}\r\n\r\n").replace("PORT", &port.to_string());
+        let (status, heard) = first_line_at_the_host(&[], request).await;
+        assert_eq!(heard.as_deref(), sent, "{line}: {status}");
+        assert!(sent.is_some() || status.starts_with("40"), "{line}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn what_replaces_the_method_or_path_is_refused_where_rules_judge_them() {
+    let ask = |path: &str, header: &str| {
+        let text = format!(
+            "GET http://localhost:PORT{path} HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n{header}\r\n"
+        );
+        move |port: u16| text.replace("PORT", &port.to_string())
+    };
+    let ruled = ["GET localhost:PORT/docs".to_owned()];
+    for (path, header) in [
+        ("/docs", "X-HTTP-Method-Override: DELETE\r\n"),
+        ("/docs", "x_http_method: DELETE\r\n"),
+        ("/docs", "X-Original-URL: /admin\r\n"),
+        ("/docs", "X-Forwarded-Prefix: /admin\r\n"),
+        ("/docs?_method=DELETE", ""),
+        ("/docs?a&%5fmethod=DELETE", ""),
+    ] {
+        assert_eq!(
+            first_line_at_the_host(&ruled, ask(path, header)).await.0,
+            "400",
+            "{path} {header}"
+        );
+        // The control: without a rule on methods and paths it passes.
+        assert_eq!(
+            first_line_at_the_host(&[], ask(path, header)).await.0,
+            "200",
+            "{path} {header}"
+        );
+    }
+    for (path, header) in [("/docs?method=x", "X-Payment-Method: x\r\n"), ("/docs/x", "")] {
+        assert_eq!(first_line_at_the_host(&ruled, ask(path, header)).await.0, "200", "{path}");
+    }
+    for path in ["/docs/..%20/admin", "/docs/%ef%bc%8e%ef%bc%8e/admin"] {
+        assert_eq!(first_line_at_the_host(&ruled, ask(path, "")).await.0, "403", "{path}");
+    }
+}

@@ -120,6 +120,11 @@ impl Proxy {
         }
     }
 
+    /// Without waiting for more.
+    pub fn told_so_far(&self) -> Vec<EgressNews> {
+        self.news.try_iter().collect()
+    }
+
     pub fn denied(&mut self) -> EgressDenied {
         self.wait_for(|news| match news {
             EgressNews::Denied(denied) => Some(denied.clone()),

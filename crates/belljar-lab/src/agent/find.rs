@@ -256,7 +256,7 @@ mod tests {
                 path: Some(&path),
                 home: Some(&self.home),
                 system: SystemInside::Hosts,
-                written: &WrittenTrees::new([self.root.join("workspace").as_path()]),
+                written: &WrittenTrees::new(&[], Some(self.root.join("workspace").as_path())),
             };
             by_name("agent", &host)
         }

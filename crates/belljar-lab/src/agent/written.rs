@@ -1,71 +1,35 @@
 //! Trees that a run could have written, and paths that lead through them.
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use belljar_spec::OsText;
+use belljar_linux::jail::resolve::resolve;
+use belljar_spec::{OsText, WritableTree};
 
-/// As the kernel has it.
-const MOST_LINKS: usize = 40;
-
-/// By their real paths.
+/// By their real paths, and by what they are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WrittenTrees(Vec<PathBuf>);
+pub(crate) struct WrittenTrees(Vec<WritableTree>);
 
 impl WrittenTrees {
-    /// What is not there, or cannot be followed, counts under the name that it has.
-    pub(crate) fn new<'a>(trees: impl IntoIterator<Item = &'a Path>) -> Self {
-        let both = |tree: &'a Path| [Some(tree.to_owned()), tree.canonicalize().ok()];
-        Self(trees.into_iter().flat_map(both).flatten().collect())
-    }
-
-    fn refuse(&self, path: &Path) -> Result<(), String> {
-        match self.0.iter().find(|tree| path.starts_with(tree)) {
-            None => Ok(()),
-            Some(tree) => Err(format!("lies in {}, which a run can write", OsText::from(&**tree))),
-        }
+    /// Those that are known, and the one that the run will work on.
+    pub(crate) fn new(known: &[WritableTree], workspace: Option<&Path>) -> Self {
+        let both = |tree: &Path| [Some(tree.to_owned()), tree.canonicalize().ok()];
+        let workspace = workspace.into_iter().flat_map(both).flatten().map(WritableTree::by_path);
+        Self(known.iter().cloned().chain(workspace).collect())
     }
 
     /// The real path. Neither that nor any link on the way may lie in one of the trees: where such a link leads is a
     /// run's decision.
     pub(crate) fn follow(&self, path: &Path) -> Result<PathBuf, String> {
-        let parts = |path: &Path| -> Vec<OsString> {
-            path.components().map(|part| part.as_os_str().to_owned()).collect()
-        };
-        let mut ahead = VecDeque::from(parts(path));
-        let mut real = PathBuf::from("/");
-        let mut links = 0;
-        while let Some(part) = ahead.pop_front() {
-            match Path::new(&part).components().next() {
-                Some(Component::RootDir) => real = PathBuf::from("/"),
-                Some(Component::ParentDir) => {
-                    real.pop();
-                }
-                Some(Component::Normal(name)) => {
-                    let next = real.join(name);
-                    let facts = next
-                        .symlink_metadata()
-                        .map_err(|error| format!("is not there: {error}"))?;
-                    if !facts.is_symlink() {
-                        real = next;
-                        continue;
-                    }
-                    self.refuse(&next)?;
-                    links += 1;
-                    if links > MOST_LINKS {
-                        return Err("leads from link to link without end".to_owned());
-                    }
-                    let target = next.read_link().map_err(|error| format!("is a link: {error}"))?;
-                    for part in parts(&target).into_iter().rev() {
-                        ahead.push_front(part);
-                    }
-                }
-                Some(Component::CurDir | Component::Prefix(_)) | None => {}
+        let found = resolve(path, &self.0).map_err(|error| format!("is not taken: {error}"))?;
+        match found.written_in {
+            None => Ok(found.path),
+            Some(tree) => {
+                let tree = OsText::from(&*tree);
+                Err(format!(
+                    "lies in {tree}, which a run can write (if you have checked it: belljar trust --tree {tree})"
+                ))
             }
         }
-        self.refuse(&real)?;
-        Ok(real)
     }
 }
 
@@ -95,7 +59,7 @@ mod tests {
             assert!(none.follow(&root.join(wrong)).is_err(), "{wrong}");
         }
         // A tree by any of its names.
-        let trees = WrittenTrees::new([root.join("absolute/b").as_path()]);
+        let trees = WrittenTrees::new(&[], Some(root.join("absolute/b").as_path()));
         assert!(trees.follow(&root.join("a/relative")).is_err());
         assert!(trees.follow(&root.join("a")).is_ok());
     }

@@ -15,13 +15,14 @@ use belljar_spec::{
     paths,
 };
 
-use super::files::{Links, read, read_below};
-use super::{ConfigError, Invocation, ManifestSource, ReadError, host};
+use super::files::DecisionReader;
+use super::manifest::Accepted;
+use super::trust::read_trusted;
+use super::{ConfigError, Invocation, host};
 use crate::agent::find::{self, ByName, Found, Host, SystemInside};
 use crate::agent::written::WrittenTrees;
 use crate::agent::{Preset, Tells, adapter};
 use crate::home::Home;
-use crate::run::writable;
 use crate::start::NOT_WRITTEN;
 
 /// In `agent.program`: the one inside.
@@ -40,8 +41,8 @@ pub(super) struct Prepared {
 pub(super) struct Given<'a> {
     pub(super) invocation: &'a Invocation,
     pub(super) manifest: Option<&'a Path>,
-    /// Files that were trusted with the manifest.
-    pub(super) trusted: &'a BTreeMap<OsText, Vec<u8>>,
+    pub(super) accepted: &'a Accepted,
+    pub(super) reader: &'a DecisionReader,
     pub(super) home: &'a Home,
 }
 
@@ -59,16 +60,12 @@ pub(super) fn prepare(settings: &mut Settings, given: &Given<'_>) -> Result<Prep
     else {
         return Ok(Prepared::default());
     };
-    let written = writable::known(given.home).map_err(|error| {
-        ConfigError::Read(ReadError::Io { path: given.home.path().to_owned(), error })
-    })?;
     let prompt_file = prompt_file(settings, given)?;
     let mut told = Prepared::default();
     if let Some(text) = &prompt_file {
-        told.warnings.extend(written_prompt(settings, invocation, &written));
         told.warnings.extend(unwritten(settings, text));
     }
-    let program = program(kind, settings, given, &written)?;
+    let program = program(kind, settings, given)?;
     let preset = adapter(kind).preset();
     let mut addition = Addition { kind, settings, values: Manifest::default(), told };
     for why in program.passed_over {
@@ -116,12 +113,7 @@ struct Chosen {
     passed_over: Vec<String>,
 }
 
-fn program(
-    kind: AgentKind,
-    settings: &Settings,
-    given: &Given<'_>,
-    written: &[PathBuf],
-) -> Result<Chosen, ConfigError> {
+fn program(kind: AgentKind, settings: &Settings, given: &Given<'_>) -> Result<Chosen, ConfigError> {
     if kind == AgentKind::Command {
         return Ok(Chosen::default()); // its words are the manifest's
     }
@@ -140,7 +132,7 @@ fn program(
         path: env.get(OsStr::new("PATH")).map(|path| path.as_os_str()),
         home: user_home.as_deref(),
         system: if others { SystemInside::Others } else { SystemInside::Hosts },
-        written: &WrittenTrees::new(written.iter().map(PathBuf::as_path).chain(workspace)),
+        written: &WrittenTrees::new(given.reader.trees(), workspace),
     };
     let bare = || Found { program: vec![kind.name().into()], ..Found::default() };
     match &settings.values.agent.program {
@@ -186,26 +178,6 @@ fn not_installed(kind: AgentKind, passed_over: &[String]) -> ConfigError {
     ConfigError::Agent { key: "agent.program", why }
 }
 
-/// Whoever names a manifest has looked at it, and perhaps not at the file that it names.
-fn written_prompt(
-    settings: &Settings,
-    invocation: &Invocation,
-    written: &[PathBuf],
-) -> Option<String> {
-    let file = settings.values.agent.prompt_file.as_ref()?;
-    let named = matches!(invocation.source, ManifestSource::File(_));
-    if !named || !from_manifest(settings, "agent.prompt_file") {
-        return None;
-    }
-    let trees = WrittenTrees::new(written.iter().map(PathBuf::as_path));
-    trees.follow(file.as_path()).err().map(|_| {
-        format!(
-            "an earlier run could have changed {}, which the agent is told; look at it first",
-            file.0
-        )
-    })
-}
-
 /// It costs as much as a real task.
 fn unwritten(settings: &Settings, text: &str) -> Option<String> {
     let file = settings.values.agent.prompt_file.as_ref()?;
@@ -228,18 +200,16 @@ fn prompt_file(settings: &Settings, given: &Given<'_>) -> Result<Option<String>,
     if settings.values.agent.prompt.is_some() && rank("agent.prompt") >= rank("agent.prompt_file") {
         return Ok(None);
     }
-    let path = file.as_path();
-    let content = match (given.trusted.get(&file.0), given.directory()) {
-        (Some(content), _) if from_manifest(settings, "agent.prompt_file") => Some(content.clone()),
-        // In a tree that a run may have written, no link on the way is followed: it could lead to any file of the
-        // user's, which the agent would then be told.
-        (_, Some(directory)) if from_manifest(settings, "agent.prompt_file") => {
-            match path.strip_prefix(directory) {
-                Ok(below) => read_below(directory, below)?.map(|file| file.content),
-                Err(_) => read(path, Links::Refuse)?.map(|file| file.content),
-            }
+    let is_manifests = from_manifest(settings, "agent.prompt_file");
+    let content = match given.accepted.files.get(&file.0) {
+        Some(content) if is_manifests => Some(content.clone()),
+        // In the tree of a manifest that nobody trusts no link on the way is followed: it could lead to any file
+        // of the user's, which the agent would then be told.
+        _ => {
+            let directory = given.directory().and_then(|path| std::fs::canonicalize(path).ok());
+            let distrusted = directory.as_deref().filter(|_| is_manifests);
+            read_trusted(file.as_path(), distrusted, given.reader, given.home)?
         }
-        _ => read(path, Links::Follow)?.map(|file| file.content),
     };
     let wrong = |why: String| ConfigError::Agent { key: "agent.prompt_file", why };
     let content = content.ok_or_else(|| wrong(format!("there is no file {}", file.0)))?;

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use belljar_linux::jail::resolve::{ResolveError, resolve};
+use belljar_spec::WritableTree;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-
-use crate::workspace::beneath;
 
 /// More than any configuration needs.
 const MAX_BYTES: u64 = 1 << 20;
@@ -38,6 +38,11 @@ pub enum ReadError {
          the file itself there, or name it with a flag", path = .0.display()
     )]
     Link(PathBuf),
+    #[error(
+        "{link} is a symbolic link in {tree}, where a run can write, so it is not followed; put the file \
+         itself there, or name what it leads to", link = .link.display(), tree = .tree.display()
+    )]
+    PlantedLink { link: PathBuf, tree: PathBuf },
     #[error("{path} is no regular file", path = .0.display())]
     NotRegular(PathBuf),
     #[error("{path} has more than {MAX_BYTES} bytes, the most that is read", path = .0.display())]
@@ -57,19 +62,76 @@ pub(crate) fn read(path: &Path, links: Links) -> Result<Option<ReadFile>, ReadEr
     read_opened(path, rustix::fs::open(path, flags, Mode::empty()))
 }
 
-/// The same for a file below a directory, in which no link is followed on the way either.
-pub(crate) fn read_below(directory: &Path, below: &Path) -> Result<Option<ReadFile>, ReadError> {
-    let path = directory.join(below);
-    let root = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(directory, root, Mode::empty()).and_then(|root| {
-        let (parent, name) = beneath::parent(root.as_fd(), below).map_err(|errno| {
-            // A link in the place of a directory is called "no directory"; who follows it finds one.
-            let led_there = path.parent().is_some_and(Path::is_dir);
-            if errno == Errno::NOTDIR && led_there { Errno::LOOP } else { errno }
-        })?;
-        rustix::fs::openat(&parent, name, FLAGS | OFlags::NOFOLLOW, Mode::empty())
-    });
-    read_opened(&path, opened)
+/// A file that decides about a run, and whether a run could have written it.
+pub(crate) struct DecisionFile {
+    /// Without links.
+    pub(crate) path: PathBuf,
+    pub(crate) content: Vec<u8>,
+    pub(crate) owner: u32,
+    /// The tree it lies in, if a run could write that.
+    pub(crate) written_in: Option<PathBuf>,
+}
+
+/// Reads files that decide about a run: one reader for all of them, whoever names them. No link is followed in a
+/// tree that a run could write.
+#[derive(Clone, Debug)]
+pub(crate) struct DecisionReader {
+    trees: Vec<WritableTree>,
+}
+
+impl DecisionReader {
+    pub(crate) fn new(trees: Vec<WritableTree>) -> Self {
+        Self { trees }
+    }
+
+    pub(crate) fn trees(&self) -> &[WritableTree] {
+        &self.trees
+    }
+
+    /// The trees in which no link is followed, with one more, such as that of a manifest that nobody trusts.
+    pub(crate) fn trees_and(&self, tree: Option<&Path>) -> Vec<WritableTree> {
+        let more = tree.map(|tree| WritableTree::by_path(tree.to_owned()));
+        self.trees.iter().cloned().chain(more).collect()
+    }
+
+    /// Nothing if there is no such file. `distrusted` is one more tree in which no link is followed.
+    pub(crate) fn read(
+        &self,
+        path: &Path,
+        distrusted: Option<&Path>,
+    ) -> Result<Option<DecisionFile>, ReadError> {
+        let found = match resolve(path, &self.trees_and(distrusted)) {
+            Ok(found) => found,
+            Err(ResolveError::Missing { .. }) => return Ok(None),
+            Err(ResolveError::PlantedLink { link, tree }) => {
+                return Err(ReadError::PlantedLink { link, tree });
+            }
+            Err(ResolveError::Open { path, error }) => {
+                return Err(ReadError::Io { path, error: error.into() });
+            }
+            Err(error @ (ResolveError::TooManyLinks { .. } | ResolveError::MagicLink { .. })) => {
+                let error = io::Error::other(error.to_string());
+                return Err(ReadError::Io { path: path.to_owned(), error });
+            }
+        };
+        if FileType::from_raw_mode(found.stat.st_mode) != FileType::RegularFile {
+            return Err(ReadError::NotRegular(path.to_owned()));
+        }
+        // What was resolved is what is read: the descriptor is opened again, not the path.
+        let again = format!("/proc/self/fd/{}", found.fd.as_raw_fd());
+        let file = read_opened(path, rustix::fs::open(again, FLAGS, Mode::empty()))?;
+        // The tree that was only distrusted for its links is none that a run could write.
+        let written_in = match distrusted {
+            None => found.written_in,
+            Some(_) => resolve(&found.path, &self.trees).ok().and_then(|found| found.written_in),
+        };
+        Ok(file.map(|ReadFile { content, owner }| DecisionFile {
+            path: found.path,
+            content,
+            owner,
+            written_in,
+        }))
+    }
 }
 
 fn read_opened(path: &Path, opened: Result<OwnedFd, Errno>) -> Result<Option<ReadFile>, ReadError> {

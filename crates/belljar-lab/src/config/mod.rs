@@ -21,16 +21,16 @@ use std::path::{Path, PathBuf};
 use belljar_spec::layers::{self, Variable};
 use belljar_spec::manifest::ManifestError;
 use belljar_spec::{
-    CeilingFile, Layer, Manifest, Origin, OsText, Request, ResolveError, Retention, RunSpec,
-    Settings, Widening, env, env_file, resolve,
+    CeilingFile, Layer, Manifest, Origin, OsText, Purpose, Request, ResolveError, Retention,
+    RunSpec, Settings, Widening, env, env_file, resolve,
 };
 
 pub use files::ReadError;
 pub use flags::{FlagError, Flags};
 pub use secret::{SecretError, secret_values};
 
-use files::{Links, read};
-use trust::{Standing, TrustError};
+use files::DecisionReader;
+use trust::{Standing, TrustError, read_trusted};
 
 use crate::home::Home;
 
@@ -95,14 +95,14 @@ pub struct Loaded {
 }
 
 /// The settings without a command: for `config show`.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LoadedSettings {
     pub settings: Settings,
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
     env_files: BTreeMap<OsText, Vec<env_file::EnvLine>>,
-    /// Files that were trusted with the manifest, as they were read for that.
-    trusted_files: BTreeMap<OsText, Vec<u8>>,
+    accepted: manifest::Accepted,
+    reader: DecisionReader,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +131,17 @@ pub enum ConfigError {
         standing: Standing,
         widenings: Vec<Widening>,
     },
+    #[error(
+        "{path} {state}; check it, then: belljar trust {path}",
+        path = OsText::from(.path.as_path()),
+        state = match standing {
+            Standing::Changed => format!(
+                "has changed since you trusted it, and a run could write to {}", OsText::from(.tree.as_path())
+            ),
+            _ => format!("lies in {}, where a run could have changed it", OsText::from(.tree.as_path())),
+        }
+    )]
+    UntrustedFile { path: PathBuf, tree: PathBuf, standing: Standing },
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
@@ -166,7 +177,9 @@ fn untrusted(path: &Path, files: &[OsText], standing: Standing, widenings: &[Wid
         }
         (Standing::Unknown | Standing::Trusted, _) => "is not trusted yet".to_owned(),
     };
-    let mut text = format!("{shown} asks for more than the built-in policy, and {state}:\n");
+    let mut text = format!(
+        "{shown} asks for more than the defaults and your own configuration allow, and {state}:\n"
+    );
     for widening in widenings {
         text.push_str(&format!("  {}: {}\n", widening.key, widening.what));
     }
@@ -176,11 +189,16 @@ fn untrusted(path: &Path, files: &[OsText], standing: Standing, widenings: &[Wid
 
 /// Decides the run.
 pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
-    let LoadedSettings { mut settings, manifest, mut warnings, env_files, trusted_files } =
+    let LoadedSettings { mut settings, manifest, mut warnings, env_files, accepted, reader } =
         load_settings(invocation, home)?;
     let flags = &invocation.flags;
-    let given =
-        agent::Given { invocation, manifest: manifest.as_deref(), trusted: &trusted_files, home };
+    let given = agent::Given {
+        invocation,
+        manifest: manifest.as_deref(),
+        accepted: &accepted,
+        reader: &reader,
+        home,
+    };
     let agent = agent::prepare(&mut settings, &given)?;
     warnings.extend(agent.warnings);
     let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
@@ -194,6 +212,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         env_files,
         reach: flags.reach,
         agent: agent.found,
+        untrusted_tree: accepted.untrusted_tree.clone(),
     };
     refuse_what_is_not_there(&settings)?;
     if !flags.command.is_empty() {
@@ -285,37 +304,79 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
         return Err(ConfigError::RelativeDirectory(cwd.clone()));
     }
     let user_home = host::user_home(&invocation.env);
-    let built_in = layers::built_in(host::memory_total());
-    let mut layers =
-        vec![Layer { origin: Origin::BuiltIn, directory: cwd.clone(), values: built_in.clone() }];
+    let reader = open_reader(home)?;
     let ceiling = read_ceiling(&invocation.system)?;
+    let mut layers = lower_layers(
+        &invocation.env,
+        &invocation.system,
+        invocation.config_files,
+        cwd,
+        &reader,
+        home,
+    )?;
 
-    if invocation.config_files == ConfigFiles::Read {
-        layers.extend(config_layer(&invocation.system.join(CONFIG_FILE), Origin::System)?);
-        if let Some(directory) = host::user_config(&invocation.env) {
-            layers.extend(config_layer(&directory.join(CONFIG_FILE), Origin::User)?);
-        }
-    }
-
-    let manifest = manifest::find(invocation, user_home.as_deref())?;
-    let mut trusted_files = BTreeMap::new();
+    let manifest = manifest::find(invocation, user_home.as_deref(), &reader)?;
+    let variables = variable_layers(&invocation.env, cwd)?;
+    let flags = invocation.flags.layers(cwd)?;
+    let mut accepted = manifest::Accepted::default();
     if let Some(manifest) = &manifest {
-        trusted_files =
-            manifest::check_trust(manifest, invocation, &built_in, user_home.as_deref(), home)?;
+        let lower = Settings::merge(layers.clone(), None, user_home.as_deref()).values;
+        let higher = variables.iter().chain(&flags).rev();
+        let kinds = higher.map(|layer| layer.values.agent.kind);
+        let kinds = kinds.chain([manifest.values.agent.kind, lower.agent.kind]);
+        let has_command = !invocation.flags.command.is_empty();
+        let above = variables.iter().chain(&flags).cloned().collect();
+        let above = Settings::merge(above, None, user_home.as_deref()).values;
+        let judgement = manifest::Judgement {
+            lower: &lower,
+            higher: &above,
+            purpose: Purpose::of_agent(kinds.flatten().next().filter(|_| !has_command)),
+            user_home: user_home.as_deref(),
+            reader: &reader,
+        };
+        accepted = manifest::check_trust(manifest, invocation, &judgement, home)?;
         layers.push(Layer {
             origin: Origin::Manifest(manifest.path.as_path().into()),
             directory: manifest.directory().to_owned(),
             values: manifest.values.clone(),
         });
     }
-    layers.extend(variable_layers(&invocation.env, cwd)?);
-    layers.extend(invocation.flags.layers(cwd)?);
+    layers.extend(variables);
+    layers.extend(flags);
 
     let settings = Settings::merge(layers, ceiling, user_home.as_deref());
-    let env_files = read_env_files(&settings, &trusted_files)?;
+    let env_files = read_env_files(&settings, &accepted, &reader, home)?;
     let manifest = manifest.map(|manifest| manifest.path);
     let warnings = Vec::new();
-    Ok(LoadedSettings { settings, manifest, warnings, env_files, trusted_files })
+    Ok(LoadedSettings { settings, manifest, warnings, env_files, accepted, reader })
+}
+
+/// What holds without a manifest, variables and flags.
+fn lower_layers(
+    env: &BTreeMap<OsString, OsString>,
+    system: &Path,
+    config_files: ConfigFiles,
+    cwd: &Path,
+    reader: &DecisionReader,
+    home: &Home,
+) -> Result<Vec<Layer>, ConfigError> {
+    let values = layers::built_in(host::memory_total());
+    let mut layers = vec![Layer { origin: Origin::BuiltIn, directory: cwd.to_owned(), values }];
+    if config_files == ConfigFiles::Read {
+        let read = |path: &Path, origin| config_layer(path, origin, reader, home);
+        layers.extend(read(&system.join(CONFIG_FILE), Origin::System)?);
+        if let Some(directory) = host::user_config(env) {
+            layers.extend(read(&directory.join(CONFIG_FILE), Origin::User)?);
+        }
+    }
+    Ok(layers)
+}
+
+/// Reads what decides about runs of this home.
+pub(crate) fn open_reader(home: &Home) -> Result<DecisionReader, TrustError> {
+    let trees = crate::run::writable::known(home);
+    let trees = trees.map_err(|error| TrustError::Io { path: home.path().to_owned(), error })?;
+    Ok(DecisionReader::new(trees))
 }
 
 /// Whether a run that was decided earlier may start under the ceiling of now. `system` is [`SYSTEM_DIRECTORY`], but in
@@ -329,17 +390,22 @@ pub fn check_ceiling(system: &Path, spec: &RunSpec) -> Result<(), ConfigError> {
 
 fn read_ceiling(system: &Path) -> Result<Option<CeilingFile>, ConfigError> {
     let path = system.join(CEILING_FILE);
-    match read(&path, Links::Follow)? {
+    match files::read(&path, files::Links::Follow)? {
         Some(file) => Ok(Some(CeilingFile::parse(&file.content, &path.into())?)),
         None => Ok(None),
     }
 }
 
-fn config_layer(path: &Path, origin: fn(OsText) -> Origin) -> Result<Option<Layer>, ConfigError> {
-    let Some(file) = read(path, Links::Follow)? else {
+fn config_layer(
+    path: &Path,
+    origin: fn(OsText) -> Origin,
+    reader: &DecisionReader,
+    home: &Home,
+) -> Result<Option<Layer>, ConfigError> {
+    let Some(content) = read_trusted(path, None, reader, home)? else {
         return Ok(None);
     };
-    let values = Manifest::parse(&file.content, &path.into())?;
+    let values = Manifest::parse(&content, &path.into())?;
     let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
     Ok(Some(Layer { origin: origin(path.into()), directory, values }))
 }
@@ -372,7 +438,9 @@ fn variable_layers(
 
 fn read_env_files(
     settings: &Settings,
-    trusted: &BTreeMap<OsText, Vec<u8>>,
+    accepted: &manifest::Accepted,
+    reader: &DecisionReader,
+    home: &Home,
 ) -> Result<BTreeMap<OsText, Vec<env_file::EnvLine>>, ConfigError> {
     let mut files = BTreeMap::new();
     let paths = settings.values.sandbox.env_file.iter().flat_map(|files| &files.0);
@@ -380,11 +448,12 @@ fn read_env_files(
         let key = format!("sandbox.env_file[{index}]");
         let path = name.as_path().to_owned();
         let from_manifest = matches!(settings.origin(&key), Some(Origin::Manifest(_)));
-        let content = match trusted.get(&name.0) {
+        let content = match accepted.files.get(&name.0) {
             Some(content) if from_manifest => Some(content.clone()),
-            // What a manifest names may lie in a tree that a run wrote: no link is followed there.
-            _ if from_manifest => read(&path, Links::Refuse)?.map(|file| file.content),
-            _ => read(&path, Links::Follow)?.map(|file| file.content),
+            _ => {
+                let distrusted = accepted.untrusted_tree.as_ref().filter(|_| from_manifest);
+                read_trusted(&path, distrusted.map(OsText::as_path), reader, home)?
+            }
         };
         let Some(content) = content else {
             return Err(ConfigError::NoEnvFile { path, key });

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use belljar_linux::host_program;
+use belljar_linux::jail::resolve::resolve;
 use belljar_spec::RunSpec;
 use belljar_spec::egress::{SecretSource, SecretSpec, SecretValue};
 use belljar_spec::text::escape;
@@ -136,11 +139,14 @@ fn from_variable(
 fn from_file(secret: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let failed = |error| SecretError::File { env: secret.to_owned(), path: path.to_owned(), error };
     let wrong = |why: String| SecretError::Source { env: secret.to_owned(), why };
+    // A link in a tree that a run could write would let the run choose which file is sent.
+    let trees = host_program::writable_trees().map_err(failed)?;
+    let found = resolve(path, &trees).map_err(|error| wrong(error.to_string()))?;
     let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC).bits();
     let file = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(flags as i32)
-        .open(path)
+        .open(format!("/proc/self/fd/{}", found.fd.as_raw_fd()))
         .map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
     let shown = path.display();
@@ -180,9 +186,15 @@ fn from_command(
         let program = escape(program.as_bytes());
         SecretError::Command { env: secret.to_owned(), program, error }
     };
-    let mut child = Command::new(program)
+    // A path with a slash starts where the manifest lies.
+    let named = if program.contains('/') { directory.join(program) } else { program.into() };
+    let found = host_program::find(&named).map_err(failed)?;
+    // An interpreter may load what lies in its working directory or is first on PATH.
+    let is_ours = !host_program::is_writable_by_runs(directory);
+    let mut child = Command::new(found)
         .args(arguments)
-        .current_dir(directory)
+        .current_dir(if is_ours { directory } else { Path::new("/") })
+        .env("PATH", host_program::clean_path())
         .stdin(Stdio::inherit())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())

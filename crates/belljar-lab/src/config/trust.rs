@@ -7,14 +7,16 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Manifest, OsText, Widening, layers, paths, widenings};
+use belljar_spec::manifest::RootfsSetting;
+use belljar_spec::{Located, Manifest, OsText, Purpose, RunId, Widening, paths};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::files::{Links, ReadError, read};
-use super::manifest::ReadManifest;
-use super::{ConfigError, host};
+use super::files::{DecisionReader, Links, ReadError, read};
+use super::manifest::{Judgement, ReadManifest, locate};
+use super::{ConfigError, ConfigFiles, SYSTEM_DIRECTORY, host, lower_layers, open_reader};
 use crate::home::Home;
+use crate::run::writable::{self, Cleared};
 
 const FILE: &str = "trust.json";
 const LOCK: &str = "trust.lock";
@@ -48,6 +50,8 @@ pub enum TrustError {
     Read(#[from] ReadError),
     #[error("there is no manifest {path}", path = .0.display())]
     NoManifest(PathBuf),
+    #[error("there is no file {path}", path = .0.display())]
+    NoFile(PathBuf),
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -134,13 +138,87 @@ pub fn examine(
         if path.is_dir() { path.join(belljar_spec::manifest::FILE_NAME) } else { path.to_owned() };
     let path = canonical(&path)?;
     let missing = || TrustError::NoManifest(path.as_path().to_owned());
-    let manifest =
-        ReadManifest::read(path.as_path().to_owned(), Links::Refuse)?.ok_or_else(missing)?;
-    let built_in = layers::built_in(host::memory_total());
-    let widenings = widenings(&manifest.values, manifest.directory(), &built_in);
-    let hash = content(&manifest, host::user_home(env).as_deref())?.hash;
+    let manifest = ReadManifest::read(path.as_path().to_owned())?.ok_or_else(missing)?;
+    let reader = open_reader(home)?;
+    let user_home = host::user_home(env);
+    let cwd = manifest.directory().to_owned();
+    let layers =
+        lower_layers(env, Path::new(SYSTEM_DIRECTORY), ConfigFiles::Read, &cwd, &reader, home)?;
+    let lower = belljar_spec::Settings::merge(layers, None, user_home.as_deref()).values;
+    let judgement = Judgement {
+        lower: &lower,
+        higher: &Manifest::default(),
+        purpose: Purpose::of_agent(manifest.values.agent.kind.or(lower.agent.kind)),
+        user_home: user_home.as_deref(),
+        reader: &reader,
+    };
+    let widenings = judgement.widenings(&manifest);
+    let hash = content(&manifest, user_home.as_deref(), &reader)?.hash;
     let standing = Store::open(home)?.standing(&path, &hash);
     Ok(Examined { path: path.as_path().to_owned(), hash, standing, widenings })
+}
+
+/// What kind of thing `belljar trust` was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Manifest,
+    Dockerfile,
+    /// A file of variables, a prompt, a configuration file.
+    PlainFile,
+}
+
+/// By its name, and for other names by what stands in it.
+pub fn kind(path: &Path) -> Kind {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_dockerfile = ["Dockerfile", "Containerfile"].iter().any(|usual| name.starts_with(usual));
+    if path.is_dir() || path.extension().is_some_and(|extension| extension == "toml") {
+        return Kind::Manifest;
+    }
+    if is_dockerfile || name.to_ascii_lowercase().ends_with(".dockerfile") {
+        return Kind::Dockerfile;
+    }
+    let content = read(path, Links::Follow).ok().flatten().map(|file| file.content);
+    let parsed = content.and_then(|content| Manifest::parse(&content, &path.into()).ok());
+    match parsed {
+        Some(manifest) if manifest != Manifest::default() => Kind::Manifest,
+        _ => Kind::PlainFile,
+    }
+}
+
+/// The same for a file that the operator names on the command line, such as one of variables.
+pub fn examine_file(path: &Path, home: &Home) -> Result<Examined, ConfigError> {
+    let reader = open_reader(home)?;
+    let absolute = std::path::absolute(path)
+        .map_err(|error| TrustError::Io { path: path.to_owned(), error })?;
+    let file = reader.read(&absolute, None)?.ok_or_else(|| TrustError::NoFile(path.to_owned()))?;
+    let hash = hash_of_file(&file.content);
+    let standing = Store::open(home)?.standing(&file.path.as_path().into(), &hash);
+    let what = "its content is given to the run".to_owned();
+    let key = OsText::from(file.path.as_path()).to_string();
+    Ok(Examined { path: file.path, hash, standing, widenings: vec![Widening { key, what }] })
+}
+
+/// The content of a file that decides about a run. One that lies where a run could write needs trust.
+pub(crate) fn read_trusted(
+    path: &Path,
+    distrusted: Option<&Path>,
+    reader: &DecisionReader,
+    home: &Home,
+) -> Result<Option<Vec<u8>>, ConfigError> {
+    let Some(file) = reader.read(path, distrusted)? else { return Ok(None) };
+    let Some(tree) = file.written_in else { return Ok(Some(file.content)) };
+    let hash = hash_of_file(&file.content);
+    match Store::open(home)?.standing(&file.path.as_path().into(), &hash) {
+        Standing::Trusted => Ok(Some(file.content)),
+        standing => Err(ConfigError::UntrustedFile { path: file.path, tree, standing }),
+    }
+}
+
+fn hash_of_file(content: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+    hasher.update(&(content.len() as u64).to_le_bytes());
+    hasher.update(content);
+    hasher.finalize().to_hex().to_string()
 }
 
 /// Trusts exactly what was examined: content that changed since stays untrusted.
@@ -159,9 +237,11 @@ pub(crate) fn trust_written(
 ) -> Result<(), ConfigError> {
     let values = Manifest::parse(written, &path.into())?;
     let owner = rustix::process::geteuid().as_raw();
-    let manifest = ReadManifest { path: path.to_owned(), content: written.to_vec(), values, owner };
+    let content = written.to_vec();
+    let manifest = ReadManifest { path: path.to_owned(), content, values, owner, written_in: None };
     let known = |path: &Path| Ok(files.get(&OsText::from(path)).cloned());
-    let hash = content_of(&manifest, user_home, known)?.hash;
+    let reader = open_reader(home)?;
+    let hash = content_of(&manifest, user_home, &reader, known)?.hash;
     Ok(change(home, |store| store.set(path.into(), hash))?)
 }
 
@@ -204,6 +284,73 @@ pub fn canonical(path: &Path) -> Result<OsText, TrustError> {
     }
 }
 
+/// Why a tree cannot be cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    #[error("cannot look at {path}: {error}", path = .path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("the run {run} is alive and can write there; stop it first: belljar stop {run}")]
+    Live { run: RunId },
+    #[error("the run {run} is starting, and it is not known yet where it can write; try again")]
+    Starting { run: RunId },
+    #[error(
+        "{path} lies in {tree}, where a run could write; look at that tree, then: belljar trust --tree {tree}",
+        path = OsText::from(.path.as_path()), tree = OsText::from(.tree.as_path())
+    )]
+    Within { path: PathBuf, tree: PathBuf },
+}
+
+impl From<io::Error> for TreeError {
+    fn from(error: io::Error) -> Self {
+        Self::Io { path: PathBuf::from("writable-trees"), error }
+    }
+}
+
+/// Whether a run could have written a tree at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeBefore {
+    Writable,
+    /// No run could ever write it, so there was nothing to clear.
+    Clean,
+}
+
+/// Takes a tree for the operator's own again, who has looked at it: links in it are followed, and files in it
+/// count. The manifest in it is not trusted by that.
+pub fn trust_tree(tree: &Path, home: &Home) -> Result<TreeBefore, TreeError> {
+    let io = |error| TreeError::Io { path: tree.to_owned(), error };
+    if !std::fs::metadata(tree).map_err(io)?.is_dir() {
+        return Err(io(io::ErrorKind::NotADirectory.into()));
+    }
+    match writable::clear(home, tree, |real| refuse_live(home, real))? {
+        Cleared::Trees(_) => Ok(TreeBefore::Writable),
+        Cleared::NotKnown => Ok(TreeBefore::Clean),
+        Cleared::Within(above) => Err(TreeError::Within { path: tree.to_owned(), tree: above }),
+    }
+}
+
+/// No run that lives may be able to write in the tree, nor above it.
+fn refuse_live(home: &Home, tree: &Path) -> Result<(), TreeError> {
+    let live = crate::store::live_ids(home)?;
+    for run in live {
+        if !matches!(crate::store::life::of(home, &run), crate::store::Life::Live(_)) {
+            continue;
+        }
+        let written = crate::run::record::written_trees(&home.run_dir(&run));
+        let Some(written) = written else { return Err(TreeError::Starting { run }) };
+        let is_below = |path: &Path, above: &Path| {
+            path.starts_with(above) || writable::lies_in(path, above) // under another name, too
+        };
+        if written.iter().any(|other| is_below(other, tree) || is_below(tree, other)) {
+            return Err(TreeError::Live { run });
+        }
+    }
+    Ok(())
+}
+
 /// What trust is about: the manifest, and the files in it that say what the run is told or given.
 pub(super) struct Content {
     pub(super) hash: String,
@@ -215,15 +362,21 @@ pub(super) struct Content {
 pub(super) fn content(
     manifest: &ReadManifest,
     user_home: Option<&Path>,
+    reader: &DecisionReader,
 ) -> Result<Content, TrustError> {
-    let read = |path: &Path| Ok(read(path, Links::Refuse)?.map(|file| file.content));
-    content_of(manifest, user_home, read)
+    let directory = manifest.real_directory();
+    let read = |path: &Path| {
+        let file = reader.read(path, Some(&directory))?;
+        Ok(file.map(|file| file.content))
+    };
+    content_of(manifest, user_home, reader, read)
 }
 
 /// `read` gives what is in a file, and nothing for one that is not there.
 fn content_of(
     manifest: &ReadManifest,
     user_home: Option<&Path>,
+    reader: &DecisionReader,
     read: impl Fn(&Path) -> Result<Option<Vec<u8>>, ReadError>,
 ) -> Result<Content, TrustError> {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
@@ -247,6 +400,39 @@ fn content_of(
             None => add(b"missing"),
         }
     }
+    for (link, to) in links(manifest, user_home, reader) {
+        add(b"link");
+        add(link.as_os_str().as_encoded_bytes());
+        add(to.as_os_str().as_encoded_bytes());
+    }
     let hash = hasher.finalize().to_hex().to_string();
     Ok(Content { hash, files })
+}
+
+/// Links in the manifest's tree that its sources lead through, and where they lead: trusting the manifest is
+/// trusting these, and another target is another manifest.
+fn links(
+    manifest: &ReadManifest,
+    user_home: Option<&Path>,
+    reader: &DecisionReader,
+) -> Vec<(PathBuf, PathBuf)> {
+    let trees = reader.trees_and(Some(&manifest.real_directory()));
+    let sandbox = &manifest.values.sandbox;
+    let rootfs = match &sandbox.rootfs {
+        Some(RootfsSetting::Directory(path)) => Some(path),
+        Some(RootfsSetting::Host) | None => None,
+    };
+    let mounts = sandbox.mounts.iter().flat_map(|mounts| &mounts.0).map(|mount| &mount.source);
+    let tools = sandbox.tools.iter().flat_map(|tools| &tools.0);
+    let secrets = manifest.values.secret.iter().flat_map(|secrets| &secrets.0);
+    let sources = sandbox.workspace.path.iter().chain(rootfs).chain(mounts).chain(tools);
+    let sources = sources.chain(secrets.filter_map(|secret| secret.file.as_ref()));
+    let mut links = Vec::new();
+    for source in sources {
+        let path = paths::absolute(source.as_path(), manifest.directory(), user_home);
+        if let Located::ByLink { link, to } = locate(&path, &trees) {
+            links.push((link, to.unwrap_or_default()));
+        }
+    }
+    links
 }

@@ -43,10 +43,10 @@ pub enum BuildError {
     #[error(transparent)]
     Trust(TrustError),
     #[error(
-        "{} leads to {} by a link that a run could have put there; name the place itself",
-        shown(.named), shown(.real)
+        "{} is a link in {}, and a run could have put it there; name the place itself",
+        shown(.link), shown(.tree)
     )]
-    Planted { named: PathBuf, real: PathBuf },
+    Planted { link: PathBuf, tree: PathBuf },
     #[error(
         "a run could have changed {}, or the .dockerignore that it is built with, and {}; the engine \
          would execute what it says",

@@ -7,10 +7,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{OsText, Widening, paths};
+use belljar_linux::jail::resolve::{ResolveError, Resolved, resolve};
+use belljar_spec::{OsText, Widening, WritableTree, paths};
 
 use super::BuildError;
-use crate::config::files::{Links, read};
+use crate::config::ReadError;
+use crate::config::files::DecisionReader;
 use crate::config::trust::{Examined, Standing, Store};
 use crate::home::Home;
 use crate::run::writable;
@@ -48,31 +50,27 @@ impl Place {
             (None, Some(parent)) => cwd.join(parent),
             (None, None) => cwd.clone(),
         };
-        let lexical_context = paths::clean(&context);
-        let context = canonical(&context)?;
-        if !context.is_dir() {
-            return Err(BuildError::NoDirectory(context));
+        let context = trees.resolve(&paths::clean(&context))?;
+        if !context.is_directory() {
+            return Err(BuildError::NoDirectory(context.path));
         }
-        trees.refuse_planted(&lexical_context, &context)?;
         let named = match dockerfile {
-            Some(file) => cwd.join(file),
-            None => usual(&context)?,
+            Some(file) => paths::clean(&cwd.join(file)),
+            None => usual(&context.path)?,
         };
-        let parent = canonical(named.parent().unwrap_or(Path::new("/")))?;
-        let name = named.file_name().ok_or_else(|| BuildError::NoFile(named.clone()))?;
-        trees.refuse_planted(&paths::clean(&named), &parent.join(name))?;
-        let (path, links) = match trees.hold(&parent) {
-            true => (parent.join(name), Links::Refuse),
-            // The operator's own link, which may lead into such a tree all the same.
-            false => (canonical(&named)?, Links::Refuse),
+        let reader = DecisionReader::new(trees.0.clone());
+        let file = match reader.read(&named, None) {
+            Err(ReadError::PlantedLink { link, tree }) => {
+                return Err(BuildError::Planted { link, tree });
+            }
+            file => file?.ok_or(BuildError::NoFile(named))?,
         };
-        let file = read(&path, links)?.ok_or_else(|| BuildError::NoFile(path.clone()))?;
-        let ignore = read(&context.join(IGNORE_FILE), Links::Refuse)?;
+        let ignore = reader.read(&context.path.join(IGNORE_FILE), Some(&context.path))?;
         Ok(Self {
-            needs_trust: trees.hold(&path) || trees.hold(&context),
+            needs_trust: file.written_in.is_some() || context.written_in.is_some(),
             others_wrote: trees.touch(&context),
-            dockerfile: path,
-            context,
+            dockerfile: file.path,
+            context: context.path,
             content: file.content,
             ignore: ignore.map(|file| file.content),
         })
@@ -140,44 +138,31 @@ fn usual(context: &Path) -> Result<PathBuf, BuildError> {
     found.ok_or_else(|| BuildError::NoDockerfile(context.to_owned()))
 }
 
-fn canonical(path: &Path) -> Result<PathBuf, BuildError> {
-    match std::fs::canonicalize(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(BuildError::NoFile(path.to_owned()))
-        }
-        found => found.map_err(|error| io_error(path, error)),
-    }
-}
-
 fn io_error(path: &Path, error: io::Error) -> BuildError {
     BuildError::Io { path: path.to_owned(), error }
 }
 
 /// Those that a run could ever write.
-struct Trees(Vec<PathBuf>);
+struct Trees(Vec<WritableTree>);
 
 impl Trees {
     fn known(home: &Home) -> Result<Self, BuildError> {
-        let known = writable::known(home).map_err(|error| io_error(home.path(), error))?;
-        let real = known.iter().filter_map(|tree| std::fs::canonicalize(tree).ok());
-        let real: Vec<PathBuf> = real.collect();
-        Ok(Self(known.into_iter().chain(real).collect()))
+        writable::known(home).map(Self).map_err(|error| io_error(home.path(), error))
     }
 
-    fn hold(&self, path: &Path) -> bool {
-        self.0.iter().any(|tree| path.starts_with(tree))
+    /// Where a path leads, with no link followed in one of the trees, which a run may have put there.
+    fn resolve(&self, path: &Path) -> Result<Resolved, BuildError> {
+        resolve(path, &self.0).map_err(|error| match error {
+            ResolveError::Missing { .. } => BuildError::NoFile(path.to_owned()),
+            ResolveError::PlantedLink { link, tree } => BuildError::Planted { link, tree },
+            ResolveError::Open { path, error } => io_error(&path, error.into()),
+            error => io_error(path, io::Error::other(error.to_string())),
+        })
     }
 
-    /// It is in one, or has one in it.
-    fn touch(&self, path: &Path) -> bool {
-        self.0.iter().any(|tree| path.starts_with(tree) || tree.starts_with(path))
-    }
-
-    /// A path through such a tree that ends outside goes by a link, which a run may have put there.
-    fn refuse_planted(&self, named: &Path, real: &Path) -> Result<(), BuildError> {
-        match self.hold(named) && !self.hold(real) {
-            true => Err(BuildError::Planted { named: named.to_owned(), real: real.to_owned() }),
-            false => Ok(()),
-        }
+    /// A run could have written something in it.
+    fn touch(&self, directory: &Resolved) -> bool {
+        directory.written_in.is_some()
+            || self.0.iter().any(|tree| tree.as_path().starts_with(&directory.path))
     }
 }

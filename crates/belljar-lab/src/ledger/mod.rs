@@ -55,6 +55,22 @@ pub enum LedgerError {
     },
 }
 
+impl LedgerError {
+    /// It cannot be written for want of room, bytes or files.
+    pub fn is_no_space(&self) -> bool {
+        use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
+        match self {
+            Self::Open { error, .. } => crate::ballast::is_no_space(error),
+            // SQLite does not say why it could not make a file beside the database.
+            Self::Sqlite { error, .. } => matches!(
+                error.sqlite_error_code(),
+                Some(CannotOpen | DiskFull | ReadOnly | SystemIoFailure)
+            ),
+            Self::Corrupt { .. } | Self::Newer { .. } => false,
+        }
+    }
+}
+
 /// Which names to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ByName {
@@ -83,6 +99,20 @@ impl Ledger {
     /// Makes it if it is not there.
     pub fn open(home: &Home) -> Result<Self, LedgerError> {
         open::open(home)
+    }
+
+    /// The same for what only reads: works on a full disk too. `None`: there is none, and none can be made.
+    pub fn open_to_read(home: &Home) -> Result<Option<Self>, LedgerError> {
+        open::open_to_read(home)
+    }
+
+    /// Opens it for a change that cannot wait, and gives up the room that is kept for that.
+    pub(crate) fn write<T>(
+        home: &Home,
+        mut change: impl FnMut(&mut Self) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let work = || open::open(home).and_then(|mut ledger| change(&mut ledger));
+        crate::ballast::or_give_up(home, work, LedgerError::is_no_space)
     }
 
     /// Writes the row, whether there was one or not. On disk when this returns.

@@ -77,6 +77,49 @@ pub(super) fn open(home: &Home) -> Result<Ledger, LedgerError> {
     Ok(Ledger { connection, path })
 }
 
+/// For listings. Where it cannot be written now, what is there is read without changing anything; `None`: there is
+/// no ledger, and none can be made.
+pub(super) fn open_to_read(home: &Home) -> Result<Option<Ledger>, LedgerError> {
+    let path = home.ledger_path();
+    match open(home) {
+        Err(error) if error.is_no_space() => {}
+        opened => return opened.map(Some),
+    }
+    if std::fs::symlink_metadata(&path).is_err() {
+        return Ok(None);
+    }
+    let readable = |connection: Connection| version(&connection).map(|_| connection);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(&path, flags).and_then(readable).or_else(|_| {
+        // Without the write-ahead log, which cannot be shared without room: rows that are only there are read from
+        // the run's own records.
+        let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+        Connection::open_with_flags(immutable(&path), flags).and_then(readable)
+    });
+    match connection {
+        // Not even made when the disk became full.
+        Ok(connection) if version(&connection).is_ok_and(|found| found != VERSION) => Ok(None),
+        Ok(connection) => Ok(Some(Ledger { connection, path })),
+        Err(error) => Err(classify(&path, error)),
+    }
+}
+
+/// The file as a URI that says that nobody writes it.
+fn immutable(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'-' | b'_' | b'.' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => {
+                uri.push(char::from(*byte));
+            }
+            other => uri.push_str(&format!("%{other:02x}")),
+        }
+    }
+    uri + "?immutable=1"
+}
+
 fn check_room(home: &Home) -> io::Result<()> {
     let found = rustix::fs::statvfs(home.path())?;
     if found.f_bavail.saturating_mul(found.f_frsize) < ROOM {

@@ -1,11 +1,11 @@
 //! The ledger, made again from the run directories.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use belljar_spec::{RunState, StopReason};
 
-use super::{Ledger, LedgerError, LedgerRow, RowOrigin, SandboxKept};
+use super::{Ledger, LedgerError, LedgerRow, RowOrigin};
 use crate::home::Home;
 use crate::store::{self, Summary, life};
 
@@ -96,19 +96,12 @@ fn row(home: &Home, summary: &Summary) -> LedgerRow {
         command: summary.command.clone(),
         workspace: summary.workspace.clone(),
         created_ms: summary.id.unix_millis(),
-        stopped_ms: outcome.and(summary.written_ms),
+        stopped_ms: outcome.and(summary.stopped_ms),
         reason: Some(outcome.map_or(StopReason::Lost, |outcome| outcome.reason)),
         exit: outcome.map(|outcome| outcome.exit),
         usage: outcome.map(|outcome| outcome.usage).unwrap_or_default(),
-        sandbox: kept(&home.run_dir(&summary.id)),
+        sandbox: store::kept(home, &summary.id),
         anchor: None,
         origin: RowOrigin::Rebuilt,
-    }
-}
-
-fn kept(directory: &Path) -> SandboxKept {
-    match std::fs::symlink_metadata(directory.join("home")) {
-        Ok(_) => SandboxKept::Yes,
-        Err(_) => SandboxKept::No,
     }
 }

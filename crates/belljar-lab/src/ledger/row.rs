@@ -161,7 +161,11 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<LedgerRow> {
         reason: word(row, 8)?,
         exit: optional(row, 9)?,
         usage: from_json(10, &row.get::<_, String>(10)?)?,
-        sandbox: if row.get(11)? { SandboxKept::Yes } else { SandboxKept::No },
+        sandbox: match row.get(11)? {
+            0 => SandboxKept::No,
+            1 => SandboxKept::Yes,
+            _ => return Err(bad(11, "neither 0 nor 1")),
+        },
         anchor: optional(row, 12)?,
         origin: from_json(13, &row.get::<_, String>(13)?)?,
     })

@@ -226,6 +226,41 @@ mod tests {
         Reached { host, port, rule, count: 1, bytes_out: 0, bytes_in: 0, failed, error: None }
     }
 
+    fn event(kind: EventKind, data: serde_json::Value) -> Event {
+        let (time, prev, hash) = Default::default();
+        Event { seq: 0, time, mono_ns: 0, kind, data, prev, hash }
+    }
+
+    #[test]
+    fn the_first_of_equal_denials_and_the_count_of_the_others_are_one() {
+        let denied = |count: u64| {
+            let data = serde_json::json!({
+                "host": "a.example", "port": 443, "via": "connect", "reason": "not_listed",
+                "count": count,
+            });
+            event(EventKind::EgressDenied, data)
+        };
+        let mut gathered = Gathered::default();
+        [denied(1), denied(6), denied(2)].into_iter().for_each(|one| gathered.take(one));
+        let account = gathered.account();
+        assert_eq!(account.denied.len(), 1, "{account:?}");
+        assert_eq!((account.denied[0].count, account.denied[0].stage), (9, Stage::Run));
+    }
+
+    #[test]
+    fn a_connection_that_was_not_used_is_neither_denied_nor_learned() {
+        let unused = serde_json::json!({
+            "id": 1, "host": "a.example", "port": 443, "via": "intercepted", "rule": "learn",
+            "bytes_out": 0, "bytes_in": 0, "duration_ms": 1, "count": 1,
+            "error": "closed by the client before it sent anything",
+        });
+        let mut gathered = Gathered::default();
+        gathered.take(event(EventKind::EgressAllowed, unused));
+        let account = gathered.account();
+        assert!(account.denied.is_empty() && account.smallest_list().is_empty(), "{account:?}");
+        assert_eq!(account.reached[0].failed, 1);
+    }
+
     #[test]
     fn the_smallest_list_has_what_worked_and_nothing_more() {
         let account = Account {

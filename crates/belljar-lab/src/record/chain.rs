@@ -43,6 +43,12 @@ pub(super) fn check(line: &[u8], key: &RunKey) -> Option<Event> {
     serde_json::from_slice(line).ok()
 }
 
+/// When it was written: milliseconds since 1970.
+pub(super) fn unix_millis(event: &Event) -> Option<u64> {
+    let time: jiff::Timestamp = event.time.parse().ok()?;
+    u64::try_from(time.as_millisecond()).ok()
+}
+
 /// What a reader found at its place.
 #[derive(Debug)]
 pub(super) enum Next<'a> {

@@ -85,6 +85,8 @@ pub struct EventLog {
     fault: Option<Fault>,
     closed: bool,
     dropped: u64,
+    /// When the last event was appended: milliseconds since 1970, as its line has it.
+    last_ms: u64,
     /// What the monotonic clock showed when the log began: a host may be up for longer than 2^53 ns.
     /// Negative if that was before the host was started anew.
     clock_base: i64,
@@ -120,6 +122,7 @@ impl EventLog {
             fault: None,
             closed: false,
             dropped: 0,
+            last_ms: 0,
             clock_base: monotonic(),
         }
     }
@@ -195,6 +198,11 @@ impl EventLog {
         Head { seq: self.head.seq, hash: self.head.text() }
     }
 
+    /// When the last event was appended: milliseconds since 1970, exactly as its line has it.
+    pub fn last_ms(&self) -> u64 {
+        self.last_ms
+    }
+
     /// How many events were appended.
     pub fn count(&self) -> u64 {
         self.head.seq
@@ -247,7 +255,10 @@ impl EventLog {
     ) -> Result<blake3::Hash, LogError> {
         let bad = |error| LogError::Data { path: self.path.clone(), error };
         let (from, seq, prev) = (self.buffer.len(), self.head.seq + 1, self.head.text());
-        let time = format!("{:.3}", jiff::Timestamp::now());
+        let now = jiff::Timestamp::now().as_millisecond();
+        let time = jiff::Timestamp::from_millisecond(now).unwrap_or_default();
+        let time = format!("{time:.3}");
+        self.last_ms = u64::try_from(now).unwrap_or_default();
         let mono = u64::try_from(monotonic() - self.clock_base).unwrap_or(0).min(TOO_LARGE - 1);
         let start = format!(r#"{{"seq":{seq},"time":"{time}","mono_ns":{mono},"kind":"#);
         self.buffer.extend_from_slice(start.as_bytes());

@@ -20,8 +20,8 @@ pub use mask::{Masker, Secrets, looks_secret};
 pub use output::{Finished, OutputError, OutputEvent, OutputFile, TailHash};
 pub use output_reader::{OutputReader, Piece};
 pub use read::{EventReader, Interleaved, OutputPiece, ReadError, interleaved};
-pub use recorder::{RecordError, Recorder, Stopped};
-pub use verify::{Anchor, Life, Report, Verdict, verify_run};
+pub use recorder::{Importance, Kept, RecordError, Recorder, Stopped};
+pub use verify::{Anchor, Life, Report, Verdict, verify_recorded, verify_run};
 
 /// The log's name in a run directory.
 pub const EVENTS: &str = "events.jsonl";

@@ -24,6 +24,11 @@ const MOST_UNSYNCED: usize = 32;
 /// How many times the limit of one stream all later commands of a run may keep together: a loop of an agent decides how
 /// many commands there are.
 const LATER_SHARE: u64 = 4;
+/// Events whose number the run decides (what its agent says, what it asks of the network) may take as many bytes as an
+/// output stream, and no fewer than these: one budget for the whole run, however many iterations and connections it has.
+const LEAST_EVENT_BUDGET: u64 = 1 << 20;
+/// Beyond it, for what a later run needs to go on: sessions, costs, results.
+const EVENT_RESERVE: u64 = 16 << 20;
 /// In the data of `run.stop`: stored output may reach further than its events.
 pub(super) const INCOMPLETE: &str = "output_incomplete";
 
@@ -52,6 +57,22 @@ impl RecordError {
             ),
         }
     }
+}
+
+/// What an event of the run's own making is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Importance {
+    Ordinary,
+    /// Resuming the run depends on it.
+    NeededToResume,
+}
+
+/// What became of such an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    Yes,
+    /// The run has used its budget up.
+    Dropped,
 }
 
 /// How much of the record is there when `run.stop` is.
@@ -83,6 +104,10 @@ pub struct Recorder {
     later_room: u64,
     streams: BTreeMap<(u32, OutputStream), Stream>,
     unsynced: Vec<OutputFile>,
+    /// Bytes of events whose number the run decides.
+    run_events: u64,
+    event_budget: u64,
+    dropped_events: u64,
     /// When the log's lines go into its file.
     log_due: Option<Instant>,
     /// Where the log stood when the command was let go.
@@ -112,6 +137,9 @@ impl Recorder {
             later_room: output_limit.saturating_mul(LATER_SHARE),
             streams: BTreeMap::new(),
             unsynced: Vec::new(),
+            run_events: 0,
+            event_budget: output_limit.max(LEAST_EVENT_BUDGET),
+            dropped_events: 0,
             log_due: None,
             first_barrier: None,
             failed: Failed::Never,
@@ -127,6 +155,32 @@ impl Recorder {
             appended => appended,
         };
         self.noted(appended)
+    }
+
+    /// An event whose number the run decides: past the budget it is dropped and counted.
+    pub fn run_event(
+        &mut self,
+        kind: EventKind,
+        data: &Value,
+        importance: Importance,
+    ) -> Result<Kept, RecordError> {
+        let budget = self.event_budget;
+        let most = match importance {
+            Importance::Ordinary => budget,
+            Importance::NeededToResume => budget + EVENT_RESERVE.min(budget),
+        };
+        let length = data.to_string().len() as u64;
+        if self.run_events.saturating_add(length) > most {
+            self.dropped_events += 1;
+            if self.dropped_events == 1 {
+                let data = json!({ "limit": "events", "budget": budget });
+                self.event(EventKind::LimitHit, &data)?;
+            }
+            return Ok(Kept::Dropped);
+        }
+        self.run_events += length;
+        self.event(kind, data)?;
+        Ok(Kept::Yes)
     }
 
     /// Stores bytes that a command put out.
@@ -311,6 +365,10 @@ impl Recorder {
                 first = first.or(self.end_exec(exec).err());
             }
         }
+        if self.dropped_events > 0 && first.is_none() {
+            let data = json!({ "limit": "events", "dropped": self.dropped_events });
+            first = self.event(EventKind::LimitHit, &data).err();
+        }
         let first = first.or(self.bring_to_disk().err());
         if (first.is_some() || failed_before)
             && let Value::Object(fields) = &mut data
@@ -331,6 +389,11 @@ impl Recorder {
             (Ok(()), Some(why)) => Ok(Stopped::Incomplete { why }),
             (Err(error), _) => Err(error.into()),
         }
+    }
+
+    /// When the last event was written: milliseconds since 1970.
+    pub fn last_ms(&self) -> u64 {
+        self.log.last_ms()
     }
 
     /// For the ledger: how far the log reaches, and where it was known to be on disk before. `None` if the
@@ -360,7 +423,7 @@ impl Recorder {
 }
 
 /// Integers that not every reader of JSON can hold, as text.
-fn large_as_text(data: &impl Serialize) -> Value {
+pub(super) fn large_as_text(data: &impl Serialize) -> Value {
     fn convert(value: &mut Value) {
         match value {
             Value::Number(number) if !number.is_f64() => {

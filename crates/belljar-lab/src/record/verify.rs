@@ -3,6 +3,7 @@
 //! Reads only. The key signs each line, the lines name each other, the ledger's anchor says how many
 //! there were, and the lines hold the hashes of the output.
 
+mod ledger_row;
 mod outputs;
 mod run_json;
 mod verdict;
@@ -18,6 +19,9 @@ use super::chain::{LineReader, NO_HASH};
 use super::key::{HomeKey, KeyError};
 use super::log::Head;
 use super::{EVENTS, file};
+use crate::home::Home;
+use crate::ledger::{AnchorRow, LedgerRow};
+use crate::store;
 use walk::Walk;
 
 pub use verdict::Verdict;
@@ -67,13 +71,44 @@ impl Report {
     }
 }
 
-/// Checks one run's directory.
+/// Checks one run's directory, and the row that the ledger has of it.
+pub fn verify_recorded(
+    home: &Home,
+    id: &RunId,
+    key: &HomeKey,
+    row: Option<&LedgerRow>,
+    life: Life,
+) -> Report {
+    let anchor = row.and_then(|row| row.anchor.clone());
+    let anchor =
+        anchor.map(|AnchorRow { seq, hash, inode, durable }| Anchor { seq, hash, inode, durable });
+    let check_row = |walk: &Walk<'_>| {
+        let row = row.filter(|_| life == Life::Over)?;
+        // A removal that was cut short is finished by reconcile.
+        let is_tidy = home.trash_is_empty();
+        ledger_row::check(row, id, walk, is_tidy.then(|| store::kept(home, id)))
+    };
+    verify_with(&home.run_dir(id), id, key, anchor.as_ref(), life, check_row)
+}
+
+/// Checks one run's directory alone.
 pub fn verify_run(
     directory: &Path,
     id: &RunId,
     key: &HomeKey,
     anchor: Option<&Anchor>,
     life: Life,
+) -> Report {
+    verify_with(directory, id, key, anchor, life, |_| None)
+}
+
+fn verify_with(
+    directory: &Path,
+    id: &RunId,
+    key: &HomeKey,
+    anchor: Option<&Anchor>,
+    life: Life,
+    check_row: impl FnOnce(&Walk<'_>) -> Option<Verdict>,
 ) -> Report {
     let log = match file::open(&directory.join(EVENTS)) {
         Ok(log) => log,
@@ -94,6 +129,7 @@ pub fn verify_run(
         .whole_log(LineReader::new(log, 0))
         .or_else(|| outputs::check(directory, &walk, &mut output_bytes))
         .or_else(|| run_json::check(directory, &walk))
+        .or_else(|| check_row(&walk))
         .unwrap_or(match (anchor, life) {
             (None, Life::Over) => Verdict::NotAnchored,
             _ => Verdict::Sound,

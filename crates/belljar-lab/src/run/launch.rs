@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use belljar_backend::Bound;
 use belljar_linux::file_clock::Arrival;
-use belljar_linux::placeholder;
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
-use belljar_spec::{Access, BackendName, Backing, MountKind, Place, Plan, RunId, RunState, Source};
+use belljar_spec::{
+    Access, BackendName, Backing, MountKind, Place, Plan, RunId, RunState, Source, WritableTree,
+};
 
 use super::agent;
 use super::bypass;
@@ -20,6 +21,7 @@ use super::log::{Anchored, RunLog};
 use super::place::RunPlace;
 use super::record::secrets_of;
 use super::{LaunchError, Observer, Outcome, Streams, writable};
+use crate::ballast;
 use crate::block_on;
 use crate::home::Home;
 use crate::record::HomeKey;
@@ -102,8 +104,9 @@ fn accept_and_run(
     if let Some(refusal) = prepared.refusal() {
         return Err(refusal.into()); // before anything is made
     }
+    ballast::keep(home); // before this run can fill the disk
     let place = RunPlace::make(home)?;
-    let outcome = match bind(home, &place, prepared, secrets) {
+    let outcome = match bind(home, &place, prepared, secrets, observer) {
         Ok(pinned) => run_recorded(home, &place, prepared, pinned, secrets, caller, observer),
         Err(error) => {
             place.discard(); // not accepted, so there is nothing to keep
@@ -148,6 +151,7 @@ fn bind(
     place: &RunPlace,
     prepared: &mut Prepared<'_>,
     secrets: &mut [SecretValue],
+    observer: &mut dyn Observer,
 ) -> Result<Pinned, LaunchError> {
     let arrived = Arrival::now();
     let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
@@ -162,8 +166,20 @@ fn bind(
         Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
         None => String::new(),
     };
-    let mut where_it_lives = where_it_lives(home, place, &prepared.plan, known.clone(), owner);
+    let mut wary_of = known.clone();
+    let untrusted = prepared.spec.untrusted_tree.as_ref();
+    wary_of.extend(untrusted.map(|tree| WritableTree::by_path(tree.as_path().to_owned())));
+    let mut where_it_lives = where_it_lives(home, place, &prepared.plan, wary_of, owner);
     where_it_lives.seed = agent::seed(home, prepared);
+    // Said before it is done: it can take long, and as much of the disk as the tree.
+    for copy in belljar_linux::jail::copies_ahead(&prepared.plan, &where_it_lives) {
+        observer.warned(&format!(
+            "{} has to be copied for the overlay: {} MB, {} entries",
+            copy.path.display(),
+            copy.bytes.div_ceil(1_000_000),
+            copy.entries
+        ));
+    }
     let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
     let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
     if !missing.is_empty() {
@@ -277,7 +293,7 @@ fn attempt(
 ) -> Result<(Supervised, Outcome), LaunchError> {
     let (run, plan) = (orders.run, &prepared.plan);
     let (expectation, posture) = (bound.expectation.clone(), bound.posture.clone());
-    let (layered, written) = (bound.layered.clone(), written_trees(plan, &bound.writable_trees));
+    let (layered, written) = (bound.layered.clone(), written_trees(plan, &bound));
     let since = orders.arrived.passed(); // the last moment at which nothing of the run can have written
     orders.live.say(RunState::Starting);
     let mut started = block_on(prepared.backend.start(bound))?;
@@ -329,11 +345,6 @@ fn attempt(
     started.usage(&mut usage);
     let (reason, exit) = supervised.judged(started.oom_kills());
     let leak = started.destroy().err().map(|leak| leak.to_string());
-    // Nobody changes anything any more.
-    let leak = leak.or_else(|| {
-        let released = placeholder::release(&home.placeholders(), run.as_str());
-        released.err().map(|error| belljar_linux::chain(&error))
-    });
     let workspace = workspace::report_at_end(&AtEnd {
         run: &run,
         directory: &home.run_dir(&run),
@@ -341,7 +352,6 @@ fn attempt(
         written: &written,
         since,
         lasted: Duration::from_millis(usage.wall_ms),
-        placeholders: &home.placeholders(),
     });
     let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
     let detail =
@@ -379,16 +389,19 @@ fn disk_limit(plan: &Plan, place: &RunPlace, bound: &Bound) -> Option<DiskLimit>
             Backing::Copy { copied } => copies.push((upper, copied)),
         }
     }
-    Some(DiskLimit { bytes, own, trees: bound.writable_trees.clone(), copies })
+    let files = vec![place.directory.join(crate::record::EVENTS)];
+    Some(DiskLimit { bytes, own, files, trees: bound.writable_trees.clone(), copies })
 }
 
 /// The trees that the run can write, each with its place inside.
-fn written_trees(plan: &Plan, trees: &[PathBuf]) -> Vec<WrittenTree> {
+fn written_trees(plan: &Plan, bound: &Bound) -> Vec<WrittenTree> {
     let given = plan.mounts.iter().filter_map(|mount| match &mount.what {
         MountKind::Bind { source: Source::Path { path }, access: Access::Writable, .. } => {
             let path = std::fs::canonicalize(path.as_path()).ok()?;
             let target = mount.target.clone();
-            trees.contains(&path).then_some(WrittenTree { path, target })
+            let before = bound.surveyed.iter().find(|tree| tree.path == path).cloned();
+            let is_writable = bound.writable_trees.contains(&path);
+            is_writable.then_some(WrittenTree { path, target, before })
         }
         _ => None,
     });
@@ -412,7 +425,7 @@ fn where_it_lives(
     home: &Home,
     place: &RunPlace,
     plan: &Plan,
-    mut run_writable: Vec<PathBuf>,
+    mut run_writable: Vec<WritableTree>,
     owner: String,
 ) -> Place {
     // This run's own writable trees count too: an earlier run may have worked on them unrecorded.
@@ -421,7 +434,7 @@ fn where_it_lives(
             source: belljar_spec::Source::Path { path },
             access: belljar_spec::Access::Writable,
             ..
-        } => std::fs::canonicalize(path.as_path()).ok(),
+        } => std::fs::canonicalize(path.as_path()).ok().map(WritableTree::by_path),
         _ => None,
     }));
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
@@ -434,7 +447,6 @@ fn where_it_lives(
         home: place.home(),
         upper: place.directory.join("upper"),
         seed: None,
-        placeholders: home.placeholders(),
         own: own_directories(home, user_home.as_deref()),
         executable,
         run_writable,

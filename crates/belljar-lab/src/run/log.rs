@@ -11,6 +11,7 @@ use super::choose::Prepared;
 use super::place::RunPlace;
 use super::record::{RunRecord, plan_without_secret_values};
 use super::{LaunchError, Outcome};
+use crate::ballast;
 use crate::home::Home;
 use crate::ledger::Ledger;
 use crate::record::{HomeKey, Recorder, Secrets};
@@ -72,15 +73,18 @@ impl<'a> RunLog<'a> {
         let mut report = outcome.report();
         report.workspace = report.workspace.map(|workspace| workspace.brief());
         self.recorder.stop(&report)?;
+        self.record.stopped_ms = Some(self.recorder.last_ms());
         self.record.attestation = outcome.attestation.clone();
         let mut outcome = outcome.clone();
         outcome.failure =
             outcome.failure.map(|failure| self.recorder.secrets().mask_failure(&failure));
         self.record.outcome = Some(outcome);
         // Both can be made again from the log.
-        let written = self.record.write(&self.place.directory);
+        let write = || self.record.write(&self.place.directory);
+        let written = ballast::or_give_up(home, write, LaunchError::is_no_space);
         let row = self.record.ledger_row(self.recorder.anchor());
-        let anchored = Ledger::open(home).and_then(|mut ledger| ledger.upsert(&row));
+        let anchored = Ledger::write(home, |ledger| ledger.upsert(&row));
+        ballast::keep(home);
         Ok(match (written, anchored) {
             (Ok(()), Ok(())) => Anchored::Yes,
             _ => Anchored::No,

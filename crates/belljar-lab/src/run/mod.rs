@@ -276,7 +276,17 @@ pub enum LaunchError {
     Conflict { option: String, needs: String },
 }
 
+/// Notes that a file or tree was copied out of a run: nothing in it decides about a run before it is trusted.
+pub fn note_copied_out(home: &crate::home::Home, path: &std::path::Path) -> std::io::Result<()> {
+    writable::note(home, &[path.to_owned()])
+}
+
 impl LaunchError {
+    /// A file of the record could not be written for want of room.
+    fn is_no_space(&self) -> bool {
+        matches!(self, Self::Record { error, .. } if crate::ballast::is_no_space(error))
+    }
+
     /// The sign of life stays, so that the next command looks.
     fn may_have_left_something(&self) -> bool {
         match self {

@@ -5,7 +5,6 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar_linux::placeholder::{self, PlaceholderError};
 use belljar_spec::{MountKind, Plan, PlannedMount, RunId, RunState, Source};
 use rustix::fs::{FlockOperation, Mode, flock};
 
@@ -22,7 +21,6 @@ pub(super) struct RunPlace {
     pub(super) directory: PathBuf,
     pub(super) live: PathBuf,
     pub(super) sign: LiveSign,
-    placeholders: PathBuf,
 }
 
 /// The locked file in `live/`. What stands in it is for people who list runs; that it is locked is what
@@ -61,7 +59,7 @@ impl RunPlace {
         }
         let sign = LiveSign(lock);
         sign.say(RunState::Planned);
-        Ok(Self { id, directory, live, sign, placeholders: home.placeholders() })
+        Ok(Self { id, directory, live, sign })
     }
 
     pub(super) fn home(&self) -> PathBuf {
@@ -74,21 +72,14 @@ impl RunPlace {
         make_targets(&self.home(), &plan.mounts)
     }
 
-    /// Takes away what held the place of missing files in its trees.
-    pub(super) fn release(&self) -> Result<(), PlaceholderError> {
-        placeholder::release(&self.placeholders, self.id.as_str())
-    }
-
     /// The run is over: its directory stays, the sign of life goes.
     pub(super) fn close(self) -> Result<(), LaunchError> {
-        let _ = self.release(); // reconcile finds it by the list
         std::fs::remove_file(&self.live)
             .map_err(|error| LaunchError::Record { path: self.live.clone(), error })
     }
 
     /// Nothing was started, so nothing is left.
     pub(super) fn discard(self) {
-        let _ = self.release();
         // What cannot be removed now is found by the next command through `live/`.
         if crate::tree::remove(&self.directory).is_ok() {
             let _ = std::fs::remove_file(&self.live);

@@ -10,7 +10,8 @@ use belljar_backend::{DestroyError, SandboxId, by_name};
 use belljar_linux::placeholder::{self, PlaceholderError};
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{
-    BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
+    Attestation, BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason,
+    Usage,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -123,11 +124,14 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     }
     release_the_dead(home, &mut done)?;
     trash::empty(home)?;
+    super::writable::remove_draft(home)
+        .map_err(|error| ReconcileError::Remove { path: home.path().to_owned(), error })?;
+    // Of homes that were removed while a run lived: nobody else would ever look for them.
+    belljar_linux::jail::cgroup::remove_orphaned_groups();
     Ok(done)
 }
 
-/// What a run could not take away from its trees when it ended. A run has its sign of life before it has anything
-/// written down.
+/// What runs of earlier versions left in their trees to hold the place of files.
 fn release_the_dead(home: &Home, done: &mut Reconciled) -> Result<(), ReconcileError> {
     let list = home.placeholders();
     let runs = placeholder::runs(&list)
@@ -138,6 +142,34 @@ fn release_the_dead(home: &Home, done: &mut Reconciled) -> Result<(), ReconcileE
         }
     }
     Ok(())
+}
+
+/// A run without a supervisor, held so that nobody else finishes it.
+pub(crate) struct Unfinished {
+    _lock: File,
+    sign: PathBuf,
+    socket: PathBuf,
+}
+
+impl Unfinished {
+    /// Nothing of it is left but its directory, which goes its own way.
+    pub(crate) fn forget(self) -> std::io::Result<()> {
+        for path in [&self.socket, &self.sign] {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a run over whose supervisor is gone, and what it left on the host away. `None`: somebody else has it.
+pub(crate) fn take(home: &Home, id: &RunId) -> Result<Option<Unfinished>, ReconcileError> {
+    let sign = home.live_path(id);
+    let Some(lock) = take_over(&sign)? else { return Ok(None) };
+    destroy(&home.run_dir(id), id)?;
+    Ok(Some(Unfinished { _lock: lock, sign, socket: home.socket_path(id) }))
 }
 
 fn entries(home: &Home) -> Result<Vec<(RunId, PathBuf)>, ReconcileError> {
@@ -237,6 +269,11 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
             (report, Finished::Lost)
         }
     };
+    // `run.json` may never have been written after the gate: the log has what was read back there.
+    let attested = recovered.attestation.as_ref().map(Box::<Attestation>::deserialize);
+    record.attestation = attested.and_then(Result::ok);
+    // Where the end was there already, the log that was read again knows when that was.
+    record.stopped_ms = recovered.stop_ms.or(Some(log.last_ms()));
     close(home, record, report, &log)?;
     Ok(finished)
 }
@@ -283,17 +320,19 @@ fn close(
 ) -> Result<(), ReconcileError> {
     let lost = report.reason == StopReason::Lost;
     let written = RunRecord::read(&home.run_dir(&record.id)).ok();
-    record.attestation = written.as_ref().and_then(|record| record.attestation.clone());
+    let before = written.as_ref().and_then(|record| record.attestation.clone());
+    record.attestation = record.attestation.or(before);
     let (backend, posture) = (record.backend, record.posture.clone());
     let known = written.and_then(|record| record.outcome);
     record.outcome = Some(known.unwrap_or_else(|| Outcome::told(report, backend, posture)));
-    record.write(&home.run_dir(&record.id))?;
+    let write = || record.write(&home.run_dir(&record.id));
+    crate::ballast::or_give_up(home, write, super::LaunchError::is_no_space)?;
     let Head { seq, hash } = log.head();
     let anchor = Anchor { seq, hash, inode: log.inode()?, durable: Vec::new() };
     let mut row = record.ledger_row(Some(anchor));
     if lost {
         row.origin = crate::ledger::RowOrigin::Reconcile;
     }
-    Ledger::open(home)?.upsert(&row)?;
+    Ledger::write(home, |ledger| ledger.upsert(&row))?;
     Ok(())
 }

@@ -5,11 +5,10 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_spec::{
-    AgentWork, Attestation, BackendName, Birth, NotTaken, OsText, Plan, PlannedImage, Posture,
-    RECORD_VERSION, RunId, RunSpec, RunState, SourceIdentity, Until, Waiver,
+    AgentWork, Attestation, BackendName, Birth, MountMode, NotTaken, OsText, Plan, PlannedImage,
+    Posture, RECORD_VERSION, RunId, RunSpec, RunState, SourceIdentity, Until, Waiver,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +49,22 @@ pub(crate) struct RunRecord {
     pub attestation: Option<Box<Attestation>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<Outcome>,
+    /// When `run.stop` was written: milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stopped_ms: Option<u64>,
+}
+
+/// The trees of the host that a run can write, without links; nothing while its record is not there.
+pub(crate) fn written_trees(directory: &Path) -> Option<Vec<PathBuf>> {
+    let text = std::fs::read(directory.join("run.json")).ok()?;
+    let record: RunRecord = serde_json::from_slice(&text).ok()?;
+    let trees = record.spec.workspace.iter().chain(&record.spec.mounts);
+    let writable = trees.filter(|mount| mount.mode == MountMode::Rw);
+    let real = |mount: &belljar_spec::Mount| {
+        let path = mount.source.as_path();
+        path.canonicalize().unwrap_or_else(|_| path.to_owned())
+    };
+    Some(writable.map(real).collect())
 }
 
 impl RunRecord {
@@ -79,6 +94,7 @@ impl RunRecord {
             not_taken: prepared.not_taken().to_vec(),
             attestation: None,
             outcome: None,
+            stopped_ms: None,
         }
     }
 
@@ -100,7 +116,6 @@ impl RunRecord {
 
     /// The run's row, now that it is over.
     pub(super) fn ledger_row(&self, anchor: Option<Anchor>) -> LedgerRow {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let outcome = self.outcome.as_ref();
         LedgerRow {
             id: self.id,
@@ -110,7 +125,7 @@ impl RunRecord {
             command: work_line(&self.spec),
             workspace: self.spec.workspace.as_ref().map(|mount| mount.source.clone()),
             created_ms: self.id.unix_millis(),
-            stopped_ms: Some(now.as_millis() as u64),
+            stopped_ms: self.stopped_ms,
             reason: outcome.map(|outcome| outcome.reason),
             exit: outcome.map(|outcome| outcome.exit),
             usage: outcome.map(|outcome| outcome.usage).unwrap_or_default(),

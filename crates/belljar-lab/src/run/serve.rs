@@ -12,7 +12,7 @@ use belljar_spec::wire::control::{
 };
 use belljar_spec::{BackendName, Posture, RunId};
 use rustix::io::Errno;
-use rustix::process::{getpgid, getppid, setpgid};
+use rustix::process::{Pid, getppid, setpgid};
 
 use super::launch::launch_for;
 use super::{Fetch, Observer, Unwatched, prepare};
@@ -45,7 +45,9 @@ fn leave_the_caller() -> Result<OwnedFd, Errno> {
     belljar_linux::sys::signal::ignore_broken_pipe();
     belljar_linux::sys::process::close_from(3)?;
     // Whoever leads a group cannot begin a session, and some start this process as the leader of one.
-    let _ = getpgid(getppid()).and_then(|group| setpgid(None, Some(group)));
+    if let Some(group) = group_of_parent() {
+        let _ = setpgid(None, Some(group));
+    }
     let _ = rustix::process::setsid(); // fails only where it is one already
     rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::chdir("/")?;
@@ -53,6 +55,16 @@ fn leave_the_caller() -> Result<OwnedFd, Errno> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     Ok(connection)
+}
+
+/// `None` where it lies in another pid namespace, and has no number here. Read from /proc: rustix takes the kernel's
+/// answer 0 for impossible.
+fn group_of_parent() -> Option<Pid> {
+    let parent = getppid()?.as_raw_nonzero();
+    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).ok()?;
+    // The name before it can hold anything: state, parent and group follow its last bracket.
+    let (_, fields) = stat.rsplit_once(')')?;
+    Pid::from_raw(fields.split_whitespace().nth(2)?.parse().ok()?)
 }
 
 fn serve(mut connection: Connection) -> i32 {

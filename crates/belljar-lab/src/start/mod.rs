@@ -35,11 +35,6 @@ pub enum StartError {
     Answer(#[from] AnswerError),
     #[error("there is a manifest {} already; --force replaces it, and keeps it as belljar.toml.old", .0.display())]
     Exists(PathBuf),
-    #[error(
-        "a run that is alive works in this directory, and holds the place of {}; wait for it, or stop it: belljar ps",
-        .0.display()
-    )]
-    Held(PathBuf),
     #[error("{} is neither a file nor a link, so it is not replaced", .0.display())]
     NoFile(PathBuf),
     #[error("cannot write {}", .path.display())]

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use belljar_linux::placeholder::holds_a_place;
 use belljar_spec::manifest::FILE_NAME;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -24,9 +23,6 @@ pub enum Existing {
 
 /// Before anything is made.
 pub(super) fn check(path: &Path, existing: Existing) -> Result<(), StartError> {
-    if holds_a_place(path) {
-        return Err(StartError::Held(path.to_owned()));
-    }
     match (kind(path)?, existing) {
         (None, _) => Ok(()),
         (Some(_), Existing::Refuse) => Err(StartError::Exists(path.to_owned())),

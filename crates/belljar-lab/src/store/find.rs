@@ -1,6 +1,7 @@
 //! Finding the run that somebody means.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use belljar_spec::text::escape;
 use belljar_spec::{Lookup, MIN_QUERY, RunId, look_up};
@@ -8,6 +9,10 @@ use belljar_spec::{Lookup, MIN_QUERY, RunId, look_up};
 use super::{ListError, RunInfo, every_id, info};
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
+
+/// How long a name that several live runs seem to have is looked at again.
+const SETTLED_WITHIN: Duration = Duration::from_secs(3);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
@@ -46,14 +51,31 @@ fn ambiguous(query: &str, matches: &[RunInfo]) -> String {
 /// The run that `query` means: an id; a name, for its live run or else its newest; a head or a tail
 /// of an id that no other run has.
 pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
-    let ledger = Ledger::open(home)?;
+    let until = Instant::now() + SETTLED_WITHIN;
+    loop {
+        match look(home, query) {
+            // Whoever finishes a run that was lost holds its lock for a moment, and makes it look alive.
+            Err(FindError::Ambiguous { matches, .. })
+                if matches.iter().filter(|run| run.is_live()).count() > 1
+                    && Instant::now() < until =>
+            {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            found => return found,
+        }
+    }
+}
+
+fn look(home: &Home, query: &str) -> Result<RunInfo, FindError> {
+    let ledger = Ledger::open_to_read(home)?;
+    let ledger = ledger.as_ref();
     if let Ok(id) = query.parse::<RunId>()
-        && let Some(run) = info(home, &ledger, &id)?
+        && let Some(run) = info(home, ledger, &id)?
     {
         return Ok(run);
     }
-    let (ids, without_row) = every_id(home, &ledger)?;
-    let named = named(home, &ledger, query, &without_row)?;
+    let (ids, without_row) = every_id(home, ledger)?;
+    let named = named(home, ledger, query, &without_row)?;
     let by_id = match look_up(ids, query) {
         Lookup::None => Vec::new(),
         Lookup::One(id) => vec![id],
@@ -63,7 +85,7 @@ pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
         chosen(named).into_iter().map(|run| (run.id, run)).collect();
     for id in by_id {
         if !meant.contains_key(&id) {
-            meant.extend(info(home, &ledger, &id)?.map(|run| (id, run)));
+            meant.extend(info(home, ledger, &id)?.map(|run| (id, run)));
         }
     }
     let query = query.to_owned();
@@ -78,13 +100,16 @@ pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
 /// The runs of exactly that name.
 fn named(
     home: &Home,
-    ledger: &Ledger,
+    ledger: Option<&Ledger>,
     name: &str,
     without_row: &[RunId],
 ) -> Result<Vec<RunInfo>, LedgerError> {
-    let rows = ledger.of_name(&Some(name.to_owned()))?;
+    let rows = ledger.map(|ledger| ledger.of_name(&Some(name.to_owned()))).transpose()?;
+    let removed = super::trash::removed(home);
     let mut found: Vec<RunInfo> = rows
         .into_iter()
+        .flatten()
+        .filter(|row| !removed.contains(&row.id))
         .map(|row| {
             let life = super::life::of(home, &row.id);
             RunInfo::from_row(home, row, life)

@@ -98,7 +98,7 @@ impl RunInfo {
             command: summary.command,
             workspace: summary.workspace,
             created_ms: summary.id.unix_millis(),
-            stopped_ms: outcome.and(summary.written_ms),
+            stopped_ms: outcome.and(summary.stopped_ms),
             reason: outcome.map(|outcome| outcome.reason),
             exit: outcome.map(|outcome| outcome.exit),
             usage: outcome.map(|outcome| outcome.usage).unwrap_or_default(),
@@ -125,7 +125,7 @@ impl RunInfo {
     }
 }
 
-fn kept(home: &Home, id: &RunId) -> SandboxKept {
+pub(crate) fn kept(home: &Home, id: &RunId) -> SandboxKept {
     match std::fs::symlink_metadata(home.run_dir(id).join("home")) {
         Ok(_) => SandboxKept::Yes,
         Err(_) => SandboxKept::No,

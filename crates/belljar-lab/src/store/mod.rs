@@ -22,6 +22,7 @@ use belljar_spec::RunId;
 
 pub use find::{FindError, find};
 pub use info::RunInfo;
+pub(crate) use info::kept;
 pub use life::Life;
 pub use prune::{Mode, Pruned, Removal, Rules, prune};
 pub use remove::{RemoveError, Undecided, remove};
@@ -54,13 +55,13 @@ pub enum ListError {
 pub fn list(home: &Home, which: Which) -> Result<Vec<RunInfo>, ListError> {
     // Before the ledger and `runs/`: a run that ends meanwhile is then found there.
     let live = names(home.live())?;
-    let ledger = Ledger::open(home)?;
     let mut found = match which {
+        // The sign of life and the run's own record say all of it: control needs no ledger.
         Which::Live => {
-            let runs = live.iter().filter_map(|id| info(home, &ledger, id).transpose());
-            runs.collect::<Result<_, _>>()?
+            let runs = live.iter().map(|id| RunInfo::from_directory(home, id, life::of(home, id)));
+            runs.flatten().collect()
         }
-        Which::All => all(home, &ledger, &live)?,
+        Which::All => all(home, Ledger::open_to_read(home)?.as_ref(), &live)?,
     };
     if which == Which::Live {
         found.retain(RunInfo::is_live);
@@ -69,10 +70,16 @@ pub fn list(home: &Home, which: Which) -> Result<Vec<RunInfo>, ListError> {
     Ok(found)
 }
 
-fn all(home: &Home, ledger: &Ledger, live: &BTreeSet<RunId>) -> Result<Vec<RunInfo>, ListError> {
+fn all(
+    home: &Home,
+    ledger: Option<&Ledger>,
+    live: &BTreeSet<RunId>,
+) -> Result<Vec<RunInfo>, ListError> {
     let mut known = BTreeSet::new();
     let mut found = Vec::new();
-    for row in ledger.list(&Filter::default())? {
+    let removed = trash::removed(home);
+    let rows = ledger.map(|ledger| ledger.list(&Filter::default())).transpose()?;
+    for row in rows.into_iter().flatten().filter(|row| !removed.contains(&row.id)) {
         known.insert(row.id);
         // A stopped run has no entry, unless the end of its supervisor is a moment away.
         let life = match row.state.is_live() || live.contains(&row.id) {
@@ -92,21 +99,27 @@ fn all(home: &Home, ledger: &Ledger, live: &BTreeSet<RunId>) -> Result<Vec<RunIn
 /// One run, if there is one of that id.
 pub(crate) fn info(
     home: &Home,
-    ledger: &Ledger,
+    ledger: Option<&Ledger>,
     id: &RunId,
 ) -> Result<Option<RunInfo>, LedgerError> {
     let life = life::of(home, id); // before the row: what ends meanwhile has its row by then
-    Ok(match ledger.get(id)? {
+    let row = ledger.map(|ledger| ledger.get(id)).transpose()?.flatten();
+    Ok(match row {
+        Some(_) if trash::removed(home).contains(id) => None,
         Some(row) => Some(RunInfo::from_row(home, row, life)),
         None => RunInfo::from_directory(home, id, life),
     })
 }
 
 /// Every id that any of the three places knows, and those that the ledger does not.
-fn every_id(home: &Home, ledger: &Ledger) -> Result<(BTreeSet<RunId>, Vec<RunId>), ListError> {
+fn every_id(
+    home: &Home,
+    ledger: Option<&Ledger>,
+) -> Result<(BTreeSet<RunId>, Vec<RunId>), ListError> {
     let mut ids = names(home.live())?;
     ids.extend(names(home.runs())?);
-    let rows: BTreeSet<RunId> = ledger.ids()?.into_iter().collect();
+    let rows = ledger.map(Ledger::ids).transpose()?;
+    let rows: BTreeSet<RunId> = rows.into_iter().flatten().collect();
     let without_row = ids.difference(&rows).copied().collect();
     ids.extend(rows);
     Ok((ids, without_row))
@@ -115,6 +128,11 @@ fn every_id(home: &Home, ledger: &Ledger) -> Result<(BTreeSet<RunId>, Vec<RunId>
 /// The runs that have a directory.
 pub(crate) fn run_directories(home: &Home) -> io::Result<BTreeSet<RunId>> {
     ids_in(&home.runs())
+}
+
+/// The runs that have a sign of life, be it a dead one's.
+pub(crate) fn live_ids(home: &Home) -> io::Result<BTreeSet<RunId>> {
+    ids_in(&home.live())
 }
 
 fn names(path: PathBuf) -> Result<BTreeSet<RunId>, ListError> {

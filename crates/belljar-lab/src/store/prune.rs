@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use super::{Life, ListError, RemoveError, RunInfo, Undecided, Which, list, remove};
 use crate::home::Home;
-use crate::ledger::Ledger;
 use crate::workspace::is_unreviewed;
 
 /// Which stopped runs go: those that both rules are against. A rule that is not given is against
@@ -47,12 +46,11 @@ pub fn prune(home: &Home, rules: Rules, mode: Mode) -> Result<Vec<Pruned>, ListE
     let runs = list(home, Which::All)?;
     let mut old = beyond(runs, rules);
     old.reverse();
-    let mut ledger = Ledger::open(home)?;
     let pruned = old.into_iter().map(|run| {
         let removal = match mode {
             Mode::DryRun if is_unreviewed(home, &run.id) => Removal::Unreviewed,
             Mode::DryRun => Removal::WouldBeDone,
-            Mode::Do => match remove::whole(home, &mut ledger, &run.id, Undecided::Stays) {
+            Mode::Do => match remove::whole(home, &run.id, Undecided::Stays) {
                 Ok(()) => Removal::Done,
                 Err(RemoveError::Unreviewed { .. }) => Removal::Unreviewed,
                 Err(error) => Removal::Failed(error),

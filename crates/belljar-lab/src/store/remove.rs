@@ -1,12 +1,14 @@
 //! Removing one run, or its sandbox alone.
 
+use std::path::PathBuf;
+
 use belljar_spec::RunId;
 
 use super::trash::{self, TrashError};
 use super::{Life, RunInfo, life};
 use crate::home::Home;
-use crate::ledger::{Ledger, LedgerError};
-use crate::tree;
+use crate::ledger::LedgerError;
+use crate::run::reconcile::{self, ReconcileError, Unfinished};
 use crate::workspace::{self, RecoverError};
 
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,14 @@ pub enum RemoveError {
         #[source]
         error: RecoverError,
     },
+    #[error("run {id} cannot be removed yet")]
+    Reconcile {
+        id: RunId,
+        #[source]
+        error: Box<ReconcileError>,
+    },
+    #[error("cannot remove the sign of life of a run")]
+    Sign(#[source] std::io::Error),
     #[error(transparent)]
     Trash(#[from] TrashError),
 }
@@ -48,31 +58,24 @@ impl From<LedgerError> for RemoveError {
 
 /// Removes a run that is over: its directory and its row. What was cut short, [`trash::empty`] finishes.
 pub fn remove(home: &Home, run: &RunInfo, undecided: Undecided) -> Result<(), RemoveError> {
-    let mut ledger = Ledger::open(home)?;
-    whole(home, &mut ledger, &run.id, undecided)
+    whole(home, &run.id, undecided)
 }
 
-pub(super) fn whole(
-    home: &Home,
-    ledger: &mut Ledger,
-    id: &RunId,
-    undecided: Undecided,
-) -> Result<(), RemoveError> {
-    refuse_unless_over(home, id)?;
+pub(super) fn whole(home: &Home, id: &RunId, undecided: Undecided) -> Result<(), RemoveError> {
+    let unfinished = take_unfinished(home, id)?;
     // What an apply that was cut short has left in a real tree would stay there for good.
     workspace::settle(home, id).map_err(|error| RemoveError::Recover { id: *id, error })?;
     refuse_unless_decided(home, id, undecided)?;
-    let moved = trash::take_run(home, id)?;
-    // After the move: a row without a directory does no harm, a directory without a row comes back.
-    ledger.remove(&[*id])?;
-    if let Some(moved) = moved {
-        tree::remove(&moved).map_err(TrashError::from)?;
+    let moved: Vec<PathBuf> = trash::take_run(home, id)?.into_iter().collect();
+    if let Some(unfinished) = unfinished {
+        unfinished.forget().map_err(RemoveError::Sign)?; // its record is on its way out, and needs no end any more
     }
-    Ok(())
+    // After the move: a row without a directory does no harm, a directory without a row comes back.
+    Ok(trash::finish(home, &moved, |ledger| ledger.remove(&[*id]))?)
 }
 
 /// Removes what a stopped run left behind, and keeps its record.
-pub(super) fn sandbox(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<(), RemoveError> {
+pub(super) fn sandbox(home: &Home, id: &RunId) -> Result<(), RemoveError> {
     refuse_unless_over(home, id)?;
     workspace::settle(home, id).map_err(|error| RemoveError::Recover { id: *id, error })?;
     refuse_unless_decided(home, id, Undecided::Stays)?;
@@ -80,11 +83,7 @@ pub(super) fn sandbox(home: &Home, ledger: &mut Ledger, id: &RunId) -> Result<()
     for part in trash::PARTS {
         moved.extend(trash::take_part(home, id, part)?);
     }
-    ledger.set_sandbox_gone(id)?;
-    for path in moved {
-        tree::remove(&path).map_err(TrashError::from)?;
-    }
-    Ok(())
+    Ok(trash::finish(home, &moved, |ledger| ledger.set_sandbox_gone(id))?)
 }
 
 fn refuse_unless_decided(home: &Home, id: &RunId, undecided: Undecided) -> Result<(), RemoveError> {
@@ -93,6 +92,20 @@ fn refuse_unless_decided(home: &Home, id: &RunId, undecided: Undecided) -> Resul
             Err(RemoveError::Unreviewed { id: *id })
         }
         Undecided::Stays | Undecided::GoesToo => Ok(()),
+    }
+}
+
+/// A run that its supervisor could not finish, taken over: the disk may be so full that only removing it makes room
+/// for the end of its record.
+fn take_unfinished(home: &Home, id: &RunId) -> Result<Option<Unfinished>, RemoveError> {
+    match life::of(home, id) {
+        Life::Over => Ok(None),
+        Life::Live(_) => Err(RemoveError::Live { id: *id }),
+        Life::Unfinished => {
+            let taken = reconcile::take(home, id).map_err(Box::new);
+            let taken = taken.map_err(|error| RemoveError::Reconcile { id: *id, error })?;
+            taken.map(Some).ok_or(RemoveError::Unfinished { id: *id })
+        }
     }
 }
 

@@ -29,14 +29,14 @@ pub fn retain(
     name: &Option<String>,
     retention: Retention,
 ) -> Result<Retained, LedgerError> {
-    let mut ledger = Ledger::open(home)?;
+    let ledger = Ledger::open(home)?;
     let mut retained = Retained::default();
     let runs = ledger.stopped_beyond(name, retention.runs)?;
     let sandboxes = ledger.kept_beyond(name, retention.sandboxes)?;
     let needed = needed(home, &[runs.as_slice(), &sandboxes].concat());
     retained.resumable.extend(&needed);
     for id in runs.into_iter().filter(|id| !needed.contains(id)) {
-        match remove::whole(home, &mut ledger, &id, Undecided::Stays) {
+        match remove::whole(home, &id, Undecided::Stays) {
             Ok(()) => retained.runs.push(id),
             Err(RemoveError::Unreviewed { .. }) => retained.unreviewed.push(id),
             Err(error) => retained.failed.push(error),
@@ -45,7 +45,7 @@ pub fn retain(
     // Asked again: what went whole has no sandbox any more.
     let sandboxes = ledger.kept_beyond(name, retention.sandboxes)?;
     for id in sandboxes.into_iter().filter(|id| !needed.contains(id)) {
-        match remove::sandbox(home, &mut ledger, &id) {
+        match remove::sandbox(home, &id) {
             Ok(()) => retained.sandboxes.push(id),
             Err(RemoveError::Unreviewed { .. }) if retained.unreviewed.contains(&id) => {}
             Err(RemoveError::Unreviewed { .. }) => retained.unreviewed.push(id),

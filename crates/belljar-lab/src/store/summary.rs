@@ -23,8 +23,8 @@ pub(crate) struct Summary {
     pub(crate) command: String,
     pub(crate) workspace: Option<OsText>,
     pub(crate) outcome: Option<End>,
-    /// When the file was last written: where there is an outcome, when the run stopped.
-    pub(crate) written_ms: Option<u64>,
+    /// When the run stopped, where there is an outcome; what no record says is told by the file's own time.
+    pub(crate) stopped_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -42,6 +42,8 @@ struct Record {
     spec: Spec,
     #[serde(default)]
     outcome: Option<End>,
+    #[serde(default)]
+    stopped_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -84,6 +86,7 @@ impl Summary {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let since_epoch = written.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let written_ms = since_epoch.and_then(|time| u64::try_from(time.as_millis()).ok());
         let command = record.spec.line();
         Ok(Self {
             id: record.id,
@@ -92,7 +95,7 @@ impl Summary {
             command,
             workspace: record.spec.workspace.map(|mount| mount.source),
             outcome: record.outcome,
-            written_ms: since_epoch.and_then(|time| u64::try_from(time.as_millis()).ok()),
+            stopped_ms: record.stopped_ms.or(written_ms),
         })
     }
 }

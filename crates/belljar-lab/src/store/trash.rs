@@ -4,6 +4,7 @@
 //! short, [`empty`] finishes it. A whole run lies here as `<id>`, a part of one as `<id>-<part>`; where
 //! that is taken, a number follows.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use belljar_spec::RunId;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use crate::ballast;
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
 use crate::tree::{self, TreeError};
@@ -50,10 +52,15 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
     let mut ledger = None;
     for entry in std::fs::read_dir(&trash).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let done = tell_ledger(home, &mut ledger, &entry.file_name())
+        // The room first: telling the ledger may need some. What is left of it says what to tell.
+        let done = ballast::empty_directory(&entry.path())
+            .map_err(TrashError::from)
+            .and_then(|()| tell_ledger(home, &mut ledger, &entry.file_name()))
             .and_then(|()| Ok(tree::remove(&entry.path())?));
         match done {
             Ok(()) => finished += 1,
+            // A later command tells it.
+            Err(TrashError::Ledger(error)) if error.is_no_space() => {}
             Err(error) => {
                 first_failure.get_or_insert(error);
             }
@@ -83,6 +90,35 @@ fn tell_ledger(
         }
     } else if std::fs::symlink_metadata(home.run_dir(&id)).is_err() {
         ledger.remove(&[id])?;
+    }
+    Ok(())
+}
+
+/// Whole runs that are on their way out: the ledger may not know of it yet.
+pub(crate) fn removed(home: &Home) -> BTreeSet<RunId> {
+    let entries = std::fs::read_dir(home.trash()).into_iter().flatten().flatten();
+    let id = |name: std::ffi::OsString| name.to_str()?.split('.').next()?.parse::<RunId>().ok();
+    let ids = entries.filter_map(|entry| id(entry.file_name()));
+    ids.filter(|id| std::fs::symlink_metadata(home.run_dir(id)).is_err()).collect()
+}
+
+/// Takes the room of what was moved here, tells the ledger, and only then the last of it goes. Where the ledger
+/// cannot be told for want of room, what is left here says it to a later command.
+pub(super) fn finish(
+    home: &Home,
+    moved: &[PathBuf],
+    mut tell: impl FnMut(&mut Ledger) -> Result<(), LedgerError>,
+) -> Result<(), TrashError> {
+    for path in moved {
+        ballast::empty_directory(path)?;
+    }
+    // Not with the room that is kept for the end of a live run: this can wait.
+    match Ledger::open(home).and_then(|mut ledger| tell(&mut ledger)) {
+        Err(error) if error.is_no_space() && !moved.is_empty() => return Ok(()),
+        told => told?,
+    }
+    for path in moved {
+        tree::remove(path)?;
     }
     Ok(())
 }

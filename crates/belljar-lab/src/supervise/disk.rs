@@ -38,6 +38,8 @@ pub(crate) struct DiskLimit {
     pub(crate) bytes: u64,
     /// Counted whole: everything in them is the run's.
     pub(crate) own: Vec<PathBuf>,
+    /// Single files that grow with what the run does, such as its log.
+    pub(crate) files: Vec<PathBuf>,
     pub(crate) trees: Vec<PathBuf>,
     /// Copies of trees, and when they were finished: what changed later counts.
     pub(crate) copies: Vec<(PathBuf, Moment)>,
@@ -148,8 +150,12 @@ fn written(limit: &DiskLimit, begun: i64, stop: &AtomicBool) -> u64 {
     let trees = limit.trees.iter().map(|path| (path, begun));
     let copies = limit.copies.iter().map(|(path, copied)| (path, *copied));
     let counted = own.chain(trees).chain(copies);
-    counted
-        .fold(0, |total, (path, since)| total.saturating_add(usage(path, since, &mut seen, stop)))
+    // By their length: room that was only reserved is not the run's.
+    let length = |path: &PathBuf| path.symlink_metadata().map_or(0, |found| found.len());
+    let files: u64 = limit.files.iter().map(length).sum();
+    counted.fold(files, |total, (path, since)| {
+        total.saturating_add(usage(path, since, &mut seen, stop))
+    })
 }
 
 /// What several trees take on disk, each file counted once.
@@ -235,8 +241,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut deep = dir.path().join("home");
         std::fs::create_dir(&deep).unwrap();
-        let limit =
-            DiskLimit { bytes: 0, own: vec![deep.clone()], trees: Vec::new(), copies: Vec::new() };
+        let limit = DiskLimit {
+            bytes: 0,
+            own: vec![deep.clone()],
+            files: Vec::new(),
+            trees: Vec::new(),
+            copies: Vec::new(),
+        };
         let stop = AtomicBool::new(false);
         assert!(written(&limit, 0, &stop) < 100 * 1024, "the control");
         for _ in 0..=DEEPEST {
@@ -255,12 +266,22 @@ mod tests {
         std::fs::write(home.join("a"), vec![1; 64 * 1024]).unwrap();
         std::fs::write(tree.join("below/b"), vec![1; 128 * 1024]).unwrap();
         std::fs::hard_link(tree.join("below/b"), tree.join("again")).unwrap();
-        let limit = DiskLimit { bytes: 0, own: vec![home], trees: vec![tree], copies: Vec::new() };
+        let log = dir.path().join("log");
+        std::fs::write(&log, vec![1; 512 * 1024]).unwrap();
+        let mut limit = DiskLimit {
+            bytes: 0,
+            own: vec![home],
+            files: Vec::new(),
+            trees: vec![tree],
+            copies: Vec::new(),
+        };
         let stop = AtomicBool::new(false);
         let all = written(&limit, 0, &stop);
         assert!((192 * 1024..300 * 1024).contains(&all), "{all}");
         let later = written(&limit, i64::MAX, &stop);
         assert!((64 * 1024..100 * 1024).contains(&later), "{later}");
+        limit.files.push(log);
+        assert_eq!(written(&limit, i64::MAX, &stop), later + 512 * 1024);
     }
 
     #[test]
@@ -270,6 +291,7 @@ mod tests {
         let copied = |moment| DiskLimit {
             bytes: 0,
             own: Vec::new(),
+            files: Vec::new(),
             trees: Vec::new(),
             copies: vec![(dir.path().to_owned(), moment)],
         };

@@ -149,6 +149,7 @@ impl Run<'_> {
             std::thread::sleep(pause);
         }
         let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
+        fds.extend(self.signals.terminal_fd());
         let end = self.started.end().filter(|_| match self.state.is_over() {
             true => !self.nothing_is_left(),
             false => !self.absence.is_known(),
@@ -215,6 +216,9 @@ impl Run<'_> {
 
     /// The first request to end is passed on, the second one ends.
     fn take_signals(&mut self) {
+        if self.signals.is_hung_up() {
+            self.asked_to_stop(libc_signal::HUP);
+        }
         for signal in self.signals.take() {
             match signal {
                 libc_signal::CHLD => {}

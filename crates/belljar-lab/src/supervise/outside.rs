@@ -1,8 +1,9 @@
 //! What is looked at from outside the sandbox: signals to the launcher, and the command's uid.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use belljar_linux::sys::signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::libc_signal::{CHLD, HUP, INT, QUIT, TERM, WINCH};
@@ -11,12 +12,35 @@ use super::libc_signal::{CHLD, HUP, INT, QUIT, TERM, WINCH};
 #[derive(Debug)]
 pub(crate) struct Signals {
     pub(super) fd: OwnedFd,
+    /// The caller's terminal, until it is gone. One that controls no session goes without a signal.
+    terminal: Option<BorrowedFd<'static>>,
 }
 
 impl Signals {
     /// A child's end is one of them: the host backend's command is our own child.
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { fd: signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH, CHLD])? })
+        let fd = signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH, CHLD])?;
+        let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+        let terminal = streams.into_iter().find(|stream| rustix::termios::isatty(stream));
+        Ok(Self { fd, terminal })
+    }
+
+    /// Nothing is asked for: that it was hung up is told in any case.
+    pub(super) fn terminal_fd(&self) -> Option<PollFd<'_>> {
+        self.terminal.as_ref().map(|terminal| PollFd::new(terminal, PollFlags::empty()))
+    }
+
+    /// Whether the terminal is gone; said once.
+    pub(super) fn is_hung_up(&mut self) -> bool {
+        let Some(terminal) = self.terminal_fd() else { return false };
+        let mut fds = [terminal];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let asked = poll(&mut fds, Some(&now)).is_ok();
+        let is_gone = asked && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        if is_gone {
+            self.terminal = None;
+        }
+        is_gone
     }
 
     pub(super) fn take(&self) -> Vec<i32> {

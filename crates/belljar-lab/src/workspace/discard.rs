@@ -59,9 +59,9 @@ pub fn discard(home: &Home, run: &RunId) -> Result<(), DiscardError> {
     for part in ["upper", BASE] {
         moved.extend(trash::take_part(home, run, part)?);
     }
-    mark_reviewed(&directory, Reviewed::Discarded);
     for path in moved {
         tree::remove(&path).map_err(TrashError::from)?;
     }
+    mark_reviewed(&directory, Reviewed::Discarded); // with the room that is free now; the changes are gone anyway
     Ok(())
 }

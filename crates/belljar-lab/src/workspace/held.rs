@@ -14,7 +14,7 @@ use super::repositories::Repositories;
 /// A larger file is taken over only where it is named.
 const LARGE: u64 = 1 << 30;
 /// A repository's configuration is smaller.
-const LARGEST_CONFIG: u64 = 1 << 20;
+pub(super) const LARGEST_CONFIG: u64 = 1 << 20;
 
 /// `kept`: hidden names that the run removed with the directory they are in.
 pub(super) fn mark(tree: &OpenTree, changes: &mut [Change], kept: &[PathBuf]) {

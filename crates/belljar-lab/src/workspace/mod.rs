@@ -30,6 +30,7 @@ mod discard;
 mod fingerprint;
 mod lookup;
 mod merge;
+mod quarantine;
 mod renamed;
 mod reviewed;
 mod select;
@@ -48,6 +49,7 @@ pub(crate) use lookup::{is_file_in, is_file_in_layers};
 pub use merge::Clash;
 pub use open::{OpenTree, Review, ReviewError, read_small};
 pub(crate) use open::{read_layers, upper_of, write_layers};
+pub use quarantine::{QuarantineError, Quarantined, quarantine};
 pub(crate) use recent::count_recent;
 pub(crate) use report::{AtEnd, report_at_end, report_of_layers};
 pub(crate) use reviewed::mark_reviewed;
@@ -55,3 +57,8 @@ pub use reviewed::{Reviewed, is_unreviewed};
 pub use select::{Selection, below_root};
 pub(crate) use touched::capture_live;
 pub(crate) use written::WrittenTree;
+
+/// Makes the lock of whoever applies or discards, while there is room for it.
+pub(crate) fn make_lock(home: &crate::home::Home) -> std::io::Result<()> {
+    apply::ApplyLock::make(home)
+}

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belljar_linux::placeholder;
 use belljar_spec::{LaterChange, LaterFile, LayeredTree, Moment, RunId, WorkspaceReport};
 
 use super::change::{Change, Changes, What};
@@ -22,8 +21,6 @@ pub(crate) struct AtEnd<'a> {
     /// Before it could write anything.
     pub(crate) since: Moment,
     pub(crate) lasted: Duration,
-    /// Where belljar notes what it keeps in such trees.
-    pub(crate) placeholders: &'a Path,
 }
 
 /// What the run changed, where it could change anything. Nothing of it can fail the run: why nothing can be said is
@@ -34,10 +31,9 @@ pub(crate) fn report_at_end(end: &AtEnd<'_>) -> Option<WorkspaceReport> {
     }
     let layers = report_of_layers(end.directory, end.run, end.layered);
     let mut report = layers.unwrap_or_default();
-    let placeholders = placeholder::all(end.placeholders).unwrap_or_default();
     let until = Instant::now() + written::patience(end.lasted);
     for tree in end.written {
-        if let Err(error) = written::look(tree, end.since, until, &placeholders, &mut report) {
+        if let Err(error) = written::look(tree, end.since, until, &mut report) {
             report.failed = Some(format!("cannot look at {}: {error}", tree.target));
         }
     }

@@ -12,16 +12,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use belljar_linux::jail::SurveyedTree;
 use belljar_spec::later::{self, Class, GitMarks, Later, is};
-use belljar_spec::{LaterChange, LaterFile, Moment, OsText, WorkspaceReport};
+use belljar_spec::{LaterChange, LaterFile, Moment, NewControlFile, OsText, WorkspaceReport};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
-use super::beneath;
 use super::bounds::{Listing, OutOfReach, Room};
+use super::held::LARGEST_CONFIG;
+use super::open::read_small;
+use super::{beneath, git_config};
 
 /// However short the run was.
-const LEAST: Duration = Duration::from_millis(150);
+const LEAST: Duration = Duration::from_secs(2);
 /// One part in so many of the run's own time.
 const SHARE: u32 = 20;
 /// Between two looks at the clock.
@@ -33,6 +36,21 @@ pub(crate) struct WrittenTree {
     pub(crate) path: PathBuf,
     /// Where it appeared inside.
     pub(crate) target: OsText,
+    /// What was in it before the run.
+    pub(crate) before: Option<SurveyedTree>,
+}
+
+impl WrittenTree {
+    /// Whether a control file at this path was not there before the run. `is_born` says that its inode is new.
+    fn is_new(&self, path: &Path, is_born: bool) -> bool {
+        match &self.before {
+            None => is_born,
+            // A directory on the list stands for all that is in it.
+            Some(before) if before.control.iter().any(|there| path.starts_with(there)) => false,
+            // A file that was moved to that name is as new as one that was made.
+            Some(before) => is_born || !before.cut,
+        }
+    }
 }
 
 /// How long a look may take after a run of that length.
@@ -40,12 +58,10 @@ pub(super) fn patience(run: Duration) -> Duration {
     LEAST.max(run / SHARE)
 }
 
-/// `placeholders`: what belljar itself keeps in such trees for other runs.
 pub(super) fn look(
     tree: &WrittenTree,
     since: Moment,
     until: Instant,
-    placeholders: &BTreeSet<PathBuf>,
     report: &mut WorkspaceReport,
 ) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -58,7 +74,6 @@ pub(super) fn look(
         root: root.as_fd(),
         since,
         until,
-        placeholders,
         report,
         soon: VecDeque::from([Waiting { path: PathBuf::new(), inside_git: None }]),
         last: VecDeque::new(),
@@ -87,7 +102,6 @@ struct Walk<'a> {
     root: BorrowedFd<'a>,
     since: Moment,
     until: Instant,
-    placeholders: &'a BTreeSet<PathBuf>,
     report: &'a mut WorkspaceReport,
     soon: VecDeque<Waiting>,
     /// Large and seldom of interest.
@@ -220,12 +234,19 @@ impl Walk<'_> {
                 && path.iter().any(|name| later::DEPENDENCIES.iter().any(|large| is(name, large)))
         };
         let Some(mark) = mark.filter(|mark| !is_package(mark)) else { return };
-        if self.placeholders.contains(&whole) {
-            return;
-        }
         let born = Moment { secs: stat.stx_btime.tv_sec, nanos: stat.stx_btime.tv_nsec };
         let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
         let is_new = knows_birth && born >= self.since;
+        let is_control = mark.class == Class::Control && self.tree.is_new(&path, is_new);
+        if is_control && !is_harmless_config(here, name, kind) {
+            self.report.add_new_control(NewControlFile {
+                tree: OsText::from(self.tree.path.as_path()),
+                target: self.tree.target.clone(),
+                path: OsText::from(path.as_path()),
+                inode: stat.stx_ino,
+                changed: Moment { secs: stat.stx_ctime.tv_sec, nanos: stat.stx_ctime.tv_nsec },
+            });
+        }
         self.report.add_later(LaterFile {
             target: self.tree.target.clone(),
             path: OsText::from(path),
@@ -244,6 +265,16 @@ fn changed(here: BorrowedFd<'_>, name: &OsStr, since: Moment) -> Option<(Statx, 
     (changed >= since).then_some((stat, kind))
 }
 
+/// What `git init` writes is no reason for an alarm.
+fn is_harmless_config(here: BorrowedFd<'_>, name: &OsStr, kind: FileType) -> bool {
+    if kind != FileType::RegularFile || !is(name, "config") {
+        return false;
+    }
+    let read = beneath::file_in(here, name).ok();
+    let text = read.and_then(|mut file| read_small(&mut file, LARGEST_CONFIG).ok().flatten());
+    text.is_some_and(|text| git_config::is_harmless(None, &text))
+}
+
 /// As git tells one: by what it holds.
 fn is_git(directory: &Path, entries: &[(OsString, FileType)]) -> bool {
     directory.file_name().is_some_and(|name| is(name, ".git"))
@@ -259,8 +290,9 @@ mod tests {
 
     fn seen(tree: &Path, since: Moment, until: Instant) -> WorkspaceReport {
         let mut report = WorkspaceReport::default();
-        let tree = WrittenTree { path: tree.to_owned(), target: OsText::from("/workspace") };
-        look(&tree, since, until, &BTreeSet::new(), &mut report).unwrap();
+        let tree =
+            WrittenTree { path: tree.to_owned(), target: OsText::from("/workspace"), before: None };
+        look(&tree, since, until, &mut report).unwrap();
         report
     }
 
@@ -349,17 +381,5 @@ mod tests {
         let hurried = seen(dir.path(), beginning, Instant::now());
         assert!(hurried.cut);
         assert_eq!(paths(&hurried), [".envrc", ".git/config", ".vscode/tasks.json"]);
-    }
-
-    #[test]
-    fn leaves_out_what_belljar_keeps_there_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        make(dir.path(), &[".git/commondir", ".git/config.worktree"]);
-        let tree = WrittenTree { path: dir.path().to_owned(), target: OsText::from("/workspace") };
-        let own = BTreeSet::from([dir.path().join(".git/commondir")]);
-        let mut report = WorkspaceReport::default();
-        look(&tree, Moment { secs: 0, nanos: 0 }, soon(), &own, &mut report).unwrap();
-        let told: Vec<String> = report.later.iter().map(|file| file.path.to_string()).collect();
-        assert_eq!(told, [".git/config.worktree"]);
     }
 }

@@ -12,10 +12,11 @@ use belljar_spec::{
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::confine::{ConfineError, resource};
+use super::confine::{self, ConfineError};
 use crate::jail::normal_map;
 use crate::mountinfo::MountTable;
 use crate::sys::attempt;
+use crate::user_limits::{self, resource};
 
 pub(super) fn attest(
     setup: &InitSetup,
@@ -36,7 +37,9 @@ pub(super) fn attest(
         no_new_privileges: status.no_new_privileges(),
         seccomp_mode: status.number("Seccomp:", 10) as u32,
         seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
-        landlock: super::landlock_version(),
+        landlock: confine::readback().landlock,
+        namespaces: crate::namespaces(),
+        dies_with_launcher: confine::readback().dies_with_launcher,
         mounts: mounts()?,
         interfaces: interfaces()?,
         descriptors: descriptors()?,
@@ -150,10 +153,17 @@ fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
             read_only: has("ro"),
             nosuid: has("nosuid"),
             nodev: has("nodev"),
+            size: (line.fstype == "tmpfs").then(|| size(&line.mount_point)).flatten(),
             fstype: line.fstype,
         }
     });
     Ok(seen.collect())
+}
+
+/// Of the file system that is visible there.
+fn size(place: &std::path::Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(place).ok()?;
+    found.f_blocks.checked_mul(found.f_frsize)
 }
 
 fn interfaces() -> Result<Vec<String>, ConfineError> {
@@ -185,15 +195,17 @@ fn descriptors() -> Result<Vec<SeenDescriptor>, ConfineError> {
     Ok(kept)
 }
 
+/// The plan's, and those on what the kernel counts for a user.
 fn rlimits(setup: &InitSetup) -> BTreeMap<String, u64> {
-    let names = setup.rlimits.iter().map(|limit| limit.name.clone());
-    names
-        .filter_map(|name| {
-            let limit = rustix::process::getrlimit(resource(&name)?);
+    let mut limits = user_limits::read_back();
+    for name in setup.rlimits.iter().map(|limit| &limit.name) {
+        if let Some(resource) = resource(name) {
             // Only a hard limit holds.
-            Some((name, limit.maximum.unwrap_or(u64::MAX)))
-        })
-        .collect()
+            let limit = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+            limits.insert(name.clone(), limit);
+        }
+    }
+    limits
 }
 
 fn can_write(place: &OsText) -> bool {
@@ -213,6 +225,8 @@ fn attempts() -> Vec<Attempt> {
         ("make a user namespace", attempt::unshare(libc::CLONE_NEWUSER)),
         ("open an AF_VSOCK socket", attempt::socket(AF_VSOCK, libc::SOCK_STREAM, 0)),
         ("mount", attempt::mount_tmpfs(c"/tmp")),
+        // On no file at all: without the filter, another error tells so.
+        ("set the setuid bit", attempt::fchmod(-1, 0o4755)),
     ];
     tried
         .into_iter()

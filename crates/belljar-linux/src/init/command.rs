@@ -4,9 +4,9 @@
 //! each; the pipe closes by itself then.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError};
+use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError, Work};
 use belljar_spec::{ExecFailure, ExitStatus};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -17,7 +17,15 @@ use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, Telling, become_command};
 use super::pump::Pumps;
 use super::shim::{Forked, Shim, ShimTold};
 use super::terminal::Terminal;
+use super::tree::is_stopped_below;
 use crate::sys::process::{adopt_descriptor, fork};
+
+/// How long a process may take to lock itself down and attest, and then, once it was let go, to become the command.
+/// Another process inside may have the same uid, and stop it.
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a copy in progress is looked at, and how often in a row it may be found stopped.
+const COPY_CHECK: Duration = Duration::from_secs(4);
+const MOST_STOPS: u32 = 5;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
@@ -86,6 +94,18 @@ pub(super) struct Command {
     gate: Option<OwnedFd>,
     report: Option<OwnedFd>,
     heard: Vec<u8>,
+    /// When the step that it is at must be done.
+    step_by: Option<Instant>,
+    /// Only of a copy, which is belljar's own work and has no reason to be stopped.
+    copy_check: Option<CopyCheck>,
+}
+
+/// What is known about a copy's progress.
+#[derive(Clone, Copy)]
+struct CopyCheck {
+    next: Instant,
+    /// How often in a row it was found stopped.
+    stops: u32,
 }
 
 impl Command {
@@ -136,12 +156,20 @@ impl Command {
             gate: Some(gate),
             report: Some(report),
             heard: Vec::new(),
+            step_by: Some(Instant::now() + STEP_TIMEOUT),
+            copy_check: match request.work {
+                Work::Pack { .. } | Work::Unpack { .. } => {
+                    Some(CopyCheck { next: Instant::now() + COPY_CHECK, stops: 0 })
+                }
+                Work::Program { .. } | Work::Nothing => None,
+            },
         })
     }
 
     pub(super) fn let_go(&mut self) {
         if let Some(gate) = self.gate.take() {
             let _ = rustix::io::write(&gate, b"."); // if it is gone, its end is reported
+            self.step_by = Some(Instant::now() + STEP_TIMEOUT);
         }
     }
 
@@ -149,6 +177,7 @@ impl Command {
     pub(super) fn dismiss(&mut self) {
         if self.standing == Standing::AtTheGate && self.gate.take().is_some() {
             self.standing = Standing::Dismissed;
+            self.step_by = Some(Instant::now() + STEP_TIMEOUT); // to end by itself
         }
     }
 
@@ -159,6 +188,11 @@ impl Command {
             Process::Below(shim) => Some(shim.pid),
             Process::Gone => None,
         }
+    }
+
+    /// Whether the process is this command's shim.
+    pub(super) fn is_below(&self, pid: Pid) -> bool {
+        matches!(&self.process, Process::Below(shim) if shim.pid == pid)
     }
 
     pub(super) fn signal(&self, signal: Signal) {
@@ -194,6 +228,46 @@ impl Command {
             Process::Below(shim) => shim.end_by(),
             Process::Own(_) | Process::Gone => None,
         }
+    }
+
+    /// When [`Self::check`] has something to do.
+    pub(super) fn check_at(&self) -> Option<Instant> {
+        let copy = self.copy_check.filter(|_| self.is_copying()).map(|check| check.next);
+        [self.step_by, copy].into_iter().flatten().min()
+    }
+
+    fn is_copying(&self) -> bool {
+        self.standing == Standing::Executed && self.ended.is_none()
+    }
+
+    /// Ends a process that does not get to be the command, and a copy that stands still: somebody inside stops it.
+    pub(super) fn check(&mut self, now: Instant) -> Option<Told> {
+        if self.step_by.is_some_and(|by| now >= by) {
+            self.step_by = None;
+            self.gate = None;
+            let was = self.standing;
+            if was == Standing::AtTheGate {
+                self.standing = Standing::Failed;
+            }
+            self.kill_tree();
+            let why = format!(
+                "the process did not answer for {} seconds; another one in the sandbox may have stopped it",
+                STEP_TIMEOUT.as_secs()
+            );
+            return (was == Standing::AtTheGate)
+                .then(|| Told::Failed { step: "start the command".to_owned(), why });
+        }
+        let is_copying = self.is_copying();
+        if let (true, Some(child), Some(check)) = (is_copying, self.child(), &mut self.copy_check)
+            && now >= check.next
+        {
+            check.next = now + COPY_CHECK;
+            check.stops = if is_stopped_below(child) { check.stops + 1 } else { 0 };
+            if check.stops >= MOST_STOPS {
+                self.kill_tree();
+            }
+        }
+        None
     }
 
     /// PID 1's own child was reaped.
@@ -267,6 +341,7 @@ impl Command {
             match rustix::io::read(report, &mut buffer) {
                 Ok(0) => {
                     self.report = None;
+                    self.step_by = None;
                     if self.standing == Standing::AtTheGate {
                         self.standing = Standing::Executed;
                         told.push(Told::Executed);
@@ -277,12 +352,15 @@ impl Command {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                _ => self.report = None,
+                _ => (self.report, self.step_by) = (None, None),
             }
             while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.heard.drain(..=end).collect();
                 let line = read_line(&line);
                 let attested = matches!(line, Told::Attested { .. });
+                if self.gate.is_some() {
+                    self.step_by = None; // now it is the launcher's turn
+                }
                 if !attested && self.standing == Standing::AtTheGate {
                     self.standing = Standing::Failed;
                 }
@@ -294,6 +372,7 @@ impl Command {
 
     /// The report's end then meant that there never was a process.
     fn not_forked(&mut self, error: Errno) -> Vec<Told> {
+        self.step_by = None;
         self.standing = Standing::Failed;
         let why = std::io::Error::from(error).to_string();
         vec![Told::Failed { step: "fork".to_owned(), why }]

@@ -9,13 +9,14 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus,
 };
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Rlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set, set_capabilities,
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::filter::{self, FilterError};
+use crate::user_limits::resource;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfineError {
@@ -74,6 +75,52 @@ pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
     }
 }
 
+/// What only PID 1 can find out about what holds for all commands; they attest it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Readback {
+    /// The version that is in force, 0 for none.
+    pub(super) landlock: u32,
+    pub(super) dies_with_launcher: bool,
+}
+
+/// For PID 1, once it has confined itself, so that its copies need not look.
+pub(super) fn readback() -> Readback {
+    static FOUND: OnceLock<Readback> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let signal = rustix::process::parent_process_death_signal();
+        Readback {
+            landlock: if has_landlock_domain() { super::landlock_version() } else { 0 },
+            dies_with_launcher: matches!(signal, Ok(Some(rustix::process::Signal::KILL))),
+        }
+    })
+}
+
+/// The kernel tells nobody what it is confined by. But it takes no more than so many rule sets on top of each
+/// other: where one of ours is in force, one less can be added. Tried by a child, since none can be taken off.
+fn has_landlock_domain() -> bool {
+    const MOST_LAYERS: i32 = 16;
+    if super::landlock_version() == 0 {
+        return false;
+    }
+    let add = || {
+        let rules = Ruleset::default().handle_access(AccessFs::MakeBlock).and_then(Ruleset::create);
+        rules.and_then(|rules| rules.restrict_self()).is_ok()
+    };
+    match crate::sys::process::fork() {
+        Ok(None) => {
+            let added = (0..=MOST_LAYERS).take_while(|_| add()).count();
+            crate::sys::process::exit_now(i32::try_from(added).unwrap_or(MOST_LAYERS))
+        }
+        Ok(Some(child)) => {
+            let ended =
+                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+            let added = ended.ok().flatten().and_then(|(_, status)| status.exit_status());
+            added.is_some_and(|added| (1..MOST_LAYERS).contains(&added))
+        }
+        Err(_) => false, // what cannot be shown does not hold
+    }
+}
+
 /// The whole lock-down of a process that is about to become a command.
 pub(super) fn confine(setup: &InitSetup) -> Result<(), ConfineError> {
     for limit in &setup.rlimits {
@@ -129,17 +176,5 @@ fn empty_bounding_set() -> Result<(), ConfineError> {
     use rustix::thread::remove_capability_from_bounding_set;
     bounding_set().iter().try_for_each(|capability| {
         step("empty the bounding set", remove_capability_from_bounding_set(*capability))
-    })
-}
-
-/// The limits a plan can name.
-pub(super) fn resource(name: &str) -> Option<Resource> {
-    Some(match name {
-        "core" => Resource::Core,
-        "nofile" => Resource::Nofile,
-        "nproc" => Resource::Nproc,
-        "memlock" => Resource::Memlock,
-        "data" => Resource::Data,
-        _ => return None,
     })
 }

@@ -64,7 +64,7 @@ impl Tree<'_> {
                     continue;
                 }
                 todo.push(pid);
-                if state == State::Alive {
+                if state != State::Dead {
                     living.push(pid);
                 }
             }
@@ -73,9 +73,17 @@ impl Tree<'_> {
     }
 }
 
+/// Whether a process, or one of its children, is stopped.
+pub(super) fn is_stopped_below(pid: Pid) -> bool {
+    let of_it = |seen: &Seen| seen.pid == pid || seen.parent == pid;
+    processes().unwrap_or_default().iter().any(|seen| of_it(seen) && seen.state == State::Stopped)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Alive,
+    /// Alive as well, and waiting for somebody to wake it.
+    Stopped,
     Dead,
 }
 
@@ -111,6 +119,7 @@ fn read_stat(pid: Pid, line: &[u8]) -> Option<Seen> {
     let mut fields = std::str::from_utf8(&line[end + 1..]).ok()?.split_ascii_whitespace();
     let state = match fields.next()? {
         "Z" | "X" | "x" => State::Dead,
+        "T" | "t" => State::Stopped,
         _ => State::Alive,
     };
     let parent = Pid::from_raw(fields.next()?.parse().ok()?)?;

@@ -13,7 +13,7 @@ use belljar_spec::wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid,
+    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process,
     set_dumpable_behavior, wait, waitid,
 };
 
@@ -109,6 +109,7 @@ impl Watch {
                 return Ok(());
             }
             self.read_reports()?;
+            self.check_commands()?; // after what they had to say
             self.pumps.move_bytes(&ready.streams, &mut self.mux);
             self.connections.move_bytes(&ready.connections, &mut self.mux);
             if ready.children || self.awaits_quiet {
@@ -158,7 +159,9 @@ impl Watch {
     fn next_moment(&self) -> Option<Instant> {
         let lease = self.lease.map(|lease| self.heard + lease);
         let slow = self.slow_shims().map(|(by, _)| by).min();
-        [lease, self.deadline, slow, self.connections.next_moment()].into_iter().flatten().min()
+        let checks = self.commands.values().filter_map(Command::check_at).min();
+        let connections = self.connections.next_moment();
+        [lease, self.deadline, slow, checks, connections].into_iter().flatten().min()
     }
 
     /// When a shim that was told to end its tree must have done so.
@@ -230,6 +233,7 @@ impl Watch {
             ToInit::Setup(setup) => {
                 confine::landlock(&setup.writable)?;
                 confine::bounding_set();
+                confine::readback();
                 self.deadline =
                     setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
                 if let Err(error) = self.connections.listen(&setup.listen) {
@@ -319,17 +323,20 @@ impl Watch {
         for (exec, command) in &mut self.commands {
             let exec = *exec;
             for told in command.read_reports() {
-                let message = match told {
-                    Told::Attested { say, text } => {
-                        let head = format!(r#"{{"say":"{say}","exec":{exec},"attestation":"#);
-                        self.mux.send_text(&[head.as_bytes(), &text, b"}"].concat())?;
-                        continue;
-                    }
-                    Told::Failed { step, why } => FromInit::SetupFailed { exec, step, why },
-                    Told::NotExecuted(failure) => FromInit::ExecFailed { exec, failure },
-                    Told::Executed => FromInit::Started { exec },
-                };
-                self.mux.send(&message)?;
+                pass_on(exec, told, &mut self.mux)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what does not come to its end by itself because somebody inside stops it.
+    fn check_commands(&mut self) -> Result<(), InitError> {
+        let now = Instant::now();
+        for (exec, command) in &mut self.commands {
+            if command.check_at().is_some_and(|at| now >= at)
+                && let Some(told) = command.check(now)
+            {
+                pass_on(*exec, told, &mut self.mux)?;
             }
         }
         Ok(())
@@ -340,7 +347,8 @@ impl Watch {
         while step("read a signal", signal::next(&self.children))?.is_some() {}
         let mut orphaned = false;
         loop {
-            match wait(WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if status.stopped() => self.child_stopped(pid),
                 Ok(Some((pid, status))) => {
                     if let Some(status) = exit_status(status) {
                         orphaned |= self.child_ended(pid, status) == ChildWas::KilledShim;
@@ -355,6 +363,15 @@ impl Watch {
             self.end_orphans();
         }
         Ok(())
+    }
+
+    /// A shim has nobody to be stopped by but somebody inside, and then nothing is told of its command's end.
+    fn child_stopped(&self, pid: Pid) {
+        let is_shim = |command: &Command| command.is_below(pid);
+        let lingers = self.lingering.values().any(|shim| shim.pid == pid);
+        if lingers || self.commands.values().any(is_shim) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
     }
 
     fn child_ended(&mut self, pid: Pid, status: ExitStatus) -> ChildWas {
@@ -448,6 +465,20 @@ impl Watch {
             let _ = poll(&mut fds, Some(&moment));
         }
     }
+}
+
+/// To the launcher.
+fn pass_on(exec: u32, told: Told, mux: &mut Mux) -> Result<(), WireError> {
+    let message = match told {
+        Told::Attested { say, text } => {
+            let head = format!(r#"{{"say":"{say}","exec":{exec},"attestation":"#);
+            return mux.send_text(&[head.as_bytes(), &text, b"}"].concat());
+        }
+        Told::Failed { step, why } => FromInit::SetupFailed { exec, step, why },
+        Told::NotExecuted(failure) => FromInit::ExecFailed { exec, failure },
+        Told::Executed => FromInit::Started { exec },
+    };
+    mux.send(&message)
 }
 
 /// Signals every process but this one.

@@ -87,6 +87,8 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     // Any port, as in a container: nothing else lives in this network.
     write_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
 
+    // Before the sandbox's user namespace is made, whose maximum they are then.
+    step("limit what is counted for the user", bound.user_limits.set_resources())?;
     let (go_here, go_there) =
         step("make a pipe", rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
     let flags = CloneFlags::NEW_USER
@@ -141,12 +143,12 @@ fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
     wait_for_word(go.as_fd())?; // our maps are written now: files we make have an owner
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // the caller's may hide our own root
     step("make mounts private", make_private(c"/"))?; // before the first mount, or it would travel
-    let root = Root::new()?;
+    let root = Root::new()?.for_command(bound.plan.identity.inside);
     for mount in &bound.mounts {
         root.add(mount)?;
     }
     root.seal()?;
-    limit_namespaces(); // needs the host's /proc, which is gone after `enter`
+    root.limit_counters(&bound.user_limits)?; // before the capability for it goes
     step("set the host name", rustix::system::sethostname(bound.plan.hostname.as_bytes()))?;
     root.enter()?;
     step("start a session", rustix::process::setsid())?;
@@ -162,19 +164,6 @@ fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
         return Err(ApplyError::LauncherGone);
     }
     become_init(ends)
-}
-
-/// In the namespaces of this process only. The system call filter forbids the same; where the host
-/// has /proc/sys read-only, it does so alone.
-fn limit_namespaces() {
-    for (knob, value) in [
-        ("user/max_user_namespaces", "0"),
-        ("user/max_net_namespaces", "0"),
-        // An ordinary user's runs share one allowance, 128 by default.
-        ("user/max_inotify_instances", "32"),
-    ] {
-        let _ = std::fs::write(format!("/proc/sys/{knob}"), value);
-    }
 }
 
 fn become_setup_user(bound: &Bound) -> Result<(), ApplyError> {

@@ -3,6 +3,7 @@
 //! The tree may be changing while it is copied, by somebody hostile: every name is opened once, by descriptor, without
 //! following links. Only files, directories and links are copied; sockets, devices and setuid bits stay behind.
 
+use std::cell::Cell;
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -43,6 +44,53 @@ pub enum CopyError {
         .path.display()
     )]
     TooDeep { path: PathBuf },
+    #[error(
+        "{} would have to be copied for the overlay, and is larger than the run may write to disk \
+         ({} MB, limits.disk); name a smaller directory, mount it ro, or raise --disk",
+        .path.display(), .most / 1_000_000
+    )]
+    TooLarge { path: PathBuf, most: u64 },
+}
+
+/// How much there is to copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TreeSize {
+    /// On disk.
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// What an entry takes besides its content.
+const ENTRY_BYTES: u64 = 256;
+
+/// Measures what [`copy_tree`] would copy, and gives up past `most` bytes.
+pub(crate) fn measure_tree(
+    source: &Resolved,
+    left_out: &[PathBuf],
+    most: u64,
+) -> Result<TreeSize, CopyError> {
+    let mut size = TreeSize::default();
+    let mut todo = vec![PathBuf::new()];
+    while let Some(directory) = todo.pop() {
+        // What cannot be listed cannot be copied either, and the copy says so.
+        let entries = std::fs::read_dir(source.path.join(&directory)).into_iter().flatten();
+        for entry in entries.flatten() {
+            let at = directory.join(entry.file_name());
+            let Ok(meta) = entry.metadata() else { continue };
+            if left_out.contains(&at) {
+                continue;
+            }
+            size.entries += 1;
+            size.bytes += ENTRY_BYTES + std::os::unix::fs::MetadataExt::blocks(&meta) * 512;
+            if size.bytes > most {
+                return Err(CopyError::TooLarge { path: source.path.clone(), most });
+            }
+            if meta.is_dir() {
+                todo.push(at);
+            }
+        }
+    }
+    Ok(size)
 }
 
 /// Copies what is in a tree into a directory that is there, but for some names.
@@ -50,8 +98,9 @@ pub(crate) fn copy_tree(
     source: &Resolved,
     to: &Path,
     left_out: &[PathBuf],
+    most: u64,
 ) -> Result<(), CopyError> {
-    let copy = Copy { root: &source.path, left_out };
+    let copy = Copy { root: &source.path, left_out, most, copied: Cell::new(0) };
     let from = open_directory(&source.fd, c".")
         .map_err(|error| CopyError::Source { path: source.path.clone(), error })?;
     let target = |error| CopyError::Target { path: source.path.clone(), error };
@@ -73,6 +122,9 @@ fn open_directory(at: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
 struct Copy<'a> {
     root: &'a Path,
     left_out: &'a [PathBuf],
+    /// Bytes, in all. The tree may have grown since it was measured.
+    most: u64,
+    copied: Cell<u64>,
 }
 
 impl Copy<'_> {
@@ -116,6 +168,11 @@ impl Copy<'_> {
             Err(Errno::NOENT) => return Ok(()), // gone meanwhile
             stat => stat.map_err(source)?,
         };
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        self.copied.set(self.copied.get().saturating_add(ENTRY_BYTES + blocks * 512));
+        if self.copied.get() > self.most {
+            return Err(CopyError::TooLarge { path: self.root.to_owned(), most: self.most });
+        }
         match file_type(&stat) {
             FileType::Directory => {
                 let below = match open_directory(from, name) {
@@ -172,7 +229,7 @@ mod tests {
 
     fn copied(from: &Path, left_out: &[PathBuf]) -> Result<tempfile::TempDir, CopyError> {
         let to = tempfile::tempdir().unwrap();
-        copy_tree(&resolve(from, &[]).unwrap(), to.path(), left_out).map(|()| to)
+        copy_tree(&resolve(from, &[]).unwrap(), to.path(), left_out, u64::MAX).map(|()| to)
     }
 
     #[test]
@@ -239,8 +296,27 @@ mod tests {
         copied(from.path(), &[]).unwrap(); // the control
         fs::create_dir_all(from.path().join(deep(MOST_LEVELS + 1))).unwrap();
         let to = tempfile::tempdir().unwrap();
-        let refused = copy_tree(&resolve(from.path(), &[]).unwrap(), to.path(), &[]);
+        let refused = copy_tree(&resolve(from.path(), &[]).unwrap(), to.path(), &[], u64::MAX);
         assert!(matches!(refused, Err(CopyError::TooDeep { .. })), "{refused:?}");
         assert!(!to.path().join("d").exists());
+    }
+
+    #[test]
+    fn a_tree_is_measured_and_one_that_is_too_large_leaves_nothing() {
+        let from = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "hidden"] {
+            fs::write(from.path().join(name), vec![7; 1 << 20]).unwrap();
+        }
+        let source = resolve(from.path(), &[]).unwrap();
+        let size = measure_tree(&source, &["hidden".into()], 4 << 20).unwrap();
+        assert_eq!(size.entries, 2);
+        assert!((2 << 20..3 << 20).contains(&size.bytes), "{size:?}");
+        let refused = measure_tree(&source, &[], 2 << 20);
+        assert!(matches!(refused, Err(CopyError::TooLarge { .. })), "{refused:?}");
+        // It may grow meanwhile.
+        let to = tempfile::tempdir().unwrap();
+        let refused = copy_tree(&source, to.path(), &[], 2 << 20);
+        assert!(matches!(refused, Err(CopyError::TooLarge { .. })), "{refused:?}");
+        assert!(!to.path().exists() || fs::read_dir(to.path()).unwrap().next().is_none());
     }
 }

@@ -7,12 +7,14 @@ use belljar_spec::{Access, Expectation, ExpectedMount, MountKind, OsText, Plan, 
 
 use super::bind::{BoundKind, BoundMount, Layer, Via};
 use super::identity::HostIdentity;
+use crate::user_limits::UserLimits;
 
 /// What the attestation has to find.
 pub(super) fn expectation(
     plan: &Plan,
     identity: &HostIdentity,
     mounts: &[BoundMount],
+    user_limits: &UserLimits,
 ) -> Expectation {
     let mut expected = vec![made("/", "tmpfs", true)];
     for mount in mounts {
@@ -34,12 +36,16 @@ pub(super) fn expectation(
         groups,
         mounts: expected,
         tolerated: Vec::new(),
+        apart_from: plan.apart_from(&crate::namespaces()),
+        sizes: plan.sizes(),
+        dies_with_launcher: true,
         seccomp_filters: crate::filter::PROGRAMS,
         landlock: crate::init::landlock_version(),
         rlimits: plan
             .rlimits
             .iter()
             .map(|limit| (limit.name.clone(), limit.value))
+            .chain(user_limits.expected())
             .collect::<BTreeMap<_, _>>(),
         environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
         writable: writable

@@ -9,8 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, openat, readlinkat};
+use belljar_spec::{DirectoryIdentity, Moment, WritableTree};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, open, openat, readlinkat, statx,
+};
 use rustix::io::Errno;
+
+use crate::mountinfo::MountTable;
 
 const MOST_LINKS: usize = 40;
 
@@ -19,8 +24,9 @@ pub enum ResolveError {
     #[error("{} does not exist", .path.display())]
     Missing { path: PathBuf },
     #[error(
-        "{} is a link inside {}, where a run can write; name what it points to instead",
-        .link.display(), .tree.display()
+        "{} is a link inside {}, where a run can write; name what it points to instead (or, where only \
+         earlier runs could write there and you have checked it: belljar trust --tree {})",
+        .link.display(), .tree.display(), .tree.display()
     )]
     PlantedLink { link: PathBuf, tree: PathBuf },
     #[error("{} leads through too many links", .path.display())]
@@ -37,15 +43,18 @@ pub enum ResolveError {
 
 /// Something of the host, held by descriptor.
 #[derive(Debug)]
-pub(crate) struct Resolved {
+pub struct Resolved {
     /// Without links, dots or doubled slashes.
-    pub(crate) path: PathBuf,
-    pub(crate) fd: OwnedFd,
-    pub(crate) stat: Stat,
+    pub path: PathBuf,
+    /// Opened as a place only (`O_PATH`).
+    pub fd: OwnedFd,
+    pub stat: Stat,
+    /// The tree it lies in, if a run could write that.
+    pub written_in: Option<PathBuf>,
 }
 
 impl Resolved {
-    pub(crate) fn is_directory(&self) -> bool {
+    pub fn is_directory(&self) -> bool {
         file_type(&self.stat) == FileType::Directory
     }
 }
@@ -54,16 +63,37 @@ pub(crate) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// `run_writable`: trees in which a link is never followed.
-pub(crate) fn resolve(path: &Path, run_writable: &[PathBuf]) -> Result<Resolved, ResolveError> {
+/// Which directory (or file) a descriptor holds.
+pub fn identity(fd: impl AsFd) -> Result<DirectoryIdentity, Errno> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, wanted)?;
+    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    Ok(DirectoryIdentity {
+        device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+        born: has_birth
+            .then_some(Moment { secs: found.stx_btime.tv_sec, nanos: found.stx_btime.tv_nsec }),
+    })
+}
+
+/// One directory on the way, and the tree it lies in, if a run could write that.
+struct Step<'a> {
+    fd: OwnedFd,
+    written_in: Option<&'a WritableTree>,
+}
+
+/// `run_writable`: trees in which a link is never followed, known by path and by identity.
+pub fn resolve(path: &Path, run_writable: &[WritableTree]) -> Result<Resolved, ResolveError> {
     let failed = |at: &Path, error| match error {
         Errno::NOENT | Errno::NOTDIR => ResolveError::Missing { path: path.to_owned() },
         error => ResolveError::Open { path: at.to_owned(), error },
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut at = PathBuf::from("/");
+    let root = open("/", flags, Mode::empty()).map_err(|error| failed(&at, error))?;
+    let written_in = tree_at(&at, &root, run_writable).map_err(|error| failed(&at, error))?;
     // Each directory on the way stays open, so that `..` is where we came from and nowhere else.
-    let mut opened = vec![open("/", flags, Mode::empty()).map_err(|error| failed(&at, error))?];
+    let mut opened = vec![Step { fd: root, written_in }];
     let mut todo: VecDeque<OsString> = names_of(path);
     let mut links = 0;
     while let Some(name) = todo.pop_front() {
@@ -76,20 +106,29 @@ pub(crate) fn resolve(path: &Path, run_writable: &[PathBuf]) -> Result<Resolved,
         }
         let Some(parent) = opened.last() else { break };
         let here = at.join(&name);
-        let fd =
-            openat(parent, &name, flags, Mode::empty()).map_err(|error| failed(&here, error))?;
+        let fd = openat(&parent.fd, &name, flags, Mode::empty())
+            .map_err(|error| failed(&here, error))?;
         let stat = fstat(&fd).map_err(|error| failed(&here, error))?;
         if file_type(&stat) != FileType::Symlink {
+            let written_in = match parent.written_in {
+                Some(tree) => Some(tree),
+                None => tree_at(&here, &fd, run_writable).map_err(|error| failed(&here, error))?,
+            };
             at = here;
-            opened.push(fd);
+            opened.push(Step { fd, written_in });
             continue;
         }
         links += 1;
         if links > MOST_LINKS {
             return Err(ResolveError::TooManyLinks { path: path.to_owned() });
         }
-        if let Some(tree) = run_writable.iter().find(|tree| here.starts_with(tree)) {
-            return Err(ResolveError::PlantedLink { link: here, tree: tree.clone() });
+        let written_in = match parent.written_in {
+            Some(tree) => Some(tree),
+            None => tree_by_origin(&at, run_writable).map_err(|error| failed(&here, error))?,
+        };
+        if let Some(tree) = written_in {
+            let tree = tree.as_path().to_owned();
+            return Err(ResolveError::PlantedLink { link: here, tree });
         }
         // `/proc/PID/fd/N` and its like answer readlink with a text that leads elsewhere.
         if here.starts_with("/proc") && here != Path::new("/proc/self") {
@@ -106,11 +145,48 @@ pub(crate) fn resolve(path: &Path, run_writable: &[PathBuf]) -> Result<Resolved,
             todo.push_front(name);
         }
     }
-    let Some(fd) = opened.pop() else {
+    let Some(Step { fd, written_in }) = opened.pop() else {
         return Err(ResolveError::Missing { path: path.to_owned() });
     };
+    let written_in = match written_in {
+        Some(tree) => Some(tree),
+        None => tree_by_origin(&at, run_writable).map_err(|error| failed(&at, error))?,
+    };
     let stat = fstat(&fd).map_err(|error| failed(&at, error))?;
-    Ok(Resolved { path: at, fd, stat })
+    let written_in = written_in.map(|tree| tree.as_path().to_owned());
+    Ok(Resolved { path: at, fd, stat, written_in })
+}
+
+/// The tree whose top this is. A tree that was moved or is mounted elsewhere is known by its identity.
+fn tree_at<'a>(
+    path: &Path,
+    fd: &OwnedFd,
+    trees: &'a [WritableTree],
+) -> Result<Option<&'a WritableTree>, Errno> {
+    if trees.is_empty() {
+        return Ok(None);
+    }
+    let identity = identity(fd)?;
+    Ok(trees.iter().find(|tree| tree.is_at(path, Some(&identity))))
+}
+
+/// The tree that a path lies in by what is mounted there: a part of a tree may be mounted elsewhere.
+///
+/// Where that cannot be found out, the path is not resolved: it could be a run's.
+fn tree_by_origin<'a>(
+    path: &Path,
+    trees: &'a [WritableTree],
+) -> Result<Option<&'a WritableTree>, Errno> {
+    if trees.is_empty() {
+        return Ok(None);
+    }
+    let table =
+        MountTable::read().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let (device, place) = table.origin(path).ok_or(Errno::NODEV)?;
+    Ok(trees.iter().find(|tree| {
+        let origin = table.origin(tree.as_path());
+        origin.is_some_and(|(other, root)| other == device && place.starts_with(root))
+    }))
 }
 
 fn names_of(path: &Path) -> VecDeque<OsString> {
@@ -145,8 +221,43 @@ mod tests {
 
         // Control: the same link is followed where no run can write.
         assert_eq!(resolve(&base.join("work/planted"), &[]).unwrap().path, base.join("real"));
-        let refused = resolve(&base.join("work/planted/inner"), &[base.join("work")]);
+        let work = [WritableTree::by_path(base.join("work"))];
+        let refused = resolve(&base.join("work/planted/inner"), &work);
         assert!(matches!(refused, Err(ResolveError::PlantedLink { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_tree_is_known_under_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir_all(base.join("real")).unwrap();
+        fs::create_dir_all(base.join("work/deep")).unwrap();
+        fs::write(base.join("work/deep/file"), "").unwrap();
+        symlink("../../real", base.join("work/deep/planted")).unwrap();
+        let top = fs::File::open(base.join("work")).unwrap();
+        let tree = WritableTree {
+            path: base.join("work").into(),
+            identity: Some(identity(&top).unwrap()),
+        };
+        fs::rename(base.join("work"), base.join("moved")).unwrap();
+        // Control: by its path alone it is not known any more.
+        let by_path = [WritableTree::by_path(base.join("work"))];
+        assert_eq!(
+            resolve(&base.join("moved/deep/planted"), &by_path).unwrap().path,
+            base.join("real")
+        );
+
+        let known = [tree];
+        let refused = resolve(&base.join("moved/deep/planted"), &known);
+        assert!(matches!(refused, Err(ResolveError::PlantedLink { .. })), "{refused:?}");
+        let file = resolve(&base.join("moved/deep/file"), &known).unwrap();
+        assert_eq!(file.written_in, Some(base.join("work")));
+        // Another directory in the old place is known by its path.
+        fs::create_dir(base.join("work")).unwrap();
+        symlink("../real", base.join("work/planted")).unwrap();
+        let refused = resolve(&base.join("work/planted"), &known);
+        assert!(matches!(refused, Err(ResolveError::PlantedLink { .. })), "{refused:?}");
+        assert_eq!(resolve(&base.join("real"), &known).unwrap().written_in, None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use belljar_spec::{Access, Attributes};
+use belljar_spec::{Access, Attributes, User};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, symlinkat,
 };
@@ -20,10 +20,13 @@ use rustix::mount::{
     fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
     open_tree, unmount,
 };
+use rustix::process::{getegid, geteuid};
 
 use super::bind::{BoundKind, BoundMount, BoundTree, Layer, Pinned, Via, attributes};
 use super::overlay::{self, Changes, Layers};
+use crate::sys::aside::act_on_files_as;
 use crate::sys::mount::{Depth, MountAttr, set_attributes};
+use crate::user_limits::UserLimits;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
@@ -43,9 +46,19 @@ pub(crate) enum RootError {
     Enter(&'static str, #[source] Errno),
 }
 
+/// A tmpfs holds one file for each page of its size: more would be empty ones.
+const BYTES_FOR_A_NAME: u64 = 4096;
+const FEWEST_NAMES: u64 = 1024;
+/// Terminals of one run.
+const MOST_TERMINALS: &str = "256";
+
 /// The new root, while it is being built.
 pub(crate) struct Root {
     pub(crate) fd: OwnedFd,
+    /// The kernel's `user` directory of limits, from before it was covered read-only.
+    counters: RefCell<Option<OwnedFd>>,
+    /// Who the command will be, where not whoever builds the root.
+    command: Option<User>,
     /// File systems that were made here: names can be made in them.
     own_devices: RefCell<Vec<u64>>,
 }
@@ -64,7 +77,26 @@ impl Root {
         move_mount(&fd, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(failed)?;
         let device = fstat(&fd).map_err(failed)?.st_dev;
-        Ok(Self { fd, own_devices: RefCell::new(vec![device]) })
+        Ok(Self {
+            fd,
+            counters: RefCell::new(None),
+            command: None,
+            own_devices: RefCell::new(vec![device]),
+        })
+    }
+
+    /// Limits what the kernel counts for the user of this user namespace. After the last mount was made, each of
+    /// which takes a namespace for a moment; and only where there is a `/proc`.
+    pub(crate) fn limit_counters(&self, limits: &UserLimits) -> Result<(), RootError> {
+        let failed = |error: Errno| RootError::Write("/proc/sys/user".into(), error.into());
+        let counters = self.counters.borrow();
+        let directory = counters.as_ref().ok_or_else(|| failed(Errno::NOENT))?;
+        limits.write_counters(directory.as_fd()).map_err(failed)
+    }
+
+    /// What only the command may reach has to be reached, too.
+    pub(crate) fn for_command(self, command: User) -> Self {
+        Self { command: Some(command), ..self }
     }
 
     pub(crate) fn add(&self, mount: &BoundMount) -> Result<(), RootError> {
@@ -125,7 +157,7 @@ impl Root {
             self.cover_with_itself(&target.join(&relative), access)?;
         }
         for socket in &tree.sockets {
-            self.mask(&target.join(socket))?;
+            self.mask_socket(&target.join(socket))?;
         }
         if tree.via == Via::Bind {
             tree.hidden.iter().try_for_each(|hidden| self.hide(&target.join(hidden)))?;
@@ -204,8 +236,11 @@ impl Root {
     fn add_tmpfs(&self, target: &Path, size: u64, mode: u32) -> Result<(), RootError> {
         let failed = |error| RootError::Mount(target.to_owned(), error);
         let at = self.target(target, TargetKind::Directory)?;
+        // Each takes kernel memory that the size does not count.
+        let inodes = (size / BYTES_FOR_A_NAME).max(FEWEST_NAMES).to_string();
         let (size, mode) = (size.to_string(), format!("{mode:o}"));
-        let mount = new_tmpfs(&[("size", &size), ("mode", &mode)]).map_err(failed)?;
+        let options = [("size", &*size), ("mode", &*mode), ("nr_inodes", &*inodes)];
+        let mount = new_tmpfs(&options).map_err(failed)?;
         self.own_devices.borrow_mut().push(fstat(&mount).map_err(failed)?.st_dev);
         put(&mount, &at).map_err(failed)
     }
@@ -234,6 +269,9 @@ impl Root {
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(failed)?;
+        let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let counters = openat(&mount, "sys/user", place, Mode::empty()).map_err(failed)?;
+        *self.counters.borrow_mut() = Some(counters);
         put(&mount, &at).map_err(failed)?;
         for path in read_only {
             self.cover_with_itself(Path::new(path), Access::ReadOnly)?;
@@ -257,6 +295,22 @@ impl Root {
         }
         let null = self.device_node("null")?;
         put(&null, &at).map_err(failed)
+    }
+
+    /// A directory of the command's own may belong to a group that means nothing here: then whoever builds the root
+    /// has no right over it, and the command has.
+    fn mask_socket(&self, target: &Path) -> Result<(), RootError> {
+        let failed = |error| RootError::Mount(target.to_owned(), error);
+        match (self.mask(target), self.command) {
+            (Err(RootError::Mount(_, Errno::ACCESS)), Some(User { uid, gid })) => {
+                let (own_uid, own_gid) = (geteuid().as_raw(), getegid().as_raw());
+                act_on_files_as(uid, gid).map_err(failed)?;
+                let masked = self.mask(target);
+                act_on_files_as(own_uid, own_gid).map_err(failed)?;
+                masked
+            }
+            (masked, _) => masked,
+        }
     }
 
     /// Covers a file with something that cannot be opened, a directory with an empty one.
@@ -289,6 +343,8 @@ impl Root {
         fsconfig_set_flag(&context, "newinstance").map_err(failed)?;
         fsconfig_set_string(&context, "ptmxmode", "0666").map_err(failed)?;
         fsconfig_set_string(&context, "mode", "0620").map_err(failed)?;
+        // All terminals of the system but those of the host are counted together.
+        fsconfig_set_string(&context, "max", MOST_TERMINALS).map_err(failed)?;
         fsconfig_create(&context).map_err(failed)?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let pts = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(failed)?;

@@ -42,6 +42,12 @@ const CREDENTIAL_PLACES: &[&str] = &[
     ".cargo/credentials.toml",
 ];
 
+/// Files of the system that hold credentials: passwords, with the copies that tools keep of them.
+const SYSTEM_SECRETS: &[&str] = &["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
+
+/// Where the host's own keys are, and how their names begin and end.
+const HOST_KEYS: (&str, &str, &str) = ("/etc/ssh", "ssh_host_", "_key");
+
 /// Files left out of an install prefix.
 pub(crate) const TOOL_CREDENTIALS: &[&str] =
     &["credentials", "credentials.toml", ".npmrc", ".netrc", ".pypirc", ".git-credentials", ".env"];
@@ -55,6 +61,8 @@ pub enum SourceRefused {
     HomeDirectory { path: PathBuf, home: PathBuf },
     #[error("{} is a place of credentials ({name})", .path.display())]
     Credentials { path: PathBuf, name: &'static str },
+    #[error("{} is, or holds, {}, which is for the system alone", .path.display(), .secret.display())]
+    SystemSecret { path: PathBuf, secret: PathBuf },
     #[error("{} is a socket: whoever listens on it would answer the run", .0.display())]
     Socket(PathBuf),
     #[error("{} is neither a file nor a directory", .0.display())]
@@ -93,6 +101,9 @@ pub(crate) fn check(
     if let Some(name) = credential_name(&source.path) {
         return Err(SourceRefused::Credentials { path: path(), name });
     }
+    if let Some(secret) = system_secret(source) {
+        return Err(SourceRefused::SystemSecret { path: path(), secret });
+    }
     #[allow(clippy::useless_conversion, reason = "narrower on other processors")]
     let links = u64::from(source.stat.st_nlink);
     if writable && !source.is_directory() && links > 1 {
@@ -114,6 +125,27 @@ fn credential_name(path: &Path) -> Option<&'static str> {
         })
     };
     by_name.or_else(by_place).copied()
+}
+
+/// A secret of the system that a source is, by whatever name, or that lies in it. Whoever cannot read a secret cannot
+/// give it away with a directory, either.
+fn system_secret(source: &Resolved) -> Option<PathBuf> {
+    let (keys, head, tail) = HOST_KEYS;
+    let names = std::fs::read_dir(keys).into_iter().flatten().flatten();
+    let keys = names.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().map(|name| name.as_encoded_bytes()).unwrap_or_default();
+        name.starts_with(head.as_bytes()) && name.ends_with(tail.as_bytes())
+    });
+    let mut secrets = SYSTEM_SECRETS.iter().map(PathBuf::from).chain(keys);
+    if source.is_directory() {
+        let is_readable = |secret: &PathBuf| std::fs::File::open(secret).is_ok();
+        return secrets.find(|secret| secret.starts_with(&source.path) && is_readable(secret));
+    }
+    secrets.find(|secret| {
+        let same =
+            |found: Stat| (found.st_dev, found.st_ino) == (source.stat.st_dev, source.stat.st_ino);
+        source.path == **secret || stat(secret).is_ok_and(same)
+    })
 }
 
 /// The home directories of the system's people: root's, and those of ordinary users.
@@ -212,5 +244,23 @@ mod tests {
         assert_eq!(credential_name(Path::new("/home/a/.config/gh/hosts.yml")), Some(".config/gh"));
         assert_eq!(credential_name(Path::new("/home/a/project/.env")), Some(".env"));
         assert_eq!(credential_name(Path::new("/home/a/project/ssh")), None);
+    }
+
+    #[test]
+    fn secrets_of_the_system_are_known_by_place_and_by_what_they_are() {
+        use crate::jail::resolve::resolve;
+        let checked = |path: &Path| check(&resolve(path, &[]).unwrap(), &[], false);
+        let is_secret =
+            |path: &Path| matches!(checked(path), Err(SourceRefused::SystemSecret { .. }));
+        assert!(is_secret(Path::new("/etc/shadow")));
+        assert!(checked(Path::new("/etc/passwd")).is_ok() && checked(Path::new("/usr")).is_ok());
+        if rustix::process::geteuid().is_root() {
+            assert!(is_secret(Path::new("/etc")), "it holds them, and root can read them");
+            // Another name of the same file.
+            let place = tempfile::tempdir_in("/etc").unwrap();
+            let other = place.path().join("harmless");
+            std::fs::hard_link("/etc/shadow", &other).unwrap();
+            assert!(is_secret(&other));
+        }
     }
 }

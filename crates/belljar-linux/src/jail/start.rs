@@ -1,6 +1,7 @@
 //! The launcher's side of a start: makes the processes, writes their uid maps, hands over the ends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use belljar_spec::{HostUid, Limits, Stdin, Terminal, Usage, User};
 use rustix::io::Errno;
@@ -58,6 +59,8 @@ pub struct Sandbox {
     report: OwnedFd,
     group: Option<Group>,
     run: String,
+    directory: PathBuf,
+    /// Those that the group has to hold.
     limits: Limits,
     identity: HostIdentity,
     count: Count,
@@ -121,8 +124,8 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     }
     let listeners = bound.plan.listen.iter().copied().zip(listeners).collect();
     let written = WriteAccount::open(init.pid);
-    let Bound { identity, run, plan, .. } = bound;
-    let limits = plan.limits;
+    let Bound { identity, run, directory, plan, .. } = bound;
+    let limits = plan.limits_of_groups();
     Ok(Sandbox {
         init,
         channel: Some(channel),
@@ -133,6 +136,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
         report,
         group: None,
         run,
+        directory,
         limits,
         identity,
         count: Count::default(),
@@ -225,7 +229,9 @@ impl Sandbox {
             return Ok(());
         }
         self.group = Group::make(&cgroup::detect(), &self.run, &self.limits)?;
-        self.group.as_mut().map_or(Ok(()), |group| group.begin(self.init.pid))
+        let Some(group) = &mut self.group else { return Ok(()) };
+        group.mark(&self.directory);
+        group.begin(self.init.pid)
     }
 
     /// Puts the process that waits at the gate under the limits too, should it have been made before PID 1

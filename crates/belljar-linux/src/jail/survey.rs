@@ -1,7 +1,7 @@
 //! One bounded walk over a tree that the run may write: what in it must not be written.
 //!
 //! Looked at are files with privileges, files that the host executes later, and git directories by what they
-//! hold. What the run could only make anew is not here: see [`super::control`].
+//! hold.
 //!
 //! A run before this one may have made the tree as large as it liked. So what has a known place is found without
 //! a listing, git's own directories come before the rest, and it is told if something was not looked at.
@@ -17,8 +17,15 @@ use belljar_spec::later::{self, Class, DEPENDENCIES, GIT_DATA, GIT_DIRECTORY, Gi
 
 use super::privileged::is_privileged;
 
-/// Names, in git's own directories and in the rest. Looking at more would make every start in a large tree slow.
-const MOST_NAMES: usize = 20_000;
+/// Names in git's own directories.
+const MOST_GIT_NAMES: usize = 20_000;
+/// Names in the rest. Looking at more would make every start in a large tree slow; in directories that are known by
+/// then, and not listed any more, control files are looked for by their names.
+const MOST_NAMES: usize = 200_000;
+/// No known path has more parts.
+const MOST_PARTS: usize = 4;
+/// How many such directories: each takes some dozen looks.
+const MOST_UNLISTED: usize = 20_000;
 /// Files that are looked at for their privileges. The threat model states what that means.
 const MOST_FILES: usize = 4000;
 /// In a git directory: where those of submodules and worktrees are.
@@ -31,46 +38,46 @@ pub(super) struct Survey {
     pub(super) privileged: Vec<PathBuf>,
     /// Files, whole directories and links.
     pub(super) control: Vec<PathBuf>,
-    pub(super) git_directories: Vec<GitDirectory>,
     /// Not every name was looked at.
     pub(super) cut: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct GitDirectory {
-    pub(super) path: PathBuf,
-    pub(super) kind: GitKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GitKind {
-    Whole,
-    /// What a linked worktree has of its own; the rest is where its `commondir` points.
-    OfWorktree,
-}
-
 pub(super) fn survey(tree: &Path) -> Survey {
+    survey_within(tree, MOST_NAMES)
+}
+
+fn survey_within(tree: &Path, names: usize) -> Survey {
     let mut walk = Walk {
         tree,
         found: Survey::default(),
         seen: HashSet::new(),
+        looked_for: HashSet::new(),
         first: VecDeque::new(),
         soon: VecDeque::from([PathBuf::new()]),
         last: VecDeque::new(),
-        first_names: MOST_NAMES,
-        other_names: MOST_NAMES,
+        first_names: MOST_GIT_NAMES,
+        other_names: names,
         files: MOST_FILES,
+        unlisted: MOST_UNLISTED,
     };
     later::known_at_top().for_each(|known| walk.look_for(Path::new(""), known));
     loop {
         if let Some(directory) = walk.first.pop_front() {
             walk.look_at(&directory, Turn::First);
         } else if let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
-            if walk.other_names == 0 {
-                walk.found.cut = true;
+            if walk.other_names > 0 {
+                walk.look_at(&directory, Turn::Later);
+                continue;
+            }
+            walk.found.cut = true;
+            if walk.unlisted == 0 {
                 break;
             }
-            walk.look_at(&directory, Turn::Later);
+            walk.unlisted -= 1;
+            // It may itself be on the way to something known.
+            for above in directory.ancestors().take(MOST_PARTS) {
+                walk.look_for_known(above);
+            }
         } else {
             break;
         }
@@ -89,6 +96,8 @@ struct Walk<'a> {
     found: Survey,
     /// What was looked for by its name, and is not to be found a second time.
     seen: HashSet<PathBuf>,
+    /// Directories in which everything known was looked for.
+    looked_for: HashSet<PathBuf>,
     /// Git's own directories, and those with a known place.
     first: VecDeque<PathBuf>,
     soon: VecDeque<PathBuf>,
@@ -98,6 +107,7 @@ struct Walk<'a> {
     first_names: usize,
     other_names: usize,
     files: usize,
+    unlisted: usize,
 }
 
 struct Listing {
@@ -121,6 +131,15 @@ impl Walk<'_> {
         }
     }
 
+    /// Everything with a known name in a directory, without a listing.
+    fn look_for_known(&mut self, directory: &Path) {
+        if !self.looked_for.insert(directory.to_owned()) {
+            return;
+        }
+        later::known_at_top().for_each(|known| self.look_for(directory, known));
+        self.look_for(directory, Path::new(".git"));
+    }
+
     fn look_at(&mut self, directory: &Path, turn: Turn) {
         let Some(listing) = self.list(directory, turn) else {
             // Nothing is known of it, and its owner can open it inside.
@@ -136,6 +155,7 @@ impl Walk<'_> {
         }
         let mut entries = listing.entries;
         if !listing.is_whole {
+            self.look_for_known(directory);
             let known = GitMarks::NAMES.iter().copied();
             let known = known.chain(GIT_DIRECTORY.iter().map(|entry| entry.name));
             for name in known.chain(GIT_NESTS.iter().copied()) {
@@ -145,18 +165,15 @@ impl Walk<'_> {
                 }
             }
         }
-        let git = git_kind(self.tree, directory, &entries);
-        if let Some(kind) = git {
-            self.found.git_directories.push(GitDirectory { path: directory.to_owned(), kind });
-        }
+        let is_git = is_git_directory(self.tree, directory, &entries);
         for (name, kind) in entries {
             let path = directory.join(&name);
             if self.seen.contains(&path) {
                 continue;
             }
-            match git {
-                Some(_) => self.in_git(path, &name, kind),
-                None => {
+            match is_git {
+                true => self.in_git(path, &name, kind),
+                false => {
                     let turn = if nest_of(&path).is_some() { Turn::First } else { Turn::Later };
                     self.elsewhere(path, &name, kind, turn);
                 }
@@ -294,17 +311,13 @@ fn nest_of(path: &Path) -> Option<PathBuf> {
 }
 
 /// As git tells one: by what it holds. One by that name counts while it is being made, too.
-fn git_kind(tree: &Path, directory: &Path, entries: &[(OsString, FileType)]) -> Option<GitKind> {
+fn is_git_directory(tree: &Path, directory: &Path, entries: &[(OsString, FileType)]) -> bool {
     let marks = GitMarks::of(entries.iter().map(|(name, _)| name.as_os_str()));
     let by_name =
         || directory.file_name().or(tree.file_name()).is_some_and(|name| is(name, ".git"));
-    if marks.head && marks.commondir && !marks.objects {
-        Some(GitKind::OfWorktree)
-    } else if marks.is_git_directory() || by_name() {
-        Some(GitKind::Whole)
-    } else {
-        None
-    }
+    // What a linked worktree has of its own; the rest is where its `commondir` points.
+    let of_worktree = marks.head && marks.commondir && !marks.objects;
+    of_worktree || marks.is_git_directory() || by_name()
 }
 
 #[cfg(test)]
@@ -322,9 +335,13 @@ mod tests {
         }
     }
 
+    /// Enough for a test, and soon made.
+    const CROWD: usize = 3000;
+
     fn control(tree: &Path) -> Vec<String> {
+        let found = survey_within(tree, CROWD);
         let mut found: Vec<String> =
-            survey(tree).control.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+            found.control.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         found.sort();
         found
     }
@@ -401,21 +418,6 @@ mod tests {
             "lib/.git",
         ];
         assert_eq!(control(dir.path()), expected);
-        let git: Vec<_> = survey(dir.path())
-            .git_directories
-            .into_iter()
-            .map(|git| (git.path.to_string_lossy().into_owned(), git.kind))
-            .collect();
-        let expected = [
-            (".git".to_owned(), GitKind::Whole),
-            ("bare".to_owned(), GitKind::Whole),
-            (".git/modules/lib".to_owned(), GitKind::Whole),
-            (".git/worktrees/w".to_owned(), GitKind::OfWorktree),
-        ];
-        for git_directory in expected {
-            assert!(git.contains(&git_directory), "{git_directory:?} in {git:?}");
-        }
-        assert_eq!(git.len(), 4, "{git:?}");
     }
 
     #[test]
@@ -437,8 +439,8 @@ mod tests {
         let known = [&known[..], &[".git/hooks/x", ".git/modules/lib/config"]].concat();
         make(&tree, &["a/HEAD", ".git/HEAD", ".git/modules/lib/HEAD", ".git/modules/lib/refs/x"]);
         make(&tree, &known);
-        assert!(!survey(&tree).cut, "the control");
-        for at in 0..=MOST_NAMES {
+        assert!(!survey_within(&tree, CROWD).cut, "the control");
+        for at in 0..=CROWD {
             fs::File::create(tree.join(format!("z{at}"))).unwrap();
         }
         let expected = [
@@ -450,15 +452,13 @@ mod tests {
             ".git/modules/lib/config",
         ];
         assert_eq!(control(&tree), expected);
-        assert!(survey(&tree).cut);
+        assert!(survey_within(&tree, CROWD).cut);
         // Where git's own are too many, all of them are kept as they are.
-        for at in 0..=MOST_NAMES {
+        for at in 0..=MOST_GIT_NAMES {
             fs::create_dir(tree.join(format!(".git/modules/z{at}"))).unwrap();
         }
         assert!(control(&tree).contains(&".git/modules".to_owned()));
         assert!(control(&tree).contains(&".git/hooks".to_owned()));
-        let found = survey(&tree).git_directories;
-        assert!(found.iter().any(|git| git.path == Path::new(".git")), "{found:?}");
     }
 
     #[test]
@@ -466,10 +466,32 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let tree = fs::canonicalize(dir.path()).unwrap();
         make(&tree, &["sub/.git/config", "sub/deep/.envrc", "data/x"]);
-        for at in 0..MOST_NAMES / 2 {
+        for at in 0..CROWD / 2 {
             fs::File::create(tree.join(format!("data/z{at}"))).unwrap();
         }
         assert_eq!(control(&tree), ["sub/.git/config", "sub/deep/.envrc"]);
-        assert!(!survey(&tree).cut);
+        assert!(!survey_within(&tree, CROWD).cut);
+    }
+
+    /// Neither in the crowded directory itself, nor in those that were found before it.
+    #[test]
+    fn a_crowd_hides_nothing_that_lies_beside_it_or_in_it() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let tree = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir(tree.join("a")).unwrap();
+        // More than are listed, in the directory whose turn comes first.
+        for at in 0..=CROWD {
+            fs::File::create(tree.join(format!("a/{at}"))).unwrap();
+        }
+        make(&tree, &["a/.envrc", "a/.vscode/tasks.json", "b/c/.envrc", "b/.vscode/tasks.json"]);
+        make(&tree, &["b/.git/config", "b/.git/HEAD"]);
+        let found = control(&tree);
+        for name in ["a/.envrc", "a/.vscode/tasks.json", "b/.vscode/tasks.json", "b/.git/config"] {
+            assert!(found.contains(&name.to_owned()), "{name} in {found:?}");
+        }
+        assert!(
+            survey_within(&tree, CROWD).cut,
+            "what lies deeper was not listed, and that is said"
+        );
     }
 }

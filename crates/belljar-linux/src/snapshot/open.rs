@@ -95,7 +95,7 @@ impl File {
                 }
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 chmod(in_proc(&itself), mode | Mode::from_raw_mode(READ))?;
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 match rustix::fs::open(in_proc(&itself), flags, Mode::empty()) {
                     Ok(fd) => Ok(Self { fd, lock: Some(mode) }),
                     Err(error) => {

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::check;
 
@@ -75,6 +76,28 @@ pub fn act_on_files_as(uid: u32, gid: u32) -> Result<(), Errno> {
     }
     // The kernel took those over files away.
     rustix::thread::set_capabilities(None, rights)
+}
+
+/// Does `work` with the rights over files that this user and group have, and no more: root's own are back afterwards.
+/// Supplementary groups stay.
+pub fn look_at_files_as(uid: u32, gid: u32, work: impl FnOnce()) -> Result<(), Errno> {
+    let rights = rustix::thread::capabilities(None)?;
+    // SAFETY: the calls take numbers only.
+    let before = unsafe { (libc::setfsuid(uid), libc::setfsgid(gid)) };
+    // The change of ids takes them away from root alone, and not where the ids stay root's.
+    let over_files = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    let fewer = CapabilitySets { effective: rights.effective - over_files, ..rights };
+    let done = rustix::thread::set_capabilities(None, fewer);
+    if done.is_ok() {
+        work();
+    }
+    // SAFETY: as above; the answers were ids.
+    unsafe {
+        libc::setfsgid(before.1 as u32);
+        libc::setfsuid(before.0 as u32);
+    }
+    rustix::thread::set_capabilities(None, rights)?;
+    done
 }
 
 /// All signals wait until this is dropped.

@@ -9,6 +9,7 @@ pub mod net;
 pub mod process;
 pub mod seccomp;
 pub mod signal;
+pub mod take;
 
 use rustix::io::Errno;
 

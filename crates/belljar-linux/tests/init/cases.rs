@@ -11,7 +11,7 @@ use crate::driver::{Driver, Users, program};
 
 type Case = fn(Users);
 
-pub(crate) const ALL: [(&str, Case); 21] = [
+pub(crate) const ALL: [(&str, Case); 23] = [
     ("streams", streams),
     ("a_reader_that_gives_up", a_reader_that_gives_up),
     ("input_that_nobody_reads", input_that_nobody_reads),
@@ -23,6 +23,8 @@ pub(crate) const ALL: [(&str, Case); 21] = [
     ("a_fork_bomb", a_fork_bomb),
     ("a_stopped_or_killed_shim", a_stopped_or_killed_shim),
     ("a_shim_that_is_kept_from_its_work", a_shim_that_is_kept_from_its_work),
+    ("stopped_before_it_is_the_command", stopped_before_it_is_the_command),
+    ("a_stopped_shim_tells_the_end", a_stopped_shim_tells_the_end),
     ("only_its_own_tree", only_its_own_tree),
     ("copies", copies),
     ("nothing_grows", nothing_grows),
@@ -204,6 +206,71 @@ fn a_shim_that_is_kept_from_its_work(users: Users) {
     driver.wait_for_output(stops.stdout, 1);
     driver.say(&ToInit::KillTree { exec: stops.exec });
     assert_eq!(driver.exited(stops.exec), ExitStatus::Signal(9));
+    driver.wait_for_processes(0);
+}
+
+fn stop_all(driver: &Driver) {
+    use rustix::process::{Pid, Signal, kill_process};
+    for process in driver.processes() {
+        kill_process(Pid::from_raw(process).unwrap(), Signal::STOP).unwrap();
+    }
+}
+
+/// As a process of the same uid can do it to every newcomer, and to a copy in progress.
+fn stopped_before_it_is_the_command(users: Users) {
+    let place = tempfile::tempdir().unwrap();
+    let mut driver = Driver::start(users);
+    let copy = driver.ask(Work::Unpack { path: OsText::from(place.path().join("copy")) });
+    driver.attested(copy.exec);
+    driver.say(&ToInit::Go { exec: copy.exec });
+    driver.wait_for("a start", |message| matches!(message, FromInit::Started { .. }));
+    let mut waiting = Vec::new();
+    for descendants in [Descendants::Loose, Descendants::Tracked, Descendants::Bound] {
+        let names = driver.ask_with(program(&["/bin/true"]), descendants);
+        driver.attested(names.exec);
+        waiting.push(names);
+    }
+    // Not let go yet, so nothing is overdue, stopped or not: the control.
+    let patient = driver.ask(program(&["/bin/sh", "-c", "exit 5"]));
+    driver.attested(patient.exec);
+    let before = driver.processes();
+    stop_all(&driver);
+    for names in &waiting {
+        driver.say(&ToInit::Go { exec: names.exec });
+    }
+    driver.flush();
+    let begun = Instant::now();
+    for names in &waiting {
+        let failed = driver.wait_for(
+            "a failure",
+            |message| matches!(message, FromInit::SetupFailed { exec, .. } if *exec == names.exec),
+        );
+        let FromInit::SetupFailed { why, .. } = failed else { panic!("{failed:?}") };
+        assert!(why.contains("did not answer"), "{why}");
+    }
+    assert!(begun.elapsed() > Duration::from_secs(10), "a slow machine has time");
+    assert_eq!(driver.exited(copy.exec), ExitStatus::Signal(9));
+    for process in before {
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_raw(process).unwrap(),
+            rustix::process::Signal::CONT,
+        );
+    }
+    driver.say(&ToInit::Go { exec: patient.exec });
+    assert_eq!(driver.exited(patient.exec), ExitStatus::Code(5), "it had waited at the gate");
+    driver.wait_for_processes(0);
+}
+
+fn a_stopped_shim_tells_the_end(users: Users) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let mut driver = Driver::start(users);
+    let command = driver.shell("echo; cat; exit 4");
+    driver.wait_for_output(command.stdout, 1);
+    let shim = driver.processes()[0];
+    kill_process(Pid::from_raw(shim).unwrap(), Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    driver.end(command.stdin);
+    assert_eq!(driver.exited(command.exec), ExitStatus::Code(4));
     driver.wait_for_processes(0);
 }
 

@@ -28,7 +28,7 @@ pub(crate) enum Users {
     One,
 }
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Driver {
     init: Child,

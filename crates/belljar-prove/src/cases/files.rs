@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::Clause;
 
-use super::judge::{EACCES, ENOENT, EPERM, EROFS, EXDEV, anywhere, broken, judge, summary, usual};
+use super::judge::{
+    EACCES, ENOENT, EPERM, EROFS, EXDEV, anywhere, hosts_own, judge, nothing_of_the_hosts, usual,
+};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Run, Stage, StageError, Unprotected};
@@ -64,29 +66,34 @@ fn credentials(stage: &Stage) -> Result<Verdict, StageError> {
         ".docker/config.json",
         ".kube/config",
     ];
+    let canary = stage.word()?;
     let mut paths: Vec<PathBuf> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
     for name in planted {
         let path = home.join(name);
         if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
             stage.directory(parent, 0o755)?;
         }
-        stage.file(&path, "a secret\n")?;
+        let text = format!("{canary} in {name}\n");
+        stage.file(&path, &text)?;
         paths.push(path);
+        texts.push(text);
     }
     let workspace = stage.workspace()?;
-    let real = ["/etc/shadow", "/root/.ssh", "/root/.bashrc", "/home"].map(PathBuf::from);
+    let real = ["/etc/shadow", "/etc/gshadow", "/root/.ssh", "/root/.bashrc"].map(PathBuf::from);
     let own = planted.map(|name| Path::new("/home/agent").join(name));
-    let run = Run::of(&workspace, "read").args(&paths).args(&real[..3]).args(&own);
+    let run = Run::of(&workspace, "read").args(&paths).args(&real).args(&own);
     let inside = stage.inside(&run)?.told()?;
-    if let Some(verdict) = broken(&inside, &[ENOENT]) {
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    // Which of these a host has differs, and not everybody may read them; where they are, they are known.
+    let words = ["read".as_ref()].into_iter().chain(real.iter().map(|path| path.as_os_str()));
+    let of_the_host = stage.outside(Unprotected::Directly, words)?.told()?;
+    if let Some(verdict) = hosts_own(&inside, &of_the_host, &texts) {
         return Ok(verdict);
     }
     let words = ["read".as_ref()].into_iter().chain(paths.iter().map(|path| path.as_os_str()));
     let control = stage.outside(Unprotected::Directly, words)?.told()?;
-    if control.successes() != planted.len() {
-        return Ok(Verdict::no_control("outside, they could not be read either"));
-    }
-    Ok(Verdict::held(summary(&inside)))
+    Ok(nothing_of_the_hosts(&inside, &control, &texts))
 }
 
 /// The same absolute paths on both arms.
@@ -134,10 +141,16 @@ fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
         "/sys/kernel",
         "/sys/firmware",
         "/sys/fs/cgroup",
-        "/boot",
     ];
     if stage.kernel_is_separate() {
         paths.retain(|path| !OF_ITS_OWN.contains(path));
+    }
+    // An image may have one too.
+    let workspace = stage.workspace()?;
+    let inside = stage.inside(&Run::of(&workspace, "read").arg("/boot"))?.told()?;
+    let control = stage.outside(Unprotected::Directly, ["read", "/boot"])?.told()?;
+    if let Some(verdict) = hosts_own(&inside, &control, &[]) {
+        return Ok(verdict);
     }
     // kcore asks for a capability; what is masked is empty.
     same_paths(stage, "read", &paths, &[ENOENT, EPERM, EACCES, Answer::Masked])

@@ -81,6 +81,52 @@ pub(super) fn judge(
     Verdict::held(summary(inside))
 }
 
+/// Something of the host's that was met inside. It is told by what it is, or by a text that only the host has:
+/// what an image has under the same name is nobody's secret, whatever the attempt on it answered.
+pub(super) fn hosts_own(inside: &Told, outside: &Told, canaries: &[&str]) -> Option<Verdict> {
+    inside.marks.iter().find_map(|(path, mark)| {
+        if canaries.iter().any(|canary| mark.holds(canary)) {
+            return Some(Verdict::broke(format!("{path}: the host's text was read")));
+        }
+        let same = outside.marks.iter().find(|(_, other)| mark.is_same(other));
+        same.map(|(other, _)| Verdict::broke(format!("{path} is the host's {other}")))
+    })
+}
+
+/// The same, with the control: outside, everything that was looked for is found.
+pub(super) fn nothing_of_the_hosts(inside: &Told, outside: &Told, canaries: &[&str]) -> Verdict {
+    if let Some(verdict) = hosts_own(inside, outside, canaries) {
+        return verdict;
+    }
+    if let Some(tried) = outside.tries.iter().find(|tried| tried.answer != Answer::Succeeded) {
+        return refused_too(&tried.what, tried.answer);
+    }
+    let known = |canary: &&str| outside.marks.values().any(|mark| mark.holds(canary));
+    if outside.tries.is_empty() || !canaries.iter().all(known) {
+        return Verdict::no_control("outside, it was not recognised either");
+    }
+    Verdict::held(met(inside))
+}
+
+/// The answers inside, where what could be read was none of the host's.
+pub(super) fn met(inside: &Told) -> String {
+    let own = inside.successes();
+    let refused = Told {
+        tries: inside
+            .tries
+            .iter()
+            .filter(|tried| tried.answer != Answer::Succeeded)
+            .cloned()
+            .collect(),
+        ..Told::default()
+    };
+    match (own, refused.tries.len()) {
+        (0, _) => summary(inside),
+        (own, 0) => format!("{own} files of its own, none of the host's"),
+        (own, _) => format!("{}; {own} of its own, none of the host's", summary(&refused)),
+    }
+}
+
 /// An attempt whose answer is not one of the allowed ones.
 pub(super) fn broken(inside: &Told, allowed: &[Answer]) -> Option<Verdict> {
     let wrong = inside.tries.iter().find(|tried| !allowed.contains(&tried.answer))?;
@@ -109,7 +155,6 @@ pub(super) fn summary(inside: &Told) -> String {
 
 pub(super) const EPERM: Answer = Answer::Errno(libc::EPERM);
 pub(super) const ENOENT: Answer = Answer::Errno(libc::ENOENT);
-pub(super) const ENOTDIR: Answer = Answer::Errno(libc::ENOTDIR);
 pub(super) const EACCES: Answer = Answer::Errno(libc::EACCES);
 pub(super) const EROFS: Answer = Answer::Errno(libc::EROFS);
 pub(super) const EXDEV: Answer = Answer::Errno(libc::EXDEV);
@@ -149,6 +194,55 @@ mod tests {
         let control = told(&[Answer::Succeeded]);
         assert!(judge(&told(&[ENOENT]), &control, &[EPERM], usual).has_broken());
         assert!(judge(&told(&[EPERM]), &control, &[EPERM], usual).has_held());
+    }
+
+    /// A probe that looked at these paths, as both arms do.
+    fn looked_at(paths: &[&std::path::Path]) -> Told {
+        let mut told = Told::default();
+        for path in paths {
+            let answer =
+                Answer::of(std::fs::read(path).map(drop).map_err(|_| rustix::io::Errno::ACCESS));
+            told.answered(path.display().to_string(), answer);
+            told.met(path);
+        }
+        told
+    }
+
+    /// What an image has under the name of a file of the host's is not the host's, readable or not; and the
+    /// host's own is known under any name.
+    #[test]
+    fn a_file_of_the_host_is_told_by_what_it_is() {
+        let base = std::env::temp_dir().join(format!("belljar-judge-{}", std::process::id()));
+        let at = |name: &str| base.join(name);
+        assert!(std::fs::create_dir(&base).is_ok());
+        for (name, text) in
+            [("host", "canary\n"), ("image", "an image's own\n"), ("copy", "canary\n")]
+        {
+            assert!(std::fs::write(at(name), text).is_ok());
+        }
+        assert!(std::fs::hard_link(at("host"), at("elsewhere")).is_ok());
+        let outside = looked_at(&[&at("host")]);
+        for (name, canaries, is_broken) in [
+            ("image", &["canary\n"][..], false),
+            ("missing", &["canary\n"], false),
+            ("elsewhere", &[], true),
+            ("copy", &["canary\n"], true),
+        ] {
+            let verdict = nothing_of_the_hosts(&looked_at(&[&at(name)]), &outside, canaries);
+            assert_eq!(
+                (verdict.has_broken(), verdict.has_held()),
+                (is_broken, !is_broken),
+                "{name}: {verdict:?}"
+            );
+        }
+        // One that can be seen and not read is there all the same.
+        let mut unread = looked_at(&[&at("elsewhere")]);
+        unread.tries[0].answer = EACCES;
+        assert!(nothing_of_the_hosts(&unread, &outside, &[]).has_broken());
+        // And without a control nothing is shown.
+        let nothing = looked_at(&[&at("missing")]);
+        assert!(!nothing_of_the_hosts(&nothing, &nothing, &["canary\n"]).is_sound());
+        assert!(std::fs::remove_dir_all(&base).is_ok());
     }
 
     #[test]

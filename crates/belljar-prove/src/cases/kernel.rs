@@ -167,8 +167,12 @@ fn conditions(stage: &Stage) -> Result<Verdict, StageError> {
     }
     let (mut denied, mut refused_anyway) = (0, 0);
     for ((call, inside), control) in calls.iter().zip(&inside.tries).zip(&control.tries) {
-        if call.denied && inside.answer != EPERM {
-            return Ok(Verdict::broke(format!("{}: {}, not EPERM", inside.what, inside.answer)));
+        let refusal = Answer::Errno(call.errno);
+        if call.denied && inside.answer != refusal {
+            return Ok(Verdict::broke(format!(
+                "{}: {}, not {refusal}",
+                inside.what, inside.answer
+            )));
         }
         if !call.denied && inside.answer == EPERM && stage.kernel_is_separate() {
             refused_anyway += 1; // that kernel's own answer

@@ -1,6 +1,8 @@
 //! The catalogue.
 
+mod belief;
 mod collect;
+mod counters;
 mod egress;
 mod environment;
 mod files;
@@ -12,6 +14,7 @@ mod network;
 mod plants;
 mod processes;
 mod race;
+mod reach;
 mod record;
 mod resources;
 mod siblings;
@@ -25,13 +28,16 @@ pub fn catalogue() -> Vec<Case> {
         siblings::CASES,
         files::CASES,
         mounts::CASES,
+        belief::CASES,
         race::CASES,
         plants::CASES,
         sockets::CASES,
         processes::CASES,
         kernel::CASES,
+        reach::CASES,
         network::CASES,
         resources::CASES,
+        counters::CASES,
         life::CASES,
         environment::CASES,
         record::CASES,

@@ -120,11 +120,15 @@ fn other_addresses(stage: &Stage) -> Result<Verdict, StageError> {
 }
 
 fn sockets(stage: &Stage, wanted: &[&str]) -> Result<Verdict, StageError> {
+    sockets_refused(stage, wanted, EPERM)
+}
+
+fn sockets_refused(stage: &Stage, wanted: &[&str], answer: Answer) -> Result<Verdict, StageError> {
     let workspace = stage.workspace()?;
     let inside = stage.inside(&Run::of(&workspace, "sockets").args(wanted))?.told()?;
     let words = ["sockets"].iter().chain(wanted);
     let control = stage.outside(Unprotected::Scratch, words)?.told()?;
-    Ok(judge(&inside, &control, &[EPERM], usual))
+    Ok(judge(&inside, &control, &[answer], usual))
 }
 
 fn raw_sockets(stage: &Stage) -> Result<Verdict, StageError> {
@@ -145,7 +149,8 @@ fn netlink(stage: &Stage) -> Result<Verdict, StageError> {
             "the netlink socket for routes is refused too".to_owned(),
         ));
     }
-    sockets(stage, &["16,3,4", "16,3,6", "16,3,9", "16,3,12", "16,3,15", "16,3,16"])
+    let others = ["16,3,4", "16,3,6", "16,3,9", "16,3,12", "16,3,15", "16,3,16"];
+    sockets_refused(stage, &others, Answer::Errno(libc::EPROTONOSUPPORT))
 }
 
 fn sibling(stage: &Stage) -> Result<Verdict, StageError> {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use belljar_spec::Clause;
 
-use super::judge::{EBADF, EINVAL, EPERM, ESPIPE, broken, refusals, summary};
+use super::judge::{EBADF, EINVAL, EPERM, ESPIPE, broken, hosts_own, refusals, summary};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::stage::{Run, Stage, StageError, Unprotected};
@@ -122,14 +122,25 @@ fn reach_record(stage: &Stage) -> Result<Verdict, StageError> {
         .into_iter()
         .chain(names.iter().map(|name| name.as_ref()));
     let control = stage.outside(Unprotected::Directly, words)?.told()?;
-    if let Some(found) = inside.tries.first() {
-        return Ok(Verdict::broke(format!("{}: {}", found.what, found.answer)));
+    // Other programs have files of these names; it is the record if it is, or says, the same.
+    if let Some(verdict) = hosts_own(&inside, &control, &[]) {
+        return Ok(verdict);
+    }
+    let copied = inside.marks.iter().find(|(_, mark)| {
+        control.marks.values().any(|of_the_record| mark.has_same_content(of_the_record))
+    });
+    if let Some((path, _)) = copied {
+        return Ok(Verdict::broke(format!("{path} has a record's content")));
     }
     // By name too, beside what is mounted.
     let paths = ["/home/agent/../run.json", "/home/run.json", "/home/agent/../events.jsonl"];
     let read = stage.inside(&Run::of(&workspace, "read").args(paths).arg(&home))?.told()?;
-    if let Some(verdict) = broken(&read, &[super::judge::ENOENT]) {
-        return Ok(verdict);
+    let at_home =
+        stage.outside(Unprotected::Directly, ["read".as_ref(), home.as_os_str()])?.told()?;
+    for outside in [&control, &at_home] {
+        if let Some(verdict) = hosts_own(&read, outside, &[]) {
+            return Ok(verdict);
+        }
     }
     let wrote = control
         .tries

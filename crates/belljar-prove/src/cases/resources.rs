@@ -7,8 +7,8 @@ use belljar_spec::Clause;
 use super::judge::{ENOENT, EPERM, EROFS, broken, summary};
 use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::probe::MEMORY_LIMITS;
-use crate::stage::{MemoryGroup, Run, Running, Seen, Stage, StageError, Unprotected};
+use crate::probe::{MEMORY_LIMITS, OWN_LIMIT};
+use crate::stage::{Held, MemoryGroup, Run, Running, Seen, Stage, StageError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -75,10 +75,14 @@ fn fork_bomb(stage: &Stage) -> Result<Verdict, StageError> {
 const MEMORY: [&str; 2] = ["--memory", "64m"];
 const MEMORY_BYTES: u64 = 64 << 20;
 const MEBIBYTES: &str = "192";
+/// Less than the limit.
+const SMALL: &str = "16";
 
 fn memory_bomb(stage: &Stage) -> Result<Verdict, StageError> {
-    if let Err(why) = stage.promise(Clause::LimitMemory, &MEMORY)? {
-        return Ok(Verdict::not_tried(why));
+    match stage.held(Clause::LimitMemory, &MEMORY)? {
+        Held::All => {}
+        Held::Weaker(why) => return each_process_by_itself(stage, &why),
+        Held::Nothing(why) => return Ok(Verdict::not_tried(why)),
     }
     let workspace = stage.workspace()?;
     let run = Run::of(&workspace, "fill-memory").arg(MEBIBYTES);
@@ -114,9 +118,66 @@ fn ended_by_memory(stage: &Stage, run: Run) -> Result<Result<Seen, Verdict>, Sta
     Ok(Ok(seen))
 }
 
+/// Allowed to start although the limit does not hold for the whole run.
+const WAIVED: [&str; 2] = ["--waive", "limit.memory=what holds of it is attacked"];
+
+fn limited(run: Run) -> Run {
+    MEMORY.iter().chain(&WAIVED).fold(run, |run, flag| run.flag(flag))
+}
+
+/// Without a control group: one process cannot pass the limit, while the run as a whole can.
+fn each_process_by_itself(stage: &Stage, why: &str) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let fill = |mebibytes: &str| {
+        stage.inside(&limited(Run::of(&workspace, "fill-memory").arg(mebibytes)))?.started()
+    };
+    let seen = fill(MEBIBYTES)?;
+    if let Some(told) = seen.heard() {
+        let filled = told.get("mebibytes");
+        return Ok(Verdict::broke(format!("one process filled {filled} MiB with a limit of 64")));
+    }
+    // It was the limit: a process that stays below it fills all it wants.
+    let small = fill(SMALL)?.told()?;
+    let control = stage.outside(Unprotected::Directly, ["fill-memory", MEBIBYTES])?.told()?;
+    if small.get("mebibytes") != SMALL || control.get("mebibytes") != MEBIBYTES {
+        return Ok(Verdict::no_control("what is below the limit, or has none, fails too"));
+    }
+    Ok(Verdict::held(format!("a process over the limit ends with {}; {why}", seen.end())))
+}
+
+/// The same with the limit of each process: it cannot be raised.
+fn raise_for_each_process(stage: &Stage, why: &str) -> Result<Verdict, StageError> {
+    let workspace = stage.workspace()?;
+    let run = Run::of(&workspace, "raise-memory").args(["/tmp", MEBIBYTES]);
+    let seen = stage.inside(&limited(run))?.started()?;
+    let inside = seen.told()?;
+    if !inside.get("mebibytes").is_empty() {
+        return Ok(Verdict::broke(format!(
+            "one process filled {} MiB with a limit of 64: {}",
+            inside.get("mebibytes"),
+            summary(&inside)
+        )));
+    }
+    if inside.answer(OWN_LIMIT).is_none() {
+        return Ok(Verdict::broke("no process has a limit of its own"));
+    }
+    if let Some(verdict) = broken(&inside, &[EPERM]) {
+        return Ok(verdict);
+    }
+    let words = ["soft-limit", &MEMORY_BYTES.to_string(), "raise-memory", "-", MEBIBYTES];
+    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    let raised = control.answer(OWN_LIMIT) == Some(Answer::Succeeded);
+    if !raised || control.get("mebibytes") != MEBIBYTES {
+        return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
+    }
+    Ok(Verdict::held(format!("{}; then {}; {why}", summary(&inside), seen.end())))
+}
+
 fn raise_memory(stage: &Stage) -> Result<Verdict, StageError> {
-    if let Err(why) = stage.promise(Clause::LimitMemory, &MEMORY)? {
-        return Ok(Verdict::not_tried(why));
+    match stage.held(Clause::LimitMemory, &MEMORY)? {
+        Held::All => {}
+        Held::Weaker(why) => return raise_for_each_process(stage, &why),
+        Held::Nothing(why) => return Ok(Verdict::not_tried(why)),
     }
     let workspace = stage.workspace()?;
     // Where a container that has them has its own.

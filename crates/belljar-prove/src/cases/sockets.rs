@@ -55,7 +55,8 @@ fn host_sockets(stage: &Stage) -> Result<Verdict, StageError> {
         "/run/belljar/control.sock",
     ]);
     let inside = stage.inside(&run)?.told()?;
-    if let Some(verdict) = broken(&inside, &[ENOENT]) {
+    // A socket file of an image's has nobody behind it.
+    if let Some(verdict) = broken(&inside, &[ENOENT, ECONNREFUSED]) {
         return Ok(verdict);
     }
     // The control reaches nobody but our own listener.

@@ -25,6 +25,7 @@ pub(super) fn read(args: &Arguments<'_>) -> Probed {
     let mut told = Told::default();
     for path in args.all() {
         told.answered(path.to_string_lossy(), read_one(Path::new(path)));
+        told.met(Path::new(path));
     }
     Ok(told)
 }
@@ -87,6 +88,7 @@ pub(super) fn read_through_proc(args: &Arguments<'_>) -> Probed {
                     way => PathBuf::from(format!("/proc/{pid}/{way}")).join(relative),
                 };
                 told.answered(through.to_string_lossy(), read_one(&through));
+                told.met(&through);
             }
         }
     }
@@ -114,6 +116,7 @@ pub(super) fn descriptors(args: &Arguments<'_>) -> Probed {
     for number in (0..64).chain(numbers.into_iter().filter(|number| *number >= 64)) {
         let through = PathBuf::from(format!("/proc/self/fd/{number}")).join(wanted);
         told.answered(through.to_string_lossy(), read_one(&through));
+        told.met(&through);
     }
     Ok(told)
 }
@@ -168,6 +171,16 @@ pub(super) fn plant_link(args: &Arguments<'_>) -> Probed {
     let (name, to) = (args.path(0, "a name")?, args.path(1, "where it leads")?);
     let mut told = Told::default();
     told.tried("plant", rustix::fs::symlink(to, name));
+    Ok(told)
+}
+
+/// A file with a text, left for whoever comes next.
+pub(super) fn write_file(args: &Arguments<'_>) -> Probed {
+    let (name, text) = (args.path(0, "a name")?, args.text(1, "a text")?);
+    let written = std::fs::write(name, text)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    let mut told = Told::default();
+    told.tried("write", written);
     Ok(told)
 }
 
@@ -272,6 +285,7 @@ pub(super) fn find(args: &Arguments<'_>) -> Probed {
             let path = entry.path();
             let matches = names.iter().any(|name| is_like(&entry.file_name(), name));
             if matches {
+                told.met(&path);
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC;
                 told.tried(path.to_string_lossy(), open(&path, flags, Mode::empty()).map(drop));
             }

@@ -1,5 +1,6 @@
 //! What runs inside: one attempt each, told as one line of JSON. A probe judges nothing.
 
+mod counters;
 mod dialogues;
 mod environment;
 mod files;
@@ -10,6 +11,7 @@ mod measure;
 mod mounts;
 mod network;
 mod processes;
+mod reach;
 mod resources;
 mod scratch;
 mod syscalls;
@@ -20,10 +22,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::answer::{Answer, Told};
+use crate::stage::sweep;
 use crate::world;
 pub(crate) use files::SPARE;
 pub(crate) use network::raise_descriptors;
-pub(crate) use resources::MEMORY_LIMITS;
+pub(crate) use resources::{MEMORY_LIMITS, OWN_LIMIT};
 
 /// The word that makes this executable a probe.
 pub(crate) const PROBE: &str = "__probe";
@@ -69,6 +72,18 @@ fn run(words: &[OsString]) -> i32 {
         "as" => return scratch::as_user(&args),
         "scratch" => return scratch::run_in_scratch(&args, run),
         "in-group" => return scratch::run_in_group(&args, run),
+        "soft-limit" => {
+            return match args.number(0, "bytes").and_then(resources::limit_softly) {
+                Ok(()) => run(&args.0[1..]),
+                Err(error) => failed(&error),
+            };
+        }
+        sweep::SWEEP => {
+            return match args.path(0, "a directory") {
+                Ok(root) => sweep::sweep(root),
+                Err(error) => failed(&error),
+            };
+        }
         world::WORLD | world::IN_WORLD => return in_a_world(&name, &args),
         _ => {}
     }
@@ -102,6 +117,7 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "overlay-attributes" => files::overlay_attributes(args),
         "find" => files::find(args),
         "plant-link" => files::plant_link(args),
+        "write-file" => files::write_file(args),
         "leave-links" => leave::links(args),
         "leave-specials" => leave::specials(args),
         "leave-bombs" => leave::bombs(args),
@@ -151,6 +167,13 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
         "fill-memory" => resources::fill_memory(args),
         "raise-memory" => resources::raise_memory(args),
         "inotify" => resources::inotify(args),
+        "take" => counters::take(args),
+        "lease" => reach::lease(args),
+        "open-now" => reach::open_now(args),
+        "whiteout" => reach::whiteout(args),
+        "requests" => reach::requests(args),
+        "socket-options" => reach::socket_options(args),
+        "many-files" => reach::many_files(args),
         "canary" => environment::canary(args),
         "truncate-output" => environment::truncate_output(args),
         "write-everywhere" => environment::write_everywhere(args),

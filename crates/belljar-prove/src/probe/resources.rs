@@ -7,7 +7,9 @@ use belljar_linux::sys::attempt;
 use belljar_linux::sys::process::{exit_now, fork};
 use rustix::fs::{Mode, OFlags, inotify, open};
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    Resource, Rlimit, Signal, WaitOptions, getrlimit, kill_process, setrlimit, waitpid,
+};
 
 use super::{Arguments, ProbeError, Probed};
 use crate::answer::Told;
@@ -63,6 +65,23 @@ fn fill(most: u64) -> usize {
 pub(crate) const MEMORY_LIMITS: &[&str] =
     &["memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.swap.max", "memory.max"];
 
+/// What the limit that a process carries itself is called where it is tried to be raised.
+pub(crate) const OWN_LIMIT: &str = "raise its own limit";
+
+/// A limit that a process sets for itself and may lift again.
+pub(super) fn limit_softly(bytes: u64) -> Result<(), ProbeError> {
+    let limit = Rlimit { current: Some(bytes), ..getrlimit(Resource::Data) };
+    setrlimit(Resource::Data, limit).map_err(ProbeError::step("set a limit"))
+}
+
+/// Where there is none, nothing is tried.
+fn raise_own_limit(told: &mut Told) {
+    let limit = getrlimit(Resource::Data);
+    if limit.current.is_some() {
+        told.tried(OWN_LIMIT, setrlimit(Resource::Data, Rlimit { current: None, maximum: None }));
+    }
+}
+
 /// `DIRECTORY MEBIBYTES FILE…`: lifts its own memory limit, by the given files and by a control group
 /// file system that it mounts on the directory, `-` for nowhere; then uses the memory.
 pub(super) fn raise_memory(args: &Arguments<'_>) -> Probed {
@@ -72,6 +91,7 @@ pub(super) fn raise_memory(args: &Arguments<'_>) -> Probed {
     for file in args.all().skip(2) {
         told.tried(format!("write {}", file.to_string_lossy()), lift(Path::new(file)));
     }
+    raise_own_limit(&mut told);
     let target = super::c_string(directory)?;
     let mut kinds = vec![(c"cgroup", c"memory"), (c"cgroup2", c"")];
     if directory == Path::new("-") {

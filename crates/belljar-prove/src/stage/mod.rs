@@ -8,6 +8,7 @@ mod process;
 mod promise;
 mod run;
 mod scenery;
+pub(crate) mod sweep;
 mod tool;
 
 use std::cell::{Cell, OnceCell};
@@ -23,6 +24,7 @@ use belljar_spec::{BackendName, env};
 
 pub(crate) use group::MemoryGroup;
 pub(crate) use process::{Running, Seen};
+pub(crate) use promise::Held;
 use promise::Posture;
 pub(crate) use run::Run;
 use run::{Network, Settings};
@@ -93,6 +95,8 @@ impl Arm {
 #[derive(Debug)]
 pub struct Stage {
     arm: Arm,
+    /// Takes everything away when this process is gone, whatever ended it.
+    sweeper: sweep::Sweeper,
     root: PathBuf,
     places: Cell<u32>,
     /// Of a run with a read-only tree and nothing else.
@@ -120,18 +124,21 @@ impl Stage {
         }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("belljar-prove-{}-{count}", std::process::id());
+        let name = format!("{}{}-{count}", sweep::PREFIX, std::process::id());
         // Without links: it is compared with what the sandbox says.
         let base = fs::canonicalize(std::env::temp_dir())
             .map_err(StageError::io("find the temporary directory"))?;
+        sweep::leftovers(&base);
         let root = base.join(name);
         // Its name can be guessed, so it must not have been there before.
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&root)
             .map_err(StageError::io(format!("make {}", root.display())))?;
+        let sweeper = sweep::Sweeper::start(&arm.belljar, &root)?;
         let mut stage = Self {
             arm,
+            sweeper,
             root,
             places: Cell::new(0),
             posture: Posture::default(),
@@ -141,6 +148,7 @@ impl Stage {
             .map_err(StageError::io("let others reach the stage"))?;
         stage.directory(&stage.belljar_home(), 0o700)?;
         stage.directory(&stage.user_home(), 0o700)?;
+        stage.directory(&stage.engine_settings(), 0o700)?;
         stage.directory(&stage.kit(), 0o755)?;
         let probe = stage.probe();
         fs::copy(&stage.arm.belljar, &probe).map_err(StageError::io("copy the probe"))?;
@@ -158,6 +166,11 @@ impl Stage {
     /// What the launcher takes for the user's home.
     pub(crate) fn user_home(&self) -> PathBuf {
         self.root.join("user-home")
+    }
+
+    /// Where the launcher looks for settings of engines that the arm's variables do not name. Empty.
+    fn engine_settings(&self) -> PathBuf {
+        self.root.join("engine-settings")
     }
 
     pub(crate) fn kit(&self) -> PathBuf {
@@ -235,6 +248,9 @@ impl Stage {
             .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
             .env("HOME", self.user_home())
             .env(env::HOME, self.belljar_home())
+            // Not in the home, where the cases put what looks like settings of an engine.
+            .env("DOCKER_CONFIG", self.engine_settings())
+            .env("XDG_CONFIG_HOME", self.engine_settings())
             .envs(self.arm.env.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.root);
         command
@@ -250,6 +266,7 @@ impl Stage {
         match &run.settings {
             Settings::None => command.arg("--no-config"),
             Settings::Manifest(path) => command.arg("--manifest").arg(path),
+            Settings::Found(tree) => command.current_dir(tree),
         };
         if let Some(backend) = self.arm.backend {
             command.args(["--backend", backend.name()]);
@@ -278,6 +295,28 @@ impl Stage {
         process::to_the_end(&mut self.control(where_to, words), "the control", LIMIT)
     }
 
+    /// A process of the user who starts the runs, on the host.
+    pub(crate) fn neighbour<'a>(
+        &self,
+        words: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Seen, StageError> {
+        match &self.arm.identity {
+            Identity::Caller => self.outside(Unprotected::Directly, words),
+            Identity::User { uid, .. } => self.as_user(&uid.to_string(), words),
+        }
+    }
+
+    /// A process of some user, with the group of the same number, on the host. Needs root.
+    pub(crate) fn as_user<'a>(
+        &self,
+        uid: &str,
+        words: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Seen, StageError> {
+        let mut command = self.control(Unprotected::Directly, ["as", uid, uid, ""]);
+        command.arg(self.probe()).arg(PROBE).args(words);
+        process::to_the_end(&mut command, "the control", LIMIT)
+    }
+
     pub(crate) fn control<W: AsRef<OsStr>>(
         &self,
         where_to: Unprotected,
@@ -299,6 +338,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root); // nobody to tell; it is in the temporary directory
+        drop(self.world.take()); // its processes work in the directory
+        self.sweeper.finish();
     }
 }

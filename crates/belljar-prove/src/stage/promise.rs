@@ -7,6 +7,14 @@ use serde_json::Value;
 
 use super::{LIMIT, Run, Stage, StageError, process};
 
+/// How much of a clause a backend says it holds, and why not more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    All,
+    Weaker(String),
+    Nothing(String),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Posture {
     /// For each clause `Ok`, or why it is not enforced.
@@ -59,6 +67,15 @@ impl Stage {
         let told: Value = serde_json::from_slice(&seen.stdout)
             .map_err(|_| StageError::NoPlan { said: seen.stderr.trim().to_owned() })?;
         Posture::read(&told)
+    }
+
+    /// The same, with what is held of a clause that is weaker.
+    pub(crate) fn held(&self, clause: Clause, flags: &[&str]) -> Result<Held, StageError> {
+        Ok(match self.promise(clause, flags)? {
+            Ok(()) => Held::All,
+            Err(why) if why.contains(" is weaker here: ") => Held::Weaker(why),
+            Err(why) => Held::Nothing(why),
+        })
     }
 
     /// What the backend promises for a clause, with these flags. `Err` inside is why it is not enforced.

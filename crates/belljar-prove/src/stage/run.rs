@@ -21,6 +21,8 @@ pub(crate) struct Run {
 pub(super) enum Settings {
     None,
     Manifest(PathBuf),
+    /// The one that is found in this directory, where the launcher is started; nobody trusts it.
+    Found(PathBuf),
 }
 
 /// Which network the launcher is in.
@@ -50,6 +52,12 @@ impl Run {
         Self { flags, words, ..Self::nothing() }.mount(&stage.kit(), "/kit")
     }
 
+    /// The workspace is what the settings say; the probe is read-only at `/kit`.
+    pub(crate) fn without_own_workspace(stage: &Stage, probe: &str) -> Self {
+        let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
+        Self { words, ..Self::nothing() }.mount(&stage.kit(), "/kit")
+    }
+
     /// With one read-only tree, and no command that would matter.
     pub(super) fn mounted(source: &Path) -> Self {
         let flags = vec!["--workspace".into(), "none".into()];
@@ -74,6 +82,12 @@ impl Run {
     /// With this manifest, which is trusted.
     pub(crate) fn manifest(mut self, path: PathBuf) -> Self {
         self.settings = Settings::Manifest(path);
+        self
+    }
+
+    /// Started in a tree, with whatever manifest is there.
+    pub(crate) fn in_tree(mut self, tree: &Path) -> Self {
+        self.settings = Settings::Found(tree.to_owned());
         self
     }
 

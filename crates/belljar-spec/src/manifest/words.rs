@@ -152,6 +152,12 @@ impl<T: Countable> Value for Limit<T> {
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Usd(pub f64);
 
+impl std::fmt::Display for Usd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 impl Value for Usd {
     fn read(node: &Node) -> Result<Self, Problem> {
         let amount = match node.data {

@@ -67,6 +67,8 @@ pub struct Request {
     pub reach: Reach,
     /// What the host has of the settings' agent; only asked for where there is no command.
     pub agent: Option<FoundAgent>,
+    /// The tree of a manifest that nobody trusted.
+    pub untrusted_tree: Option<OsText>,
 }
 
 impl Request {
@@ -82,6 +84,7 @@ impl Request {
             env_files: BTreeMap::new(),
             reach: Reach::Listed,
             agent: None,
+            untrusted_tree: None,
         }
     }
 }
@@ -177,6 +180,7 @@ pub fn resolve(
         oci_runtime: sandbox.oci_runtime.clone(),
         egress,
         agent,
+        untrusted_tree: request.untrusted_tree.clone(),
         commands: commands::policy(settings)?,
         rootfs,
         workspace,

@@ -10,7 +10,8 @@ use clap::Args;
         belljar apply RUN                   everything, after one question\n  \
         belljar apply RUN src tests/a.rs    only that\n  \
         belljar apply -i RUN                file by file, hunk by hunk\n  \
-        belljar apply --dry-run RUN",
+        belljar apply --dry-run RUN\n  \
+        belljar apply --quarantine RUN      move new control files out of an rw tree",
     after_help = "All or nothing: either every path is taken over, or none is. Where the tree has moved on \
     meanwhile texts are merged; what cannot be merged is shown, and nothing is changed (exit code 1). Files that \
     decide what runs on the host are held back unless they are named. Works while the run is alive, too."
@@ -28,6 +29,10 @@ pub(crate) struct ApplyArgs {
     /// Where the tree has changed in the same place, take the run's version
     #[arg(long)]
     pub(crate) theirs: bool,
+    /// Move control files that were not there before the run out of its
+    /// writable trees, into the run's directory
+    #[arg(long, conflicts_with_all = ["interactive", "dry_run", "theirs", "paths"])]
+    pub(crate) quarantine: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

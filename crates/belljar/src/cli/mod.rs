@@ -161,9 +161,14 @@ pub(crate) enum ConfigVerb {
 
 #[derive(Debug, Args)]
 pub(crate) struct TrustArgs {
-    /// The manifest, or the directory it is in; or a Dockerfile
+    /// The manifest, or the directory it is in; a Dockerfile; or a file of
+    /// variables, a prompt or a configuration file
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
+    /// Take the directory for your own again although a run could write it;
+    /// the manifest in it is not trusted by that
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["path", "context", "show", "forget"])]
+    pub(crate) tree: Option<PathBuf>,
     /// Of a Dockerfile: the directory that it is built with, if that is not its own
     #[arg(long, value_name = "DIR")]
     pub(crate) context: Option<PathBuf>,

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use belljar::spec::OsText;
+use belljar::home::Home;
 use belljar::spec::text::escape;
+use belljar::spec::{OsText, RunId};
 use belljar::store;
 use belljar::workspace::{
     self, Change, Conflict, Draft, HowFar, OnConflict, OpenTree, Recovery, Selection, TreeDraft,
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::changes::GitsOwn;
 use super::diff::{MOST_COUNTED, count};
-use super::{Done, EXIT_SOMETHING_OFF, ask, changes, hunks, open_home, told};
+use super::{Done, EXIT_SOMETHING_OFF, ask, changes, control_files, hunks, open_home, told};
 use crate::cli::ApplyArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
@@ -27,6 +28,9 @@ pub(crate) fn run(args: &ApplyArgs) -> i32 {
 fn act(args: &ApplyArgs) -> Done {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?;
+    if args.quarantine {
+        return quarantine(&home, &run.id, args.json);
+    }
     let on_conflict = if args.theirs { OnConflict::TakeTheRuns } else { OnConflict::Refuse };
     let select = |tree: &OpenTree| selection(tree, &args.paths);
     let mut draft = Draft::make(&home, &run.id, select, on_conflict)?;
@@ -81,6 +85,18 @@ fn act(args: &ApplyArgs) -> Done {
         report::say(&format!("{path} stays: it holds something that the run did not remove"));
     }
     report::say(&format!("{GOOD}applied{GOOD:#} {}", counted(applied.changes)));
+    Ok(0)
+}
+
+/// Moves the control files that the run's record calls new.
+fn quarantine(home: &Home, run: &RunId, json: bool) -> Done {
+    let done = workspace::quarantine(home, run)?;
+    if json {
+        report::json(&json!({ "moved": done.moved, "left": done.others, "unnamed": done.unnamed,
+            "directory": OsText::from(done.directory) }))?;
+        return Ok(0);
+    }
+    control_files::tell_quarantined(&done);
     Ok(0)
 }
 

@@ -1,14 +1,15 @@
 //! Questions to whoever sits there.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::report::BOLD;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    #[error(
-        "nobody can be asked here: the input is no terminal; use --yes, or look first with --dry-run"
-    )]
+    #[error("standard input is not a terminal, so nothing can be asked; use --yes")]
     NoTerminal,
     #[error("cannot read the answer")]
     Read(#[source] io::Error),
@@ -29,11 +30,32 @@ pub(super) fn answer(question: &str) -> Result<Option<String>, AskError> {
     }
 }
 
+/// The same where nobody may be there: no answer in that time is a no.
+pub(super) fn confirm_within(span: Duration, question: &str) -> Result<bool, AskError> {
+    let stdin = io::stdin();
+    let mut out = anstream::stderr();
+    let _ = write!(out, "{BOLD}{question} [y/N]{BOLD:#} ");
+    let _ = out.flush();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let span = Timespec { tv_sec: span.as_secs() as i64, tv_nsec: 0 };
+    if poll(&mut fds, Some(&span)).unwrap_or(0) == 0 {
+        let _ = writeln!(out);
+        return Ok(false);
+    }
+    let mut line = String::new();
+    stdin.lock().read_line(&mut line).map_err(AskError::Read)?;
+    Ok(is_yes(&line))
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
 /// Anything but a clear yes is a no.
 pub(super) fn confirm(question: &str) -> Result<bool, AskError> {
     if !io::stdin().is_terminal() {
         return Err(AskError::NoTerminal);
     }
     let answer = answer(&format!("{question} [y/N]"))?.unwrap_or_default();
-    Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
+    Ok(is_yes(&answer))
 }

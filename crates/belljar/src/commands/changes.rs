@@ -19,7 +19,7 @@ const NUMBERS: usize = 60;
 const INDENT: usize = 6;
 
 /// A longer name is cut in the middle: it is there to be seen, not to be copied.
-const LONGEST_NAME: usize = 200;
+pub(super) const LONGEST_NAME: usize = 200;
 
 /// What is told of a repository's own data: objects, references, logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ fn notes(change: &Change, shown: Option<&Shown>) -> Option<(String, String)> {
 
 const LONGEST_TARGET: usize = 40;
 
-fn shortened(path: &OsText, longest: usize) -> String {
+pub(super) fn shortened(path: &OsText, longest: usize) -> String {
     let text = path.to_string();
     let count = text.chars().count();
     if count <= longest {
@@ -276,7 +276,7 @@ fn kinds(created: u64, modified: u64, deleted: u64, renamed: u64) -> String {
 }
 
 /// Names that stand in full at the end of a run; the record has the others.
-const MOST_NAMED: usize = 20;
+pub(super) const MOST_NAMED: usize = 20;
 
 /// Files that execute on the host later, each with when; a line or two each. `indent`: of every line but the
 /// first of each.

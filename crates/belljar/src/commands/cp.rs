@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use belljar::spec::{EXIT_SIGNAL_BASE, EXIT_USAGE};
 use belljar::{CopyLimits, CopyReport, Error, Sandbox};
@@ -40,8 +40,8 @@ fn act(args: &CopyArgs) -> Done {
         let sandbox = Sandbox::attach_to(home.path(), &run).await?;
         let copying = async {
             match out {
-                true => sandbox.copy_out_within(&inside, here, CopyLimits::default()).await,
-                false => sandbox.copy_in(here, &inside).await,
+                true => sandbox.copy_out_within(&inside, here.clone(), CopyLimits::default()).await,
+                false => sandbox.copy_in(here.clone(), &inside).await,
             }
         };
         // Dropped when it is interrupted, so that nothing half-made is left.
@@ -50,7 +50,12 @@ fn act(args: &CopyArgs) -> Done {
             signal = interrupted() => return Ok(EXIT_SIGNAL_BASE + signal?),
         };
         match copied {
-            Ok(copied) => Ok(tell(&copied, args.quiet)),
+            Ok(copied) => {
+                if out {
+                    belljar::run::note_copied_out(&home, &arrived(&here, &inside))?;
+                }
+                Ok(tell(&copied, args.quiet))
+            }
             Err(Error::Copy(error)) => {
                 report::say(&format!("{BAD}error:{BAD:#} {error}")); // it tells its cause itself
                 Ok(EXIT_SOMETHING_OFF)
@@ -58,6 +63,12 @@ fn act(args: &CopyArgs) -> Done {
             Err(error) => Err(error.into()),
         }
     })
+}
+
+/// Where a copy from inside came to be: in a directory that was there, under its own name.
+fn arrived(here: &Path, inside: &OsStr) -> PathBuf {
+    let below = Path::new(inside).file_name().map(|name| here.join(name));
+    below.filter(|path| path.symlink_metadata().is_ok()).unwrap_or_else(|| here.to_owned())
 }
 
 /// The first signal that asks to end.

@@ -305,12 +305,26 @@ const QUIT: i32 = 3;
 const HUP: i32 = 1;
 const WINCH: i32 = 28;
 
+/// Comes back once, when the terminal is gone.
+async fn hung_up(gone: &mut Option<oneshot::Receiver<()>>) {
+    let is_gone = match gone {
+        Some(told) => told.await.is_ok(),
+        None => false,
+    };
+    *gone = None;
+    if !is_gone {
+        std::future::pending().await
+    }
+}
+
 struct Signals {
     interrupt: Signal,
     quit: Signal,
     terminate: Signal,
     hangup: Signal,
     window: Signal,
+    /// The caller's terminal is gone. One that controls no session goes without a signal.
+    gone: Option<oneshot::Receiver<()>>,
 }
 
 impl Signals {
@@ -321,6 +335,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
             window: signal(SignalKind::window_change())?,
+            gone: terminal::watch(),
         })
     }
 
@@ -330,6 +345,7 @@ impl Signals {
             _ = self.quit.recv() => QUIT,
             _ = self.terminate.recv() => TERM,
             _ = self.hangup.recv() => HUP,
+            () = hung_up(&mut self.gone) => HUP,
             _ = self.window.recv() => WINCH,
         }
     }

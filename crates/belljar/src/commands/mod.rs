@@ -12,6 +12,7 @@ mod background;
 mod changes;
 mod complaints;
 pub(crate) mod config;
+mod control_files;
 pub(crate) mod cp;
 mod descriptor;
 pub(crate) mod diff;

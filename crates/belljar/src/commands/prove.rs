@@ -85,6 +85,10 @@ fn stage(args: &ProveArgs, backend: Option<BackendName>) -> Result<Stage, Refuse
     };
     arm.env =
         std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(finds_engine)).collect();
+    // The launcher gets a home that the cases fill with what looks like secrets, settings of engines among
+    // them. So the engine is found here, with the user's own.
+    let found = belljar::engine_variables();
+    arm.env.extend(found.into_iter().map(|(name, value)| (name.into(), value.into())));
     Stage::new(arm).map_err(|error| refused(error.to_string()))
 }
 

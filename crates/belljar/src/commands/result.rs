@@ -6,8 +6,8 @@ use std::path::Path;
 use belljar::run::{Captured, LaunchError, Outcome};
 use belljar::spec::wire::control::RefusalKind;
 use belljar::spec::{
-    BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NotTaken, OsText, Posture, RunId,
-    StopReason, Usage, WorkspaceReport,
+    BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NewControlFile, NotTaken, OsText,
+    Posture, RunId, StopReason, Usage, WorkspaceReport,
 };
 use serde::Serialize;
 
@@ -39,6 +39,15 @@ pub(crate) struct RunResult<'a> {
     /// What it changed in its trees.
     #[serde(skip_serializing_if = "Option::is_none")]
     workspace: Option<&'a WorkspaceReport>,
+    /// Control files that were not there before, by their names inside.
+    new_control_files: Vec<OsText>,
+}
+
+/// The control files of a report that were not there before the run.
+pub(crate) fn names_inside(report: &WorkspaceReport) -> Vec<OsText> {
+    let name =
+        |file: &NewControlFile| OsText::from(file.target.as_path().join(file.path.as_path()));
+    report.new_control.iter().map(name).collect()
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -64,6 +73,7 @@ impl<'a> RunResult<'a> {
             posture: Some(&outcome.posture),
             usage: outcome.usage,
             workspace: outcome.workspace.as_ref(),
+            new_control_files: outcome.workspace.as_ref().map(names_inside).unwrap_or_default(),
         }
     }
 
@@ -119,6 +129,7 @@ impl<'a> RunResult<'a> {
             posture: None,
             usage: Usage::default(),
             workspace: None,
+            new_control_files: Vec::new(),
         }
     }
 }

@@ -20,7 +20,7 @@ use super::agent_run::{self, Manner, Stay};
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Entered};
-use super::{background, changes, environment, open_home, show_plan, when, why};
+use super::{background, changes, control_files, environment, open_home, show_plan, when, why};
 use crate::cli::RunArgs;
 use crate::cli::Surroundings;
 use crate::report::{self, BOLD, DIM, WARN};
@@ -335,6 +335,7 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     }
     if !args.quiet && !args.json {
         changes::tell_later(outcome);
+        control_files::tell_end(outcome);
     }
     code
 }

@@ -1,5 +1,7 @@
 //! `belljar shell`: a shell in a sandbox that is there, or in a fresh one.
 
+use std::io::IsTerminal;
+
 use belljar::home::Home;
 use belljar::spec::RunId;
 use belljar::spec::wire::control::Keep;
@@ -39,10 +41,17 @@ fn act(args: &ShellArgs) -> Done {
     };
     in_runtime(async {
         let client = Client::connect(home.path(), &run).await?;
-        let size = terminal::size();
-        let exec = client.exec(SHELL).terminal(size.rows, size.columns);
+        // A script that is piped in is no person: its end has to be the shell's.
+        let exec = client.exec(SHELL);
+        let (exec, keyboard) = match std::io::stdin().is_terminal() {
+            true => {
+                let size = terminal::size();
+                (exec.terminal(size.rows, size.columns), Keyboard::Terminal)
+            }
+            false => (exec.stdin_stream(), Keyboard::Passed),
+        };
         match exec.spawn().await {
-            Ok(running) => Ok(follow(running, Role::Owner, Keyboard::Terminal).await?.code()),
+            Ok(running) => Ok(follow(running, Role::Owner, keyboard).await?.code()),
             Err(error) => not_begun(error, "sh".as_ref()),
         }
     })
@@ -67,7 +76,8 @@ fn kept(home: &Home) -> Result<Vec<RunId>, Box<dyn std::error::Error>> {
 
 /// As `belljar run -it -- bash`.
 fn in_a_fresh_one() -> Done {
-    let words = ["belljar", "run", "-i", "-t", "--"].into_iter().chain(SHELL);
+    let terminal = std::io::stdin().is_terminal().then_some("-t");
+    let words = ["belljar", "run", "-i"].into_iter().chain(terminal).chain(["--"]).chain(SHELL);
     match Arguments::try_parse_from(words)?.verb {
         Verb::Run(run) => Ok(super::run::run(run)),
         _ => Ok(belljar::spec::EXIT_USAGE),

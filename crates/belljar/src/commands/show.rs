@@ -8,7 +8,7 @@ use belljar::spec::{Limits, Mount, NotTaken, OsText, PlannedImage, RunSpec, Size
 use belljar::store::{self, RunInfo};
 
 use super::run_file::{self, RunFile};
-use super::{Done, changes, open_home, ps, show_agent, told, when};
+use super::{Done, changes, control_files, open_home, ps, show_agent, told, when};
 use crate::cli::ShowArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 
@@ -32,6 +32,10 @@ fn act(args: &ShowArgs) -> Done {
             show_agent::add_data(&mut shown, &lineage(&home, &run.id)?)?;
         }
         shown["reason"] = serde_json::json!(run.reason);
+        let file = run_file::read(&home, &run.id).ok();
+        let report = file.as_ref().and_then(|file| file.outcome.as_ref()?.workspace.as_ref());
+        let new_control = report.map(super::result::names_inside).unwrap_or_default();
+        shown["new_control_files"] = serde_json::json!(new_control);
         report::json(&shown)?;
         return Ok(0);
     }
@@ -114,6 +118,11 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
     let workspace = detail.and_then(|outcome| outcome.workspace.as_ref());
     if let Some(report) = workspace {
         page.rows("runs later", changes::later_lines(report, INDENT));
+        page.rows("new control", control_files::lines(report));
+        let quarantine = home.run_dir(&run.id).join("quarantine");
+        if quarantine.is_dir() {
+            page.row("moved to", &OsText::from(quarantine).to_string());
+        }
     }
     if !run.is_live() {
         page.row("used", &usage(&run.usage));

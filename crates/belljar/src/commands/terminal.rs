@@ -3,8 +3,11 @@
 use std::io::IsTerminal;
 
 use belljar::spec::wire::control::WindowSize;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::stdio::stdin;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::sync::oneshot;
 
 /// Whether the command gets a terminal: asked for, or because a person sits there.
 pub(super) fn wanted(asked: bool, refused: bool) -> bool {
@@ -19,6 +22,26 @@ pub(super) fn size() -> WindowSize {
         WindowSize { rows: 24, columns: 80 },
         |size| WindowSize { rows: size.ws_row, columns: size.ws_col },
     )
+}
+
+/// Tells when the caller's terminal is gone; nothing where there is none.
+pub(super) fn watch() -> Option<oneshot::Receiver<()>> {
+    let streams = [stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let terminal = streams.into_iter().find(|stream| stream.is_terminal())?;
+    let (sender, receiver) = oneshot::channel();
+    // Nothing is asked for, so it waits until the terminal is hung up, or for as long as this process lives.
+    std::thread::spawn(move || {
+        let mut fds = [PollFd::new(&terminal, PollFlags::empty())];
+        loop {
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+                Ok(_) => break,
+            }
+        }
+        let _ = sender.send(()); // nobody waits for it any more
+    });
+    Some(receiver)
 }
 
 /// In raw mode for as long as this lives; then as it was.

@@ -1,6 +1,8 @@
-//! `belljar trust`: what a manifest asks for, and the word that it may.
+//! `belljar trust`: shows what a manifest or another file asks for, and records that it may.
 
-use belljar::config::trust::{Standing, distrust, examine, trust};
+use belljar::config::trust::{
+    Kind, Standing, TreeBefore, distrust, examine, examine_file, kind, trust, trust_tree,
+};
 use belljar::image;
 use belljar::spec::{EXIT_NOT_STARTED, OsText};
 
@@ -20,6 +22,18 @@ pub(crate) fn run(args: &TrustArgs) -> i32 {
 
 fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
     let home = open_home()?;
+    if let Some(tree) = &args.tree {
+        let before = trust_tree(tree, &home)?;
+        let tree = std::fs::canonicalize(tree).unwrap_or_else(|_| tree.clone());
+        let what = match before {
+            TreeBefore::Writable => {
+                "counts as yours again: links in it are followed, files in it are read"
+            }
+            TreeBefore::Clean => "could not be written by any run; nothing to do",
+        };
+        report::say(&format!("{} {what}", OsText::from(tree.as_path())));
+        return Ok(());
+    }
     if args.forget {
         let before = distrust(&args.path, &home)?;
         let word =
@@ -27,13 +41,17 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
         report::say(&format!("{} {word}", OsText::from(args.path.as_path())));
         return Ok(());
     }
-    let examined = match is_manifest(args) {
-        true => examine(&args.path, &environment(), &home)?,
-        false => image::examine(&args.path, args.context.as_deref(), &home)?,
+    let kind = if args.context.is_some() { Kind::Dockerfile } else { kind(&args.path) };
+    let examined = match kind {
+        Kind::Manifest => examine(&args.path, &environment(), &home)?,
+        Kind::Dockerfile => image::examine(&args.path, args.context.as_deref(), &home)?,
+        Kind::PlainFile => examine_file(&args.path, &home)?,
     };
     let shown = OsText::from(examined.path.as_path());
     if examined.widenings.is_empty() {
-        report::say(&format!("{shown} asks for nothing beyond the built-in policy"));
+        report::say(&format!(
+            "{shown} asks for nothing beyond the defaults and your own configuration"
+        ));
     } else {
         report::say(&format!("{BOLD}{shown}{BOLD:#} asks for:"));
         for widening in &examined.widenings {
@@ -46,10 +64,4 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
     trust(&examined, &home)?;
     report::say("trusted, as it is now; a change makes it untrusted again");
     Ok(())
-}
-
-/// A manifest is a directory's, or ends as one; anything else is a Dockerfile.
-fn is_manifest(args: &TrustArgs) -> bool {
-    let ends_so = args.path.extension().is_some_and(|extension| extension == "toml");
-    args.context.is_none() && (ends_so || args.path.is_dir())
 }

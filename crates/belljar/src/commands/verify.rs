@@ -1,8 +1,8 @@
 //! `belljar verify`: is a record what the run wrote, all of it, in its order?
 
 use belljar::home::Home;
-use belljar::ledger::{AnchorRow, Ledger, LedgerError};
-use belljar::record::{Anchor, HomeKey, KeyError, Life, Report, verify_run};
+use belljar::ledger::{Ledger, LedgerError};
+use belljar::record::{HomeKey, KeyError, Life, Report, verify_recorded};
 use belljar::store::{self, RunInfo, Which};
 use serde_json::json;
 
@@ -23,11 +23,11 @@ fn act(args: &VerifyArgs) -> Done {
         found.collect::<Result<_, _>>()?
     };
     let key = HomeKey::load(home.path());
-    let ledger = Ledger::open(&home)?;
+    let ledger = Ledger::open_to_read(&home)?;
     let mut objects = Vec::new();
     let mut all_sound = true;
     for run in &runs {
-        let found = check(&home, &ledger, &key, run)?;
+        let found = check(&home, ledger.as_ref(), &key, run)?;
         all_sound &= found.verdict.is_sound();
         if args.json {
             objects.push(json!({
@@ -47,7 +47,7 @@ fn act(args: &VerifyArgs) -> Done {
 
 fn check(
     home: &Home,
-    ledger: &Ledger,
+    ledger: Option<&Ledger>,
     key: &Result<HomeKey, KeyError>,
     run: &RunInfo,
 ) -> Result<Report, LedgerError> {
@@ -55,15 +55,13 @@ fn check(
         Ok(key) => key,
         Err(error) => return Ok(Report::without_key(error)),
     };
-    let anchor = ledger.get(&run.id)?.and_then(|row| row.anchor);
-    let anchor =
-        anchor.map(|AnchorRow { seq, hash, inode, durable }| Anchor { seq, hash, inode, durable });
+    let row = ledger.map(|ledger| ledger.get(&run.id)).transpose()?.flatten();
     let life = match run.life {
         store::Life::Over => Life::Over,
         // Its end is still to be written, by its supervisor or by reconcile.
         store::Life::Live(_) | store::Life::Unfinished => Life::Live,
     };
-    Ok(verify_run(&home.run_dir(&run.id), &run.id, key, anchor.as_ref(), life))
+    Ok(verify_recorded(home, &run.id, key, row.as_ref(), life))
 }
 
 fn line(run: &RunInfo, found: &Report) -> String {

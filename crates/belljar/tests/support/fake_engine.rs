@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ pub(crate) enum Behaviour {
     Hangs,
     /// Knows all about itself and every image, and cannot make a container.
     CannotStart,
+    /// The same without any image, and it cannot fetch one.
+    HasNoImage,
 }
 
 /// Lives as long as the test's process.
@@ -22,6 +24,7 @@ pub(crate) enum Behaviour {
 pub(crate) struct FakeEngine {
     socket: PathBuf,
     connections: Arc<AtomicUsize>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeEngine {
@@ -29,17 +32,22 @@ impl FakeEngine {
         let listener = UnixListener::bind(&socket).unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&connections);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&requests);
         thread::spawn(move || {
             let mut held = Vec::new();
             for stream in listener.incoming().flatten() {
                 count.fetch_add(1, Ordering::SeqCst);
                 match behaviour {
                     Behaviour::Hangs => held.push(stream),
-                    Behaviour::CannotStart => drop(thread::spawn(move || answer(&stream))),
+                    Behaviour::CannotStart | Behaviour::HasNoImage => {
+                        let log = Arc::clone(&log);
+                        drop(thread::spawn(move || answer(&stream, behaviour, &log)));
+                    }
                 }
             }
         });
-        Self { socket, connections }
+        Self { socket, connections, requests }
     }
 
     /// As `DOCKER_HOST` and `CONTAINER_HOST` have it.
@@ -54,14 +62,20 @@ impl FakeEngine {
     pub(crate) fn was_asked(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
+
+    /// The first line of each request so far.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
 }
 
 /// One request a connection.
-fn answer(stream: &UnixStream) -> Option<()> {
+fn answer(stream: &UnixStream, behaviour: Behaviour, log: &Mutex<Vec<String>>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
     let request = line.clone();
+    log.lock().unwrap().push(request.trim_end().to_owned());
     let mut length = 0;
     while line != "\r\n" {
         line.clear();
@@ -71,7 +85,7 @@ fn answer(stream: &UnixStream) -> Option<()> {
         }
     }
     reader.read_exact(&mut vec![0; length]).ok()?;
-    let (status, body) = reply(&request);
+    let (status, body) = reply(&request, behaviour);
     let body = body.to_string();
     let mut stream = stream;
     write!(
@@ -83,7 +97,7 @@ fn answer(stream: &UnixStream) -> Option<()> {
     .ok()
 }
 
-fn reply(request: &str) -> (u16, Value) {
+fn reply(request: &str, behaviour: Behaviour) -> (u16, Value) {
     let has = |part: &str| request.contains(part);
     if has("/_ping") {
         return (200, json!("OK"));
@@ -101,7 +115,7 @@ fn reply(request: &str) -> (u16, Value) {
         });
         return (200, info);
     }
-    if has("/images/") && has("/json") {
+    if has("/images/") && has("/json") && behaviour != Behaviour::HasNoImage {
         let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
         let image = json!({
             "Id": format!("sha256:{}", "a".repeat(64)), "Os": "linux",

@@ -12,6 +12,8 @@ const A_MOMENT: Duration = Duration::from_secs(3);
 
 /// What lies in a home that is at rest.
 const AT_REST: &[&str] = &[
+    "applying",
+    "ballast",
     "bin",
     "format",
     "key",
@@ -24,6 +26,7 @@ const AT_REST: &[&str] = &[
     "runs",
     "trash",
     "writable-trees",
+    "writable-trees.lock",
 ];
 
 impl Lab {

@@ -3,6 +3,7 @@
 
 mod connection;
 mod context;
+mod pinned;
 pub(super) mod usual;
 
 use std::fmt;
@@ -44,6 +45,13 @@ pub(super) fn endpoint(backend: BackendName) -> Result<Endpoint, Unavailable> {
     let variable = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
     let uid = rustix::process::geteuid().as_raw();
     endpoint_for(backend, &Caller { variable: &variable, uid })
+}
+
+/// What [`pinned::variables`] has for this process.
+pub fn pinned_variables(engines: &[BackendName]) -> Vec<(String, String)> {
+    let variable = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
+    let uid = rustix::process::geteuid().as_raw();
+    pinned::variables(engines, &Caller { variable: &variable, uid })
 }
 
 /// Whatever was named is meant, also if nothing answers there.

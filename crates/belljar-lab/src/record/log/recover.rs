@@ -29,6 +29,10 @@ pub struct Recovered {
     pub last_time: String,
     pub start_data: Option<Value>,
     pub stop_data: Option<Value>,
+    /// Milliseconds since 1970.
+    pub stop_ms: Option<u64>,
+    /// What was read back at the gate.
+    pub attestation: Option<Value>,
 }
 
 impl EventLog {
@@ -138,14 +142,19 @@ impl Recovered {
     fn note(&mut self, event: Event) {
         self.events += 1;
         self.last_mono_ns = event.mono_ns;
+        let written_ms = chain::unix_millis(&event);
         self.last_time = event.time;
         match event.kind {
             EventKind::RunStart => {
                 self.has_start = true;
                 self.start_data = Some(event.data);
             }
+            EventKind::SandboxAttested => {
+                self.attestation = event.data.get("attestation").cloned();
+            }
             EventKind::RunStop => {
                 self.has_stop = true;
+                self.stop_ms = written_ms;
                 self.stop_data = Some(event.data);
             }
             _ => {}

@@ -3,11 +3,14 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use serde_json::Value;
+use belljar_spec::{Attestation, WorkspaceReport};
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::walk::Walk;
 use super::{Life, Verdict};
 use crate::record::file;
+use crate::record::recorder::{INCOMPLETE, large_as_text};
 
 const NAME: &str = "run.json";
 const LARGEST: u64 = 16 << 20;
@@ -26,13 +29,22 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
         }
         Err(error) => return Some(Verdict::unreadable(NAME, &error)),
     };
-    if let Some(name) = walk.start.as_ref().and_then(|start| difference(start, &run)) {
-        return changed(name);
+    let start = walk.start.as_ref()?;
+    if let Some(name) = top_difference(start, &run) {
+        return changed(&name);
+    }
+    if attestation_differs(&run, walk) {
+        return changed("attestation");
     }
     let stop = walk.stop.as_ref()?;
+    let stopped = run.get("stopped_ms").filter(|stopped| !stopped.is_null());
+    if stopped.is_some_and(|stopped| stopped.as_u64() != walk.stop_ms) {
+        return changed("stopped_ms");
+    }
     match run.get("outcome").filter(|outcome| !outcome.is_null()) {
         Some(outcome) => {
-            let name = difference(stop.get("outcome").unwrap_or(stop), outcome)?;
+            let expected = expected_outcome(start, stop.get("outcome").unwrap_or(stop));
+            let name = outcome_difference(expected, walk.workspace.as_ref(), outcome)?;
             changed(&format!("outcome.{name}"))
         }
         // The end is written to the log first.
@@ -41,11 +53,94 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
     }
 }
 
-/// The first name that both have with different values.
-fn difference<'a>(logged: &'a Value, written: &Value) -> Option<&'a str> {
-    let differs = |name: &str, value: &Value| written.get(name).is_some_and(|other| other != value);
-    let (name, _) = logged.as_object()?.iter().find(|(name, value)| differs(name, value))?;
-    Some(name)
+/// Only in the log: where it was written.
+const OF_THE_LOG: [&str; 2] = ["boot", "build"];
+/// Only in `run.json`: what was not known when the run began.
+const OF_THE_END: [&str; 3] = ["attestation", "outcome", "stopped_ms"];
+
+fn top_difference(start: &Value, run: &Value) -> Option<String> {
+    let mut logged = start.clone();
+    let mut written = large_as_text(run);
+    for (value, others) in [(&mut logged, &OF_THE_LOG[..]), (&mut written, &OF_THE_END[..])] {
+        if let Some(fields) = value.as_object_mut() {
+            others.iter().for_each(|name| drop(fields.remove(*name)));
+        }
+    }
+    difference(&logged, &written)
+}
+
+/// What was read back at the gate stands in the log too. A run that was lost or never let go may have it there only.
+fn attestation_differs(run: &Value, walk: &Walk<'_>) -> bool {
+    let written = run.get("attestation").filter(|found| !found.is_null()).map(large_as_text);
+    let logged = walk.attestation.as_ref().map(large_as_text);
+    let was_let_go = walk.stop.as_ref().is_some_and(|stop| {
+        let reason = stop.get("reason").and_then(Value::as_str).unwrap_or_default();
+        !matches!(reason, "lost" | "error" | "refused" | "tampered")
+    });
+    match (written, logged) {
+        (Some(written), logged) => Some(written) != logged,
+        // Where it cannot be read as one, reconcile could not write it either.
+        (None, Some(logged)) => was_let_go && Attestation::deserialize(&logged).is_ok(),
+        (None, None) => false,
+    }
+}
+
+/// The end as `run.json` has it, from what the log has.
+fn expected_outcome(start: &Value, stop: &Value) -> Value {
+    let mut expected = stop.clone();
+    if let Some(fields) = expected.as_object_mut() {
+        if let Some(run) = fields.remove("run") {
+            fields.insert("id".to_owned(), run);
+        }
+        fields.remove(INCOMPLETE);
+        for name in ["backend", "posture"] {
+            fields.insert(name.to_owned(), start.get(name).cloned().unwrap_or_default());
+        }
+    }
+    expected
+}
+
+/// The end that was logged and the one in `run.json`. The log has the list of files in an event of its own, so that
+/// its last line stays short, and numbers that JSON cannot hold exactly as text.
+fn outcome_difference(
+    mut logged: Value,
+    workspace: Option<&Value>,
+    written: &Value,
+) -> Option<String> {
+    let mut written = large_as_text(written);
+    let brief = logged_workspace(&written);
+    let last = logged.as_object_mut().and_then(|fields| fields.remove("workspace"));
+    if last.filter(|last| !last.is_null()) != brief {
+        return Some("workspace".to_owned());
+    }
+    let full = written.as_object_mut().and_then(|fields| fields.remove("workspace"));
+    // Where the disk was full the event is missing, and the numbers above are all that is known.
+    if full.zip(workspace).is_some_and(|(full, event)| full != *event) {
+        return Some("workspace".to_owned());
+    }
+    if let Some(fields) = written.as_object_mut() {
+        fields.remove("failure"); // why nothing was executed: with the exit code, which is compared
+    }
+    difference(&logged, &written)
+}
+
+/// What `run.stop` says of the trees, by what `run.json` says of them.
+fn logged_workspace(written: &Value) -> Option<Value> {
+    let report = WorkspaceReport::deserialize(written.get("workspace")?).ok()?;
+    Some(large_as_text(&report.brief()))
+}
+
+/// The first name that differs, or that only one of them has. `null` is as good as nothing.
+fn difference(logged: &Value, written: &Value) -> Option<String> {
+    let (logged, written) = (large_as_text(logged), large_as_text(written));
+    let (Some(logged), Some(written)) = (logged.as_object(), written.as_object()) else {
+        return (logged != written).then(|| "it is no object".to_owned());
+    };
+    let value = |of: &Map<String, Value>, name: &str| {
+        of.get(name).filter(|value| !value.is_null()).cloned()
+    };
+    let mut names = logged.keys().chain(written.keys());
+    names.find(|name| value(logged, name) != value(written, name)).cloned()
 }
 
 fn changed(what: &str) -> Option<Verdict> {

@@ -56,6 +56,10 @@ pub enum Verdict {
     RecordChanged {
         what: String,
     },
+    /// The ledger's row, which listings show, says something else than the log.
+    LedgerChanged {
+        what: String,
+    },
     /// Whole, but the ledger does not know how long it was: a cut between two records would not show.
     NotAnchored,
     NoStart,
@@ -117,6 +121,9 @@ impl fmt::Display for Verdict {
             }
             Self::RecordChanged { what } => {
                 write!(f, "record changed: run.json differs from the log: {what}")
+            }
+            Self::LedgerChanged { what } => {
+                write!(f, "ledger changed: its row differs from the log: {what}")
             }
             Self::NotAnchored => {
                 f.write_str("not anchored: whole, but the ledger does not know where it ended")

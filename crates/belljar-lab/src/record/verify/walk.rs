@@ -53,6 +53,12 @@ pub(super) struct Walk<'a> {
     pub(super) end: u64,
     pub(super) start: Option<Value>,
     pub(super) stop: Option<Value>,
+    /// When `run.stop` was written: milliseconds since 1970.
+    pub(super) stop_ms: Option<u64>,
+    /// What was said of the run's trees before its end.
+    pub(super) workspace: Option<Value>,
+    /// What was read back at the gate.
+    pub(super) attestation: Option<Value>,
     pub(super) streams: BTreeMap<(u32, OutputStream), Told>,
 }
 
@@ -69,6 +75,9 @@ impl<'a> Walk<'a> {
             end: 0,
             start: None,
             stop: None,
+            stop_ms: None,
+            workspace: None,
+            attestation: None,
             streams: BTreeMap::new(),
         }
     }
@@ -127,7 +136,14 @@ impl<'a> Walk<'a> {
             (EventKind::RunStop, _) if self.stop.is_some() => {
                 return Some(Verdict::TwoStops { seq });
             }
-            (EventKind::RunStop, _) => self.stop = Some(event.data),
+            (EventKind::RunStop, _) => {
+                self.stop_ms = chain::unix_millis(&event);
+                self.stop = Some(event.data);
+            }
+            (EventKind::WorkspaceChanged, _) => self.workspace = Some(event.data),
+            (EventKind::SandboxAttested, _) => {
+                self.attestation = event.data.get("attestation").cloned();
+            }
             (EventKind::Output, _) => {
                 if let Some(verdict) = self.note_output(event.data) {
                     return Some(verdict);

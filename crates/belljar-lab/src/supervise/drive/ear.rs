@@ -6,9 +6,9 @@ use belljar_spec::AgentNews;
 use serde_json::json;
 
 use crate::agent::{Listener, Reader, Summary};
-use crate::record::{RecordError, Recorder};
+use crate::record::{Importance, Kept, RecordError, Recorder};
 
-/// Bytes of `agent.*` events of one iteration; an agent that floods is not allowed to fill the disk that way.
+/// Bytes of `agent.*` events of one iteration: one that floods leaves something of the run's budget to the next.
 const MOST_BYTES: usize = 32 << 20;
 /// Further news that still count, such as the result, when everything else is dropped.
 const RESERVE: usize = 1 << 20;
@@ -58,9 +58,11 @@ impl Ear {
             for text in one.texts_mut() {
                 *text = recorder.secrets().mask_words_of(text);
             }
-            let room = match &one {
-                AgentNews::Result(_) | AgentNews::Session { .. } | AgentNews::Usage(_) => RESERVE,
-                _ => 0,
+            let (room, importance) = match &one {
+                AgentNews::Result(_) | AgentNews::Session { .. } | AgentNews::Usage(_) => {
+                    (RESERVE, Importance::NeededToResume)
+                }
+                _ => (0, Importance::Ordinary),
             };
             let mut data = json!(&one);
             data["iteration"] = self.iteration.into();
@@ -69,8 +71,10 @@ impl Ear {
                 self.dropped += 1;
                 continue;
             }
-            self.written += length;
-            recorder.event(one.kind(), &data)?;
+            match recorder.run_event(one.kind(), &data, importance)? {
+                Kept::Yes => self.written += length,
+                Kept::Dropped => self.dropped += 1,
+            }
         }
         Ok(())
     }

@@ -44,8 +44,8 @@ fn a_configuration_is_applied_as_it_was_judged_or_not_at_all() {
 }
 
 /// Finds what waits to be applied.
-fn each_staged(lower: &std::path::Path, mut act: impl FnMut(&std::path::Path)) {
-    for entry in fs::read_dir(lower).unwrap() {
+fn each_staged(staged_in: &std::path::Path, mut act: impl FnMut(&std::path::Path)) {
+    for entry in fs::read_dir(staged_in).unwrap() {
         let path = entry.unwrap().path();
         if path.file_name().unwrap().to_string_lossy().starts_with(STAGING_PREFIX) {
             fs::read_dir(path).unwrap().for_each(|staged| act(&staged.unwrap().path()));
@@ -89,8 +89,8 @@ fn what_somebody_else_writes_into_a_staged_file_never_arrives() {
         [Box::new(write), Box::new(add), Box::new(exchange), Box::new(write_inside)];
     for (number, way) in ways.into_iter().enumerate() {
         let draft = world.draft();
-        let lower = world.lower.clone();
-        let refused = visited(move || each_staged(&lower, &way), || apply(&world.home, &draft));
+        let staged_in = world.home.applying();
+        let refused = visited(move || each_staged(&staged_in, &way), || apply(&world.home, &draft));
         let refused = refused.unwrap_err();
         assert!(matches!(&refused, ApplyError::StagedChanged { .. }), "{number}: {refused}");
         assert_eq!(snapshot(&world.lower), before, "{number}");
@@ -153,7 +153,7 @@ fn work_in_a_new_directory_survives_the_roll_back() {
 fn without_what_was_kept_nothing_is_called_undone() {
     let world = everything();
     cut_short(&world);
-    for entry in fs::read_dir(&world.lower).unwrap() {
+    for entry in fs::read_dir(world.home.applying()).unwrap() {
         let path = entry.unwrap().path();
         if path.file_name().unwrap().to_string_lossy().starts_with(STAGING_PREFIX) {
             fs::remove_dir_all(path).unwrap();

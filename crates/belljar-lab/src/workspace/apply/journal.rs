@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -41,8 +41,11 @@ pub(crate) struct JournalTree {
     pub(crate) number: u32,
     pub(crate) root: OsText,
     pub(crate) identity: Identity,
-    /// The name of the staging directory in the root.
+    /// The name of the staging directory.
     pub(crate) staging: String,
+    /// The directory that it lies in; nothing where that is the root.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) staged_in: Option<OsText>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +92,11 @@ impl ApplyLock {
         Ok(Self(file))
     }
 
+    /// Makes the file that is locked, while there is room for it.
+    pub(crate) fn make(home: &Home) -> io::Result<()> {
+        Self::open(home).map(drop)
+    }
+
     /// `None`: somebody else is at it.
     pub(crate) fn try_take(home: &Home) -> io::Result<Option<Self>> {
         let file = Self::open(home)?;
@@ -104,6 +112,22 @@ impl ApplyLock {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::open(directory.join(LOCK), flags, Mode::from_raw_mode(0o600))?)
+    }
+}
+
+impl JournalTree {
+    /// Where its staging directory is.
+    pub(crate) fn staging_path(&self) -> PathBuf {
+        self.staged_in.as_ref().unwrap_or(&self.root).as_path().join(&self.staging)
+    }
+
+    /// The directory that holds the staging directory. `root` is the tree's, which may have moved.
+    pub(crate) fn open_staged_in(&self, root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match &self.staged_in {
+            None => rustix::fs::openat(root, ".", flags, Mode::empty()),
+            Some(path) => rustix::fs::open(path.as_path(), flags, Mode::empty()),
+        }
     }
 }
 

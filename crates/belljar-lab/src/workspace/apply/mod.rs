@@ -15,6 +15,7 @@ mod judge;
 mod recover;
 mod stage;
 mod staged;
+mod staging_place;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ use crate::workspace::reviewed::{Reviewed, mark_reviewed};
 use build::{Builder, Built};
 use journal::{Journal, JournalStep, JournalTree, Rebase};
 use staged::Staged;
+use staging_place::LiveWriters;
 use step::StepError;
 
 /// Of the directory in a tree's root that new content waits in.
@@ -122,6 +124,11 @@ pub enum ApplyError {
         #[source]
         error: io::Error,
     },
+    #[error(
+        "run {run} is alive and can write to {root}, so it could change the files before they are in place; nothing \
+         was applied; stop it first: belljar stop {run}"
+    )]
+    OtherWriter { root: OsText, run: RunId },
     #[error("cannot write down what is about to be done, in {}; nothing was applied", .path.display())]
     Journal {
         path: PathBuf,
@@ -257,15 +264,22 @@ fn prepare_and_perform(
 ) -> Result<Vec<OsText>, ApplyError> {
     let journal_failed = |error| ApplyError::Journal { path: home.applying(), error };
     let trees: Vec<&TreeDraft> = draft.trees.iter().filter(|tree| !tree.todo.is_empty()).collect();
+    let writers = LiveWriters::now(home).map_err(journal_failed)?;
     for draft in &trees {
         let note = &draft.tree.note;
+        let root = draft.tree.lower();
         journal.trees.push(JournalTree {
             number: note.number,
             root: note.source.clone(),
             identity: Identity { device: note.device, inode: note.inode },
             staging: stage::staging_name().map_err(journal_failed)?,
+            staged_in: staging_place::choose(home, root, &note.source, &writers)?,
         });
     }
+    // What comes into the tree now is a run's work: nothing there decides about a run before somebody has checked it.
+    let roots: Vec<PathBuf> =
+        trees.iter().map(|draft| draft.tree.note.source.as_path().to_owned()).collect();
+    crate::run::writable::note(home, &roots).map_err(journal_failed)?;
     journal.write(home).map_err(journal_failed)?; // so that a staging directory is never forgotten
     let mut sites = Vec::new();
     let mut not_empty = Vec::new();
@@ -279,8 +293,9 @@ fn prepare_and_perform(
             .lower()
             .try_clone_to_owned()
             .map_err(|error| ApplyError::Staging { root: draft.tree.note.source.clone(), error })?;
-        let staging =
-            stage::make_staging(root.as_fd(), &journal.trees[at].staging).map_err(failed)?;
+        let tree = &journal.trees[at];
+        let staged_in = tree.open_staged_in(root.as_fd()).map_err(failed)?;
+        let staging = stage::make_staging(staged_in.as_fd(), &tree.staging).map_err(failed)?;
         let mut baseline = Baseline::open(&home.run_dir(&journal.run), draft.tree.note.number)?;
         let built = Builder::new(draft, staging.as_fd(), &mut baseline).build()?;
         baseline.write()?;

@@ -170,15 +170,15 @@ pub(super) fn roll_back(home: &Home, journal: &Journal) -> Result<(), RecoverErr
             Ok(Undone::Left { why }) => why,
             Err(errno) => io::Error::from(errno).to_string(),
         };
-        let before = step.step.keeps().map(|number| {
-            let staging = root.tree.root.as_path().join(&root.tree.staging);
-            OsText::from(staging.join(step::name(number)))
-        });
+        let before = step
+            .step
+            .keeps()
+            .map(|number| OsText::from(root.tree.staging_path().join(step::name(number))));
         left.push(LeftStep { path, why, before });
     }
     if let Some((tree, _)) = lost.first() {
         let tree = &journal.trees[*tree];
-        let staging = OsText::from(tree.root.as_path().join(&tree.staging));
+        let staging = OsText::from(tree.staging_path());
         let paths = lost.into_iter().map(|(_, path)| path).collect();
         return Err(RecoverError::StagingGone { run, staging, paths, journal: journal.path(home) });
     }
@@ -222,7 +222,11 @@ pub(super) fn finish(home: &Home, journal: &Journal) -> Result<(), RecoverError>
 fn tidy_up(home: &Home, journal: &Journal, roots: &[Root<'_>]) -> Result<(), RecoverError> {
     for root in roots {
         fault::point();
-        remove_staging(root.root.as_fd(), &root.tree.staging)?;
+        match root.tree.open_staged_in(root.root.as_fd()) {
+            Ok(staged_in) => remove_staging(staged_in.as_fd(), &root.tree.staging)?,
+            // The directory that held it is gone, and so is what was in it.
+            Err(_) => continue,
+        }
     }
     Journal::remove(home, &journal.run).map_err(|error| RecoverError::Journal {
         run: journal.run,
@@ -255,7 +259,11 @@ fn open_roots(journal: &Journal) -> Result<Vec<Root<'_>>, RecoverError> {
         if Identity::of(&found) != tree.identity {
             return Err(RecoverError::OtherTree { run, root: tree.root.clone() });
         }
-        let staging = match beneath::directory(root.as_fd(), tree.staging.as_ref()) {
+        let staged_in = match tree.open_staged_in(root.as_fd()) {
+            Err(Errno::NOENT) => return Ok((root, None)),
+            staged_in => staged_in.map_err(gone)?,
+        };
+        let staging = match beneath::directory(staged_in.as_fd(), tree.staging.as_ref()) {
             Err(Errno::NOENT) => None,
             staging => Some(staging.map_err(gone)?),
         };

@@ -6,7 +6,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Access, Attributes, Backing, Clause, LayeredTree, Moment, OsText, Tree};
+use belljar_spec::{
+    Access, Attributes, BackendName, Backing, Clause, LayeredTree, Moment, MountKind, OsText,
+    Place, Plan, Source, Tree,
+};
 use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
 use rustix::io::Errno;
 
@@ -15,7 +18,7 @@ use super::seed::RESTORED;
 use super::tree::{clone_shown, pinned, plain};
 use super::{BindError, Binder, BoundKind, BoundMount, BoundTree, Layer, Pinned, Upper, Via};
 use crate::file_clock::Arrival;
-use crate::jail::copy_tree::copy_tree;
+use crate::jail::copy_tree::{TreeSize, copy_tree, measure_tree};
 use crate::jail::identity::{HostIdentity, Pair};
 use crate::jail::idmap::{IdMaps, Writer};
 use crate::jail::overlay::{self, Changes, DATA, Layers, WORK};
@@ -23,6 +26,39 @@ use crate::jail::resolve::{Resolved, resolve};
 use crate::jail::root::Root;
 use crate::sys::aside::in_own_mount_namespace;
 use crate::sys::mount::{Depth, make_private};
+
+/// Bytes of a tree that is copied, where no limit says it.
+const MOST_COPIED: u64 = 10 << 30;
+
+/// A tree that will be copied, because an overlay over it cannot be mounted here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnouncedCopy {
+    pub path: PathBuf,
+    pub bytes: u64,
+    pub entries: u64,
+}
+
+/// What [`bind`](super::bind) will copy, so that it can be said before. A tree that cannot be looked at is left to it.
+pub fn copies_ahead(plan: &Plan, place: &Place) -> Vec<AnnouncedCopy> {
+    if rustix::process::geteuid().is_root() || place.seed.is_some() {
+        return Vec::new();
+    }
+    let is_engine = matches!(plan.backend, BackendName::Docker | BackendName::Podman);
+    let layered = plan.mounts.iter().filter_map(|mount| match &mount.what {
+        MountKind::Bind { source: Source::Path { path }, access: Access::Layered, .. } => {
+            resolve(path.as_path(), &place.run_writable).ok()
+        }
+        _ => None,
+    });
+    let copied = layered.filter(|source| is_engine || !is_callers(source));
+    copied
+        .filter_map(|source| {
+            let most = plan.limits.disk.unwrap_or(MOST_COPIED);
+            let TreeSize { bytes, entries } = measure_tree(&source, &[], most).ok()?;
+            Some(AnnouncedCopy { path: source.path, bytes, entries })
+        })
+        .collect()
+}
 
 impl Binder<'_> {
     pub(super) fn bind_layered(
@@ -158,16 +194,13 @@ impl Binder<'_> {
                 made => break made.map(|()| path)?,
             }
         };
+        // All of it, or overlayfs, which acts as the run and so as the tree's owner, could not get to its parts.
+        give_to_owner(&path, source)?;
         for name in [DATA, WORK] {
             let part = path.join(name);
             make(&part, private)?;
             let failed = |error| BindError::Upper { path: part.clone(), error };
-            if rustix::process::geteuid().is_root() {
-                let (uid, gid) = (source.stat.st_uid, source.stat.st_gid);
-                let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-                let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-                chownat(CWD, &part, owner.0, owner.1, flags).map_err(failed)?;
-            }
+            give_to_owner(&part, source)?;
             if name == DATA {
                 let mode = Mode::from_raw_mode(source.stat.st_mode & 0o1777);
                 chmodat(CWD, &part, mode, rustix::fs::AtFlags::empty()).map_err(failed)?;
@@ -187,7 +220,9 @@ impl Binder<'_> {
         let (since, copied) = match self.next_seed(Backing::Copy { copied: RESTORED })? {
             None => {
                 let since = self.arrived.passed();
-                copy_tree(source, &data, hidden)?;
+                let most = self.plan.limits.disk.unwrap_or(MOST_COPIED);
+                measure_tree(source, hidden, most)?; // before the first byte of one that is too large
+                copy_tree(source, &data, hidden, most)?;
                 (since, Arrival::now().passed())
             }
             // What others did to the tree since the first copy was made, they did after the run began.
@@ -218,6 +253,17 @@ impl Binder<'_> {
             must_write,
         })
     }
+}
+
+/// Only root can make what belongs to somebody else.
+fn give_to_owner(path: &Path, source: &Resolved) -> Result<(), BindError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(source.stat.st_uid), Gid::from_raw(source.stat.st_gid));
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    chownat(CWD, path, Some(uid), Some(gid), flags)
+        .map_err(|error| BindError::Upper { path: path.to_owned(), error })
 }
 
 /// In a user namespace overlayfs can change only what belongs to somebody in it: the caller.

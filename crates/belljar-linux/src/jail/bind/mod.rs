@@ -19,6 +19,7 @@ use belljar_spec::{
 };
 use rustix::io::Errno;
 
+pub use self::layered::{AnnouncedCopy, copies_ahead};
 pub use self::seed::NOTE;
 pub(crate) use self::tree::attributes;
 
@@ -33,8 +34,8 @@ use super::resolve::{ResolveError, Resolved};
 use super::sensitive::SourceRefused;
 use crate::file_clock::Arrival;
 use crate::mountinfo::MountTable;
-use crate::placeholder::PlaceholderError;
 use crate::snapshot::SnapshotError;
+use crate::user_limits::UserLimits;
 
 /// The uid that PID 1 has inside, where it has one of its own.
 pub(crate) const INIT_UID: u32 = 999;
@@ -49,8 +50,6 @@ pub enum BindError {
     Never(SourceRefused),
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error(transparent)]
-    Placeholder(#[from] PlaceholderError),
     #[error("cannot take hold of {}", .path.display())]
     Clone {
         path: PathBuf,
@@ -93,6 +92,17 @@ pub enum BindError {
         #[source]
         error: Errno,
     },
+    #[error(
+        "{} must stay as it is, and has {links} names, by one of which the run could change it; \
+         make it a file of its own (cp -p FILE FILE.new && mv FILE.new FILE), or use an overlay workspace",
+        .path.display()
+    )]
+    LinkedControl { path: PathBuf, links: u64 },
+    #[error(
+        "{} holds too many files that must stay as they are to look at all of them; use an overlay workspace",
+        .path.display()
+    )]
+    TooManyCovered { path: PathBuf },
     #[error(transparent)]
     CopyTree(#[from] CopyError),
     #[error(
@@ -125,11 +135,16 @@ pub struct Bound {
     pub(crate) identity: HostIdentity,
     pub(crate) mounts: Vec<BoundMount>,
     pub(crate) run: String,
+    /// The run's own, in the home.
+    pub(crate) directory: PathBuf,
+    pub(crate) user_limits: UserLimits,
     pub expectation: Expectation,
     /// The plan's, with what binding found out.
     pub posture: Posture,
     /// Canonical paths of the trees that this run can write.
     pub writable_trees: Vec<PathBuf>,
+    /// What was found in those that are directories.
+    pub surveyed: Vec<SurveyedTree>,
     /// Trees that it can change while the real ones stay as they are.
     pub layered: Vec<LayeredTree>,
     /// What the operator should know before the run starts.
@@ -228,6 +243,7 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         table: &table,
         posture: plan.posture.clone(),
         writable: Vec::new(),
+        surveyed: Vec::new(),
         hidden: hidden::resolve_all(plan, place)?,
         arrived,
         layered: Vec::new(),
@@ -254,19 +270,23 @@ pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
         }
         bound => (identity, bound?),
     };
-    let Binder { posture, mut writable, layered, warnings, .. } = binder;
+    let Binder { posture, mut writable, surveyed, layered, warnings, .. } = binder;
     writable.sort();
     writable.dedup();
-    let expectation = expectation(plan, &identity, &mounts);
-    let run = place.run.clone();
+    let user_limits = UserLimits::of_caller(&plan.rlimits);
+    let expectation = expectation(plan, &identity, &mounts, &user_limits);
+    let (run, directory) = (place.run.clone(), place.directory.clone());
     Ok(Bound {
         plan: plan.clone(),
         identity,
         mounts,
         run,
+        directory,
+        user_limits,
         expectation,
         posture,
         writable_trees: writable,
+        surveyed,
         layered,
         warnings,
     })
@@ -283,12 +303,23 @@ pub(crate) fn user_inside(plan: &Plan, identity: &HostIdentity) -> User {
     }
 }
 
+/// A writable tree as it was before the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedTree {
+    pub path: PathBuf,
+    /// Control files that were there, by their paths in the tree.
+    pub control: Vec<PathBuf>,
+    /// It was too large to be looked at as a whole.
+    pub cut: bool,
+}
+
 struct Binder<'a> {
     plan: &'a Plan,
     place: &'a Place,
     table: &'a MountTable,
     posture: Posture,
     writable: Vec<PathBuf>,
+    surveyed: Vec<SurveyedTree>,
     /// Without links, as trees are.
     hidden: Vec<PathBuf>,
     arrived: Arrival,
@@ -305,6 +336,7 @@ impl Binder<'_> {
         identity: &HostIdentity,
     ) -> Result<Vec<BoundMount>, BindError> {
         self.writable.clear();
+        self.surveyed.clear();
         self.layered.clear();
         self.seeds_used.set(0);
         self.warnings.clear();

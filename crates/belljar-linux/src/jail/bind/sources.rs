@@ -1,9 +1,11 @@
 //! The sources of a plan's mounts, opened and checked.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use belljar_spec::egress::TRUST_BUNDLE;
-use belljar_spec::{Access, MountKind, Place, Plan, PlannedMount, Presence, Source, Tree};
+use belljar_spec::{
+    Access, MountKind, Place, Plan, PlannedMount, Presence, Source, Tree, WritableTree,
+};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -35,7 +37,7 @@ fn open_source(
         }
     };
     // A system directory may be a link, and no run can have planted it.
-    let wary_of: &[PathBuf] = if *tree == Tree::System { &[] } else { &place.run_writable };
+    let wary_of: &[WritableTree] = if *tree == Tree::System { &[] } else { &place.run_writable };
     let opened = match resolve(path, wary_of) {
         Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
         opened => opened?,

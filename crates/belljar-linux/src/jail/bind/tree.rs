@@ -9,12 +9,14 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::hidden::leave_out;
-use super::{BindError, Binder, BoundTree, Layer, Pinned, Via};
-use crate::jail::control::{Role, protected};
+use super::{BindError, Binder, BoundTree, Layer, Pinned, SurveyedTree, Via};
+use crate::jail::control::protected;
 use crate::jail::identity::Pair;
 use crate::jail::idmap::IdMaps;
+use crate::jail::linked::other_names;
 use crate::jail::resolve::{Resolved, file_type, resolve};
 use crate::jail::sensitive::TOOL_CREDENTIALS;
+use crate::sys::aside::look_at_files_as;
 use crate::sys::mount::{Depth, MountAttr, set_attributes, set_id_map};
 
 impl Binder<'_> {
@@ -92,9 +94,13 @@ impl Binder<'_> {
             self.writable.push(source.path.clone());
             shielded = self.shielded_in(&source.path);
             if source.is_directory() {
-                let (allowed, role) = (&self.plan.allow_control, self.role_of(source));
-                let protected = protected(&source.path, role, allowed, self.place)?;
+                let protected = protected(&source.path, &self.plan.allow_control, self.place)?;
                 shielded.extend(protected.paths);
+                self.surveyed.push(SurveyedTree {
+                    path: source.path.clone(),
+                    control: protected.control,
+                    cut: protected.cut,
+                });
                 if protected.cut {
                     self.warnings.push(format!(
                         "{} is too large to be looked at as a whole: control files deep in it \
@@ -106,7 +112,11 @@ impl Binder<'_> {
             // What lies in a directory that is read-only as a whole needs no cover of its own.
             shielded.sort();
             shielded.dedup_by(|path, above| path.starts_with(above));
-            sockets = live_sockets_below(&source.path);
+            if source.is_directory() {
+                shielded.extend(other_names(&source.path, &shielded, &self.writable_sources())?);
+                shielded.sort();
+            }
+            sockets = live_sockets_below(source)?;
         }
         Ok(Shape::Tree(Box::new(BoundTree {
             layer,
@@ -154,16 +164,18 @@ impl Binder<'_> {
         Ok(plain(Pinned { cloned: Some(cloned), ..pinned(source) }))
     }
 
-    fn role_of(&self, source: &Resolved) -> Role {
-        let workdir = self.plan.command.workdir.as_path();
-        let holds_workdir = self.plan.mounts.iter().any(|mount| match &mount.what {
-            MountKind::Bind { source: Source::Path { path }, .. } => {
-                workdir.starts_with(mount.target.as_path())
-                    && std::fs::canonicalize(path.as_path()).is_ok_and(|path| path == source.path)
-            }
-            _ => false,
-        });
-        if holds_workdir { Role::Workspace } else { Role::Other }
+    /// The trees of people that the run may write, without links.
+    fn writable_sources(&self) -> Vec<PathBuf> {
+        let written = |mount: &PlannedMount| match &mount.what {
+            MountKind::Bind {
+                source: Source::Path { path },
+                access: Access::Writable,
+                tree: Tree::User,
+                ..
+            } => std::fs::canonicalize(path.as_path()).ok(),
+            _ => None,
+        };
+        self.plan.mounts.iter().filter_map(written).collect()
     }
 
     /// Belljar's own program and the manifest: a run that could change them would decide about the
@@ -237,8 +249,10 @@ pub(super) fn plain(pinned: Pinned) -> Layer {
     Layer { pinned, left_out: Vec::new(), upper: None }
 }
 
-/// Socket files below a tree that somebody listens on, as far as the kernel names them.
-fn live_sockets_below(tree: &Path) -> Vec<PathBuf> {
+/// Socket files below a tree that somebody listens on, as far as the kernel names them. One that the run cannot reach
+/// needs no cover, and could not be given one.
+fn live_sockets_below(source: &Resolved) -> Result<Vec<PathBuf>, BindError> {
+    let tree = &source.path;
     let table = std::fs::read("/proc/net/unix").unwrap_or_default();
     let mut found: Vec<PathBuf> = table
         .split(|byte| *byte == b'\n')
@@ -250,5 +264,20 @@ fn live_sockets_below(tree: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found.dedup();
-    found
+    if found.is_empty() || !rustix::process::geteuid().is_root() {
+        found.retain(|socket| is_socket(&tree.join(socket)));
+        return Ok(found);
+    }
+    // Whatever the run's own uid is, in this tree it has the rights of the tree's owner.
+    let failed = |error: Errno| BindError::Read { path: tree.clone(), error: error.into() };
+    let (uid, gid) = (source.stat.st_uid, source.stat.st_gid);
+    look_at_files_as(uid, gid, || found.retain(|socket| is_socket(&tree.join(socket))))
+        .map_err(failed)?;
+    Ok(found)
+}
+
+/// Not one whose name is gone, or means something else by now.
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()))
 }

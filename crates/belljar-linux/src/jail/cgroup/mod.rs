@@ -4,9 +4,12 @@
 //! after it was set; a value that does not read back is not held.
 
 pub(crate) mod observed;
+mod orphans;
 mod scope;
 mod v1;
 mod v2;
+
+pub use orphans::{may_have_orphans, remove_orphaned_groups};
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,8 @@ pub enum CgroupError {
     NotHeld { path: PathBuf, value: String, found: String },
     #[error("the systemd user manager did not make a scope: {why}")]
     Manager { why: String },
+    #[error("no {controller} control group can be made for this run any more")]
+    Missing { controller: &'static str },
     #[error("the control group {} is still busy", .path.display())]
     Busy { path: PathBuf },
 }
@@ -137,14 +142,18 @@ enum Kind {
 }
 
 impl Group {
-    /// Makes the group and sets the limits. `None` where there is nothing to make it in, or no limit.
+    /// Makes the group and sets the limits; `None` where none is set. A limit that no group can hold is an
+    /// error: whoever asks for it here has promised that a group does.
     pub fn make(
         available: &Available,
         run: &str,
         limits: &Limits,
     ) -> Result<Option<Self>, CgroupError> {
         match available {
-            Available::None { .. } => Ok(None),
+            Available::None { .. } => match first_set(limits) {
+                None => Ok(None),
+                Some(controller) => Err(CgroupError::Missing { controller: controller.name() }),
+            },
             Available::V1(hierarchies) => Ok(v1::Group::make(hierarchies, run, limits)?
                 .map(|group| Self { kind: Kind::V1(group) })),
             Available::V2 { parent } => {
@@ -225,6 +234,15 @@ impl Group {
         }
         self.directories().iter().try_for_each(|directory| remove_directory(directory))
     }
+}
+
+fn first_set(limits: &Limits) -> Option<Controller> {
+    let set = [
+        (limits.memory.is_some(), Controller::Memory),
+        (limits.millicpus.is_some(), Controller::Cpu),
+        (limits.pids.is_some(), Controller::Pids),
+    ];
+    set.into_iter().find_map(|(is_set, controller)| is_set.then_some(controller))
 }
 
 /// Removes an empty group. The last process leaves a moment after it was reaped, so this waits a

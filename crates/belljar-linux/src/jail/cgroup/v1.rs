@@ -70,12 +70,13 @@ impl Hierarchies {
         }
     }
 
+    /// The directories that hold the groups of runs.
+    pub(super) fn parents(&self) -> Vec<PathBuf> {
+        [&self.memory, &self.cpu, &self.pids].into_iter().flatten().cloned().collect()
+    }
+
     pub(super) fn groups_of(&self, run: &str) -> Vec<PathBuf> {
-        [&self.memory, &self.cpu, &self.pids]
-            .into_iter()
-            .flatten()
-            .map(|parent| parent.join(run))
-            .collect()
+        self.parents().iter().map(|parent| parent.join(run)).collect()
     }
 }
 
@@ -93,6 +94,18 @@ impl Group {
         run: &str,
         limits: &Limits,
     ) -> Result<Option<Self>, CgroupError> {
+        let wanted = [
+            (Controller::Memory, limits.memory.is_some()),
+            (Controller::Cpu, limits.millicpus.is_some()),
+            (Controller::Pids, limits.pids.is_some()),
+        ];
+        // Before anything is made that would have to be removed again.
+        let is_missing = |controller| hierarchies.of(controller).is_none();
+        if let Some((controller, _)) =
+            wanted.iter().find(|(controller, wanted)| *wanted && is_missing(*controller))
+        {
+            return Err(CgroupError::Missing { controller: controller.name() });
+        }
         let directory = |parent: &Option<PathBuf>, wanted: bool| match parent {
             Some(parent) if wanted => {
                 let directory = parent.join(run);
@@ -166,5 +179,37 @@ impl Group {
         if let Some(directory) = &self.pids {
             usage.pids_peak = read_number(&directory.join("pids.peak"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn limits(memory: Option<u64>, pids: Option<u32>) -> Limits {
+        Limits {
+            memory,
+            millicpus: None,
+            pids,
+            time: None,
+            idle: None,
+            output: 0,
+            disk: None,
+            stop_timeout: Duration::ZERO,
+        }
+    }
+
+    /// The posture has promised a group by then.
+    #[test]
+    fn a_limit_without_its_hierarchy_is_an_error_and_leaves_nothing() {
+        let parent = std::env::temp_dir().join(format!("belljar-v1-{}", std::process::id()));
+        let hierarchies = Hierarchies { memory: Some(parent.clone()), cpu: None, pids: None };
+        let missing = Group::make(&hierarchies, "r", &limits(Some(1 << 20), Some(8)));
+        assert!(matches!(missing, Err(CgroupError::Missing { controller: "pids" })), "{missing:?}");
+        assert!(!parent.exists());
+        // The control: what nobody asks for need not be there.
+        assert!(matches!(Group::make(&hierarchies, "r", &limits(None, None)), Ok(None)));
     }
 }

@@ -57,22 +57,26 @@ fn git_plants(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held("nothing executed; hooks, settings and .envrc held back, the rest told"))
 }
 
-/// Each as it is in a repository, and as it is where there is none yet.
-const THERE: &[&str] = &[".git/config", ".git/hooks/pre-commit", ".envrc", "nested/.git/config"];
-const MISSING: &[&str] = &[
-    ".git/hooks/post-checkout",
+/// Those that are there. What is not can be made, and is told at the end of a run.
+const THERE: &[&str] = &[
+    ".git/config",
     ".git/config.worktree",
     ".git/commondir",
+    ".git/hooks/pre-commit",
+    ".envrc",
+    "nested/.git/config",
     ".vscode/tasks.json",
     ".mcp.json",
     ".claude/settings.json",
     ".claude/settings.local.json",
     ".bashrc",
-    "belljar.toml",
 ];
+/// In a directory that is kept as a whole.
+const MISSING: &[&str] = &[".git/hooks/post-checkout"];
 
 fn prepared(stage: &Stage, tree: &Path) -> Result<(), StageError> {
-    for directory in [".git", ".git/hooks", ".git/objects", ".git/refs", "nested", "nested/.git"] {
+    let git = [".git", ".git/hooks", ".git/objects", ".git/refs", "nested", "nested/.git"];
+    for directory in git.iter().chain(&[".vscode", ".claude"]) {
         stage.directory(&tree.join(directory), 0o755)?;
     }
     for name in [".git/HEAD", "nested/.git/HEAD", "room"].iter().chain(THERE) {
@@ -109,9 +113,6 @@ fn control_files(stage: &Stage) -> Result<Verdict, StageError> {
     }
     let control = stage.place()?;
     prepared(stage, &control)?;
-    for directory in [".vscode", ".claude"] {
-        stage.directory(&control.join(directory), 0o755)?;
-    }
     let mut words = vec!["control-files".as_ref(), control.as_os_str()];
     words.extend(names.iter().map(|name| std::ffi::OsStr::new(*name)));
     let outside = stage.outside(Unprotected::Directly, words)?.told()?;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use belljar_linux::host_program;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
@@ -70,6 +71,7 @@ pub(super) fn get(
     let mut child = Command::new(program)
         .arg("get")
         .current_dir("/")
+        .env("PATH", host_program::clean_path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -108,13 +110,8 @@ pub(super) fn get(
 
 /// Only in absolute directories: whatever lies in the current one may have been put there by a run.
 fn find(name: &str, path: &OsStr) -> Option<PathBuf> {
-    let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
-    directories.map(|directory| directory.join(format!("docker-credential-{name}"))).find(
-        |candidate| {
-            let executable = rustix::fs::Access::EXEC_OK;
-            candidate.is_file() && rustix::fs::access(candidate, executable).is_ok()
-        },
-    )
+    let trees = host_program::writable_trees().ok()?;
+    host_program::find_on(format!("docker-credential-{name}").as_ref(), path, &trees).ok()
 }
 
 fn ask(child: &mut Child, registry: &str, until: Instant) -> io::Result<Zeroizing<Vec<u8>>> {

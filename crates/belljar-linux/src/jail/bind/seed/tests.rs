@@ -90,7 +90,6 @@ impl Yard {
             home: self.at(run).join("home"),
             upper: self.at(run).join("upper"),
             seed,
-            placeholders: self.at("placeholders"),
             own: Vec::new(),
             executable: None,
             run_writable: Vec::new(),

@@ -1,0 +1,172 @@
+//! Counts denials that equal one that was told, so that a client that tries again and again is told of once, and then
+//! with how often. Bounded, whatever the run does.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use belljar_spec::egress::{DenyReason, EgressDenied, Via};
+
+/// Different denials that are remembered. Of more than these the oldest is forgotten, and told anew.
+const MOST: usize = 256;
+/// From the first repetition until its count is told.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(10);
+/// The same for what goes on and on.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// All of a denial but how often it was.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    host: String,
+    port: Option<u16>,
+    via: Via,
+    reason: DenyReason,
+    detail: Option<String>,
+    method: Option<String>,
+    path: Option<String>,
+}
+
+impl From<EgressDenied> for Key {
+    fn from(denied: EgressDenied) -> Self {
+        let EgressDenied { host, port, via, reason, detail, method, path, count: _ } = denied;
+        Self { host, port, via, reason, detail, method, path }
+    }
+}
+
+impl Key {
+    fn counted(self, count: u64) -> EgressDenied {
+        let Self { host, port, via, reason, detail, method, path } = self;
+        EgressDenied { host, port, via, reason, detail, method, path, count }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    /// How often each came again since its count was told.
+    known: HashMap<Key, u64>,
+    oldest_first: VecDeque<Key>,
+    /// Since when there is a count to tell.
+    since: Option<Instant>,
+    last_told: Option<Instant>,
+    pause: Duration,
+}
+
+impl Repeats {
+    /// Counts it, if an equal one was told; else gives it back.
+    pub(crate) fn count(&mut self, denied: EgressDenied, now: Instant) -> Option<EgressDenied> {
+        let (count, key) = (denied.count, Key::from(denied));
+        let Some(again) = self.known.get_mut(&key) else { return Some(key.counted(count)) };
+        *again = again.saturating_add(count);
+        if self.since.is_none() {
+            self.since = Some(now);
+            let is_quiet = self.last_told.is_none_or(|last| now > last + 2 * self.pause);
+            if is_quiet {
+                self.pause = FIRST_PAUSE;
+            }
+        }
+        None
+    }
+
+    /// Remembers one that is told now. What is forgotten for it may have a count that is not told yet.
+    pub(crate) fn remember(&mut self, denied: &EgressDenied) -> Option<EgressDenied> {
+        let key = Key::from(denied.clone());
+        self.oldest_first.push_back(key.clone());
+        self.known.insert(key, 0);
+        if self.known.len() <= MOST {
+            return None;
+        }
+        let forgotten = self.oldest_first.pop_front()?;
+        let count = self.known.remove(&forgotten).filter(|count| *count > 0)?;
+        Some(forgotten.counted(count))
+    }
+
+    /// When the counts are to be told.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.since.map(|since| since + self.pause)
+    }
+
+    /// The counts since they were last told.
+    pub(crate) fn take(&mut self, now: Instant) -> Vec<EgressDenied> {
+        self.since = None;
+        self.last_told = Some(now);
+        self.pause = (2 * self.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        let again = self.known.iter_mut().filter(|(_, count)| **count > 0);
+        again.map(|(key, count)| key.clone().counted(std::mem::take(count))).collect()
+    }
+
+    /// The next of each is told at once again.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(host: &str, path: &str) -> EgressDenied {
+        EgressDenied {
+            host: host.to_owned(),
+            port: Some(443),
+            via: Via::Http,
+            reason: DenyReason::RequestNotListed,
+            detail: None,
+            method: Some("GET".to_owned()),
+            path: Some(path.to_owned()),
+            count: 1,
+        }
+    }
+
+    #[test]
+    fn equal_ones_are_counted_and_others_are_not() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        assert!(repeats.count(denied("a", "/x"), now).is_some());
+        assert_eq!(repeats.remember(&denied("a", "/x")), None);
+        assert_eq!(repeats.due(), None);
+        assert_eq!(repeats.count(denied("a", "/x"), now), None);
+        assert_eq!(repeats.count(denied("a", "/x"), now), None);
+        assert!(repeats.count(denied("a", "/y"), now).is_some());
+        assert_eq!(repeats.due(), Some(now + FIRST_PAUSE));
+        assert_eq!(repeats.take(now), [EgressDenied { count: 2, ..denied("a", "/x") }]);
+        assert_eq!(repeats.take(now), []);
+        // It is still known.
+        assert_eq!(repeats.count(denied("a", "/x"), now), None);
+        repeats.forget();
+        assert!(repeats.count(denied("a", "/x"), now).is_some());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_no_count_is_lost() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        let mut counted = 0;
+        for number in 0..10 * MOST {
+            let one = denied(&format!("h{number}"), "/");
+            counted += repeats.count(one.clone(), now).map_or(0, |one| one.count);
+            counted += repeats.remember(&one).map_or(0, |one| one.count);
+            assert_eq!(repeats.count(one, now), None);
+        }
+        assert_eq!((repeats.known.len(), repeats.oldest_first.len()), (MOST, MOST));
+        counted += repeats.take(now).iter().map(|one| one.count).sum::<u64>();
+        assert_eq!(counted, 20 * MOST as u64);
+    }
+
+    #[test]
+    fn what_goes_on_is_told_ever_more_seldom() {
+        let mut repeats = Repeats::default();
+        let begin = Instant::now();
+        repeats.remember(&denied("a", "/"));
+        let mut told = 0;
+        for second in 0..86_400 {
+            let now = begin + Duration::from_secs(second);
+            repeats.count(denied("a", "/"), now);
+            if repeats.due().is_some_and(|due| due <= now) {
+                told += repeats.take(now).len();
+            }
+        }
+        assert!((100..200).contains(&told), "{told}");
+        // After a time of quiet, soon again.
+        let later = begin + Duration::from_secs(100_000);
+        repeats.take(begin + Duration::from_secs(86_400));
+        repeats.count(denied("a", "/"), later);
+        assert_eq!(repeats.due(), Some(later + FIRST_PAUSE));
+    }
+}

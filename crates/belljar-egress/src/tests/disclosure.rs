@@ -1,0 +1,180 @@
+//! What is told inside when something does not work: nothing of the host's names, addresses and network.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
+
+use belljar_spec::egress::{
+    DenyReason, EgressNews, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme,
+};
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::{RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket, UnixStream};
+
+use crate::door;
+use crate::stream::Stream;
+use crate::testing::client::{get, raw_route, text};
+use crate::testing::{Ca, Client, Origin, Run, Speaks, host};
+
+/// Of no host; it must never be seen inside.
+const INTERNAL: &str = "10.77.0.9";
+
+/// Knows `private.example`, fails for `brokens.example`, and knows no other name.
+async fn name_server() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = socket.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let mut packet = [0; 4096];
+        loop {
+            let (length, from) = socket.recv_from(&mut packet).await.unwrap();
+            let asked = Message::from_vec(&packet[..length]).unwrap();
+            let query = asked.queries[0].clone();
+            let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
+            answer.add_query(query.clone());
+            match query.name().to_ascii().as_str() {
+                "private.example." if query.query_type() == RecordType::A => {
+                    let data = RData::from(INTERNAL.parse::<IpAddr>().unwrap());
+                    answer.add_answer(Record::from_rdata(query.name().clone(), 0, data));
+                }
+                "private.example." => {}
+                "brokens.example." => answer.metadata.response_code = ResponseCode::ServFail,
+                _ => answer.metadata.response_code = ResponseCode::NXDomain,
+            }
+            socket.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    port
+}
+
+async fn run(allow: &[&str], spec: EgressSpec) -> Run {
+    let run = Run::allowing(&Ca::new(), allow, spec, &[]);
+    run.proxy.resolver.ask_only(name_server().await);
+    run
+}
+
+/// Somebody inside says this at the proxy's port; the whole answer.
+async fn said_to(run: &Run, bytes: &[u8]) -> String {
+    let (mut inside, outside) = UnixStream::pair().unwrap();
+    let outside = OwnedFd::from(outside.into_std().unwrap());
+    let stream = Stream::from_fd(outside).unwrap();
+    tokio::spawn(door::serve(run.proxy.clone(), run.tls.clone(), stream, PROXY_PORT));
+    let mut answer = Vec::new();
+    inside.write_all(bytes).await.unwrap();
+    let _ = inside.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn socks(name: &str) -> Vec<u8> {
+    let name = name.as_bytes();
+    [&[5, 1, 0][..], &[5, 1, 0, 3, name.len() as u8], name, &443u16.to_be_bytes()].concat()
+}
+
+#[tokio::test]
+async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
+    let run = run(&["*"], EgressSpec::default()).await;
+    let asked = |name: &str| {
+        [
+            format!("CONNECT {name}:443 HTTP/1.1\r\nConnection: close\r\n\r\n").into_bytes(),
+            format!("GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")
+                .into_bytes(),
+            socks(name),
+        ]
+    };
+    // The names have the same length, so that Content-Length is the same too.
+    let (private, absent, broken) =
+        (asked("private.example"), asked("absents.example"), asked("brokens.example"));
+    for ((private, absent), broken) in private.iter().zip(absent).zip(broken) {
+        let private = said_to(&run, private).await;
+        let others = [said_to(&run, &absent).await, said_to(&run, &broken).await];
+        for (other, name) in others.iter().zip(["absents.example", "brokens.example"]) {
+            assert_eq!(private, other.replace(name, "private.example"));
+        }
+        assert!(!private.contains(INTERNAL) && !private.contains("x-belljar-denied"), "{private}");
+        assert!(
+            private.starts_with("HTTP/1.1 502") || private.starts_with("\u{5}\0\u{5}\u{4}"),
+            "{private:?}"
+        );
+        // The record has all of it.
+        let news = run.news(|news| matches!(news, EgressNews::Denied(_))).await;
+        let denied = news.iter().find_map(|news| match news {
+            EgressNews::Denied(denied) => Some(denied.clone()),
+            _ => None,
+        });
+        let denied = denied.unwrap();
+        assert_eq!(denied.reason, DenyReason::PrivateAddress);
+        assert_eq!(
+            (denied.host.as_str(), denied.detail.as_deref()),
+            ("private.example", Some(INTERNAL))
+        );
+    }
+}
+
+/// A port of this address at which nobody listens.
+async fn closed_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn a_failed_connection_tells_no_address() {
+    let port = closed_port().await;
+    let authority = format!("localhost:{port}");
+    let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
+    let run = run(&[], spec).await;
+    let asked = format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
+    let said = said_to(&run, asked.as_bytes()).await;
+    assert!(said.starts_with("HTTP/1.1 503") && said.contains(&authority), "{said}");
+    assert!(!said.contains("127.0.0.1") && !said.contains("[::1]"), "{said}");
+    let failed =
+        |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.error.is_some());
+    let news = format!("{:?}", run.news(failed).await);
+    assert!(news.contains("127.0.0.1") || news.contains("[::1]"), "{news}");
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_name_is_not_told() {
+    let ca = Ca::new();
+    let origin = Origin::start(&ca, Speaks::H1).await; // its certificate is for localhost
+    let to = RouteTarget {
+        scheme: Scheme::Https,
+        host: host("127.0.0.1"),
+        port: origin.port,
+        path: String::new(),
+    };
+    let routes = vec![RouteSpec { listen: 8080, to, secret: None }];
+    let run = Run::new(&ca, EgressSpec { routes, ..EgressSpec::default() }, &[]);
+    let mut client = Client::routed(&run, 8080).await;
+    let said = text(client.send(get(8080, "/")).await).await;
+    assert!(said.contains("another name") && !said.contains("localhost"), "{said}");
+    let failed =
+        |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.error.is_some());
+    assert!(format!("{:?}", run.news(failed).await).contains("localhost"));
+}
+
+/// Whoever uses a route need not know where it leads.
+#[tokio::test]
+async fn a_route_does_not_tell_where_it_leads() {
+    let (port, name) = (closed_port().await, host("localhost"));
+    let to = RouteTarget { scheme: Scheme::Http, host: name, port, path: "/hidden".into() };
+    let spec = EgressSpec {
+        allow_private: vec![format!("localhost:{port}")],
+        routes: vec![RouteSpec { listen: 8080, to, secret: None }],
+        ..EgressSpec::default()
+    };
+    let run = run(&[], spec).await;
+    for (request, status) in [
+        ("GET /x HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n", 503),
+        ("GET /../x HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n", 403),
+        ("GET /x HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n", 400),
+        ("GET /x HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+    ] {
+        let mut stream = raw_route(&run, 8080);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
+        for secret in ["localhost", "127.0.0.1", "/hidden", &port.to_string()] {
+            assert!(!said.contains(secret), "{secret}: {said}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Takes away what earlier versions put into writable trees to hold the place of missing control files.
+//!
+//! Each was written down in belljar's home before it was made, in one file for each run. Whatever is found in its place
+//! and is not what was put there stays. Nothing is written down any more; the list goes with its last entry.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::later::{GIT_DIRECTORY, StandIn};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+
+/// The mode of a file that only held a place.
+const FILE_MODE: u32 = 0o444;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceholderError {
+    #[error("cannot read the list of placeholders in {}", .path.display())]
+    List {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot remove {}, which only held the place of a file; remove it by hand", .path.display())]
+    Remove {
+        path: PathBuf,
+        #[source]
+        error: Errno,
+    },
+}
+
+/// One placeholder, with its device and inode where these were known.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+/// Removes what is written down for a run that has ended, and the list when it is empty.
+pub fn release(list: &Path, run: &str) -> Result<(), PlaceholderError> {
+    let failed = |error| PlaceholderError::List { path: list.to_owned(), error };
+    let note = list.join(run);
+    let mut entries = match std::fs::read(&note) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        bytes => read_entries(&bytes.map_err(failed)?),
+    };
+    // The last word on a path comes last, and what lies deeper goes first.
+    entries.sort_by(|a, b| b.cmp(a));
+    entries.dedup_by(|later, first| later.path == first.path);
+    let mut left = None;
+    for Entry { path, inode } in entries {
+        if let Err(error) = remove(&path, inode) {
+            left = Some(PlaceholderError::Remove { path, error });
+        }
+    }
+    if let Some(error) = left {
+        return Err(error);
+    }
+    std::fs::remove_file(&note).map_err(failed)?;
+    let _ = std::fs::remove_dir(list); // not while it holds another
+    Ok(())
+}
+
+/// Runs that have something written down.
+pub fn runs(list: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(list) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.collect())
+}
+
+/// Path and numbers, each with a NUL behind it. What stands behind the last NUL was never whole.
+fn read_entries(bytes: &[u8]) -> Vec<Entry> {
+    let whole = bytes.iter().rposition(|byte| *byte == 0).map_or(&bytes[..0], |end| &bytes[..end]);
+    let fields: Vec<&[u8]> = whole.split(|byte| *byte == 0).collect();
+    let pairs = fields.chunks_exact(2).filter(|pair| !pair[0].is_empty());
+    let entries = pairs.map(|pair| Entry {
+        path: PathBuf::from(OsString::from_vec(pair[0].to_vec())),
+        inode: numbers(pair[1]),
+    });
+    entries.collect()
+}
+
+fn numbers(text: &[u8]) -> Option<(u64, u64)> {
+    let (device, inode) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+    Some((device.parse().ok()?, inode.parse().ok()?))
+}
+
+/// Removes it if it is what was made, and nothing else ever. By descriptor and never through a link: the tree is one
+/// that runs can write.
+fn remove(path: &Path, made: Option<(u64, u64)>) -> Result<(), Errno> {
+    let gone = |error| match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Ok(()),
+        error => Err(error),
+    };
+    let (parent, name) = match parent_of(path) {
+        Ok(parent) => parent,
+        Err(error) => return gone(error),
+    };
+    let stat = match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(error) => return gone(error),
+    };
+    if made.is_some_and(|made| made != (stat.st_dev, stat.st_ino)) {
+        return Ok(());
+    }
+    let flags = match FileType::from_raw_mode(stat.st_mode) {
+        // A socket that others could connect to, if anybody listened, was none of ours.
+        FileType::Socket if stat.st_mode & 0o7777 == 0 => AtFlags::empty(),
+        FileType::Directory => AtFlags::REMOVEDIR, // only an empty one goes
+        FileType::RegularFile if is_untouched(&parent, name, &stat) => AtFlags::empty(),
+        _ => return Ok(()),
+    };
+    match unlinkat(&parent, name, flags) {
+        Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+        Err(error) => gone(error),
+    }
+}
+
+/// Still holds what was put into it.
+fn is_untouched(parent: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
+    let known = GIT_DIRECTORY.iter().filter_map(|entry| match entry.stand_in {
+        Some(StandIn::File(content)) => Some(content),
+        _ => None,
+    });
+    let is_ours = |fd: OwnedFd| {
+        let same =
+            fstat(&fd).is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino));
+        let mut content = String::new();
+        let read = std::fs::File::from(fd).take(16).read_to_string(&mut content);
+        same && read.is_ok() && (content.is_empty() || known.clone().any(|known| known == content))
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    stat.st_mode & 0o777 == FILE_MODE
+        && openat(parent, name, flags, Mode::empty()).is_ok_and(is_ours)
+}
+
+fn parent_of(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
+    let (parent, name) =
+        (path.parent().ok_or(Errno::INVAL)?, path.file_name().ok_or(Errno::INVAL)?);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok((openat2(CWD, parent, flags, Mode::empty(), no_links)?, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_was_put_there_goes_and_everything_else_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        let list = at("placeholders");
+        fs::create_dir(&list).unwrap();
+        let mut note = Vec::new();
+        for name in ["held", "replaced", "planned"] {
+            rustix::fs::mknodat(CWD, at(name), FileType::Socket, Mode::empty(), 0).unwrap();
+            let meta = fs::symlink_metadata(at(name)).unwrap();
+            note.extend(at(name).into_os_string().into_vec());
+            note.push(0);
+            if name != "planned" {
+                note.extend(format!("{} {}", meta.dev(), meta.ino()).into_bytes());
+            }
+            note.push(0);
+        }
+        note.extend(b"/cut off");
+        fs::write(list.join("run"), &note).unwrap();
+        fs::write(at("new"), "somebody's").unwrap();
+        fs::rename(at("new"), at("replaced")).unwrap();
+        assert_eq!(runs(&list).unwrap(), ["run"]);
+        release(&list, "another").unwrap();
+        assert!(at("held").symlink_metadata().is_ok(), "the control");
+        release(&list, "run").unwrap();
+        for gone in ["held", "planned", "placeholders"] {
+            assert!(at(gone).symlink_metadata().is_err(), "{gone}");
+        }
+        assert_eq!(fs::read_to_string(at("replaced")).unwrap(), "somebody's");
+        release(&list, "run").unwrap();
+    }
+}
