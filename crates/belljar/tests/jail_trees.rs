@@ -125,7 +125,7 @@ fn an_overlay_that_is_a_copy_says_its_size_and_has_a_limit() {
     let done = lab.sh(&["--workspace", &workspace], "ls");
     done.expect(0);
     assert_eq!(done.out(), "large\n");
-    done.says(&["copy of it", "4 MB", "1 entries"]);
+    done.says(&["has to be copied for the overlay", "4 MB", "1 entries"]);
     let options = ["--workspace", &workspace, "--disk", "1m", "--waive", "fs.quota=a test"];
     let done = lab.sh(&options, "ls");
     done.expect(125);
