@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::{http, text};
+use belljar_testkit::http;
+
+use super::text;
 
 /// Belljar puts this on every container of its.
 const LABEL_OWNER: &str = "belljar.owner";

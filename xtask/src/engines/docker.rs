@@ -8,9 +8,9 @@ use belljar::spec::env;
 
 use super::daemon::Daemon;
 use super::image::{Images, debian_archive};
-use super::private_docker::{BUSYBOX_IMAGE, DockerFiles, RUNSC};
 use super::{Variables, api, endpoint};
 use crate::host;
+use belljar_testkit::private_docker::{BUSYBOX_IMAGE, DockerFiles, RUNSC};
 
 /// Debian's minimal system, as debootstrap makes it.
 const REAL_DEBIAN_IMAGE: &str = "belljar-test/debian:1";

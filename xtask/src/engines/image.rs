@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::api;
-use super::private_docker::{BUSYBOX_IMAGE, DEBIAN_IMAGE, EMPTY_IMAGE};
 use crate::{command, debian, host};
+use belljar_testkit::private_docker::{BUSYBOX_IMAGE, DEBIAN_IMAGE, EMPTY_IMAGE};
 
 const TAR_LIMIT: Duration = Duration::from_secs(60);
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";

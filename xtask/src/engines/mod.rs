@@ -18,12 +18,6 @@ mod subids;
 mod sweep;
 mod with;
 
-/// Shared with the tests, which look at engines in the same way and start one to break it.
-#[path = "../../../crates/belljar/tests/support/http.rs"]
-mod http;
-#[path = "../../../crates/belljar/tests/support/private_docker.rs"]
-mod private_docker;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -11,9 +11,9 @@ use belljar::spec::env;
 
 use super::daemon::Daemon;
 use super::image::Images;
-use super::private_docker::BUSYBOX_IMAGE;
 use super::{Variables, api, endpoint, subids};
 use crate::test::TestUser;
+use belljar_testkit::private_docker::BUSYBOX_IMAGE;
 
 /// Podman would look for a name without a registry's everywhere else too.
 const REGISTRY: &str = "localhost/";

@@ -113,8 +113,11 @@ fn fill(tree: &Path, parts: &Parts, belljar: Option<&Path>, jobs: &[Job]) -> Res
     }
     let mut list = String::new();
     for job in jobs {
-        if let Some(executable) = &job.executable {
-            copy(executable, &tree.join("guest").join(&job.name))?;
+        if let Some(test) = &job.executable {
+            let inside = tree.join("guest").join(&test.name);
+            if !inside.exists() {
+                copy(&test.path, &inside)?;
+            }
         }
         list.push_str(&job.line());
     }

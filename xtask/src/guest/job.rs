@@ -1,8 +1,12 @@
 //! What is run in the guest.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::process::Command;
 
-use crate::artifacts::Artifacts;
+use anyhow::{Context, Result, ensure};
+
+use crate::artifacts::{Artifacts, TestExecutable};
+use crate::command;
 
 /// One job's limit: a hung test costs this much, and the rest still runs.
 const TEST_SECONDS: u32 = 600;
@@ -35,8 +39,8 @@ pub(crate) struct Job {
     pub(crate) kind: Kind,
     pub(crate) run_as: As,
     pub(crate) seconds: u32,
-    /// Put into the guest as `/guest/<file name>`.
-    pub(crate) executable: Option<PathBuf>,
+    /// Put into the guest as `/guest/NAME`, once for all jobs that name it.
+    pub(crate) executable: Option<TestExecutable>,
     pub(crate) words: Vec<String>,
 }
 
@@ -72,24 +76,40 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A start as root and as an ordinary user, then every test of the command named `jail_*`.
-pub(crate) fn all(artifacts: &Artifacts) -> Vec<Job> {
+/// The integration test whose modules run in the guest.
+const SUITE: &str = "jail";
+
+/// A start as root and as an ordinary user, then each module of the jail's tests: a module that hangs
+/// costs only its own results.
+pub(crate) fn all(artifacts: &Artifacts) -> Result<Vec<Job>> {
     let mut jobs = vec![
         Job::command("run-as-root", As::Root, &["sh", "-c", SMOKE_RUN]),
         Job::command("run-as-user", As::Tester, &["sh", "-c", SMOKE_RUN]),
         Job::command("doctor", As::Root, &["sh", "-c", SMOKE_DOCTOR]),
     ];
-    for test in artifacts.tests.iter().filter(|test| test.name.starts_with("jail_")) {
+    let suite = artifacts.tests.iter().find(|test| test.name == SUITE);
+    let suite = suite.with_context(|| format!("cargo built no integration test `{SUITE}`"))?;
+    let listed = command::read(Command::new(&suite.path).args(["--list", "--format=terse"]))?;
+    let modules = modules_in(&listed);
+    ensure!(!modules.is_empty(), "the integration test `{SUITE}` has no modules");
+    for module in modules {
+        let words = [&format!("/guest/{SUITE}"), &format!("{module}::"), "--test-threads=1"];
         jobs.push(Job {
-            name: test.name.clone(),
+            name: format!("{SUITE}-{module}"),
             kind: Kind::Tests,
             run_as: As::Root,
             seconds: TEST_SECONDS,
-            executable: Some(test.path.clone()),
-            words: vec![format!("/guest/{}", test.name), "--test-threads=1".to_owned()],
+            executable: Some(suite.clone()),
+            words: words.map(str::to_owned).into(),
         });
     }
-    jobs
+    Ok(jobs)
+}
+
+/// The modules at the top, from lines `module::test: test`.
+fn modules_in(listed: &str) -> BTreeSet<&str> {
+    let tests = listed.lines().filter(|line| line.ends_with(": test"));
+    tests.filter_map(|line| line.split_once("::")).map(|(module, _)| module).collect()
 }
 
 #[cfg(test)]
@@ -100,5 +120,11 @@ mod tests {
     fn words_reach_the_guest_unchanged() {
         let job = Job::command("x", As::Tester, &["echo", "it's", "$HOME"]);
         assert_eq!(job.line(), "job 'x' 120 tester 'echo' 'it'\\''s' '$HOME'\n");
+    }
+
+    #[test]
+    fn modules_are_read_from_the_list_of_tests() {
+        let listed = "exit::codes::pass: test\nexit::other: test\nlimits::cpu: test\nx: bench\n";
+        assert_eq!(modules_in(listed).into_iter().collect::<Vec<_>>(), ["exit", "limits"]);
     }
 }

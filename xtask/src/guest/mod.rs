@@ -94,7 +94,7 @@ fn cannot_run_here() -> Option<String> {
 }
 
 fn tests(artifacts: &Artifacts, limit: Duration) -> Result<()> {
-    let jobs = job::all(artifacts);
+    let jobs = job::all(artifacts)?;
     let booted = boot_with(Some(&artifacts.belljar), &jobs, limit)?;
     conclude(&jobs, &booted)
 }

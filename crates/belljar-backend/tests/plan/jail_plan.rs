@@ -1,0 +1,146 @@
+//! The jail's plan is pure data: the same input gives the same plan, whoever asks and on whatever host.
+//! A changed snapshot is a changed boundary: look at it as such.
+
+use crate::support::spec;
+use belljar_backend::jail::Jail;
+use belljar_backend::{Backend, Capabilities, Weakness};
+use belljar_spec::{
+    Access, CgroupUse, Clause, Enforcement, MountKind, MountMode, Plan, PlannedMount, Rootfs,
+    RunSpec,
+};
+
+fn root_with_cgroups() -> Capabilities {
+    let held = |clause| (clause, Ok("cgroup v2, read back".to_owned()));
+    Capabilities {
+        version: "6.18".to_owned(),
+        limits: [Clause::LimitMemory, Clause::LimitCpu, Clause::LimitPids].map(held).to_vec(),
+        cgroup: CgroupUse::V2,
+        may_choose_uids: true,
+        landlock: 6,
+        most_files: 1 << 20,
+        engine: None,
+        image: None,
+    }
+}
+
+fn ordinary_user_without() -> Capabilities {
+    let weakness =
+        Weakness { why: "nothing is delegated".to_owned(), fix: "delegate it".to_owned() };
+    let missing = |clause| (clause, Err(weakness.clone()));
+    Capabilities {
+        limits: [Clause::LimitMemory, Clause::LimitCpu, Clause::LimitPids].map(missing).to_vec(),
+        cgroup: CgroupUse::None,
+        may_choose_uids: false,
+        ..root_with_cgroups()
+    }
+}
+
+fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Plan {
+    Jail.plan(spec, capabilities).unwrap()
+}
+
+#[test]
+fn as_root() {
+    insta::assert_json_snapshot!(plan(&spec(), &root_with_cgroups()));
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    insta::assert_json_snapshot!(plan(&spec(), &ordinary_user_without()));
+}
+
+#[test]
+fn from_a_directory_and_without_a_workspace() {
+    let mut spec = spec();
+    spec.rootfs = Rootfs::Directory { path: "/srv/root".into() };
+    spec.workspace = None;
+    insta::assert_json_snapshot!(plan(&spec, &root_with_cgroups()));
+}
+
+#[test]
+fn the_same_input_gives_the_same_hash_and_another_input_another() {
+    let first = plan(&spec(), &root_with_cgroups());
+    assert_eq!(first.hash(), plan(&spec(), &root_with_cgroups()).hash());
+    let mut other = spec();
+    other.mounts[0].mode = MountMode::Rw;
+    assert_ne!(first.hash(), plan(&other, &root_with_cgroups()).hash());
+    assert_eq!(spec().hash(), spec().hash());
+    assert_ne!(spec().hash(), other.hash());
+}
+
+#[test]
+fn an_overlay_is_planned_and_its_sockets_and_renames_are_told() {
+    let mut overlay = spec();
+    overlay.workspace.iter_mut().for_each(|tree| tree.mode = MountMode::Overlay);
+    overlay.hide = vec![".env".into()];
+    let planned = plan(&overlay, &ordinary_user_without());
+    let is_layered = |mount: &&PlannedMount| {
+        matches!(mount.what, MountKind::Bind { access: Access::Layered, .. })
+    };
+    assert_eq!(planned.mounts.iter().filter(is_layered).count(), 1);
+    assert!(planned.hidden.iter().all(|path| path.as_path().is_absolute()));
+    assert_eq!(planned.hidden.len(), 1);
+    assert!(planned.posture.get(Clause::FsSockets).is_enforced());
+    assert!(planned.posture.get(Clause::FsMounts).reason().contains("EXDEV"));
+    // The controls.
+    assert!(!plan(&spec(), &ordinary_user_without()).posture.get(Clause::FsSockets).is_enforced());
+    let as_root = plan(&overlay, &root_with_cgroups()).posture;
+    assert!(!as_root.get(Clause::FsMounts).reason().contains("EXDEV"));
+}
+
+#[test]
+fn limits_that_the_host_cannot_hold_are_weaker_and_say_what_would_help() {
+    let posture = plan(&spec(), &ordinary_user_without()).posture;
+    assert!(matches!(posture.get(Clause::LimitMemory), Enforcement::Weaker { fix: Some(_), .. }));
+    // Counted in the run's own user namespace, so it needs no group.
+    assert!(posture.get(Clause::LimitPids).is_enforced());
+    assert!(plan(&spec(), &root_with_cgroups()).posture.get(Clause::LimitMemory).is_enforced());
+}
+
+/// An ordinary user on a host whose control groups are mounted, and none of them its own.
+fn ordinary_user_on_v1() -> Capabilities {
+    Capabilities { cgroup: CgroupUse::V1, ..ordinary_user_without() }
+}
+
+/// Which mechanism holds a limit is told by one list, the same that the attestation reads back: a text that
+/// names an rlimit has it there, and one that names a control group has none.
+#[test]
+fn a_posture_names_the_rlimits_that_are_set_and_no_others() {
+    let value = |plan: &Plan, name: &str| {
+        plan.rlimits.iter().find(|limit| limit.name == name).map(|limit| limit.value)
+    };
+    let limits = spec().limits;
+    for without in [ordinary_user_without(), ordinary_user_on_v1()] {
+        let plan = plan(&spec(), &without);
+        assert_eq!(value(&plan, "data"), limits.memory, "{:?}", without.cgroup);
+        assert_eq!(value(&plan, "nproc"), limits.pids.map(u64::from));
+        assert!(plan.posture.get(Clause::LimitMemory).reason().contains("RLIMIT_DATA"));
+        assert!(plan.posture.get(Clause::LimitPids).reason().contains("RLIMIT_NPROC"));
+        let of_groups = plan.limits_of_groups();
+        assert_eq!((of_groups.memory, of_groups.pids), (None, None));
+    }
+    let held = plan(&spec(), &root_with_cgroups());
+    assert_eq!((value(&held, "data"), value(&held, "nproc")), (None, None));
+    let of_groups = held.limits_of_groups();
+    assert_eq!((of_groups.memory, of_groups.pids), (limits.memory, limits.pids));
+    // One of them: what the group has is the group's, and the rest is each process's.
+    let mut only_pids = ordinary_user_on_v1();
+    only_pids.limits[2].1 = Ok("cgroup v1 pids controller, read back".to_owned());
+    let plan = plan(&spec(), &only_pids);
+    assert_eq!((value(&plan, "data"), value(&plan, "nproc")), (limits.memory, None));
+    let of_groups = plan.limits_of_groups();
+    assert_eq!((of_groups.memory, of_groups.pids), (None, limits.pids));
+}
+
+#[test]
+fn a_limit_that_nobody_set_is_absent() {
+    let mut spec = spec();
+    (spec.limits.memory, spec.limits.pids) = (None, None);
+    for capabilities in [root_with_cgroups(), ordinary_user_on_v1()] {
+        let plan = plan(&spec, &capabilities);
+        for clause in [Clause::LimitMemory, Clause::LimitPids, Clause::LimitCpu] {
+            assert_eq!(plan.posture.get(clause).word(), "absent", "{clause}");
+        }
+        assert!(plan.rlimits.iter().all(|limit| limit.name != "data" && limit.name != "nproc"));
+    }
+}

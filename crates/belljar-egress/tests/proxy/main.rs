@@ -1,0 +1,15 @@
+//! The egress proxy, over real sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod abandoned;
+mod budget;
+mod intercepted;
+mod life;
+mod setup_phase;
+mod socks;
+mod support;
+mod tunnel_connect;
+mod tunnel_ends;
+mod tunnel_many;
+mod tunnel_tls;

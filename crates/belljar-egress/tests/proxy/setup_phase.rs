@@ -1,0 +1,289 @@
+//! What the set-up reaches, and that nothing of it is left when it is over.
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::{Proxy, echo, listen, read_all, read_head, server};
+use belljar_egress::ServeError;
+use belljar_egress::control::{ToProxy, send};
+use belljar_spec::Host;
+use belljar_spec::egress::{
+    Budget, DenyReason, EgressNews, EgressPolicy, EgressSpec, Reach, RouteSpec, RouteTarget,
+    Scheme, SecretPlace, SecretSource, SecretSpec, SecretValue,
+};
+
+const ROUTE: u16 = 8123;
+const VALUE: &str = "canary-value";
+
+fn policy(setup: &[&str], allow: &[&str], spec: EgressSpec) -> EgressPolicy {
+    let owned = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect();
+    EgressPolicy { run: "r".into(), allow: owned(allow), setup: Some(owned(setup)), spec }
+}
+
+fn start(setup: &[&str], allow: &[&str], spec: EgressSpec) -> Proxy {
+    Proxy::with(policy(setup, allow, spec), Vec::new())
+}
+
+/// Answers each request on a connection, which it keeps, with what it was asked.
+fn kept_http(mut stream: TcpStream) {
+    loop {
+        let head = read_head(&mut stream);
+        if head.is_empty() {
+            return;
+        }
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn get(stream: &mut TcpStream, authority: &str) -> String {
+    write!(stream, "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
+    answer(stream)
+}
+
+fn answer(stream: &mut TcpStream) -> String {
+    let head = read_head(stream);
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).unwrap();
+    head + &String::from_utf8(body).unwrap()
+}
+
+#[test]
+fn each_has_its_own_hosts() {
+    let (one, other) = (server(echo).to_string(), server(echo).to_string());
+    let mut proxy = start(&[&one], &[&other], EgressSpec::default());
+    assert_eq!(proxy.asked_for(&one), "200");
+    assert_eq!(proxy.asked_for(&other), "403");
+    let denied = proxy.denied();
+    assert_eq!(denied.reason, DenyReason::PortNotListed);
+    assert!(other.ends_with(&format!(":{}", denied.port.unwrap())), "{denied:?}");
+    proxy.narrow();
+    assert_eq!(proxy.asked_for(&one), "403");
+    assert_eq!(proxy.asked_for(&other), "200");
+    let told = proxy.end();
+    let told = serde_json::to_string(&told).unwrap();
+    assert!(told.contains(&format!("setup {one}")), "{told}");
+    assert!(told.contains(&format!("\"{other}\"")), "{told}");
+}
+
+#[test]
+fn an_empty_list_is_an_empty_list_though_the_run_has_hosts() {
+    let own = server(echo).to_string();
+    let proxy = start(&[], &[&own], EgressSpec::default());
+    assert_eq!(proxy.asked_for(&own), "403");
+    proxy.narrow();
+    assert_eq!(proxy.asked_for(&own), "200");
+}
+
+#[test]
+fn nothing_that_was_open_survives() {
+    let (echoing, asked) = (server(echo).to_string(), server(kept_http).to_string());
+    // The run may reach both as well: what was opened for the set-up is closed all the same.
+    let rules = [echoing.as_str(), asked.as_str()];
+    let proxy = start(&rules, &rules, EgressSpec::default());
+    let mut tunnel = proxy.tunnel(&echoing);
+    tunnel.write_all(b"hello").unwrap();
+    tunnel.read_exact(&mut [0; 5]).unwrap();
+    let mut kept = proxy.connect();
+    assert!(get(&mut kept, &asked).starts_with("HTTP/1.1 200"));
+    let mut half_said = proxy.connect();
+    write!(half_said, "CONNECT {echoing} HTTP/1.1\r\nHost: ").unwrap();
+    let mut silent = proxy.connect();
+    let mut socks = proxy.connect();
+    socks.write_all(&[5, 1, 0]).unwrap();
+    socks.read_exact(&mut [0; 2]).unwrap();
+    let begun = Instant::now();
+    assert_eq!(proxy.narrow(), 5);
+    for stream in [&mut tunnel, &mut kept, &mut half_said, &mut silent, &mut socks] {
+        assert_eq!(read_all(stream), b"");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // The rest of what was half said is heard by nobody.
+    assert!(half_said.write_all(b"x\r\n\r\n").is_err() || read_all(&mut half_said).is_empty());
+    assert_eq!(proxy.asked_for(&echoing), "200");
+}
+
+/// A host at whose door so many wait that the next one is not even answered.
+fn full_door() -> (TcpListener, Vec<TcpStream>) {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let listener = TcpListener::from(socket);
+    let to = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&to, Duration::from_millis(200)) {
+        waiting.push(stream);
+    }
+    (listener, waiting)
+}
+
+fn arrivals(listener: &TcpListener, within: Duration) -> usize {
+    listener.set_nonblocking(true).unwrap();
+    let until = Instant::now() + within;
+    let mut arrived = 0;
+    while Instant::now() < until {
+        match listener.accept() {
+            Ok(_) => arrived += 1,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    arrived
+}
+
+#[test]
+fn what_was_being_dialled_is_never_connected() {
+    let dialled = |narrowed: bool| {
+        let (listener, waiting) = full_door();
+        let authority = listener.local_addr().unwrap().to_string();
+        let mut proxy = start(&[&authority], &[], EgressSpec::default());
+        let mut stream = proxy.connect();
+        write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
+        proxy.wait_for(|news| {
+            matches!(news, belljar_spec::egress::EgressNews::Opened(_)).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        if narrowed {
+            assert_eq!(proxy.narrow(), 1);
+        }
+        arrivals(&listener, Duration::from_secs(4)) - waiting.len()
+    };
+    assert_eq!(dialled(false), 1);
+    assert_eq!(dialled(true), 0);
+}
+
+#[test]
+fn the_set_up_gets_no_secret_and_no_route() {
+    // What comes back is covered, so what arrived is asked outside.
+    let arrived = Arc::new(Mutex::new(String::new()));
+    let heads = arrived.clone();
+    let outside = server(move |mut stream| {
+        let head = read_head(&mut stream);
+        heads.lock().unwrap().push_str(&head);
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"); // it may be gone
+    });
+    let authority = outside.to_string();
+    let host = Host::Address(outside.ip());
+    let secret = SecretSpec {
+        env: "KEY".into(),
+        host: host.clone(),
+        port: outside.port(),
+        place: SecretPlace::Header { name: "x-key".into() },
+        source: SecretSource::Env { name: "KEY".into() },
+    };
+    let to = RouteTarget { scheme: Scheme::Http, host, port: outside.port(), path: String::new() };
+    let spec = EgressSpec {
+        secrets: vec![secret],
+        routes: vec![RouteSpec { listen: ROUTE, to, secret: Some("KEY".into()) }],
+        intercept: vec!["opened.example".into()],
+        ..EgressSpec::default()
+    };
+    let placeholder = "placeholder".to_owned();
+    let secrets = vec![SecretValue { env: "KEY".into(), value: VALUE.into(), placeholder }];
+    let proxy = Proxy::with(policy(&[&authority], &[], spec), secrets);
+    assert!(proxy.trust.is_some());
+    let route = listen(&proxy.control, ROUTE);
+    let ask_route = || {
+        let mut stream = TcpStream::connect(route).unwrap();
+        stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        let _ = write!(stream, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); // it may be closed
+        let mut some = [0; 12];
+        stream.read(&mut some).unwrap_or(0) // reset: nothing
+    };
+    // By its own name the set-up reaches it, as anybody would.
+    assert!(get(&mut proxy.connect(), &authority).starts_with("HTTP/1.1 200"));
+    let mut tunnel = proxy.tunnel(&authority);
+    write!(tunnel, "GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
+    assert!(answer(&mut tunnel).starts_with("HTTP/1.1 200"));
+    assert_eq!(ask_route(), 0);
+    let seen = std::mem::take(&mut *arrived.lock().unwrap());
+    assert_eq!(seen.matches("GET / ").count(), 2, "{seen}");
+    assert!(!seen.contains(VALUE), "{seen}");
+    proxy.narrow();
+    assert_ne!(ask_route(), 0);
+    let seen = arrived.lock().unwrap().clone();
+    assert!(seen.contains(VALUE), "{seen}");
+}
+
+#[test]
+fn the_set_up_learns_nothing_and_the_run_does() {
+    let spec = EgressSpec { reach: Reach::Learn, ..EgressSpec::default() };
+    let mut proxy = start(&[], &[], spec);
+    assert_eq!(proxy.asked_for("learned.invalid:443"), "403");
+    assert_eq!(proxy.denied().reason, DenyReason::NotListed);
+    proxy.narrow();
+    // Allowed, and there is no such name.
+    assert_ne!(proxy.asked_for("learned.invalid:443"), "403");
+}
+
+#[test]
+fn budgets_are_the_runs_whoever_uses_them() {
+    let own = server(echo).to_string();
+    let budget = Budget { requests: Some(2), ..Budget::default() };
+    let spec = EgressSpec { budget, ..EgressSpec::default() };
+    let proxy = start(&[&own], &[&own], spec);
+    assert_eq!(proxy.asked_for(&own), "200");
+    proxy.narrow();
+    assert_eq!(proxy.asked_for(&own), "200");
+    assert_eq!(proxy.asked_for(&own), "403");
+}
+
+#[test]
+fn a_private_host_is_the_set_ups_only_where_its_own_rule_names_it() {
+    let own = server(echo).port();
+    let authority = format!("localhost:{own}");
+    let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
+    for (rules, expected) in
+        [(vec![], "403"), (vec!["*"], "403"), (vec![authority.as_str()], "200")]
+    {
+        let proxy = start(&rules, &[], spec.clone());
+        assert_eq!(proxy.asked_for(&authority), expected, "{rules:?}");
+        proxy.narrow();
+        assert_eq!(proxy.asked_for(&authority), "200", "{rules:?}");
+    }
+}
+
+#[test]
+fn what_is_narrowed_twice_or_was_never_open_ends_it() {
+    let own = server(echo).to_string();
+    let once = start(&[&own], &[&own], EgressSpec::default());
+    once.narrow();
+    assert_eq!(once.asked_for(&own), "200");
+    let never = Proxy::start(std::slice::from_ref(&own), EgressSpec::default());
+    assert_eq!(never.asked_for(&own), "200");
+    for proxy in [once, never] {
+        send(proxy.control.as_fd(), &ToProxy::Narrow, None).unwrap();
+        assert!(matches!(proxy.join(), Err(ServeError::OutOfTurn)));
+    }
+}
+
+/// Whoever reads the record takes what is told before the end of the set-up for the set-up's.
+#[test]
+fn what_was_denied_to_the_setup_is_told_before_its_end() {
+    let proxy = start(&[], &["own.example:1"], EgressSpec::default());
+    for _ in 0..3 {
+        assert_eq!(proxy.asked_for("other.example:443"), "403");
+    }
+    proxy.narrow();
+    let before = proxy.told_so_far();
+    let count = |news: &[EgressNews]| -> u64 {
+        let one = |news: &EgressNews| match news {
+            EgressNews::Denied(denied) => denied.count,
+            _ => 0,
+        };
+        news.iter().map(one).sum()
+    };
+    assert_eq!(count(&before), 3, "{before:?}");
+    // And the run's first is told as a first.
+    assert_eq!(proxy.asked_for("other.example:443"), "403");
+    assert_eq!(count(&proxy.end()), 1);
+}

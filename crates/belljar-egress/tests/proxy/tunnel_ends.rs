@@ -1,0 +1,66 @@
+//! How a tunnel ends, for either side.
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::support::{Proxy, server};
+use belljar_spec::egress::{EgressNews, EgressSpec};
+
+#[test]
+fn a_client_that_goes_away_takes_its_connection_along() {
+    let (gone, ended) = channel();
+    let outside = server(move |mut stream: TcpStream| {
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        gone.send(()).unwrap();
+    });
+    let authority = format!("127.0.0.1:{}", outside.port());
+    let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
+    let mut stream = proxy.tunnel(&authority);
+    stream.write_all(b"x").unwrap();
+    drop(stream);
+    ended.recv_timeout(crate::support::PATIENCE).unwrap();
+}
+
+#[test]
+fn the_last_words_of_a_server_that_takes_no_more_arrive() {
+    let outside = server(|mut stream: TcpStream| {
+        stream.read_exact(&mut [0; 10]).unwrap();
+        stream.write_all(b"enough").unwrap();
+        // With much unread, its end is a reset.
+    });
+    let authority = format!("127.0.0.1:{}", outside.port());
+    let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
+    let mut stream = proxy.tunnel(&authority);
+    stream.write_all(&[0; 1000]).unwrap();
+    let mut said = [0; 6];
+    stream.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"enough");
+    while stream.write_all(&[0; 100_000]).is_ok() {}
+    let error = |news: &EgressNews| match news {
+        EgressNews::Allowed(allowed) => Some(allowed.error.clone()),
+        _ => None,
+    };
+    let mut proxy = proxy;
+    assert!(proxy.wait_for(error).is_some());
+}
+
+#[test]
+fn what_broke_off_outside_is_no_clean_end_inside() {
+    let outside = server(|mut stream: TcpStream| {
+        stream.read_exact(&mut [0; 1]).unwrap();
+        stream.write_all(b"half").unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let now = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&stream, now).unwrap();
+    });
+    let authority = format!("127.0.0.1:{}", outside.port());
+    let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
+    let mut stream = proxy.tunnel(&authority);
+    stream.write_all(b"x").unwrap();
+    let mut got = Vec::new();
+    let end = stream.read_to_end(&mut got).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(got, b"half");
+}

@@ -1,0 +1,176 @@
+//! What the settings come to, as far as the network goes.
+
+use crate::common::{CWD, Given};
+use belljar_spec::Clause;
+use belljar_spec::egress::{Reach, SecretPlace, SecretSource};
+
+fn run(manifest: &str) -> Result<belljar_spec::RunSpec, belljar_spec::ResolveError> {
+    Given { manifest, ..Given::default() }.resolve()
+}
+
+fn refused(manifest: &str) -> String {
+    run(manifest).unwrap_err().to_string()
+}
+
+const SECRET: &str = "[[secret]]\nenv = 'KEY'\nhost = 'API.example.'\nheader = 'X-Api-Key'\n";
+
+#[test]
+fn nothing_said_is_no_way_out() {
+    for text in ["", "[network]\n", "[network]\nallow = []\n", "[network]\nallow_private = []\n"] {
+        let spec = run(text).unwrap();
+        assert!(!spec.has_way_out() && !spec.intercepts(), "{text}");
+    }
+}
+
+#[test]
+fn a_secret_is_normalised_and_needs_a_way_to_its_host() {
+    let allowed = format!("[network]\nallow = ['api.example']\n{SECRET}");
+    let spec = run(&allowed).unwrap();
+    let secret = &spec.egress.secrets[0];
+    assert_eq!((secret.host.to_string(), secret.port), ("api.example".to_owned(), 443));
+    assert_eq!(secret.place, SecretPlace::Header { name: "x-api-key".into() });
+    assert_eq!(secret.source, SecretSource::Env { name: "KEY".into() });
+    assert!(spec.intercepts());
+    assert!(refused(SECRET).contains("nothing leads to api.example:443"));
+    let other_port = format!("[network]\nallow = ['api.example:80']\n{SECRET}");
+    assert!(refused(&other_port).contains("nothing leads to api.example:443"));
+}
+
+#[test]
+fn a_secret_with_a_route_needs_no_interception() {
+    let route = "[[route]]\nlisten = 8080\nto = 'https://api.example/v1/'\nsecret = 'KEY'\n";
+    let spec = run(&format!("{SECRET}{route}")).unwrap();
+    assert!(spec.has_way_out() && !spec.intercepts());
+    let to = &spec.egress.routes[0].to;
+    assert_eq!((to.port, to.path.as_str()), (443, "/v1"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_key() {
+    let secret = |lines: &str| {
+        format!("[network]\nallow = ['h']\n[[secret]]\nenv = 'A'\nhost = 'h'\n{lines}")
+    };
+    for (text, want) in [
+        (
+            "[network]\nallow = ['http://a']\n".to_owned(),
+            "network.allow: \"http://a\" is no host rule",
+        ),
+        (
+            "[network]\nallow_private = ['db']\n".to_owned(),
+            "network.allow_private: \"db\" is no host with its port",
+        ),
+        ("[network]\nintercept = ['*']\n".to_owned(), "network.intercept: \"*\" is too much"),
+        ("[network]\npublish = ['x']\n".to_owned(), "network.publish: \"x\" names no port"),
+        (secret("header = 'Host'\n"), "host is not a header for credentials"),
+        (secret("header = 'a b'\n"), "is no plain name"),
+        (secret("basic = 'a:b'\n"), "is no user's name"),
+        (
+            secret("bearer = true\n[[secret]]\nenv = 'B'\nhost = 'h'\nheader = 'Authorization'\n"),
+            "A and B both go to the same place",
+        ),
+        (
+            "[network]\nallow = ['h']\npublish = ['61080']\n".to_owned(),
+            "port 61080 inside is a door of the run's proxy",
+        ),
+        (
+            "[[route]]\nlisten = 0\nto = 'https://a'\n".to_owned(),
+            "route[0].listen: port 0 cannot be had",
+        ),
+        ("[[route]]\nlisten = 1\nto = 'ftp://a'\n".to_owned(), "leads nowhere"),
+        ("[[route]]\nlisten = 1\nto = 'https://u@a'\n".to_owned(), "leads nowhere"),
+        (
+            "[[route]]\nlisten = 1\nto = 'https://a'\nsecret = 'K'\n".to_owned(),
+            "there is no [[secret]]",
+        ),
+        (
+            format!("{SECRET}[[route]]\nlisten = 1\nto = 'https://b'\nsecret = 'KEY'\n"),
+            "the secret KEY is for api.example:443, and the route leads to b:443",
+        ),
+        (secret("bearer = true\n[sandbox]\nenv = { A = 'v' }\n"), "is given to the run as well"),
+        (
+            secret("bearer = true\n[[secret]]\nenv = 'B'\nhost = 'h'\nbearer = true\n"),
+            "A and B both go to the same place",
+        ),
+    ] {
+        let found = refused(&text);
+        assert!(found.contains(want), "{found}\nwanted {want}");
+    }
+}
+
+#[test]
+fn whoever_asks_for_everything_is_told_that_it_is_weaker_and_not_stopped() {
+    assert!(run("[network]\nallow = ['a']\n").unwrap().required.contains(&Clause::NetSealed));
+    assert!(!run("[network]\nallow = ['*']\n").unwrap().required.contains(&Clause::NetSealed));
+    let demanded = "[network]\nallow = ['*']\n[policy]\nrequire = ['net.sealed']\n";
+    assert!(run(demanded).unwrap().required.contains(&Clause::NetSealed));
+    let mut request = belljar_spec::Request::new(vec!["true".into()], CWD.into());
+    request.reach = Reach::Learn;
+    let settings = Given::default().settings();
+    let spec = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap();
+    assert!(spec.has_way_out() && !spec.required.contains(&Clause::NetSealed));
+}
+
+#[test]
+fn a_ceiling_holds_for_routes_ports_and_learning_too() {
+    let under = |ceiling: &str, manifest: &str| {
+        Given { ceiling: Some(ceiling), manifest, ..Given::default() }.resolve().map(drop)
+    };
+    let ceiling = "[network]\nallow = ['*.example']\npublish = ['127.0.0.1::3000']\n";
+    assert!(under(ceiling, "[[route]]\nlisten = 1\nto = 'https://a.example'\n").is_ok());
+    assert!(under(ceiling, "[[route]]\nlisten = 1\nto = 'https://b.test'\n").is_err());
+    assert!(under(ceiling, "[network]\npublish = ['8080:3000']\n").is_ok());
+    assert!(under(ceiling, "[network]\npublish = ['0.0.0.0:8080:3000']\n").is_err());
+    assert!(under(ceiling, "[network]\nallow_private = ['b.test:443']\n").is_err());
+    assert!(under(ceiling, "[network]\nallow_private = ['a.example:443']\n").is_ok());
+    let settings = Given { ceiling: Some(ceiling), ..Given::default() }.settings();
+    let mut request = belljar_spec::Request::new(vec!["true".into()], CWD.into());
+    request.reach = Reach::Learn;
+    let error = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap_err();
+    assert!(error.to_string().contains("--learn"), "{error}");
+}
+
+/// An agent's run, which alone has a set-up.
+fn agent(manifest: &str) -> Result<belljar_spec::RunSpec, belljar_spec::ResolveError> {
+    let request = belljar_spec::Request::new(Vec::new(), CWD.into());
+    let manifest = format!("{manifest}\n[agent]\nkind = 'command'\ncommand = ['true']\n");
+    let given = Given { manifest: &manifest, ..Given::default() };
+    belljar_spec::resolve(&given.settings(), &request, &crate::common::host())
+}
+
+#[test]
+fn a_set_up_has_hosts_of_its_own() {
+    let spec = agent("[setup]\ncommand = ['true']\nnetwork = ['Pypi.example']\n").unwrap();
+    assert_eq!(spec.setup_network(), ["pypi.example"]);
+    assert!(spec.has_way_out() && !spec.has_way_out_after_setup());
+    assert!(spec.required.contains(&Clause::NetSealed));
+    let both =
+        "[setup]\ncommand = ['true']\nnetwork = ['a.example']\n[network]\nallow = ['b.example']\n";
+    assert!(agent(both).unwrap().has_way_out_after_setup());
+    let any = agent("[setup]\ncommand = ['true']\nnetwork = ['*']\n").unwrap();
+    assert!(!any.required.contains(&Clause::NetSealed));
+    for (hosts, why) in [("'http://x'", "setup.network"), ("'GET a.example/x'", "not opened")] {
+        let text = format!("[setup]\ncommand = ['true']\nnetwork = [{hosts}]\n");
+        let refused = agent(&text).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert!(agent("[setup]\ncommand = ['true']\nnetwork = ['GET a.example:80/x']\n").is_ok());
+    // A run with a command of its own has none.
+    let plain = run("[setup]\ncommand = ['true']\nnetwork = ['a.example']\n").unwrap();
+    assert!(plain.setup().is_none() && !plain.has_way_out());
+}
+
+#[test]
+fn rules_on_commands_are_part_of_the_run() {
+    use belljar_spec::manifest::CommandMode;
+    let spec = run("").unwrap();
+    assert_eq!(spec.commands, belljar_spec::CommandPolicy::default());
+    assert_eq!(spec.commands.mode, CommandMode::Warn);
+    assert!(!serde_json::to_string(&spec).unwrap().contains("commands"));
+    let own =
+        run("[commands]\nmode = 'strict'\ndeny = ['x', { rule = 'y', match = ['y'] }]\n").unwrap();
+    assert_eq!((own.commands.mode, own.commands.deny.len()), (CommandMode::Strict, 2));
+    assert_eq!(own.commands.deny[1].matches, ["y"]);
+    assert_ne!(own.hash(), spec.hash());
+    let long = format!("[commands]\ndeny = ['{}']\n", "x".repeat(2000));
+    assert!(refused(&long).contains("commands.deny"));
+}

@@ -1,0 +1,46 @@
+//! What the tests of the command share: users, engines, processes, terminals, injected faults.
+//!
+//! Everything is made below one temporary directory per [`Lab`]; nothing of the developer's own
+//! settings is read. No call here waits for ever.
+
+#![allow(missing_debug_implementations, reason = "used by tests only")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test that cannot be set up must stop, and say why"
+)]
+
+mod actor;
+mod call;
+mod cost;
+mod docker;
+mod engines;
+mod fake_engine;
+pub mod http;
+mod lab;
+mod owner;
+pub mod private_docker;
+mod processes;
+mod pty;
+mod strace;
+mod traces;
+mod world;
+
+pub use actor::{
+    Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, must_work, soak,
+    test_user,
+};
+pub use call::{Call, Done, Input, Live, PATIENCE};
+pub use cost::{Cost, calls_in};
+pub use docker::PrivateDocker;
+pub use engines::{EngineAccess, Held, TestEngine, each_engine};
+pub use fake_engine::{Behaviour, FakeEngine};
+pub use lab::{Lab, built, executable, marker};
+pub use processes::{
+    alive, cgroups_named, children_of, host_uids, peak_memory, processes_of, processes_with, send,
+    until, wait_until_gone,
+};
+pub use pty::PtyRun;
+pub use strace::{Fault, Point, Whose, count_calls, traced};
+pub use world::{LabWorld, WORLD_CA, Way};

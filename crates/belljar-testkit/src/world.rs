@@ -1,0 +1,101 @@
+//! A network of the test's own, in which belljar is started: whatever a run reaches there is a server of the
+//! test's, and nothing is ever sent to anybody else.
+
+use std::fs;
+use std::path::Path;
+
+use belljar::prove::world::{Maker, Seen, World};
+use belljar::spec::EventKind;
+use serde_json::Value;
+
+use super::{Call, Lab};
+
+/// Inside, where the workspace has a copy of it.
+pub const WORLD_CA: &str = "/workspace/world-ca.pem";
+
+/// How a connection to a host in TLS is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In a tunnel that the proxy cannot look into: the client trusts the server's authority.
+    Tunnel,
+    /// The proxy opens it: the client trusts the run's authority, the proxy the server's.
+    Opened,
+}
+
+impl Way {
+    pub const ALL: [Self; 2] = [Self::Tunnel, Self::Opened];
+
+    /// As events of the record name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tunnel => "connect",
+            Self::Opened => "intercepted",
+        }
+    }
+}
+
+pub struct LabWorld<'a> {
+    lab: &'a Lab,
+    world: World,
+}
+
+impl Lab {
+    /// One that belongs to whoever starts the runs.
+    pub fn world(&self) -> LabWorld<'_> {
+        let directory = self.make_directory("world");
+        self.make_directory("world/files");
+        let maker = self
+            .actor
+            .user()
+            .map_or(Maker::Caller, |user| Maker::User { uid: user.uid, gid: user.gid });
+        // By a name of its own, so that it is not taken for a process of a run's.
+        let program = self.path("bin/world");
+        fs::hard_link(&self.exe, &program).unwrap();
+        let world = World::start(&program, &directory, maker).unwrap();
+        self.make_file("work/world-ca.pem", fs::read(world.authority()).unwrap());
+        LabWorld { lab: self, world }
+    }
+
+    /// What the record of the newest run says about its way out, one event each.
+    pub fn egress(&self, kind: EventKind) -> Vec<Value> {
+        let id = self.runs().pop().unwrap();
+        let of_kind = self.events(&id).into_iter().filter(|event| event.kind == kind);
+        of_kind.map(|event| event.data).collect()
+    }
+}
+
+impl LabWorld<'_> {
+    /// `belljar run WORDS…` in it. The proxy trusts the world's servers.
+    pub fn run<W: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Call<'_> {
+        self.world.reset().unwrap();
+        self.lab
+            .run(words)
+            .inside(self.world.wrapper())
+            .env("SSL_CERT_FILE", self.world.authority())
+    }
+
+    /// The same with `ok.example` allowed, in that way, and a script.
+    pub fn sh(&self, way: Way, more: &[&str], script: &str) -> Call<'_> {
+        let mut words = vec!["--no-config", "--allow-host", "ok.example"];
+        if way == Way::Opened {
+            words.extend(["-c", "network.intercept=[\"ok.example\"]"]);
+        }
+        words.extend(more);
+        words.extend(["--", "sh", "-c", script]);
+        self.run(words)
+    }
+
+    pub fn seen(&self) -> Seen {
+        self.world.seen().unwrap()
+    }
+
+    /// A file that the servers have at `/files/RELATIVE`.
+    pub fn serve(&self, relative: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        self.lab.make_file(Path::new("world/files").join(relative), content);
+    }
+
+    /// Where such files lie.
+    pub fn files(&self) -> std::path::PathBuf {
+        self.world.files()
+    }
+}

@@ -1,0 +1,114 @@
+//! Files into a sandbox and out of it. What comes out is hostile.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use belljar_testkit::{Done, Lab, each_user};
+
+fn keep(lab: &Lab) {
+    lab.run(["--keep", "-q", "--name", "k", "--workspace", "none"]).done().expect(0);
+}
+
+fn belljar(lab: &Lab, words: &[&str]) -> Done {
+    lab.belljar(words).done()
+}
+
+fn sh(lab: &Lab, script: &str) -> String {
+    let done = belljar(lab, &["exec", "k", "--", "sh", "-c", script]);
+    done.expect(0);
+    done.out()
+}
+
+#[test]
+fn trees_go_in_and_come_out_as_they_were() {
+    each_user(|lab| {
+        keep(lab);
+        let bytes: Vec<u8> = (0..200_000u32).map(|at| ((at * 7919) >> 5) as u8).collect();
+        lab.make_file("work/tree/data", &bytes);
+        lab.make_program("work/tree/deep/er/tool", "#!/bin/sh\necho ran\n");
+        std::os::unix::fs::symlink("deep/er/tool", lab.work().join("tree/link")).unwrap();
+        assert_eq!(belljar(lab, &["cp", "tree", "k:/tmp/in"]).expect(0).err(), "");
+        assert_eq!(
+            sh(lab, "cd /tmp/in && ./link && wc -c < data && readlink link"),
+            "ran\n200000\ndeep/er/tool\n"
+        );
+        belljar(lab, &["cp", "k:/tmp/in", "back"]).expect(0);
+        assert!(fs::read(lab.work().join("back/data")).unwrap() == bytes);
+        let tool = fs::metadata(lab.work().join("back/deep/er/tool")).unwrap();
+        assert_eq!(tool.permissions().mode() & 0o111, 0o111);
+        assert_eq!(
+            fs::read_link(lab.work().join("back/link")).unwrap().to_str(),
+            Some("deep/er/tool")
+        );
+        // A directory that is there gets it under its own name; a slash inside means the same.
+        belljar(lab, &["cp", "k:/tmp/in/data", "."]).expect(0);
+        assert!(fs::read(lab.work().join("data")).unwrap() == bytes);
+        belljar(lab, &["cp", "data", "k:/tmp/"]).expect(0);
+        assert_eq!(sh(lab, "wc -c < /tmp/data"), "200000\n");
+        // A colon after a slash is a path here.
+        lab.make_file("work/k:odd", "odd");
+        belljar(lab, &["cp", "./k:odd", "k:/tmp/odd"]).expect(0);
+        assert_eq!(sh(lab, "cat /tmp/odd"), "odd");
+    });
+}
+
+#[test]
+fn what_must_not_come_out_is_left_out_and_told() {
+    each_user(|lab| {
+        keep(lab);
+        let outside = lab.make_file("outside", "untouched");
+        sh(
+            lab,
+            "mkdir /tmp/t; cd /tmp/t; echo good > good; ln -s /etc/passwd abs; ln -s ../../../outside up; \
+                 mkfifo pipe; ln -s good near; printf x > 'new\nline'; mkdir -p a; ln -s .. a/parent",
+        );
+        let done = belljar(lab, &["cp", "k:/tmp/t", "out"]);
+        done.expect(1).says(&["left out:", "abs", "up", "pipe"]);
+        assert!(!done.err().contains("new\nline"));
+        let out = lab.work().join("out");
+        assert_eq!(fs::read_to_string(out.join("good")).unwrap(), "good\n");
+        assert_eq!(fs::read_to_string(out.join("near")).unwrap(), "good\n");
+        assert_eq!(fs::read_to_string(out.join("new\nline")).unwrap(), "x");
+        for name in ["abs", "up", "pipe"] {
+            assert!(fs::symlink_metadata(out.join(name)).is_err(), "{name} came out");
+        }
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "untouched");
+        assert_eq!(belljar(lab, &["cp", "-q", "k:/tmp/t", "quiet"]).expect(1).err(), "");
+    });
+}
+
+#[test]
+fn a_link_is_never_followed_out_of_the_target() {
+    each_user(|lab| {
+        keep(lab);
+        // A run before planted a link where the copy goes.
+        let victim = lab.make_directory("victim");
+        std::os::unix::fs::symlink(&victim, lab.work().join("planted")).unwrap();
+        sh(lab, "mkdir /tmp/planted; echo evil > /tmp/planted/file");
+        let done = belljar(lab, &["cp", "k:/tmp/planted", "."]);
+        assert!(done.code() == 0 || done.code() == 1, "{done}");
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "{done}");
+        // Sparse and huge: bounded, and nothing is left.
+        sh(lab, "truncate -s 4T /tmp/huge");
+        let done = belljar(lab, &["cp", "k:/tmp/huge", "huge"]);
+        done.expect(1).says(&["larger than"]);
+        assert!(fs::symlink_metadata(lab.work().join("huge")).is_err());
+        let left: Vec<_> =
+            fs::read_dir(lab.work()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert!(left.iter().all(|name| name == "planted"), "left behind: {left:?}");
+    });
+}
+
+#[test]
+fn wrong_ends_and_missing_files_are_told() {
+    let lab = Lab::me();
+    keep(&lab);
+    belljar(&lab, &["cp", "a", "b"]).expect(2).says(&["one of the two must be RUN:/path"]);
+    belljar(&lab, &["cp", "k:/a", "k:/b"]).expect(2);
+    belljar(&lab, &["cp", "k:/no/such", "."]).expect(1).says(&["/no/such", "No such file"]);
+    belljar(&lab, &["cp", "no-such", "k:/tmp/x"]).expect(1).says(&["no-such", "No such file"]);
+    belljar(&lab, &["cp", "nobody:/x", "."]).expect(125).says(&["no run is called"]);
+    lab.make_file("work/file", "x");
+    belljar(&lab, &["cp", "file", "k:/usr/x"]).expect(1);
+    belljar(&lab, &["cp", "file", "k:/tmp/x"]).expect(0);
+}
