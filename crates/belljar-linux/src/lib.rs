@@ -40,14 +40,3 @@ pub fn namespaces() -> std::collections::BTreeMap<String, String> {
     });
     shown.collect()
 }
-
-/// An error and all its causes, on one line: for a process that can only send text.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}

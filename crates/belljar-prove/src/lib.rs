@@ -31,8 +31,8 @@ pub fn prove(case: &Case, stage: &Stage) -> Verdict {
     match (case.run)(stage) {
         Ok(verdict) => verdict,
         Err(StageError::World(WorldError::NoResolver)) => {
-            Verdict::not_tried(belljar_linux::chain(&WorldError::NoResolver))
+            Verdict::not_tried(belljar_spec::text::error_chain(&WorldError::NoResolver))
         }
-        Err(error) => Verdict::Failed { why: belljar_linux::chain(&error) },
+        Err(error) => Verdict::Failed { why: belljar_spec::text::error_chain(&error) },
     }
 }

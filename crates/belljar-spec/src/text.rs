@@ -167,3 +167,23 @@ impl<'de> Visitor<'de> for OsTextVisitor {
         Ok(OsText::from_bytes(bytes))
     }
 }
+/// A command line for a message, quoted where a shell would need it.
+pub fn quote_command(command: &[OsText]) -> String {
+    let words = command.iter().map(|word| {
+        let text = word.to_string();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
+        if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{text}'") }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// An error and its causes on one line.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -7,12 +7,14 @@
 
 mod sandbox;
 
-pub use belljar_lab::{
-    agent, config, doctor, home, image, ledger, lineage, network, record, reuse, run, start, store,
-    workspace,
-};
 pub use belljar_prove as prove;
+pub use belljar_record as record;
+pub use belljar_record::{home, ledger, store};
+pub use belljar_run::{
+    agent, config, doctor, image, lineage, network, retention, reuse, run, start,
+};
 pub use belljar_spec as spec;
+pub use belljar_workspace as workspace;
 pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
     CopyReport, DEFAULT_OUTPUT_LIMIT, Destination, Error, Exec, Input, LaunchedRun, Omitted,
@@ -51,7 +53,7 @@ pub fn engine_variables() -> Vec<(String, String)> {
 pub fn backend_facts(name: spec::BackendName) -> Result<String, belljar_backend::Unavailable> {
     let ask = move || {
         let backend = belljar_backend::by_name(name)?;
-        belljar_lab::block_on(backend.probe()).map(|capabilities| capabilities.version)
+        belljar_run::block_on(backend.probe()).map(|capabilities| capabilities.version)
     };
     // An engine's backend waits in a runtime of its own, which it must not do inside the caller's.
     std::thread::spawn(ask).join().unwrap_or_else(|_| {

@@ -107,7 +107,7 @@ pub(super) fn unreachable(error: &ApiError, backend: BackendName) -> Unavailable
         ApiError::Refused { .. } => format!("see the log of the {backend} engine"),
         ApiError::TooOld { .. } => "upgrade the older one of the two".to_owned(),
     };
-    Unavailable::new(belljar_linux::chain(error), fix)
+    Unavailable::new(belljar_spec::text::error_chain(error), fix)
 }
 
 fn engine_facts(api: &Api, info: &SystemInfo) -> Result<EngineFacts, Unavailable> {

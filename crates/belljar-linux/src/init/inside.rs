@@ -73,7 +73,8 @@ pub(super) fn become_command(
         }
     };
     if let Err(error) = lock_down(request, setup, &telling) {
-        telling.say(&json!({ "step": "lock down", "why": crate::chain(&error) }));
+        telling
+            .say(&json!({ "step": "lock down", "why": belljar_spec::text::error_chain(&error) }));
         exit_now(125);
     }
     let mut word = [0];

@@ -59,7 +59,10 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
         Ok(()) => 0,
         Err(error) => {
             // The only place that could still be read: descriptor 2, for diagnostics.
-            let _ = rustix::io::write(rustix::stdio::stderr(), crate::chain(&error).as_bytes());
+            let _ = rustix::io::write(
+                rustix::stdio::stderr(),
+                belljar_spec::text::error_chain(&error).as_bytes(),
+            );
             125
         }
     })

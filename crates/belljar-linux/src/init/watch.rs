@@ -237,7 +237,10 @@ impl Watch {
                 self.deadline =
                     setup.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
                 if let Err(error) = self.connections.listen(&setup.listen) {
-                    let (step, why) = ("listen for connections".to_owned(), crate::chain(&error));
+                    let (step, why) = (
+                        "listen for connections".to_owned(),
+                        belljar_spec::text::error_chain(&error),
+                    );
                     self.mux.send(&FromInit::SetupFailed { exec: 0, step, why })?;
                 }
                 self.setup = Some(setup);
@@ -314,7 +317,8 @@ impl Watch {
     }
 
     fn refuse(&mut self, exec: u32, error: &CommandError) -> Result<(), InitError> {
-        let (step, why) = ("prepare the command".to_owned(), crate::chain(error));
+        let (step, why) =
+            ("prepare the command".to_owned(), belljar_spec::text::error_chain(error));
         Ok(self.mux.send(&FromInit::SetupFailed { exec, step, why })?)
     }
 

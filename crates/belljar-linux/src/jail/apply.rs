@@ -104,7 +104,7 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
             let report =
                 step("keep the way to report", ends.report.try_clone().map_err(|_| Errno::MFILE))?;
             if let Err(error) = sandbox(bound, ends, go_here) {
-                Report::Failed(crate::chain(&error)).send(report.as_fd());
+                Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
             }
             crate::sys::process::exit_now(125);
         }
@@ -232,7 +232,7 @@ fn become_init(ends: Ends) -> Result<(), ApplyError> {
     let argv = [CString::from(c"belljar"), CString::from(c"__init")];
     let error = exec_descriptor(executable.as_fd(), &argv, &[]);
     let error = ApplyError::Step("start belljar __init", error);
-    Report::Failed(crate::chain(&error)).send(report.as_fd());
+    Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
     crate::sys::process::exit_now(125)
 }
 

@@ -150,7 +150,7 @@ fn run_pod(bound: &Bound, ends: Ends) -> ! {
     match apply::pod(bound, ends) {
         Ok(()) => exit_now(0),
         Err(error) => {
-            Report::Failed(crate::chain(&error)).send(report.as_fd());
+            Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
             exit_now(125)
         }
     }

@@ -200,7 +200,7 @@ fn say_and_stay(told: &Told, milliseconds: u64) {
 }
 
 fn failed(error: &ProbeError) -> i32 {
-    let _ = writeln!(std::io::stderr(), "probe: {}", belljar_linux::chain(error)); // nobody else to tell
+    let _ = writeln!(std::io::stderr(), "probe: {}", belljar_spec::text::error_chain(error)); // nobody else to tell
     1
 }
 

@@ -31,7 +31,7 @@ impl MemoryGroup {
         match Group::make(&available, &stage.word()?, &limits) {
             Ok(Some(group)) => Ok(Ok(Self(group))),
             Ok(None) => Ok(Err("no control group can be made".to_owned())),
-            Err(error) => Ok(Err(belljar_linux::chain(&error))),
+            Err(error) => Ok(Err(belljar_spec::text::error_chain(&error))),
         }
     }
 

@@ -182,6 +182,6 @@ pub(crate) fn become_one_of_it(pid: u32, program: &[OsString]) -> i32 {
 }
 
 fn failed(error: &WorldError) -> i32 {
-    let _ = writeln!(std::io::stderr(), "world: {}", belljar_linux::chain(error)); // nobody else to tell
+    let _ = writeln!(std::io::stderr(), "world: {}", belljar_spec::text::error_chain(error)); // nobody else to tell
     1
 }

@@ -290,7 +290,9 @@ impl AgentLog {
         };
         self.aside.insert(exec, aside);
         match aside {
-            Aside::Setup => self.dim(&format!("set-up: {}", belljar::run::shown(&argv))),
+            Aside::Setup => {
+                self.dim(&format!("set-up: {}", belljar::spec::text::quote_command(&argv)))
+            }
             Aside::Until => Vec::new(),
         }
     }
@@ -307,7 +309,11 @@ impl AgentLog {
             }
             (Some(Aside::Until), _) => {
                 let argv = self.until.as_deref().unwrap_or_default();
-                self.dim(&format!("until {}: {}", belljar::run::shown(argv), ended(&exit)))
+                self.dim(&format!(
+                    "until {}: {}",
+                    belljar::spec::text::quote_command(argv),
+                    ended(&exit)
+                ))
             }
             (None, _) => Vec::new(),
         }

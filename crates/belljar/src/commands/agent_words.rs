@@ -90,7 +90,7 @@ pub(super) fn ended(exit: &Exit) -> String {
 pub(super) fn agent(spec: &AgentSpec) -> String {
     use belljar::spec::manifest::AgentKind;
     let name = match spec.kind {
-        AgentKind::Command => one_line(&belljar::run::shown(&spec.program), 200),
+        AgentKind::Command => one_line(&belljar::spec::text::quote_command(&spec.program), 200),
         AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini => spec.kind.name().to_owned(),
     };
     match &spec.model {
@@ -104,7 +104,9 @@ pub(super) fn limits(repeat: &LoopSpec) -> String {
     let mut said = Vec::new();
     said.extend(repeat.until.as_ref().map(|until| match until {
         Until::File { path } => format!("until there is {path}"),
-        Until::Command { argv, .. } => format!("until {} succeeds", belljar::run::shown(argv)),
+        Until::Command { argv, .. } => {
+            format!("until {} succeeds", belljar::spec::text::quote_command(argv))
+        }
         Until::Says { phrase } => format!("until it says \"{}\"", one_line(phrase, 60)),
     }));
     said.extend(repeat.max_iterations.map(|most| counted(u64::from(most), "iteration")));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anstyle::Style;
-use belljar::run::Outcome;
+use belljar::record::Outcome;
 use belljar::spec::later;
 use belljar::spec::text::escape;
 use belljar::spec::{LaterChange, LaterFile, OsText, WorkspaceReport};

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use belljar::run::Outcome;
+use belljar::record::Outcome;
 use belljar::spec::{NewControlFile, OsText, WorkspaceReport};
 use belljar::workspace::{Quarantined, quarantine};
 

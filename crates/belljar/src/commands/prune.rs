@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 use belljar::config::{self, Flags, Invocation};
 use belljar::home::Home;
 use belljar::ledger::Ledger;
+use belljar::retention::{self, Mode, Removal, Rules};
 use belljar::spec::{Retention, RunId};
-use belljar::store::{self, Mode, Removal, Rules, Which};
+use belljar::store::{self, Which};
 use belljar::workspace::is_unreviewed;
 
 use super::{Done, EXIT_SOMETHING_OFF, environment, open_home, reconcile_first, told};
@@ -69,7 +70,7 @@ fn by_rules(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::E
     };
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Do };
     let mut gone = Gone::default();
-    for pruned in store::prune(home, rules, mode)? {
+    for pruned in retention::prune(home, rules, mode)? {
         match pruned.removal {
             Removal::WouldBeDone | Removal::Done => gone.runs.push(pruned.run.id),
             Removal::Unreviewed => gone.unreviewed.push(pruned.run.id),
@@ -96,7 +97,7 @@ fn by_retention(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::erro
             gone.sandboxes.extend(parts.into_iter().filter(|run| !undecided(run)));
             gone.runs.extend(whole.into_iter().filter(|run| !undecided(run)));
         } else {
-            let retained = store::retain(home, &name, retention)?;
+            let retained = retention::retain(home, &name, retention)?;
             gone.runs.extend(retained.runs);
             gone.sandboxes.extend(retained.sandboxes);
             gone.unreviewed.extend(retained.unreviewed);

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use belljar::run::{Captured, LaunchError, Outcome};
+use belljar::record::{Captured, Outcome};
+use belljar::run::LaunchError;
 use belljar::spec::wire::control::RefusalKind;
 use belljar::spec::{
     BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NewControlFile, NotTaken, OsText,

@@ -1,7 +1,8 @@
 //! `belljar rm`: removes runs that are over, with their records.
 
 use belljar::home::Home;
-use belljar::store::{self, Undecided};
+use belljar::retention::{self, Undecided};
+use belljar::store;
 
 use super::{Done, EXIT_SOMETHING_OFF, in_runtime, open_home, reconcile_first, stop, told};
 use crate::cli::RmArgs;
@@ -39,6 +40,6 @@ fn remove(home: &Home, query: &str, force: bool) -> Result<String, Box<dyn std::
         })?;
     }
     let undecided = if force { Undecided::GoesToo } else { Undecided::Stays };
-    store::remove(home, &run, undecided)?;
+    retention::remove(home, &run, undecided)?;
     Ok(run.id.to_string())
 }

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
 use belljar::network;
+use belljar::record::Outcome;
 use belljar::run::{
-    Fetch, LaunchError, Observer, Outcome, Output, ReconcileError, Reconciled, Streams, launch,
-    prepare,
+    Fetch, LaunchError, Observer, Output, ReconcileError, Reconciled, Streams, launch, prepare,
 };
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;

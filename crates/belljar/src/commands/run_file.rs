@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use belljar::home::Home;
-use belljar::run::Outcome;
+use belljar::record::Outcome;
 use belljar::spec::{NotTaken, PlannedImage, Posture, RunId, RunSpec};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;

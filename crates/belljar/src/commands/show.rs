@@ -82,7 +82,7 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
     let command = match file {
         Some(_) if work.is_some() => "none of its own; it has an agent".to_owned(),
         Some(file) if file.spec.command.is_empty() => "none of its own; kept for exec".to_owned(),
-        Some(file) => belljar::run::shown(&file.spec.command),
+        Some(file) => belljar::spec::text::quote_command(&file.spec.command),
         None => run.command.clone(),
     };
     page.row("command", &folded(&command, INDENT));

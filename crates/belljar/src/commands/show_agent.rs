@@ -1,7 +1,7 @@
 //! The agent's part of `belljar show`: what it was told, what each iteration came to, over every run of the line.
 
 use belljar::lineage::{Child, LineIteration, Lineage};
-use belljar::run::shown;
+use belljar::spec::text::quote_command;
 use belljar::spec::{AgentWork, BirthKind};
 use serde_json::{Value, json};
 
@@ -27,7 +27,9 @@ pub(super) fn decided(page: &mut Page, work: &AgentWork) {
     page.rows("prompt", first.map(|line| one_line(line, width().saturating_sub(INDENT))));
     page.rows(
         "set-up",
-        work.setup.as_ref().map(|setup| folded(&one_line(&shown(&setup.command), LONGEST), INDENT)),
+        work.setup
+            .as_ref()
+            .map(|setup| folded(&one_line(&quote_command(&setup.command), LONGEST), INDENT)),
     );
     if !work.repeat.is_once() {
         page.row("loop", &folded(&one_line(&limits(&work.repeat), LONGEST), INDENT));

@@ -35,14 +35,18 @@ fn in_words(dry_run: &DryRun) -> String {
     }
     match &dry_run.agent {
         None => {
-            line(format!("{BOLD}command{BOLD:#}   {}", belljar::run::shown(&plan.command.argv)));
+            line(format!(
+                "{BOLD}command{BOLD:#}   {}",
+                belljar::spec::text::quote_command(&plan.command.argv)
+            ));
         }
         Some(work) => {
             let mut row = |key: &str, words: String| {
                 line(format!("{BOLD}{key:<9}{BOLD:#} {}", report::folded(&words, 10)));
             };
             row("agent", agent_words::agent(&work.agent));
-            let set_up = work.setup.as_ref().map(|setup| belljar::run::shown(&setup.command));
+            let set_up =
+                work.setup.as_ref().map(|setup| belljar::spec::text::quote_command(&setup.command));
             set_up.into_iter().for_each(|words| row("set-up", words));
             if !work.repeat.is_once() {
                 row("loop", agent_words::limits(&work.repeat));

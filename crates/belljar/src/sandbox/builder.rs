@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_lab::config::{self, ConfigFiles, Flags, Invocation, Loaded, ManifestSource};
-use belljar_lab::home::Home;
+use belljar_record::home::Home;
+use belljar_run::config::{self, ConfigFiles, Flags, Invocation, Loaded, ManifestSource};
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{Bond, Keep, LaunchRequest, StopReport, Streams};
 use belljar_spec::{BackendChoice, BackendName, Clause, MountMode, Posture, RunId, RunSpec};

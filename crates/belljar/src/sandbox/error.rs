@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use belljar_lab::config::ConfigError;
-use belljar_lab::home::HomeError;
+use belljar_record::home::HomeError;
+use belljar_run::config::ConfigError;
 use belljar_spec::wire::control::{ControlError, LaunchRefusal, RefusalKind};
 use belljar_spec::{BackendName, ExecFailure, OsText, Unmet};
 

@@ -114,7 +114,7 @@ impl Sandbox {
     /// A run that is alive, in the caller's own home. Dropping this does not end it.
     pub async fn open(run: &RunId) -> Result<Self, Error> {
         let env = std::env::vars_os().collect();
-        let home = belljar_lab::home::Home::open(&env)?;
+        let home = belljar_record::home::Home::open(&env)?;
         Self::attach_to(home.path(), run).await
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use belljar_lab::agent::rehearsal::{Heard, Rehearsal};
+use belljar_run::agent::rehearsal::{Heard, Rehearsal};
 use belljar_spec::manifest::{AgentKind, Auth, Permissions};
 use belljar_spec::{AgentNews, AgentSpec, Exit, ExitSource, Failure, Money, OsText};
 use belljar_testkit::built;

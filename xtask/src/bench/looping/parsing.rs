@@ -24,7 +24,7 @@ const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 macro_rules! fixture {
     ($name:literal) => {
-        include_bytes!(concat!("../../../../crates/belljar-lab/src/agent/fixtures/", $name))
+        include_bytes!(concat!("../../../../crates/belljar-run/src/agent/fixtures/", $name))
     };
 }
 

@@ -12,7 +12,10 @@ const LONGEST: usize = 1000;
 
 /// The engine itself is the trouble.
 pub(super) fn of_engine(error: &ApiError) -> ImageError {
-    ImageError { why: words(&belljar_linux::chain(error)), fix: "see the engine's log".to_owned() }
+    ImageError {
+        why: words(&belljar_spec::text::error_chain(error)),
+        fix: "see the engine's log".to_owned(),
+    }
 }
 
 /// An engine's message can hold what a registry or a Dockerfile made up.

@@ -61,7 +61,7 @@ pub(super) fn message(error: bollard::errors::Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message,
         Error::DockerStreamError { error } => error,
-        other => belljar_linux::chain(&other),
+        other => belljar_spec::text::error_chain(&other),
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn work(work: &Work) -> i32 {
         Work::Pack { path } => match pack::pack(path.as_path(), stdout) {
             Ok(()) => 0,
             Err(error) => {
-                complain(&crate::chain(&error));
+                complain(&belljar_spec::text::error_chain(&error));
                 1
             }
         },
@@ -31,7 +31,7 @@ pub(super) fn work(work: &Work) -> i32 {
             Ok(unpack::Outcome::Whole) => 0,
             Ok(unpack::Outcome::WithFailures) => 1,
             Err(error) => {
-                complain(&crate::chain(&error));
+                complain(&belljar_spec::text::error_chain(&error));
                 1
             }
         },

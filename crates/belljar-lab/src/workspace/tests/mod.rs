@@ -1,9 +1,0 @@
-//! Layers made by the kernel, and layers that no kernel would make.
-
-mod copies;
-mod held;
-mod hostile;
-mod layers;
-mod patches;
-mod random;
-mod support;

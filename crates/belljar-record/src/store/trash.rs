@@ -1,0 +1,158 @@
+//! What is on its way out.
+//!
+//! A removal first moves the tree here, then tells the ledger, then removes the tree. Wherever that was cut
+//! short, [`empty`] finishes it. A whole run lies here as `<id>`, a part of one as `<id>-<part>`; where
+//! that is taken, a number follows.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use belljar_spec::RunId;
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use crate::ballast;
+use crate::home::Home;
+use crate::ledger::{Ledger, LedgerError};
+use crate::tree::{self, TreeError};
+
+/// What goes when a sandbox is no longer kept; the record stays.
+pub const PARTS: &[&str] = &["home", "upper", "base", "checkpoints"];
+
+/// Leftovers of removals that were cut short; more than these are a sign of something else.
+const MOST_OF_ONE_NAME: u32 = 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrashError {
+    #[error("cannot move {} to the trash", .path.display())]
+    Move {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot read the trash {}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+}
+
+/// Finishes every removal that was cut short; says how many. Goes on after a failure, and tells the first.
+pub fn empty(home: &Home) -> Result<usize, TrashError> {
+    let trash = home.trash();
+    let failed = |error| TrashError::Read { path: trash.clone(), error };
+    let mut finished = 0;
+    let mut first_failure = None;
+    let mut ledger = None;
+    for entry in std::fs::read_dir(&trash).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // The room first: telling the ledger may need some. What is left of it says what to tell.
+        let done = ballast::empty_directory(&entry.path())
+            .map_err(TrashError::from)
+            .and_then(|()| tell_ledger(home, &mut ledger, &entry.file_name()))
+            .and_then(|()| Ok(tree::remove(&entry.path())?));
+        match done {
+            Ok(()) => finished += 1,
+            // A later command tells it.
+            Err(TrashError::Ledger(error)) if error.is_no_space() => {}
+            Err(error) => {
+                first_failure.get_or_insert(error);
+            }
+        }
+    }
+    first_failure.map_or(Ok(finished), Err)
+}
+
+/// The removal may have been cut short before the ledger knew of it.
+fn tell_ledger(
+    home: &Home,
+    ledger: &mut Option<Ledger>,
+    name: &std::ffi::OsStr,
+) -> Result<(), TrashError> {
+    let Some((id, rest)) = name.to_str().and_then(|name| name.split_at_checked(16)) else {
+        return Ok(());
+    };
+    let Ok(id) = id.parse::<RunId>() else { return Ok(()) };
+    let ledger = match ledger {
+        Some(ledger) => ledger,
+        None => ledger.insert(Ledger::open(home)?),
+    };
+    if rest.starts_with('-') {
+        // Changes that were discarded leave the rest of the sandbox where it is.
+        if std::fs::symlink_metadata(home.run_dir(&id).join("home")).is_err() {
+            ledger.set_sandbox_gone(&id)?;
+        }
+    } else if std::fs::symlink_metadata(home.run_dir(&id)).is_err() {
+        ledger.remove(&[id])?;
+    }
+    Ok(())
+}
+
+/// Whole runs that are on their way out: the ledger may not know of it yet.
+pub(crate) fn removed(home: &Home) -> BTreeSet<RunId> {
+    let entries = std::fs::read_dir(home.trash()).into_iter().flatten().flatten();
+    let id = |name: std::ffi::OsString| name.to_str()?.split('.').next()?.parse::<RunId>().ok();
+    let ids = entries.filter_map(|entry| id(entry.file_name()));
+    ids.filter(|id| std::fs::symlink_metadata(home.run_dir(id)).is_err()).collect()
+}
+
+/// Takes the room of what was moved here, tells the ledger, and only then the last of it goes. Where the ledger
+/// cannot be told for want of room, what is left here says it to a later command.
+pub fn finish(
+    home: &Home,
+    moved: &[PathBuf],
+    mut tell: impl FnMut(&mut Ledger) -> Result<(), LedgerError>,
+) -> Result<(), TrashError> {
+    for path in moved {
+        ballast::empty_directory(path)?;
+    }
+    // Not with the room that is kept for the end of a live run: this can wait.
+    match Ledger::open(home).and_then(|mut ledger| tell(&mut ledger)) {
+        Err(error) if error.is_no_space() && !moved.is_empty() => return Ok(()),
+        told => told?,
+    }
+    for path in moved {
+        tree::remove(path)?;
+    }
+    Ok(())
+}
+
+/// Moves a whole run here. `None`: it had no directory.
+pub fn take_run(home: &Home, id: &RunId) -> Result<Option<PathBuf>, TrashError> {
+    take(home, home.run_dir(id), id.as_str())
+}
+
+/// Moves a part of a run here, if it has it.
+pub fn take_part(home: &Home, id: &RunId, part: &str) -> Result<Option<PathBuf>, TrashError> {
+    take(home, home.run_dir(id).join(part), &format!("{id}-{part}"))
+}
+
+fn take(home: &Home, path: PathBuf, name: &str) -> Result<Option<PathBuf>, TrashError> {
+    for count in 0..MOST_OF_ONE_NAME {
+        let name = if count == 0 { name.to_owned() } else { format!("{name}.{count}") };
+        let target = home.trash().join(name);
+        // Nothing that lies there is replaced: not even an empty directory.
+        match move_to_new(&path, &target) {
+            Ok(()) => return Ok(Some(target)),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(TrashError::Move { path, error: errno.into() }),
+        }
+    }
+    Err(TrashError::Move { path, error: Errno::EXIST.into() })
+}
+
+fn move_to_new(path: &std::path::Path, target: &std::path::Path) -> Result<(), Errno> {
+    use rustix::fs::{CWD, renameat, renameat_with};
+    match renameat_with(CWD, path, CWD, target, RenameFlags::NOREPLACE) {
+        // Not every file system knows the flag. A plain rename replaces an empty directory at most.
+        Err(Errno::INVAL | Errno::NOSYS) => renameat(CWD, path, CWD, target),
+        done => done,
+    }
+}

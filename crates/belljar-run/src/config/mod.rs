@@ -1,0 +1,466 @@
+//! Reads the layers of settings from files, variables and flags, and decides the run.
+//!
+//! Every file here may be hostile: it is read up to a bound, and only if it is a plain file.
+
+mod agent;
+mod dotenv;
+pub(crate) mod files;
+mod find;
+mod flags;
+pub(crate) mod host;
+mod manifest;
+mod secret;
+mod secret_arg;
+pub mod trust;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::layers::{self, Variable};
+use belljar_spec::manifest::ManifestError;
+use belljar_spec::{
+    CeilingFile, Layer, Manifest, Origin, OsText, Purpose, Request, ResolveError, Retention,
+    RunSpec, Settings, Widening, env, env_file, resolve,
+};
+
+pub use files::ReadError;
+pub use flags::{FlagError, Flags};
+pub use secret::{SecretError, secret_values};
+
+use files::DecisionReader;
+use trust::{Standing, TrustError, read_trusted};
+
+use belljar_record::home::Home;
+
+/// Where the administrator's files are.
+pub const SYSTEM_DIRECTORY: &str = "/etc/belljar";
+const CONFIG_FILE: &str = "config.toml";
+const CEILING_FILE: &str = "policy.toml";
+
+/// Which manifest counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManifestSource {
+    /// The nearest one, in the current directory or above it.
+    Nearest,
+    /// This one, which is trusted because the operator named it.
+    File(PathBuf),
+    None,
+}
+
+/// Whether the system's and the user's configuration count. The ceiling always does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigFiles {
+    Read,
+    Ignore,
+}
+
+/// Everything that decides a run, as the command line and the process have it.
+#[derive(Clone, Debug)]
+pub struct Invocation {
+    pub cwd: PathBuf,
+    pub env: BTreeMap<OsString, OsString>,
+    pub flags: Flags,
+    pub source: ManifestSource,
+    pub config_files: ConfigFiles,
+    /// [`SYSTEM_DIRECTORY`], but in tests.
+    pub system: PathBuf,
+}
+
+impl Invocation {
+    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, flags: Flags) -> Self {
+        Self {
+            cwd,
+            env,
+            flags,
+            source: ManifestSource::Nearest,
+            config_files: ConfigFiles::Read,
+            system: PathBuf::from(SYSTEM_DIRECTORY),
+        }
+    }
+}
+
+/// A run, decided, and how that came about.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub spec: RunSpec,
+    /// The spec's own.
+    pub retention: Retention,
+    pub settings: Settings,
+    pub manifest: Option<PathBuf>,
+    pub warnings: Vec<String>,
+    /// What its agent's preset did, one line each; nothing without an agent.
+    pub agent: Vec<String>,
+}
+
+/// The settings without a command: for `config show`.
+#[derive(Debug)]
+pub struct LoadedSettings {
+    pub settings: Settings,
+    pub manifest: Option<PathBuf>,
+    pub warnings: Vec<String>,
+    env_files: BTreeMap<OsText, Vec<env_file::EnvLine>>,
+    accepted: manifest::Accepted,
+    reader: DecisionReader,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the current directory \"{path}\" is no absolute path", path = .0.display())]
+    RelativeDirectory(PathBuf),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("there is no file {path}, which --manifest names", path = .0.display())]
+    NoManifest(PathBuf),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    #[error("the variable {0} is not UTF-8; set it to a value that is, or use the flag")]
+    VariableNotUtf8(String),
+    #[error("{path}: {error}", path = .path.display())]
+    EnvFile { path: PathBuf, error: env_file::EnvFileError },
+    #[error("there is no file {path}, which {key} names", path = .path.display())]
+    NoEnvFile { path: PathBuf, key: String },
+    #[error("{}", untrusted(path, files, *standing, widenings))]
+    Untrusted {
+        path: PathBuf,
+        /// That are trusted with it, because it names them.
+        files: Vec<OsText>,
+        standing: Standing,
+        widenings: Vec<Widening>,
+    },
+    #[error(
+        "{path} {state}; check it, then: belljar trust {path}",
+        path = OsText::from(.path.as_path()),
+        state = match standing {
+            Standing::Changed => format!(
+                "has changed since you trusted it, and a run could write to {}", OsText::from(.tree.as_path())
+            ),
+            _ => format!("lies in {}, where a run could have changed it", OsText::from(.tree.as_path())),
+        }
+    )]
+    UntrustedFile { path: PathBuf, tree: PathBuf, standing: Standing },
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("{key}: {why}")]
+    Agent { key: &'static str, why: String },
+    #[error(
+        "{key} ({origin}) is for a run with an agent, and this one has a command or is kept for some; drop one of them"
+    )]
+    ForAgents { key: String, origin: String },
+    #[error(transparent)]
+    Rule(#[from] crate::commands::RuleError),
+    #[error(
+        "{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence"
+    )]
+    NotYet { key: String, origin: String },
+}
+
+fn untrusted(path: &Path, files: &[OsText], standing: Standing, widenings: &[Widening]) -> String {
+    let shown = OsText::from(path);
+    let below = |file: &OsText| match path.parent().map(|above| file.as_path().strip_prefix(above))
+    {
+        Some(Ok(short)) => OsText::from(short).to_string(),
+        _ => file.to_string(),
+    };
+    let named: Vec<String> = files.iter().map(below).collect();
+    let state = match (standing, named.as_slice()) {
+        (Standing::Changed, []) => "has changed since it was trusted".to_owned(),
+        (Standing::Changed, named) => {
+            format!("it or what it names ({}) has changed since it was trusted", named.join(", "))
+        }
+        (Standing::Unknown | Standing::Trusted, _) => "is not trusted yet".to_owned(),
+    };
+    let mut text = format!(
+        "{shown} asks for more than the defaults and your own configuration allow, and {state}:\n"
+    );
+    for widening in widenings {
+        text.push_str(&format!("  {}: {}\n", widening.key, widening.what));
+    }
+    text.push_str(&format!("if that is what you want, run: belljar trust {shown}"));
+    text
+}
+
+/// Decides the run.
+pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
+    let LoadedSettings { mut settings, manifest, mut warnings, env_files, accepted, reader } =
+        load_settings(invocation, home)?;
+    let flags = &invocation.flags;
+    let given = agent::Given {
+        invocation,
+        manifest: manifest.as_deref(),
+        accepted: &accepted,
+        reader: &reader,
+        home,
+    };
+    let agent = agent::prepare(&mut settings, &given)?;
+    warnings.extend(agent.warnings);
+    let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
+    let request = Request {
+        command: flags.command.iter().map(|argument| OsText::from(argument.as_os_str())).collect(),
+        stdin: flags.stdin,
+        terminal: flags.terminal,
+        screen: flags.screen,
+        default_workspace: directory.to_owned(),
+        manifest: manifest.clone(),
+        env_files,
+        reach: flags.reach,
+        agent: agent.found,
+        untrusted_tree: accepted.untrusted_tree.clone(),
+    };
+    refuse_what_is_not_there(&settings)?;
+    if !flags.command.is_empty() {
+        refuse_flags_for_agents(&settings)?;
+    }
+    let facts = host::facts(&invocation.cwd, &invocation.env);
+    let spec = resolve(&settings, &request, &facts)?;
+    agent::check(&spec, facts.home.as_deref())?;
+    crate::commands::Rules::compile(&spec.commands)?;
+    for name in flags.passed_but_missing(&invocation.env) {
+        warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
+    }
+    warnings.extend(dotenv::warning(&spec));
+    let (retention, agent) = (spec.retention, agent.lines);
+    Ok(Loaded { retention, spec, settings, manifest, warnings, agent })
+}
+
+/// Keys that parse, because their names are settled, and that nothing acts on yet.
+const NOT_YET: &[&str] = &["service"];
+
+fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
+    let is_below = |key: &str, section: &str| {
+        key.strip_prefix(section)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let found = settings.shown().into_iter().find(|shown| {
+        shown.origin != Origin::BuiltIn
+            && shown.value != "[]"
+            && NOT_YET.iter().any(|section| is_below(&shown.key, section))
+    });
+    match found {
+        Some(shown) => {
+            Err(ConfigError::NotYet { key: shown.key, origin: shown.origin.to_string() })
+        }
+        None => Ok(()),
+    }
+}
+
+/// A manifest may well have an agent beside the command of this run; who says it for this run means it.
+fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
+    for section in ["agent", "loop", "setup"] {
+        let is_said = |key: &str, origin: &Origin| {
+            let is_flag = matches!(origin, Origin::Flag(_));
+            is_flag && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let shown = settings.shown();
+        let said = shown.iter().find(|shown| is_said(&shown.key, &shown.origin));
+        if let Some(said) = said {
+            let (key, origin) = (said.key.clone(), said.origin.to_string());
+            return Err(ConfigError::ForAgents { key, origin });
+        }
+    }
+    Ok(())
+}
+
+/// What the flags say, looked at before anything else: wrong usage makes nothing.
+pub fn check_flags(invocation: &Invocation) -> Result<(), ConfigError> {
+    invocation.flags.layers(&invocation.cwd).map(drop).map_err(ConfigError::from)
+}
+
+/// Whether the settings could name an agent: asked before anything is made.
+pub fn may_name_agent(invocation: &Invocation) -> bool {
+    let flags = &invocation.flags;
+    let user = host::user_config(&invocation.env).map(|directory| directory.join(CONFIG_FILE));
+    let is_there = |path: &Path| path.symlink_metadata().is_ok();
+    let by_files = match invocation.config_files {
+        ConfigFiles::Read => {
+            is_there(&invocation.system.join(CONFIG_FILE)) || user.as_deref().is_some_and(is_there)
+        }
+        ConfigFiles::Ignore => false,
+    };
+    let by_manifest = match invocation.source {
+        ManifestSource::File(_) => true,
+        ManifestSource::Nearest => invocation
+            .cwd
+            .ancestors()
+            .any(|directory| is_there(&directory.join(belljar_spec::manifest::FILE_NAME))),
+        ManifestSource::None => false,
+    };
+    let by_variable =
+        invocation.env.keys().any(|name| name.as_bytes().starts_with(b"BELLJAR_AGENT"));
+    flags.agent.is_some() || !flags.settings.is_empty() || by_files || by_manifest || by_variable
+}
+
+/// Reads and merges every layer.
+pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSettings, ConfigError> {
+    let cwd = &invocation.cwd;
+    if !cwd.is_absolute() {
+        return Err(ConfigError::RelativeDirectory(cwd.clone()));
+    }
+    let user_home = host::user_home(&invocation.env);
+    let reader = open_reader(home)?;
+    let ceiling = read_ceiling(&invocation.system)?;
+    let mut layers = lower_layers(
+        &invocation.env,
+        &invocation.system,
+        invocation.config_files,
+        cwd,
+        &reader,
+        home,
+    )?;
+
+    let manifest = manifest::find(invocation, user_home.as_deref(), &reader)?;
+    let variables = variable_layers(&invocation.env, cwd)?;
+    let flags = invocation.flags.layers(cwd)?;
+    let mut accepted = manifest::Accepted::default();
+    if let Some(manifest) = &manifest {
+        let lower = Settings::merge(layers.clone(), None, user_home.as_deref()).values;
+        let higher = variables.iter().chain(&flags).rev();
+        let kinds = higher.map(|layer| layer.values.agent.kind);
+        let kinds = kinds.chain([manifest.values.agent.kind, lower.agent.kind]);
+        let has_command = !invocation.flags.command.is_empty();
+        let above = variables.iter().chain(&flags).cloned().collect();
+        let above = Settings::merge(above, None, user_home.as_deref()).values;
+        let judgement = manifest::Judgement {
+            lower: &lower,
+            higher: &above,
+            purpose: Purpose::of_agent(kinds.flatten().next().filter(|_| !has_command)),
+            user_home: user_home.as_deref(),
+            reader: &reader,
+        };
+        accepted = manifest::check_trust(manifest, invocation, &judgement, home)?;
+        layers.push(Layer {
+            origin: Origin::Manifest(manifest.path.as_path().into()),
+            directory: manifest.directory().to_owned(),
+            values: manifest.values.clone(),
+        });
+    }
+    layers.extend(variables);
+    layers.extend(flags);
+
+    let settings = Settings::merge(layers, ceiling, user_home.as_deref());
+    let env_files = read_env_files(&settings, &accepted, &reader, home)?;
+    let manifest = manifest.map(|manifest| manifest.path);
+    let warnings = Vec::new();
+    Ok(LoadedSettings { settings, manifest, warnings, env_files, accepted, reader })
+}
+
+/// What holds without a manifest, variables and flags.
+fn lower_layers(
+    env: &BTreeMap<OsString, OsString>,
+    system: &Path,
+    config_files: ConfigFiles,
+    cwd: &Path,
+    reader: &DecisionReader,
+    home: &Home,
+) -> Result<Vec<Layer>, ConfigError> {
+    let values = layers::built_in(host::memory_total());
+    let mut layers = vec![Layer { origin: Origin::BuiltIn, directory: cwd.to_owned(), values }];
+    if config_files == ConfigFiles::Read {
+        let read = |path: &Path, origin| config_layer(path, origin, reader, home);
+        layers.extend(read(&system.join(CONFIG_FILE), Origin::System)?);
+        if let Some(directory) = host::user_config(env) {
+            layers.extend(read(&directory.join(CONFIG_FILE), Origin::User)?);
+        }
+    }
+    Ok(layers)
+}
+
+/// Reads what decides about runs of this home.
+pub(crate) fn open_reader(home: &Home) -> Result<DecisionReader, TrustError> {
+    let trees = belljar_record::writable_trees::known(home);
+    let trees = trees.map_err(|error| TrustError::Io { path: home.path().to_owned(), error })?;
+    Ok(DecisionReader::new(trees))
+}
+
+/// Whether a run that was decided earlier may start under the ceiling of now. `system` is [`SYSTEM_DIRECTORY`], but in
+/// tests.
+pub fn check_ceiling(system: &Path, spec: &RunSpec) -> Result<(), ConfigError> {
+    match read_ceiling(system)? {
+        Some(ceiling) => Ok(ceiling.check_spec(spec).map_err(ResolveError::from)?),
+        None => Ok(()),
+    }
+}
+
+fn read_ceiling(system: &Path) -> Result<Option<CeilingFile>, ConfigError> {
+    let path = system.join(CEILING_FILE);
+    match files::read(&path, files::Links::Follow)? {
+        Some(file) => Ok(Some(CeilingFile::parse(&file.content, &path.into())?)),
+        None => Ok(None),
+    }
+}
+
+fn config_layer(
+    path: &Path,
+    origin: fn(OsText) -> Origin,
+    reader: &DecisionReader,
+    home: &Home,
+) -> Result<Option<Layer>, ConfigError> {
+    let Some(content) = read_trusted(path, None, reader, home)? else {
+        return Ok(None);
+    };
+    let values = Manifest::parse(&content, &path.into())?;
+    let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Some(Layer { origin: origin(path.into()), directory, values }))
+}
+
+fn variable_layers(
+    env: &BTreeMap<OsString, OsString>,
+    cwd: &Path,
+) -> Result<Vec<Layer>, ConfigError> {
+    let mut layers = Vec::new();
+    let ours =
+        env.iter().filter(|(name, _)| name.as_bytes().starts_with(env::SETTING_PREFIX.as_bytes()));
+    for (name, value) in ours {
+        let shown = || belljar_spec::text::escape(name.as_bytes());
+        let Some(name) = name.to_str() else { continue };
+        if layers::is_no_setting(name) {
+            continue;
+        }
+        let value = value.to_str().ok_or_else(|| ConfigError::VariableNotUtf8(shown()))?;
+        match layers::from_variable(name, value)? {
+            Variable::NoSetting => {}
+            Variable::Setting(values) => layers.push(Layer {
+                origin: Origin::Variable(name.to_owned()),
+                directory: cwd.to_owned(),
+                values: *values,
+            }),
+        }
+    }
+    Ok(layers)
+}
+
+fn read_env_files(
+    settings: &Settings,
+    accepted: &manifest::Accepted,
+    reader: &DecisionReader,
+    home: &Home,
+) -> Result<BTreeMap<OsText, Vec<env_file::EnvLine>>, ConfigError> {
+    let mut files = BTreeMap::new();
+    let paths = settings.values.sandbox.env_file.iter().flat_map(|files| &files.0);
+    for (index, name) in paths.enumerate() {
+        let key = format!("sandbox.env_file[{index}]");
+        let path = name.as_path().to_owned();
+        let from_manifest = matches!(settings.origin(&key), Some(Origin::Manifest(_)));
+        let content = match accepted.files.get(&name.0) {
+            Some(content) if from_manifest => Some(content.clone()),
+            _ => {
+                let distrusted = accepted.untrusted_tree.as_ref().filter(|_| from_manifest);
+                read_trusted(&path, distrusted.map(OsText::as_path), reader, home)?
+            }
+        };
+        let Some(content) = content else {
+            return Err(ConfigError::NoEnvFile { path, key });
+        };
+        let lines = env_file::parse(&content)
+            .map_err(|error| ConfigError::EnvFile { path: path.clone(), error })?;
+        files.insert(path.into(), lines);
+    }
+    Ok(files)
+}

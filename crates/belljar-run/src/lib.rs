@@ -1,0 +1,18 @@
+//! One run: its settings, launch, supervision, agent and clean-up. Prints nothing.
+
+pub mod agent;
+mod block_on;
+pub mod commands;
+pub mod config;
+pub mod doctor;
+pub mod image;
+pub mod lineage;
+mod looping;
+pub mod network;
+pub mod retention;
+pub mod reuse;
+pub mod run;
+pub mod start;
+mod supervise;
+
+pub use block_on::block_on;

@@ -1,0 +1,151 @@
+//! The record of one run while it is written: the log, `run.json`, and the ledger's row at the end.
+
+use belljar_backend::Started;
+use belljar_spec::{
+    BackendName, Birth, EventKind, NotTaken, PlannedImage, Posture, RunId, RunSpec, SourceIdentity,
+    Waiver,
+};
+use serde_json::json;
+
+use super::choose::Prepared;
+use super::place::RunPlace;
+use belljar_record::Outcome;
+use belljar_record::RunRecord;
+use belljar_record::redact::plan_without_secret_values;
+
+use super::LaunchError;
+use super::run_record::{new_record, write_record};
+use belljar_record::ballast;
+use belljar_record::home::Home;
+use belljar_record::ledger::Ledger;
+use belljar_record::{HomeKey, Recorder, Secrets};
+
+/// Whether the ledger knows the log's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Anchored {
+    Yes,
+    No,
+}
+
+pub(super) struct RunLog<'a> {
+    pub(super) recorder: Recorder,
+    record: RunRecord,
+    place: &'a RunPlace,
+}
+
+impl<'a> RunLog<'a> {
+    /// Writes `run.start`. It is on disk before the command is let go, not before this returns: the
+    /// sandbox is built meanwhile.
+    pub(super) fn begin(
+        home: &Home,
+        place: &'a RunPlace,
+        (prepared, posture): (&Prepared<'_>, &Posture),
+        secrets: Secrets,
+    ) -> Result<Self, LaunchError> {
+        let key = HomeKey::load_or_make(home.path())?;
+        let record = new_record(place.id, prepared, posture, &secrets);
+        let plan = plan_without_secret_values(&prepared.plan, &secrets);
+        let output = prepared.plan.limits.output;
+        let key = key.for_run(&place.id);
+        let mut recorder = Recorder::create(&place.directory, key, secrets, output)?;
+        recorder.event(EventKind::RunStart, &Start::of(&record))?;
+        recorder.event(EventKind::SandboxPlanned, &json!({ "plan": plan }))?;
+        recorder.flush()?;
+        Ok(Self { recorder, record, place })
+    }
+
+    /// The sandbox stands.
+    pub(super) fn started(&mut self, started: &Started) -> Result<(), LaunchError> {
+        self.recorder
+            .event(EventKind::SandboxStarted, &json!({ "command_uid": started.command_uid }))?;
+        write_record(&self.record, &self.place.directory)
+    }
+
+    /// Writes the end: durable when this returns. The ledger follows.
+    pub(super) fn close(mut self, home: &Home, outcome: &Outcome) -> Result<Anchored, LaunchError> {
+        if self.recorder.is_sound() {
+            let gone = match &outcome.leak {
+                None => self.recorder.event(EventKind::SandboxDestroyed, &json!({})),
+                Some(leak) => self.recorder.event(EventKind::SandboxLeak, &json!({ "what": leak })),
+            };
+            gone?;
+            if let Some(report) = &outcome.workspace {
+                // Where the disk is full, `run.stop` says that something is missing.
+                let _ = self.recorder.event(EventKind::WorkspaceChanged, report);
+            }
+        }
+        let mut report = outcome.report();
+        report.workspace = report.workspace.map(|workspace| workspace.brief());
+        self.recorder.stop(&report)?;
+        self.record.stopped_ms = Some(self.recorder.last_ms());
+        self.record.attestation = outcome.attestation.clone();
+        let mut outcome = outcome.clone();
+        outcome.failure =
+            outcome.failure.map(|failure| self.recorder.secrets().mask_failure(&failure));
+        self.record.outcome = Some(outcome);
+        // Both can be made again from the log.
+        let write = || write_record(&self.record, &self.place.directory);
+        let written = ballast::or_give_up(home, write, LaunchError::is_no_space);
+        let row = self.record.ledger_row(self.recorder.anchor());
+        let anchored = Ledger::write(home, |ledger| ledger.upsert(&row));
+        ballast::keep(home);
+        Ok(match (written, anchored) {
+            (Ok(()), Ok(())) => Anchored::Yes,
+            _ => Anchored::No,
+        })
+    }
+}
+
+/// The data of `run.start`: `run.json` as it was decided, and where it was written.
+#[derive(Debug, serde::Serialize)]
+struct Start<'a> {
+    boot: String,
+    build: &'static str,
+    v: u32,
+    id: RunId,
+    backend: BackendName,
+    spec: &'a RunSpec,
+    spec_hash: &'a str,
+    plan_hash: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<&'a PlannedImage>,
+    posture: &'a Posture,
+    waivers: &'a [Waiver],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_hash: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[SourceIdentity]>::is_empty")]
+    sources: &'a [SourceIdentity],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    birth: Option<&'a Birth>,
+    #[serde(skip_serializing_if = "<[NotTaken]>::is_empty")]
+    not_taken: &'a [NotTaken],
+}
+
+impl<'a> Start<'a> {
+    fn of(record: &'a RunRecord) -> Self {
+        let RunRecord { v, id, backend, spec, spec_hash, plan_hash, image, posture, .. } = record;
+        Self {
+            boot: boot_id(),
+            build: belljar_spec::BUILD,
+            v: *v,
+            id: *id,
+            backend: *backend,
+            spec,
+            spec_hash,
+            plan_hash,
+            image: image.as_ref(),
+            posture,
+            waivers: &record.waivers,
+            policy_hash: record.policy_hash.as_deref(),
+            sources: &record.sources,
+            birth: record.birth.as_deref(),
+            not_taken: &record.not_taken,
+        }
+    }
+}
+
+/// Tells one start of the machine from the next.
+pub(super) fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}

@@ -1,0 +1,203 @@
+//! A run, from a decided specification to its outcome.
+
+mod agent;
+mod bypass;
+mod choose;
+mod crossing;
+mod foundation;
+mod furnish;
+mod housekeeping;
+mod launch;
+mod log;
+mod outcome;
+mod place;
+pub(crate) mod reconcile;
+mod refusal;
+mod resume;
+mod run_record;
+mod serve;
+mod within;
+
+use std::os::fd::OwnedFd;
+
+use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailable};
+pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
+use belljar_spec::egress::Published;
+use belljar_spec::wire::control::LaunchRefusal;
+use belljar_spec::{AgentWork, BackendName, NotTaken, OsText, Plan, Posture, RunId, Unmet};
+use serde::Serialize;
+
+pub use choose::{Prepared, prepare};
+pub use foundation::Difference;
+pub use launch::launch;
+pub use reconcile::{ReconcileError, Reconciled, reconcile};
+pub use resume::{Ask, Extend, Reborn, ResumeError, ResumeLock, reborn};
+
+pub use crate::commands::judge_if_asked;
+use crate::supervise::SuperviseError;
+pub use crate::supervise::{EgressError, PublishError, egress_if_asked, knock};
+use belljar_record::{KeyError, RecordError};
+pub use belljar_workspace::checkpoint::CheckpointError;
+pub(crate) use place::LiveSign;
+pub use serve::supervise_if_asked;
+
+/// Where the command's streams go.
+#[derive(Debug)]
+pub enum Output {
+    /// To descriptors of the caller, byte by byte as they come.
+    Passed { stdout: OwnedFd, stderr: OwnedFd },
+    /// Kept, as far as `limits.output` goes.
+    Captured,
+}
+
+/// The caller's side of a run's streams.
+#[derive(Debug)]
+pub struct Streams {
+    /// Read only if the spec passes standard input.
+    pub stdin: Option<OwnedFd>,
+    pub output: Output,
+    /// The caller's terminal, where the command gets one of its own.
+    pub terminal: Option<OwnedFd>,
+}
+
+/// Told when the sandbox has been attested and the command is let go.
+pub trait Observer {
+    fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture);
+
+    /// Ports of the host that lead inside, if there are any; told before [`Observer::started`].
+    fn published(&mut self, _ports: &[Published]) {}
+
+    /// Something that the operator should know before it is too late; told before [`Observer::started`].
+    fn warned(&mut self, _warning: &str) {}
+
+    /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
+    fn not_taken(&mut self, _step: &NotTaken) {}
+
+    /// What dead runs had left was looked for.
+    fn reconciled(&mut self, _found: &Result<Reconciled, ReconcileError>) {}
+}
+
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("the {backend} backend cannot be used here")]
+    Unavailable {
+        backend: BackendName,
+        #[source]
+        reason: Unavailable,
+    },
+    #[error("the {backend} backend has no image to start from")]
+    Image {
+        backend: BackendName,
+        #[source]
+        reason: ImageError,
+    },
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("{} required {} not hold on the {backend} backend", missing.len(), if missing.len() == 1 { "clause does" } else { "clauses do" })]
+    NotGuaranteed { backend: BackendName, missing: Vec<Unmet> },
+    #[error("none of the backends that may be used can start this run")]
+    NoneLeft {
+        tried: Vec<NotTaken>,
+        /// What was wrong with the first of them.
+        first: Option<Box<LaunchRefusal>>,
+    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("start failed, and so did the cleanup: {cleanup}")]
+    AndCleanup {
+        #[source]
+        start: Box<LaunchError>,
+        cleanup: DestroyError,
+    },
+    #[error("the sandbox is not what was planned, so nothing was started")]
+    NotAsPlanned { differences: Vec<String> },
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    #[error("cannot make {} in the home of the run", .path.display())]
+    HomePlace {
+        path: std::path::PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("cannot write the record {}", .path.display())]
+    Record {
+        path: std::path::PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("run {run} is over, and its end could not be recorded")]
+    EndNotRecorded {
+        run: RunId,
+        #[source]
+        error: Box<LaunchError>,
+    },
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Log(#[from] RecordError),
+    #[error(
+        "the value of the secret {secret} stands in the variable {variable}, which goes inside; drop one of them"
+    )]
+    SecretInside { secret: String, variable: String },
+    #[error("there is no command to run")]
+    NoCommand,
+    #[error(
+        "{0}: not as at the first start: {how}; if that is meant, say --allow {0}",
+        what.name()
+    )]
+    Differs { what: Difference, how: String },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error("there is no value for the secret {env}")]
+    NoValue { env: String },
+    #[error("{option} needs {needs}")]
+    Conflict { option: String, needs: String },
+}
+
+/// Notes that a file or tree was copied out of a run: nothing in it decides about a run before it is trusted.
+pub fn note_copied_out(home: &belljar_record::Home, path: &std::path::Path) -> std::io::Result<()> {
+    belljar_record::writable_trees::note(home, &[path.to_owned()])
+}
+
+impl LaunchError {
+    /// A file of the record could not be written for want of room.
+    fn is_no_space(&self) -> bool {
+        matches!(self, Self::Record { error, .. } if belljar_record::ballast::is_no_space(error))
+    }
+
+    /// The sign of life stays, so that the next command looks.
+    fn may_have_left_something(&self) -> bool {
+        match self {
+            Self::AndCleanup { .. } => true,
+            Self::Start(error) | Self::Supervise(SuperviseError::SetUp(error)) => {
+                error.may_have_left_something()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A plan and what it means, without having started anything.
+#[derive(Clone, Debug, Serialize)]
+pub struct DryRun {
+    pub spec_hash: String,
+    pub plan_hash: String,
+    pub plan: Plan,
+    /// What it would do, where it is an agent's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<AgentWork>>,
+    /// Trees whose changes would be kept apart, by where they are inside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layered: Vec<OsText>,
+    /// Backends that come before it in the operator's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_taken: Vec<NotTaken>,
+    pub missing: Vec<Unmet>,
+}

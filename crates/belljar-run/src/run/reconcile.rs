@@ -1,0 +1,339 @@
+//! Compares what is recorded with what lives, and finishes what a dead supervisor left.
+//!
+//! Looks at `live/` only: an entry whose lock is free has lost its supervisor. Whatever a run leaves
+//! behind is found by the run's own id, never by a process number, so a stranger is never touched.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use belljar_backend::{DestroyError, SandboxId, by_name};
+use belljar_linux::placeholder::{self, PlaceholderError};
+use belljar_spec::wire::control::StopReport;
+use belljar_spec::{
+    Attestation, BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason,
+    Usage,
+};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::log::boot_id;
+use super::run_record::write_record;
+use crate::block_on;
+use belljar_record::Outcome;
+use belljar_record::home::Home;
+use belljar_record::ledger::{Ledger, LedgerError};
+use belljar_record::run_json::RunRecord;
+use belljar_record::store::trash::{self, TrashError};
+use belljar_record::tree::{self, TreeError};
+use belljar_record::{Anchor, EVENTS, EventLog, Head, HomeKey, KeyError, LogError, Recovered};
+use belljar_workspace::Recovery;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    #[error("cannot read {}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("cannot remove {}", .path.display())]
+    Remove {
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("something of run {run} is still there; the next command tries again")]
+    Destroy {
+        run: RunId,
+        #[source]
+        error: DestroyError,
+    },
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Record(#[from] super::LaunchError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    #[error(transparent)]
+    Trash(#[from] TrashError),
+    #[error(transparent)]
+    Placeholder(#[from] PlaceholderError),
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reconciled {
+    /// Their supervisor was gone; their record has its end now.
+    pub lost: Vec<RunId>,
+    /// They had their end, and something was still missing after it.
+    pub finished: Vec<RunId>,
+    /// Never accepted: nothing of them stays.
+    pub discarded: Vec<RunId>,
+    /// Their logs were not written with this home's key, or were changed; they were left as they are.
+    pub unreadable: Vec<RunId>,
+    /// Taking over their changes was cut short; the trees are as they were before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undone: Vec<RunId>,
+    /// What could not be finished now.
+    pub left: Vec<String>,
+}
+
+impl Reconciled {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Idempotent; never touches a live run; cheap when there is nothing to do.
+pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
+    let mut done = Reconciled::default();
+    // First: what a run changed is told by the trees, which must not be half one thing and half another.
+    for recovered in belljar_workspace::recover_all(home) {
+        match recovered {
+            Ok((run, Recovery::Undone)) => done.undone.push(run),
+            Ok((_, Recovery::Nothing | Recovery::Finished)) => {}
+            Err(error) => done.left.push(belljar_spec::text::error_chain(&error)),
+        }
+    }
+    for (id, path) in entries(home)? {
+        let taken = match take_over(&path) {
+            Ok(None) => continue,
+            Ok(Some(lock)) => finish(home, &id).map(|finished| (finished, lock)),
+            Err(error) => Err(error),
+        };
+        let (finished, _lock) = match taken {
+            Ok(taken) => taken,
+            // One run that cannot be finished does not keep the others from it.
+            Err(error) => {
+                done.left.push(belljar_spec::text::error_chain(&error));
+                continue;
+            }
+        };
+        match finished {
+            Finished::Lost => done.lost.push(id),
+            Finished::WasOver => done.finished.push(id),
+            Finished::NeverAccepted => done.discarded.push(id),
+            Finished::Unreadable => done.unreadable.push(id),
+        }
+        remove(&home.socket_path(&id))?;
+        remove(&path)?;
+    }
+    release_the_dead(home, &mut done)?;
+    trash::empty(home)?;
+    belljar_record::writable_trees::remove_draft(home)
+        .map_err(|error| ReconcileError::Remove { path: home.path().to_owned(), error })?;
+    // Of homes that were removed while a run lived: nobody else would ever look for them.
+    belljar_linux::jail::cgroup::remove_orphaned_groups();
+    Ok(done)
+}
+
+/// What runs of earlier versions left in their trees to hold the place of files.
+fn release_the_dead(home: &Home, done: &mut Reconciled) -> Result<(), ReconcileError> {
+    let list = home.placeholders();
+    let runs = placeholder::runs(&list)
+        .map_err(|error| ReconcileError::Read { path: list.clone(), error })?;
+    for run in runs.iter().filter(|run| !home.live().join(run).exists()) {
+        if let Err(error) = placeholder::release(&list, run) {
+            done.left.push(belljar_spec::text::error_chain(&error));
+        }
+    }
+    Ok(())
+}
+
+/// A run without a supervisor, held so that nobody else finishes it.
+pub(crate) struct Unfinished {
+    _lock: File,
+    sign: PathBuf,
+    socket: PathBuf,
+}
+
+impl Unfinished {
+    /// Nothing of it is left but its directory, which goes its own way.
+    pub(crate) fn forget(self) -> std::io::Result<()> {
+        for path in [&self.socket, &self.sign] {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a run over whose supervisor is gone, and what it left on the host away. `None`: somebody else has it.
+pub(crate) fn take(home: &Home, id: &RunId) -> Result<Option<Unfinished>, ReconcileError> {
+    let sign = home.live_path(id);
+    let Some(lock) = take_over(&sign)? else { return Ok(None) };
+    destroy(&home.run_dir(id), id)?;
+    Ok(Some(Unfinished { _lock: lock, sign, socket: home.socket_path(id) }))
+}
+
+fn entries(home: &Home) -> Result<Vec<(RunId, PathBuf)>, ReconcileError> {
+    let live = home.live();
+    let failed = |error| ReconcileError::Read { path: live.clone(), error };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&live).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // Sockets have other names.
+        let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        found.extend(id.map(|id| (id, entry.path())));
+    }
+    Ok(found)
+}
+
+/// The lock, if its supervisor is gone. Two commands that come here at once do not do it twice.
+fn take_over(path: &Path) -> Result<Option<File>, ReconcileError> {
+    use std::os::unix::fs::MetadataExt;
+    let failed = |error| ReconcileError::Read { path: path.to_owned(), error };
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    // Whoever held it before us may have finished and removed it.
+    let here = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        here => here.map_err(failed)?,
+    };
+    let ours = file.metadata().map_err(failed)?;
+    Ok(((here.dev(), here.ino()) == (ours.dev(), ours.ino())).then_some(file))
+}
+
+fn remove(path: &Path) -> Result<(), ReconcileError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(ReconcileError::Remove { path: path.to_owned(), error })
+        }
+        _ => Ok(()),
+    }
+}
+
+enum Finished {
+    Lost,
+    WasOver,
+    NeverAccepted,
+    /// Its log was not written with this home's key, or was changed: it stays as it is, for `verify` to tell.
+    Unreadable,
+}
+
+fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
+    let directory = home.run_dir(id);
+    destroy(&directory, id)?;
+    placeholder::release(&home.placeholders(), id.as_str())?;
+    // Empty: the supervisor died before it had written anything.
+    let log = match std::fs::symlink_metadata(directory.join(EVENTS)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Ok(found) if found.len() == 0 => None,
+        // Without its key nothing can be said about the log: that waits until the key is back.
+        _ => match EventLog::reopen(&directory, HomeKey::load(home.path())?.for_run(id)) {
+            Err(LogError::NotOurs { .. }) => return Ok(Finished::Unreadable),
+            log => Some(log?),
+        },
+    };
+    let Some((mut log, recovered)) = log.filter(|(_, recovered)| recovered.has_start) else {
+        tree::remove(&directory)?;
+        return Ok(Finished::NeverAccepted);
+    };
+    let record = recovered.start_data.as_ref().and_then(|data| RunRecord::deserialize(data).ok());
+    let mut record = match record.map_or_else(|| RunRecord::read(&directory), Ok) {
+        Ok(record) => record,
+        Err(error) => return Err(ReconcileError::Read { path: directory, error }),
+    };
+    record.id = *id; // whatever is written in it, this is the run that is closed
+    let (report, finished) = match recovered.stop_data.as_ref().map(StopReport::deserialize) {
+        Some(Ok(report)) => (report, Finished::WasOver),
+        // Of another version; there is never a second one.
+        Some(Err(_)) => (lost(id, &recovered), Finished::WasOver),
+        None => {
+            let mut report = lost(id, &recovered);
+            // What cannot be read can be reviewed by nobody, and `diff` says why.
+            let layered = belljar_workspace::read_layers(&directory).unwrap_or_default();
+            report.workspace = belljar_workspace::report_of_layers(&directory, id, &layered);
+            let mut last = report.clone();
+            last.workspace = last.workspace.map(|workspace| workspace.brief());
+            log.append(EventKind::RunStop, &last).and_then(|()| log.sync()).or_else(|error| {
+                if error.is_no_space() {
+                    log.append_last(EventKind::RunStop, &last)
+                } else {
+                    Err(error)
+                }
+            })?;
+            (report, Finished::Lost)
+        }
+    };
+    // `run.json` may never have been written after the gate: the log has what was read back there.
+    let attested = recovered.attestation.as_ref().map(Box::<Attestation>::deserialize);
+    record.attestation = attested.and_then(Result::ok);
+    // Where the end was there already, the log that was read again knows when that was.
+    record.stopped_ms = recovered.stop_ms.or(Some(log.last_ms()));
+    close(home, record, report, &log)?;
+    Ok(finished)
+}
+
+/// Control groups and the like, whatever the record says about the run.
+fn destroy(directory: &Path, id: &RunId) -> Result<(), ReconcileError> {
+    let sandbox = SandboxId { run: id.to_string(), directory: directory.to_owned() };
+    let failed = |error| ReconcileError::Destroy { run: *id, error };
+    // `run.json` may not have been written yet, so each is asked: the jail by the run's name, engines by
+    // what the run wrote down before it made a container.
+    if let Ok(jail) = by_name(BackendName::Jail) {
+        block_on(jail.destroy(&sandbox)).map_err(failed)?;
+    }
+    belljar_backend::engine::destroy(&sandbox).map_err(failed)
+}
+
+fn lost(id: &RunId, recovered: &Recovered) -> StopReport {
+    let start = recovered.start_data.as_ref();
+    let boot = start.and_then(|data| data.get("boot")).and_then(|boot| boot.as_str());
+    let mut detail = match boot {
+        Some(boot) if boot != boot_id() => "the machine was started again meanwhile".to_owned(),
+        _ => "its supervisor died".to_owned(),
+    };
+    if recovered.cut_bytes > 0 {
+        detail.push_str(&format!("; {} bytes of its log were no events", recovered.cut_bytes));
+    }
+    StopReport {
+        run: *id,
+        reason: StopReason::Lost,
+        exit: Exit::of_belljar(EXIT_NOT_STARTED, ExitSource::Sandbox),
+        detail: Some(detail),
+        usage: Usage::default(),
+        leak: None,
+        workspace: None,
+        agent: None,
+    }
+}
+
+fn close(
+    home: &Home,
+    mut record: RunRecord,
+    report: StopReport,
+    log: &EventLog,
+) -> Result<(), ReconcileError> {
+    let lost = report.reason == StopReason::Lost;
+    let written = RunRecord::read(&home.run_dir(&record.id)).ok();
+    let before = written.as_ref().and_then(|record| record.attestation.clone());
+    record.attestation = record.attestation.or(before);
+    let (backend, posture) = (record.backend, record.posture.clone());
+    let known = written.and_then(|record| record.outcome);
+    record.outcome = Some(known.unwrap_or_else(|| Outcome::from_report(report, backend, posture)));
+    let write = || write_record(&record, &home.run_dir(&record.id));
+    belljar_record::ballast::or_give_up(home, write, super::LaunchError::is_no_space)?;
+    let Head { seq, hash } = log.head();
+    let anchor = Anchor { seq, hash, inode: log.inode()?, durable: Vec::new() };
+    let mut row = record.ledger_row(Some(anchor));
+    if lost {
+        row.origin = belljar_record::ledger::RowOrigin::Reconcile;
+    }
+    Ledger::write(home, |ledger| ledger.upsert(&row))?;
+    Ok(())
+}

@@ -1,0 +1,408 @@
+//! A run that goes on from a checkpoint of another: `resume` and `fork`.
+//!
+//! The spec is the frozen one, from the log; nothing is read again that an agent could have written. What the run
+//! stands on must still be the same: its mounts, its image, and what this build makes of the policy.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use belljar_spec::{
+    Birth, BirthKind, EventKind, LoopSpec, Money, OsText, PlannedImage, RunId, RunSpec,
+    SessionTotals, SourceIdentity, StopReason, Tally, Unchanged,
+};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use serde::Deserialize;
+
+use super::foundation::Difference;
+use crate::config::{ConfigError, SYSTEM_DIRECTORY, check_ceiling};
+use crate::lineage::{Lineage, LineageError, lineage};
+use crate::looping::{Loop, Next};
+use belljar_record::home::Home;
+use belljar_record::redact::NOT_RECORDED;
+use belljar_record::store::{Life, life};
+use belljar_record::{EventReader, HomeKey, KeyError, ReadError};
+
+/// Added to the budgets of the frozen spec.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extend {
+    pub iterations: u32,
+    pub time: Duration,
+    pub cost: Money,
+    pub turns: u64,
+    pub tokens: u64,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub how: BirthKind,
+    pub run: RunId,
+    /// The last one, where it is `None`. 0 is the beginning.
+    pub from: Option<u32>,
+    pub extend: Extend,
+    pub allow: Vec<Difference>,
+    /// A fork has its own; a resumed run keeps the name.
+    pub name: Option<String>,
+}
+
+/// A run that can be started.
+#[derive(Debug)]
+pub struct Reborn {
+    pub spec: RunSpec,
+    pub birth: Birth,
+    /// Until it is recorded that the run goes on, nobody else resumes it.
+    pub lock: ResumeLock,
+}
+
+/// Held by whoever resumes a run.
+#[derive(Debug)]
+pub struct ResumeLock(#[allow(dead_code, reason = "closing it lets go")] OwnedFd);
+
+/// What the record says about the first start.
+#[derive(Clone, Debug, Deserialize)]
+struct Frozen {
+    spec: RunSpec,
+    #[serde(default)]
+    policy_hash: String,
+    #[serde(default)]
+    image: Option<PlannedImage>,
+    #[serde(default)]
+    sources: Vec<SourceIdentity>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    #[error(transparent)]
+    Lineage(#[from] LineageError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("cannot read the record of run {run}")]
+    Read {
+        run: RunId,
+        #[source]
+        error: ReadError,
+    },
+    #[error("run {run} has no agent, so it has no checkpoints; start its command again instead")]
+    NoAgent { run: RunId },
+    #[error("run {run} is still running; belljar logs -f --agent {run} follows it")]
+    Live { run: RunId },
+    #[error("run {run} is being continued by run {by}, which is still running")]
+    Continued { run: RunId, by: RunId },
+    #[error("there is no checkpoint {wanted}; {there}")]
+    NoCheckpoint { wanted: u32, there: String },
+    #[error("the files of checkpoint {iteration} are gone, so it cannot be gone back to")]
+    NotKept { iteration: u32 },
+    #[error(
+        "the workspace of this run is rw: what it changed is in the tree itself, which has no way back; leave --from \
+         out"
+    )]
+    NoWayBack,
+    #[error(
+        "the line of runs before run {run} is broken: {why}; belljar resume --from 0 begins anew"
+    )]
+    Broken { run: RunId, why: String },
+    #[error("run {run} is being resumed by another command right now")]
+    Locked { run: RunId },
+    #[error("cannot lock {}", .path.display())]
+    Lock {
+        path: std::path::PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("{flag}: the loop has no such limit, so there is nothing to extend")]
+    NothingToExtend { flag: &'static str },
+    #[error(
+        "{what} held the value of a secret, so it is not in the record, and the run cannot be resumed"
+    )]
+    NotRecorded { what: &'static str },
+    #[error("the run is beyond what this machine allows by now")]
+    Ceiling(#[source] Box<ConfigError>),
+    #[error("the loop has come to its end ({why}){hint}")]
+    Over { why: String, hint: String },
+    #[error(
+        "the value of the variable {name} is not in the record; set it in your environment for this command"
+    )]
+    NoValue { name: String },
+}
+
+/// Finds the checkpoint, and what has to be started from it. Starts nothing.
+pub fn reborn(
+    home: &Home,
+    ask: &Ask,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<Reborn, ResumeError> {
+    let (line, lock) = tip(home, ask)?;
+    let continues = line.last().map_or(ask.run, |member| member.run);
+    let frozen = frozen(home, &continues)?;
+    let Checkpoint { from, iteration, session, session_totals } = checkpoint(&line, ask, &frozen)?;
+    let head = line.runs.iter().find(|member| member.run == from);
+    let head = head.map(|member| member.head.clone()).unwrap_or_default();
+    let mut spec = frozen.spec.clone();
+    fill_in(&mut spec, env)?;
+    let mut changes: Vec<String> =
+        ask.allow.iter().map(|what| format!("allowed: {}", what.name())).collect();
+    let run = continues;
+    let work = spec.agent.as_deref_mut().ok_or(ResumeError::NoAgent { run })?;
+    changes.extend(extend(&mut work.repeat, ask.extend)?);
+    let tally = match ask.how {
+        // What was spent is spent, also by iterations that are gone back behind. Streaks begin anew.
+        BirthKind::Resume => Tally {
+            iterations: iteration,
+            failures_in_a_row: 0,
+            unchanged_in_a_row: 0,
+            ..line.tally()
+        },
+        BirthKind::Fork => Tally::default(),
+    };
+    if let Next::Stop { reason, why } = Loop::new(work, tally.clone()).next(Duration::ZERO)
+        && work.repeat.max_iterations != Some(0)
+    {
+        return Err(ResumeError::Over { why, hint: hint(reason) });
+    }
+    if ask.how == BirthKind::Fork {
+        spec.name.clone_from(&ask.name);
+    }
+    // What an administrator allows no more is not allowed because it once was.
+    check_ceiling(Path::new(SYSTEM_DIRECTORY), &spec)
+        .map_err(|error| ResumeError::Ceiling(Box::new(error)))?;
+    let unchanged = frozen.unchanged(&ask.allow);
+    let birth = Birth {
+        how: ask.how,
+        from,
+        continues,
+        iteration,
+        head,
+        tally,
+        session,
+        session_totals,
+        changes,
+        unchanged,
+    };
+    Ok(Reborn { spec, birth, lock })
+}
+
+/// The newest run of the line, locked: who resumes a run that was resumed before means where that came to.
+fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
+    if ask.how == BirthKind::Fork {
+        let line = lineage(home, &ask.run)?; // a live run has checkpoints too
+        return Ok((line, lock(home, &ask.run, FlockOperation::NonBlockingLockShared)?));
+    }
+    let mut run = ask.run;
+    loop {
+        // Before the look: whoever had it has said by now that the run goes on.
+        let held = lock(home, &run, FlockOperation::NonBlockingLockExclusive)?;
+        if is_live(home, &run) {
+            return Err(match run == ask.run {
+                true => ResumeError::Live { run },
+                false => ResumeError::Continued { run: ask.run, by: run },
+            });
+        }
+        // Now nobody adds to its record any more.
+        let line = lineage(home, &run)?;
+        let mut children = line
+            .children
+            .iter()
+            .filter(|child| child.how == BirthKind::Resume)
+            .map(|child| child.run);
+        if let Some(by) = children.clone().find(|child| is_live(home, child)) {
+            return Err(ResumeError::Continued { run: ask.run, by });
+        }
+        match children.next_back() {
+            Some(child) => run = child,
+            None => return Ok((line, held)),
+        }
+    }
+}
+
+/// One whose supervisor was killed just now lets go of its sign of life a moment later.
+fn is_live(home: &Home, run: &RunId) -> bool {
+    const PATIENCE: Duration = Duration::from_millis(1500);
+    let until = Instant::now() + PATIENCE;
+    while matches!(life::of(home, run), Life::Live(_)) {
+        if Instant::now() >= until {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    false
+}
+
+fn lock(home: &Home, run: &RunId, how: FlockOperation) -> Result<ResumeLock, ResumeError> {
+    let path = home.run_dir(run);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let failed = |error: Errno| ResumeError::Lock { path: path.clone(), error: error.into() };
+    let directory = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed)?;
+    match flock(&directory, how) {
+        Ok(()) => Ok(ResumeLock(directory)),
+        Err(Errno::WOULDBLOCK) => Err(ResumeError::Locked { run: *run }),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn frozen(home: &Home, run: &RunId) -> Result<Frozen, ResumeError> {
+    let failed = |error| ResumeError::Read { run: *run, error };
+    let key = HomeKey::load(home.path())?.for_run(run);
+    let mut events = EventReader::open(&home.run_dir(run)).map_err(failed)?.checked_with(key);
+    let first = events.next().map_err(failed)?;
+    let start = first.filter(|event| event.kind == EventKind::RunStart);
+    let frozen = start.and_then(|event| serde_json::from_value::<Frozen>(event.data).ok());
+    match frozen {
+        Some(frozen) if frozen.spec.agent.is_some() => Ok(frozen),
+        _ => Err(ResumeError::NoAgent { run: *run }),
+    }
+}
+
+/// What a new run begins with.
+struct Checkpoint {
+    from: RunId,
+    iteration: u32,
+    session: Option<String>,
+    session_totals: SessionTotals,
+}
+
+fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, ResumeError> {
+    let last_number = line.iterations.last().map_or(0, |one| one.report.iteration);
+    let wanted = ask.from.unwrap_or(last_number);
+    let is_layered = frozen
+        .spec
+        .workspace
+        .iter()
+        .chain(&frozen.spec.mounts)
+        .any(|mount| mount.mode == belljar_spec::MountMode::Overlay);
+    let is_written = frozen
+        .spec
+        .workspace
+        .as_ref()
+        .is_some_and(|mount| mount.mode == belljar_spec::MountMode::Rw);
+    if is_written && !is_layered && wanted != last_number {
+        return Err(ResumeError::NoWayBack);
+    }
+    // Without the records before it, nobody knows where a run that came to no checkpoint had begun.
+    let begins_later =
+        |birth: &Birth| birth.how == BirthKind::Resume && birth.iteration > last_number;
+    if let (Some(why), Some(last)) = (&line.broken, line.last())
+        && last.birth.as_ref().is_some_and(begins_later)
+        && ask.from != Some(0)
+    {
+        return Err(ResumeError::Broken { run: last.run, why: why.to_string() });
+    }
+    if wanted == 0 {
+        let run = line.runs.first().map_or(ask.run, |member| member.run);
+        return Ok(Checkpoint {
+            from: run,
+            iteration: 0,
+            session: None,
+            session_totals: SessionTotals::default(),
+        });
+    }
+    let Some(one) = line.iteration(wanted) else {
+        let kept: Vec<String> =
+            line.checkpoints().map(|one| one.report.iteration.to_string()).collect();
+        let there = match kept.as_slice() {
+            [] => "no iteration of this run came to its end; --from 0 begins anew".to_owned(),
+            numbers => format!("there are {}", numbers.join(", ")),
+        };
+        return Err(ResumeError::NoCheckpoint { wanted, there });
+    };
+    if !one.kept {
+        return Err(ResumeError::NotKept { iteration: wanted });
+    }
+    let report = &one.report;
+    if report.done == Some(true) && ask.how == BirthKind::Resume {
+        let why = format!("until holds after iteration {wanted}");
+        return Err(ResumeError::Over { why, hint: hint(StopReason::Done) });
+    }
+    Ok(Checkpoint {
+        from: one.run,
+        iteration: wanted,
+        session: report.session.clone(),
+        session_totals: report.session_totals,
+    })
+}
+
+impl Frozen {
+    /// What must still be so.
+    fn unchanged(&self, allow: &[Difference]) -> Unchanged {
+        let image = self.image.as_ref().map(|image| image.id.clone()).unwrap_or_default();
+        Unchanged {
+            policy_hash: (!allow.contains(&Difference::Policy)).then(|| self.policy_hash.clone()),
+            image: (!allow.contains(&Difference::Image)).then_some(image),
+            sources: match allow.contains(&Difference::Mounts) {
+                true => Vec::new(),
+                false => self.sources.clone(),
+            },
+        }
+    }
+}
+
+/// Values that look secret were not recorded: who resumes has to have them.
+fn fill_in(spec: &mut RunSpec, env: &BTreeMap<OsString, OsString>) -> Result<(), ResumeError> {
+    for (name, value) in &mut spec.env {
+        if value.as_bytes() == NOT_RECORDED.as_bytes() {
+            let given = env.get(std::ffi::OsStr::new(name));
+            let given = given.ok_or_else(|| ResumeError::NoValue { name: name.clone() })?;
+            *value = OsText::from(given.as_os_str());
+        }
+    }
+    let Some(work) = spec.agent.as_deref() else { return Ok(()) };
+    let is_missing = |word: &OsText| word.as_bytes() == NOT_RECORDED.as_bytes();
+    let what = if work.agent.prompt == NOT_RECORDED {
+        "the prompt"
+    } else if work.agent.program.iter().any(is_missing)
+        || work.agent.args.iter().any(|word| word == NOT_RECORDED)
+    {
+        "the agent's command line"
+    } else {
+        return Ok(());
+    };
+    Err(ResumeError::NotRecorded { what })
+}
+
+/// What was added, for the record.
+fn extend(spec: &mut LoopSpec, extend: Extend) -> Result<Vec<String>, ResumeError> {
+    let Extend { iterations, time, cost, turns, tokens } = extend;
+    let mut changes = Vec::new();
+    let nothing = |flag| ResumeError::NothingToExtend { flag };
+    if iterations > 0 {
+        let most = spec.max_iterations.as_mut().ok_or(nothing("--extend-iterations"))?;
+        *most = most.saturating_add(iterations);
+        changes.push(format!("max_iterations: {most}"));
+    }
+    if !time.is_zero() {
+        let most = spec.max_time.as_mut().ok_or(nothing("--extend-time"))?;
+        *most = most.saturating_add(time);
+        changes.push(format!("max_time: {} s", most.as_secs()));
+    }
+    if cost > Money::ZERO {
+        let most = spec.max_cost.as_mut().ok_or(nothing("--extend-cost-usd"))?;
+        *most = most.plus(cost);
+        changes.push(format!("max_cost_usd: {most}"));
+    }
+    if turns > 0 {
+        let most = spec.max_turns.as_mut().ok_or(nothing("--extend-turns"))?;
+        *most = most.saturating_add(turns);
+        changes.push(format!("max_turns: {most}"));
+    }
+    if tokens > 0 {
+        let most = spec.max_tokens.as_mut().ok_or(nothing("--extend-tokens"))?;
+        *most = most.saturating_add(tokens);
+        changes.push(format!("max_tokens: {most}"));
+    }
+    Ok(changes)
+}
+
+fn hint(reason: StopReason) -> String {
+    let flag = match reason {
+        StopReason::MaxIterations => "--extend-iterations N goes on",
+        StopReason::MaxTime => "--extend-time SPAN goes on",
+        StopReason::MaxCost => "--extend-cost-usd AMOUNT goes on",
+        StopReason::MaxTurns => "--extend-turns N goes on",
+        StopReason::MaxTokens => "--extend-tokens N goes on",
+        _ => "--from N goes back to an earlier checkpoint, and belljar fork begins anew from one",
+    };
+    format!("; {flag}")
+}

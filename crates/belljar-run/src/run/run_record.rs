@@ -1,0 +1,47 @@
+//! Makes and writes the `run.json` of a prepared run.
+
+use std::path::Path;
+
+use belljar_record::redact::{plan_without_secret_values, without_secret_values};
+use belljar_record::{RunRecord, Secrets};
+use belljar_spec::{Posture, RECORD_VERSION, RunId};
+
+use super::LaunchError;
+use super::choose::Prepared;
+use super::foundation::{policy_hash, sources_of};
+
+pub(super) fn new_record(
+    id: RunId,
+    prepared: &Prepared<'_>,
+    posture: &Posture,
+    secrets: &Secrets,
+) -> RunRecord {
+    let Prepared { spec, plan, .. } = prepared;
+    let shown = without_secret_values(spec, secrets);
+    // Hashes of what is recorded: one over a secret would let it be found by trying.
+    let spec_hash = shown.hash();
+    RunRecord {
+        v: RECORD_VERSION,
+        id,
+        backend: plan.backend,
+        spec: shown,
+        spec_hash,
+        plan_hash: plan_without_secret_values(plan, secrets).hash(),
+        image: plan.image.clone(),
+        posture: posture.clone(),
+        waivers: spec.waivers.clone(),
+        policy_hash: spec.agent.as_ref().map(|_| policy_hash(plan, spec)),
+        sources: if spec.agent.is_some() { sources_of(spec) } else { Vec::new() },
+        birth: prepared.birth.clone(),
+        not_taken: prepared.not_taken().to_vec(),
+        attestation: None,
+        outcome: None,
+        stopped_ms: None,
+    }
+}
+
+pub(super) fn write_record(record: &RunRecord, directory: &Path) -> Result<(), LaunchError> {
+    record
+        .write(directory)
+        .map_err(|error| LaunchError::Record { path: RunRecord::path(directory), error })
+}

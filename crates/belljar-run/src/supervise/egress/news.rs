@@ -1,0 +1,41 @@
+//! What the proxy tells, as events of the record.
+
+use belljar_spec::EventKind;
+use belljar_spec::egress::EgressNews;
+use serde_json::{Value, json};
+
+use belljar_record::{Importance, RecordError, Recorder, Secrets};
+
+pub(super) fn record(news: EgressNews, recorder: &mut Recorder) -> Result<(), RecordError> {
+    let (kind, data) = match news {
+        EgressNews::Opened(opened) => (EventKind::EgressOpened, json!(opened)),
+        EgressNews::Allowed(allowed) => (EventKind::EgressAllowed, json!(allowed)),
+        EgressNews::Denied(denied) => (EventKind::EgressDenied, json!(denied)),
+        EgressNews::BudgetHit(hit) => {
+            let mut data = json!(hit);
+            data["limit_of"] = "egress".into();
+            (EventKind::LimitHit, data)
+        }
+        EgressNews::SecretMasked { env, count } => {
+            (EventKind::SecretMasked, json!({ "env": env, "count": count }))
+        }
+    };
+    let data = masked(data, recorder.secrets());
+    // A run that asks again and again fills no disk with that: its budget drops and counts the rest.
+    recorder.run_event(kind, &data, Importance::Ordinary).map(drop)
+}
+
+/// Somebody inside may put a secret of its own into a name or a path.
+fn masked(value: Value, secrets: &Secrets) -> Value {
+    if secrets.is_empty() {
+        return value;
+    }
+    match value {
+        Value::String(text) => Value::String(secrets.mask_words_of(&text)),
+        Value::Array(all) => all.into_iter().map(|one| masked(one, secrets)).collect(),
+        Value::Object(all) => {
+            all.into_iter().map(|(name, one)| (name, masked(one, secrets))).collect()
+        }
+        other => other,
+    }
+}

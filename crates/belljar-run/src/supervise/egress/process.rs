@@ -1,0 +1,79 @@
+//! `belljar __egress`: the proxy of one run, in a process of its own that can do little else.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use belljar_linux::apart::keep_only_network;
+use belljar_linux::sys::{process, signal};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The argument that makes a process a proxy.
+pub(super) const ARGUMENT: &str = "__egress";
+/// The operator's own lists of authorities.
+pub(super) const OWN_AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+/// Settings of the host, the authorities that it trusts, and randomness: without a dynamic C library it is read
+/// from the device, and a resolver without it panics.
+const READABLE: &[&str] = &[
+    "/dev/random",
+    "/dev/urandom",
+    "/etc",
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/NetworkManager",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+];
+/// Often links to elsewhere.
+const MAY_BE_LINKS: &[&str] = &[
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/ssl/certs",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+];
+
+/// `main` asks this before it parses arguments. `Some` is the code to exit with.
+pub fn egress_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+    let mut args = args.skip(1);
+    if args.next()? != ARGUMENT || args.next().is_some() {
+        return None;
+    }
+    Some(match serve() {
+        Ok(()) => 0,
+        Err(error) => {
+            // The supervisor reads it, should this be the end before the beginning.
+            let why = belljar_spec::text::error_chain(&*error);
+            let _ = rustix::io::write(rustix::stdio::stderr(), why.as_bytes());
+            125
+        }
+    })
+}
+
+fn serve() -> Result<(), Box<dyn std::error::Error>> {
+    let control = leave_the_caller()?;
+    keep_only_network(&readable())?;
+    Ok(belljar_egress::serve(control)?)
+}
+
+/// Whatever the supervisor had blocked, ignored or left open is none of ours; a signal to its group neither.
+fn leave_the_caller() -> Result<OwnedFd, Errno> {
+    signal::reset_all()?;
+    signal::ignore_broken_pipe();
+    process::close_from(3)?;
+    let _ = rustix::process::setsid(); // fails only where it is one already
+    rustix::process::chdir("/")?;
+    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(control)
+}
+
+fn readable() -> Vec<PathBuf> {
+    let own = OWN_AUTHORITIES.iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let links = MAY_BE_LINKS.iter().map(Path::new).filter_map(|path| path.canonicalize().ok());
+    READABLE.iter().map(PathBuf::from).chain(links).chain(own).collect()
+}

@@ -1,0 +1,288 @@
+//! One output stream of a command, on its way to the record and to whoever follows it.
+//!
+//! Nothing is read while something waits to be passed on: a slow reader slows the command down, and the
+//! supervisor does not grow.
+
+use std::os::fd::OwnedFd;
+
+use belljar_spec::OutputStream;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::capture::HeadAndTail;
+use super::channel::Channel;
+use super::client::{ClientId, Clients};
+use super::readiness::is_writable;
+use belljar_record::Captured;
+
+pub(super) const CHUNK: usize = 128 * 1024;
+/// What a pipe takes that polls writable.
+const PIPE_BUF: usize = 4096;
+/// What `fs.pipe-max-size` allows to an ordinary user.
+const LARGEST_PIPE: usize = 1024 * 1024;
+
+/// Where a command's bytes come from.
+#[derive(Debug)]
+pub(super) enum From {
+    Pipe(OwnedFd),
+    /// A stream of the channel; its bytes are handed to [`Outlet::accept`].
+    Channel(u32),
+    Ended,
+}
+
+/// What a write to a descriptor of the caller's does when it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// A file, or a pipe that says so.
+    NeverWaits,
+    /// Asked before each write, which is then short enough for a pipe that has room.
+    MayWait,
+}
+
+/// Who is given them.
+#[derive(Debug)]
+pub(super) enum To {
+    Fd {
+        fd: OwnedFd,
+        manner: Manner,
+    },
+    Kept(HeadAndTail),
+    Client {
+        client: ClientId,
+        stream: u32,
+    },
+    /// Recorded, and no more.
+    Nowhere,
+}
+
+#[derive(Debug)]
+pub(super) struct Outlet {
+    pub(super) stream: OutputStream,
+    from: From,
+    to: To,
+    waiting: Vec<u8>,
+    /// How much is read at most, once everything inside is gone.
+    left: Option<usize>,
+}
+
+impl Outlet {
+    pub(super) fn new(stream: OutputStream, from: From, to: To) -> Self {
+        if let From::Pipe(pipe) = &from {
+            let _ = rustix::io::ioctl_fionbio(pipe, true);
+            // Fewer turns for the same bytes; a user who has many pipes keeps the usual size.
+            let _ = rustix::pipe::fcntl_setpipe_size(pipe, CHUNK);
+        }
+        Self { stream, from, to, waiting: Vec::new(), left: None }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.from, From::Ended) && self.waiting.is_empty()
+    }
+
+    /// Nothing more will come, and what came is recorded.
+    pub(super) fn is_ended(&self) -> bool {
+        matches!(self.from, From::Ended)
+    }
+
+    pub(super) fn is_fed_by(&self, stream: u32) -> bool {
+        matches!(self.from, From::Channel(own) if own == stream)
+    }
+
+    pub(super) fn follower(&self) -> Option<ClientId> {
+        match self.to {
+            To::Client { client, .. } => Some(client),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_sent_to(&self, id: ClientId, number: u32) -> bool {
+        matches!(self.to, To::Client { client, stream } if client == id && stream == number)
+    }
+
+    pub(super) fn goes_to_fd(&self) -> bool {
+        matches!(self.to, To::Fd { .. } | To::Kept(_))
+    }
+
+    /// From now on somebody else, or nobody, is given the bytes.
+    pub(super) fn redirect(&mut self, to: To, channel: Option<&mut Channel>) {
+        if matches!(to, To::Nowhere) {
+            let dropped = std::mem::take(&mut self.waiting).len();
+            self.credit(dropped, channel);
+        }
+        self.to = to;
+    }
+
+    pub(super) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        match (&self.from, &self.to) {
+            (_, To::Fd { fd, .. }) if !self.waiting.is_empty() => {
+                fds.push(PollFd::new(fd, PollFlags::OUT));
+            }
+            (From::Pipe(from), _) if self.waiting.is_empty() => {
+                fds.push(PollFd::new(from, PollFlags::IN));
+            }
+            _ => {}
+        }
+    }
+
+    /// The next bytes of the pipe, as many as it has and the buffer takes, if nothing waits.
+    pub(super) fn read<'a>(&mut self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        if !self.waiting.is_empty() && self.left.is_none_or(|left| left == 0) {
+            return None;
+        }
+        let most = buffer.len().min(self.left.unwrap_or(usize::MAX));
+        let mut filled = 0;
+        while filled < most {
+            let From::Pipe(from) = &self.from else { break };
+            match rustix::io::read(from, &mut buffer[filled..most]) {
+                Ok(0) => self.from = From::Ended,
+                Ok(length) => filled += length,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.from = From::Ended,
+            }
+        }
+        self.left = self.left.map(|left| left - filled);
+        (filled > 0).then_some(&buffer[..filled])
+    }
+
+    /// Bytes that are in the record now.
+    pub(super) fn accept(&mut self, bytes: &[u8], channel: Option<&mut Channel>) {
+        match &mut self.to {
+            To::Fd { fd, manner: Manner::NeverWaits } if self.waiting.is_empty() => {
+                let passed = rustix::io::write(&*fd, bytes).unwrap_or(0); // the next try tells
+                self.waiting.extend_from_slice(&bytes[passed..]);
+                self.credit(passed, channel);
+            }
+            To::Fd { .. } | To::Client { .. } => self.waiting.extend_from_slice(bytes),
+            To::Kept(kept) => {
+                kept.keep(bytes);
+                self.credit(bytes.len(), channel);
+            }
+            To::Nowhere => self.credit(bytes.len(), channel),
+        }
+    }
+
+    /// Nothing more will come.
+    pub(super) fn end(&mut self) {
+        self.from = From::Ended;
+    }
+
+    /// The command is told that nobody reads any more.
+    pub(super) fn stop(&mut self, channel: Option<&mut Channel>) {
+        match (&self.from, channel) {
+            (From::Channel(stream), Some(channel)) => channel.stop_reading(*stream),
+            _ => self.from = From::Ended,
+        }
+        self.to = To::Nowhere;
+        self.waiting.clear();
+    }
+
+    pub(super) fn channel_is_gone(&mut self) {
+        if matches!(self.from, From::Channel(_)) {
+            self.from = From::Ended;
+        }
+    }
+
+    /// Everything inside is gone, but somebody else may hold the pipe: what is in it now is the rest, which
+    /// is recorded whether or not anybody reads it, and no more than a pipe can hold.
+    pub(super) fn read_the_rest(&mut self) {
+        self.left.get_or_insert(LARGEST_PIPE);
+    }
+
+    pub(super) fn pass_on(&mut self, clients: &mut Clients, channel: Option<&mut Channel>) {
+        let mut passed = 0;
+        let mut closed = false;
+        while passed < self.waiting.len() && !closed {
+            let rest = &self.waiting[passed..];
+            match &self.to {
+                To::Fd { fd, manner } => {
+                    let most = match manner {
+                        Manner::NeverWaits => rest.len(),
+                        Manner::MayWait if !is_writable(fd) => break,
+                        Manner::MayWait => rest.len().min(PIPE_BUF),
+                    };
+                    match rustix::io::write(fd, &rest[..most]) {
+                        Ok(length) => passed += length,
+                        Err(Errno::INTR) => {}
+                        Err(Errno::AGAIN) => break,
+                        Err(_) => closed = true,
+                    }
+                }
+                To::Client { client, stream } => match clients.send_data(*client, *stream, rest) {
+                    Some(0) => break,
+                    Some(length) => passed += length,
+                    None => closed = true,
+                },
+                To::Kept(_) | To::Nowhere => break,
+            }
+        }
+        if closed {
+            passed = self.waiting.len();
+            self.close();
+        }
+        self.waiting.drain(..passed);
+        self.credit(passed, channel);
+    }
+
+    /// The reader has had enough, as `| head` does: the command is told the same way. A follower that
+    /// went away only stops following.
+    fn close(&mut self) {
+        if matches!(self.to, To::Fd { .. }) && matches!(self.from, From::Pipe(_)) {
+            self.from = From::Ended;
+        }
+        self.to = To::Nowhere;
+    }
+
+    fn credit(&self, count: usize, channel: Option<&mut Channel>) {
+        if let (From::Channel(stream), Some(channel)) = (&self.from, channel) {
+            channel.consumed(*stream, count);
+        }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The reader is not waited for any longer.
+    pub(super) fn give_up(&mut self) {
+        self.waiting.clear();
+    }
+
+    pub(super) fn captured(&mut self) -> Captured {
+        match std::mem::replace(&mut self.to, To::Nowhere) {
+            To::Kept(kept) => kept.captured(),
+            other => {
+                self.to = other;
+                Captured::default()
+            }
+        }
+    }
+}
+
+impl To {
+    /// The caller's own descriptor. Its flags are shared with other processes, so they are left alone: a
+    /// pipe is opened a second time instead, to be written without waiting.
+    pub(super) fn fd(fd: OwnedFd) -> Self {
+        let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        match kind {
+            Ok(FileType::RegularFile) => Self::Fd { fd, manner: Manner::NeverWaits },
+            Ok(FileType::Fifo) => match open_again(&fd) {
+                Ok(own) => Self::Fd { fd: own, manner: Manner::NeverWaits },
+                Err(_) => Self::Fd { fd, manner: Manner::MayWait },
+            },
+            // The null device and the like; a terminal can be stopped.
+            Ok(FileType::CharacterDevice) if !rustix::termios::isatty(&fd) => {
+                Self::Fd { fd, manner: Manner::NeverWaits }
+            }
+            _ => Self::Fd { fd, manner: Manner::MayWait },
+        }
+    }
+}
+
+fn open_again(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}

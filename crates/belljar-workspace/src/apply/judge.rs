@@ -1,0 +1,59 @@
+//! A repository's configuration is let through for its content. So that very content is what is applied: a live run
+//! may have changed it since it was looked at.
+
+use std::fs::File;
+
+use super::ApplyError;
+use super::draft::{Todo, TreeDraft};
+use crate::open::read_small;
+use crate::{beneath, git_config};
+
+/// A repository's configuration is smaller.
+const LARGEST_CONFIG: u64 = 1 << 20;
+/// As much as is applied without being named.
+const LARGE: u64 = 1 << 30;
+
+pub(super) enum Source {
+    /// All of it.
+    Judged(Vec<u8>),
+    /// Its content does not matter.
+    Any(File),
+}
+
+pub(super) fn config_of(
+    draft: &TreeDraft,
+    todo: &Todo,
+    mut from: File,
+) -> Result<Source, ApplyError> {
+    let changed = || ApplyError::NotWhatWasJudged { path: todo.change.path.clone() };
+    let failed = |error| ApplyError::Stage { path: todo.change.path.clone(), error };
+    if !todo.change.judged {
+        let size = from.metadata().map_err(failed)?.len();
+        if size > LARGE && todo.change.held.is_none() {
+            return Err(ApplyError::ChangedByTheRun { path: todo.change.path.clone() });
+        }
+        return Ok(Source::Any(from));
+    }
+    let content = read_small(&mut from, LARGEST_CONFIG).map_err(failed)?.ok_or_else(changed)?;
+    text(draft, todo, &content)?;
+    Ok(Source::Judged(content))
+}
+
+/// Also of what was put together from two versions: lines can come below another heading.
+pub(super) fn text(draft: &TreeDraft, todo: &Todo, content: &[u8]) -> Result<(), ApplyError> {
+    if !todo.change.judged {
+        return Ok(());
+    }
+    let before = match todo.was {
+        None => None,
+        Some(_) => {
+            let file = beneath::file(draft.tree.lower(), todo.change.path.as_path()).ok();
+            // What cannot be read is taken for nothing, against which more is refused.
+            file.and_then(|mut file| read_small(&mut file, LARGEST_CONFIG).ok().flatten())
+        }
+    };
+    match git_config::is_harmless(before.as_deref(), content) {
+        true => Ok(()),
+        false => Err(ApplyError::NotWhatWasJudged { path: todo.change.path.clone() }),
+    }
+}

@@ -1,0 +1,124 @@
+//! What was staged, to be found again where it was put.
+//!
+//! The staging directory lies in a tree that another run may be allowed to write. So what counts is the content that
+//! was read from the run, and it is compared with what the tree holds once it is there.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use belljar_spec::OsText;
+use rustix::fs::{AtFlags, Dir, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::fingerprint::Fingerprint;
+
+/// A larger file is known by its inode and its times alone.
+const LARGEST_HASHED: u64 = 64 << 20;
+
+/// One entry that was staged.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// Relative to what is moved in one step; empty: that itself.
+    pub(super) path: PathBuf,
+    pub(super) print: Fingerprint,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Hash([u8; 32]),
+    /// Too large to be read again.
+    Large,
+    Target(OsText),
+    Directory,
+}
+
+impl Content {
+    pub(super) fn of_text(text: &[u8]) -> Self {
+        Self::Hash(*blake3::hash(text).as_bytes())
+    }
+
+    pub(super) fn of_file(file: &File, size: u64) -> io::Result<Self> {
+        if size > LARGEST_HASHED {
+            return Ok(Self::Large);
+        }
+        let mut hasher = blake3::Hasher::new();
+        let mut reader = file;
+        io::copy(&mut Read::by_ref(&mut reader).take(LARGEST_HASHED + 1), &mut hasher)?;
+        Ok(Self::Hash(*hasher.finalize().as_bytes()))
+    }
+}
+
+/// Whether everything that was staged lies at this name, and nothing else.
+pub(super) fn has_come(
+    parent: BorrowedFd<'_>,
+    name: &std::ffi::OsStr,
+    staged: &[Staged],
+) -> Result<bool, Errno> {
+    let mut counts: HashMap<&Path, usize> = HashMap::new();
+    for one in staged {
+        if let Some(above) = one.path.parent() {
+            *counts.entry(above).or_default() += 1;
+        }
+    }
+    for one in staged {
+        let is_top = one.path.as_os_str().is_empty();
+        let path = if is_top { PathBuf::from(name) } else { Path::new(name).join(&one.path) };
+        let (directory, last) = match beneath::parent(parent, &path) {
+            Err(Errno::ACCESS) => continue, // the directory's own fingerprint has to do
+            found => found?,
+        };
+        let found = Fingerprint::of(&statat(&directory, last, AtFlags::SYMLINK_NOFOLLOW)?);
+        let same = match is_top {
+            true => one.print.is_same_content(&found), // it was renamed
+            false => one.print == found,
+        };
+        if !same || !has_content(directory.as_fd(), last, one, &counts)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn has_content(
+    directory: BorrowedFd<'_>,
+    name: &std::ffi::OsStr,
+    one: &Staged,
+    counts: &HashMap<&Path, usize>,
+) -> Result<bool, Errno> {
+    match &one.content {
+        Content::Large => Ok(true),
+        Content::Target(target) => {
+            Ok(readlinkat(directory, name, Vec::new())?.as_bytes() == target.as_bytes())
+        }
+        Content::Hash(hash) => match beneath::file_in(directory, name) {
+            Err(Errno::ACCESS) => Ok(true), // its mode forbids it to others as well
+            Err(Errno::LOOP | Errno::INVAL) => Ok(false),
+            file => match Content::of_file(&file?, one.print.size) {
+                Ok(Content::Hash(found)) => Ok(found == *hash),
+                Ok(_) | Err(_) => Ok(false),
+            },
+        },
+        Content::Directory => {
+            let opened = match beneath::directory(directory, Path::new(name)) {
+                Err(Errno::ACCESS) => return Ok(true),
+                opened => opened?,
+            };
+            let expected = counts.get(one.path.as_path()).copied().unwrap_or_default();
+            Ok(count(opened)? == expected)
+        }
+    }
+}
+
+fn count(directory: rustix::fd::OwnedFd) -> Result<usize, Errno> {
+    let mut entries = Dir::new(directory)?;
+    let mut count = 0;
+    while let Some(entry) = entries.read() {
+        count += usize::from(!matches!(entry?.file_name().to_bytes(), b"." | b".."));
+    }
+    Ok(count)
+}

@@ -1,0 +1,385 @@
+//! What of a tree that a run could write itself executes on the host later: found when the run ends, by when
+//! inodes changed.
+//!
+//! Only names that matter are looked at, so that a large tree costs little more than its listing; and that is
+//! bounded in time. Another program that worked on the tree meanwhile is told of as well: nobody can tell them
+//! apart.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belljar_linux::jail::SurveyedTree;
+use belljar_spec::later::{self, Class, GitMarks, Later, is};
+use belljar_spec::{LaterChange, LaterFile, Moment, NewControlFile, OsText, WorkspaceReport};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx};
+use rustix::io::Errno;
+
+use super::bounds::{Listing, OutOfReach, Room};
+use super::open::read_small;
+use super::withheld::LARGEST_CONFIG;
+use super::{beneath, git_config};
+
+/// However short the run was.
+const LEAST: Duration = Duration::from_secs(2);
+/// One part in so many of the run's own time.
+const SHARE: u32 = 20;
+/// Between two looks at the clock.
+const STEP: usize = 256;
+
+/// A tree that the run could write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenTree {
+    pub path: PathBuf,
+    /// Where it appeared inside.
+    pub target: OsText,
+    /// What was in it before the run.
+    pub before: Option<SurveyedTree>,
+}
+
+impl WrittenTree {
+    /// Whether a control file at this path was not there before the run. `is_born` says that its inode is new.
+    fn is_new(&self, path: &Path, is_born: bool) -> bool {
+        match &self.before {
+            None => is_born,
+            // A directory on the list stands for all that is in it.
+            Some(before) if before.control.iter().any(|there| path.starts_with(there)) => false,
+            // A file that was moved to that name is as new as one that was made.
+            Some(before) => is_born || !before.cut,
+        }
+    }
+}
+
+/// How long a look may take after a run of that length.
+pub(super) fn patience(run: Duration) -> Duration {
+    LEAST.max(run / SHARE)
+}
+
+pub(super) fn look(
+    tree: &WrittenTree,
+    since: Moment,
+    until: Instant,
+    report: &mut WorkspaceReport,
+) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = match rustix::fs::open(&tree.path, flags, Mode::empty()) {
+        Err(Errno::NOTDIR) => return Ok(()), // a single file, which was given by name
+        root => root?,
+    };
+    let mut walk = Walk {
+        tree,
+        root: root.as_fd(),
+        since,
+        until,
+        report,
+        soon: VecDeque::from([Waiting { path: PathBuf::new(), inside_git: None }]),
+        last: VecDeque::new(),
+        known: BTreeSet::new(),
+        room: Room::new(),
+    };
+    // What has a known place is told of however large the rest is.
+    later::known_at_top().for_each(|known| walk.look_for(known));
+    while let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
+        walk.room.give_back(&directory.path, 1);
+        if let Looked::OutOfTime = walk.look_at(&directory) {
+            walk.report.cut = true;
+            break;
+        }
+    }
+    Ok(())
+}
+
+enum Looked {
+    Whole,
+    OutOfTime,
+}
+
+struct Walk<'a> {
+    tree: &'a WrittenTree,
+    root: BorrowedFd<'a>,
+    since: Moment,
+    until: Instant,
+    report: &'a mut WorkspaceReport,
+    soon: VecDeque<Waiting>,
+    /// Large and seldom of interest.
+    last: VecDeque<Waiting>,
+    /// What was looked for already.
+    known: BTreeSet<PathBuf>,
+    /// For the paths that wait.
+    room: Room,
+}
+
+/// A directory that is still to be looked at.
+struct Waiting {
+    path: PathBuf,
+    /// Where it is in a git directory, if what is below it counts.
+    inside_git: Option<PathBuf>,
+}
+
+impl Walk<'_> {
+    fn look_for(&mut self, known: &Path) {
+        let (Some(parent), Some(name)) = (known.parent(), known.file_name()) else { return };
+        let Ok(here) = beneath::directory(self.root, parent) else { return };
+        let here = here.as_fd();
+        let Ok(stat) = rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
+        match FileType::from_raw_mode(stat.st_mode) {
+            // All of it counts, but for a repository, whose parts are known by themselves.
+            FileType::Directory if later::is(name, ".git") => {}
+            FileType::Directory => {
+                if self.known.insert(known.to_owned()) {
+                    self.soon.push_front(Waiting { path: known.to_owned(), inside_git: None });
+                }
+            }
+            kind => {
+                if self.known.insert(known.to_owned()) {
+                    self.tell(here, (known.to_owned(), kind), name, None);
+                }
+            }
+        }
+    }
+
+    fn look_at(&mut self, Waiting { path: directory, inside_git }: &Waiting) -> Looked {
+        if OutOfReach::of(directory, directory.components().count()).is_some() {
+            self.report.cut = true;
+            return Looked::Whole;
+        }
+        // One that vanished or became a link is none of ours.
+        let opened = beneath::directory(self.root, directory).ok();
+        let Some(mut listing) = opened.and_then(|fd| Dir::read_from(fd).ok()) else {
+            return Looked::Whole;
+        };
+        let mut entries: Vec<(OsString, FileType)> = Vec::new();
+        let mut most = Listing::of(directory);
+        while let Some(Ok(entry)) = listing.read() {
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            if !most.take(name) {
+                self.report.cut = true;
+                break;
+            }
+            entries.push((OsStr::from_bytes(name).to_owned(), entry.file_type()));
+            if entries.len().is_multiple_of(STEP) && Instant::now() > self.until {
+                return Looked::OutOfTime;
+            }
+        }
+        let Ok(here) = listing.fd() else { return Looked::Whole };
+        let inside_git = match is_git(directory, &entries) {
+            true => Some(Path::new("")),
+            false => inside_git.as_deref(),
+        };
+        for (at, (name, kind)) in entries.iter().enumerate() {
+            if at.is_multiple_of(STEP) && Instant::now() > self.until {
+                return Looked::OutOfTime;
+            }
+            let path = directory.join(name);
+            if self.known.contains(&path) {
+                continue;
+            }
+            match kind {
+                FileType::Directory => self.wait_for(path, name, inside_git),
+                kind => self.tell(here, (path, *kind), name, inside_git),
+            }
+        }
+        Looked::Whole
+    }
+
+    fn wait_for(&mut self, path: PathBuf, name: &OsStr, inside_git: Option<&Path>) {
+        let is_root = inside_git.is_some_and(|inside| inside.as_os_str().is_empty());
+        if is_root && later::GIT_DATA.iter().any(|data| is(name, data)) {
+            return;
+        }
+        let inside = inside_git.map(|inside| inside.join(name));
+        let inside_git = inside.filter(|inside| later::in_git_directory(inside).is_some());
+        let has_room = self.room.take(&path, 1);
+        let waiting = Waiting { path, inside_git };
+        if !has_room {
+            self.report.cut = true;
+        } else if later::DEPENDENCIES.iter().any(|large| is(name, large)) {
+            self.last.push_back(waiting);
+        } else {
+            self.soon.push_back(waiting);
+        }
+    }
+
+    fn tell(
+        &mut self,
+        here: BorrowedFd<'_>,
+        (path, kind): (PathBuf, FileType),
+        name: &OsStr,
+        inside_git: Option<&Path>,
+    ) {
+        // With the whole path: the tree itself may be a directory whose entries count.
+        let whole = self.tree.path.join(&path);
+        let of_file = || {
+            let by_place = inside_git.and_then(|it| later::in_git_directory(&it.join(name)));
+            by_place.or_else(|| later::classify(&whole))
+        };
+        // Most names of a tree mean nothing, and are not looked at any further.
+        if kind == FileType::RegularFile && of_file().is_none() {
+            return;
+        }
+        let Some((stat, kind)) = changed(here, name, self.since) else { return };
+        let mark = match kind {
+            FileType::Symlink => of_file().or_else(|| later::classify_link(&whole)),
+            FileType::RegularFile => of_file(),
+            _ => None, // a device, a FIFO or a socket is executed by nobody
+        };
+        let is_package = |later: &Later| {
+            later.class == Class::Project
+                && path.iter().any(|name| later::DEPENDENCIES.iter().any(|large| is(name, large)))
+        };
+        let Some(mark) = mark.filter(|mark| !is_package(mark)) else { return };
+        let born = Moment { secs: stat.stx_btime.tv_sec, nanos: stat.stx_btime.tv_nsec };
+        let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let is_new = knows_birth && born >= self.since;
+        let is_control = mark.class == Class::Control && self.tree.is_new(&path, is_new);
+        if is_control && !is_harmless_config(here, name, kind) {
+            self.report.add_new_control(NewControlFile {
+                tree: OsText::from(self.tree.path.as_path()),
+                target: self.tree.target.clone(),
+                path: OsText::from(path.as_path()),
+                inode: stat.stx_ino,
+                changed: Moment { secs: stat.stx_ctime.tv_sec, nanos: stat.stx_ctime.tv_nsec },
+            });
+        }
+        self.report.add_later(LaterFile {
+            target: self.tree.target.clone(),
+            path: OsText::from(path),
+            class: mark.class,
+            why: mark.why.to_owned(),
+            change: if is_new { LaterChange::Created } else { LaterChange::Modified },
+        });
+    }
+}
+
+fn changed(here: BorrowedFd<'_>, name: &OsStr, since: Moment) -> Option<(Statx, FileType)> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let stat = statx(here, name, AtFlags::SYMLINK_NOFOLLOW, wanted).ok()?;
+    let changed = Moment { secs: stat.stx_ctime.tv_sec, nanos: stat.stx_ctime.tv_nsec };
+    let kind = FileType::from_raw_mode(u32::from(stat.stx_mode));
+    (changed >= since).then_some((stat, kind))
+}
+
+/// What `git init` writes is no reason for an alarm.
+fn is_harmless_config(here: BorrowedFd<'_>, name: &OsStr, kind: FileType) -> bool {
+    if kind != FileType::RegularFile || !is(name, "config") {
+        return false;
+    }
+    let read = beneath::file_in(here, name).ok();
+    let text = read.and_then(|mut file| read_small(&mut file, LARGEST_CONFIG).ok().flatten());
+    text.is_some_and(|text| git_config::is_harmless(None, &text))
+}
+
+/// As git tells one: by what it holds.
+fn is_git(directory: &Path, entries: &[(OsString, FileType)]) -> bool {
+    directory.file_name().is_some_and(|name| is(name, ".git"))
+        || GitMarks::of(entries.iter().map(|(name, _)| name.as_os_str())).is_git_directory()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn seen(tree: &Path, since: Moment, until: Instant) -> WorkspaceReport {
+        let mut report = WorkspaceReport::default();
+        let tree =
+            WrittenTree { path: tree.to_owned(), target: OsText::from("/workspace"), before: None };
+        look(&tree, since, until, &mut report).unwrap();
+        report
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    fn make(tree: &Path, files: &[&str]) {
+        for file in files {
+            let path = tree.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+    }
+
+    fn later_moment() -> Moment {
+        std::thread::sleep(Duration::from_millis(30));
+        let now = Moment::from(std::time::SystemTime::now());
+        std::thread::sleep(Duration::from_millis(30));
+        now
+    }
+
+    #[test]
+    fn tells_what_was_made_or_changed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path();
+        make(tree, &["package.json", "Makefile", "main.rs", "bare/HEAD", "bare/config"]);
+        make(tree, &["bare/objects/x", "bare/refs/x"]);
+        let since = later_moment();
+        make(tree, &["package.json", "main.rs", "new.rs", ".git/hooks/pre-commit", ".git/HEAD"]);
+        make(tree, &["bare/hooks/update", "bare/hooks/update.sample", ".git/hooks/x.sample"]);
+        make(tree, &["bare/config", "node_modules/x/package.json", ".git/refs/heads/config"]);
+        symlink("elsewhere", tree.join(".vscode")).unwrap();
+        symlink("elsewhere", tree.join("plain")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            tree.join(".envrc"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let report = seen(tree, since, soon());
+        let mut told: Vec<_> = report
+            .later
+            .iter()
+            .map(|file| (file.path.to_string(), file.class, file.change))
+            .collect();
+        told.sort_by(|a, b| a.0.cmp(&b.0));
+        let expected = [
+            (".git/hooks/pre-commit".to_owned(), Class::Control, LaterChange::Created),
+            (".vscode".to_owned(), Class::Control, LaterChange::Created),
+            ("bare/config".to_owned(), Class::Control, LaterChange::Modified),
+            ("bare/hooks/update".to_owned(), Class::Control, LaterChange::Created),
+            ("package.json".to_owned(), Class::Project, LaterChange::Modified),
+        ];
+        assert_eq!(told, expected);
+        assert!(!report.cut);
+    }
+
+    #[test]
+    fn says_that_there_was_no_time() {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path(), &["a/package.json"]);
+        let report = seen(dir.path(), Moment { secs: 0, nanos: 0 }, Instant::now());
+        assert!(report.cut);
+        let control = seen(dir.path(), Moment { secs: 0, nanos: 0 }, soon());
+        assert!(!control.cut && control.later.len() == 1);
+    }
+
+    #[test]
+    fn what_has_a_known_place_is_told_of_without_time_for_the_rest() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        make(dir.path(), &[".git/config", ".git/hooks/pre-commit", ".envrc", ".vscode/tasks.json"]);
+        for at in 0..1000 {
+            fs::File::create(dir.path().join(format!("z{at}"))).unwrap();
+        }
+        let beginning = Moment { secs: 0, nanos: 0 };
+        let paths = |report: &WorkspaceReport| -> Vec<String> {
+            let mut paths: Vec<_> = report.later.iter().map(|it| it.path.to_string()).collect();
+            paths.sort();
+            paths
+        };
+        let all = [".envrc", ".git/config", ".git/hooks/pre-commit", ".vscode/tasks.json"];
+        assert_eq!(paths(&seen(dir.path(), beginning, soon())), all, "each is told of once");
+        let hurried = seen(dir.path(), beginning, Instant::now());
+        assert!(hurried.cut);
+        assert_eq!(paths(&hurried), [".envrc", ".git/config", ".vscode/tasks.json"]);
+    }
+}

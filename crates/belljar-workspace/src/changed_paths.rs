@@ -1,0 +1,116 @@
+//! Which paths a live run has touched so far, without reading any content: only what it saw there is to be taken
+//! down, before somebody else changes it.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use belljar_spec::{Backing, LayeredTree, OsText, RunId};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::baseline::Baseline;
+use super::beneath;
+use super::bounds::{Listing, OutOfReach, Room};
+use super::open::OpenTree;
+use super::overlay_view::{Node, Opened, each, there};
+
+/// In one look; the rest waits for the end of the run.
+const MOST: usize = 100_000;
+
+/// What was found, within bounds.
+struct Found<'a> {
+    paths: Vec<OsText>,
+    room: Room,
+    is_full: bool,
+    stop: &'a AtomicBool,
+}
+
+impl Found<'_> {
+    fn is_over(&self) -> bool {
+        self.is_full || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether to look into it, if it is a directory.
+    fn add(&mut self, path: &Path) -> bool {
+        // The path itself, and what waits to be looked into: its path, and that in the real tree.
+        self.is_full |= self.paths.len() >= MOST || !self.room.take(path, 3);
+        if self.is_full {
+            return false;
+        }
+        self.paths.push(OsText::from(path));
+        OutOfReach::of(path, path.components().count()).is_none()
+    }
+}
+
+/// One look at one tree. What fails is tried again at the next, or at the end.
+pub fn capture_live(directory: &Path, run: &RunId, note: &LayeredTree, stop: &AtomicBool) {
+    let Ok(tree) = OpenTree::open(directory, run, note.clone()) else { return };
+    let paths: Vec<OsText> = match note.backing {
+        Backing::Overlay { .. } => paths_of(&tree, stop),
+        Backing::Copy { .. } => {
+            let Ok(changes) = tree.changes() else { return };
+            changes.changes.into_iter().map(|change| change.path).collect()
+        }
+    };
+    if paths.is_empty() || stop.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Ok(mut baseline) = Baseline::open(directory, note.number) {
+        baseline.capture_paths(&tree, paths.iter());
+        let _ = baseline.write();
+    }
+}
+
+/// As far as they can be found now; the rest at the next look.
+pub(super) fn paths_of(tree: &OpenTree, stop: &AtomicBool) -> Vec<OsText> {
+    let mut found = Found { paths: Vec::new(), room: Room::new(), is_full: false, stop };
+    let _ = touched(tree, &mut found);
+    found.paths
+}
+
+fn touched(tree: &OpenTree, found: &mut Found<'_>) -> Result<(), Errno> {
+    let mut pending = vec![(PathBuf::new(), Node::root(tree.note.backing))];
+    while let Some((path, node)) = pending.pop() {
+        if found.is_over() {
+            return Ok(());
+        }
+        let Some(upper) = there(beneath::directory(tree.upper(), &path))? else { continue };
+        let opened =
+            Opened { tree, path: &path, node: &node, upper: Some(upper.as_fd()), lower: None };
+        for (name, entry) in opened.changed(Listing::of(&path).at_most(MOST))?.0 {
+            if found.is_over() {
+                return Ok(());
+            }
+            let path = path.join(name);
+            let goes_on = found.add(&path);
+            let node = entry.and_then(|entry| entry.node);
+            if node.as_ref().and_then(|node| node.lower.as_deref()) != Some(&path) {
+                below(tree, &path, found)?; // whatever the real tree has there is covered
+            }
+            if let Some(node) = node.filter(|_| goes_on) {
+                pending.push((path, node));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Everything that the real tree has below a path.
+fn below(tree: &OpenTree, path: &Path, found: &mut Found<'_>) -> Result<(), Errno> {
+    let mut pending = vec![path.to_owned()];
+    while let Some(path) = pending.pop() {
+        if found.is_over() {
+            return Ok(());
+        }
+        let Some(directory) = there(beneath::directory(tree.lower(), &path))? else { continue };
+        each(directory.as_fd(), Listing::of_names(MOST), |name, stat| {
+            let path = path.join(name);
+            let goes_on = found.add(&path);
+            if goes_on && FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                pending.push(path);
+            }
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! A checkpoint that is being read stays: a lock on its directory says so.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, lstat};
+use rustix::io::Errno;
+
+use super::CheckpointError;
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// For as long as this is held, nobody makes room by removing the checkpoint.
+#[derive(Debug)]
+pub struct Pin {
+    _lock: OwnedFd,
+}
+
+/// For reading.
+pub fn pin(checkpoint: &Path) -> Result<Pin, CheckpointError> {
+    match lock(checkpoint, FlockOperation::NonBlockingLockShared) {
+        Ok(Some(lock)) => Ok(Pin { _lock: lock }),
+        // Whoever holds it alone is about to remove it.
+        Ok(None) => Err(CheckpointError::Gone { path: checkpoint.to_owned() }),
+        Err(error) => Err(failed(checkpoint, error)),
+    }
+}
+
+/// For removing. `None`: it is gone already.
+pub(super) fn pin_alone(checkpoint: &Path) -> Result<Option<Pin>, CheckpointError> {
+    match lock(checkpoint, FlockOperation::NonBlockingLockExclusive) {
+        Ok(Some(lock)) => Ok(Some(Pin { _lock: lock })),
+        Ok(None) if lstat(checkpoint).is_err() => Ok(None),
+        Ok(None) => Err(CheckpointError::InUse { path: checkpoint.to_owned() }),
+        Err(error) => Err(failed(checkpoint, error)),
+    }
+}
+
+fn failed(checkpoint: &Path, error: Errno) -> CheckpointError {
+    CheckpointError::Take { path: checkpoint.to_owned(), error: error.into() }
+}
+
+/// `None`: it is locked, or not there.
+fn lock(checkpoint: &Path, how: FlockOperation) -> Result<Option<OwnedFd>, Errno> {
+    let fd = match rustix::fs::open(checkpoint, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        fd => fd?,
+    };
+    match rustix::io::retry_on_intr(|| flock(&fd, how)) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        done => done?,
+    }
+    // It may have been moved away between the two.
+    let ours = fstat(&fd)?;
+    let is_there = lstat(checkpoint)
+        .is_ok_and(|here| (here.st_dev, here.st_ino) == (ours.st_dev, ours.st_ino));
+    Ok(is_there.then_some(fd))
+}

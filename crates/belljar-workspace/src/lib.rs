@@ -1,0 +1,61 @@
+//! What a run changed in its workspace: diff, apply, discard, checkpoints.
+//!
+//! Everything that comes from a run is hostile: names, links, modes, sizes, and the moment at which they
+//! change. Nothing here follows a link, opens anything but plain files and directories for reading, or runs a
+//! program; git above all. Paths are walked by descriptor, name by name.
+
+mod autorun_scan;
+pub(crate) mod beneath;
+mod bounds;
+mod change;
+pub mod checkpoint;
+mod compare;
+mod content;
+pub mod disk_usage;
+mod entry_pair;
+mod git_config;
+mod open;
+mod overlay_view;
+mod recent_changes;
+mod renames;
+mod report;
+mod repositories;
+#[cfg(test)]
+mod tests;
+pub mod unified;
+mod withheld;
+
+mod apply;
+mod baseline;
+mod changed_paths;
+mod copy_entry;
+mod dir_renames;
+mod discard;
+mod fingerprint;
+mod lookup;
+mod merge;
+mod quarantine;
+mod reviewed;
+mod select;
+
+pub use apply::recover_all;
+pub use apply::{
+    Applied, ApplyError, Clashing, Conflict, Draft, LeftStep, OnConflict, RecoverError, Recovery,
+    Todo, TreeDraft, apply, is_git_index, note_reviewed, settle,
+};
+pub use autorun_scan::WrittenTree;
+pub(crate) use baseline::{BASE, capture};
+pub use baseline::{BaselineError, keep_baseline};
+pub use change::{Change, Changes, Facts, Held, HowFar, Kind, LaterMark, What};
+pub use changed_paths::capture_live;
+pub use discard::{DiscardError, discard};
+pub use lookup::{is_file_in, is_file_in_layers};
+pub use merge::Clash;
+pub use open::{OpenTree, Review, ReviewError, read_small};
+pub use open::{read_layers, upper_of, write_layers};
+pub use quarantine::{QuarantineError, Quarantined, quarantine};
+pub(crate) use recent_changes::count_recent;
+pub use report::{AtEnd, report_at_end, report_of_layers};
+pub(crate) use reviewed::mark_reviewed;
+pub use reviewed::{Reviewed, is_unreviewed};
+pub use select::{Selection, below_root};

@@ -1,0 +1,201 @@
+//! The trees of a run that can be reviewed, opened.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use belljar_spec::{LayeredTree, OsText, RunId};
+use rustix::fs::{Mode, OFlags, fstat};
+use rustix::io::Errno;
+
+use super::beneath;
+use super::change::{Change, Lies};
+use belljar_record::home::Home;
+
+/// The notes about a run's layered trees, in its directory.
+const LAYERS: &str = "layers.json";
+/// A note is a few paths.
+const MOST_BYTES: u64 = 16 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    #[error(
+        "run {run} has nothing to review: none of its trees was mounted as overlay; what it did in an rw \
+         tree is in that tree already"
+    )]
+    NotLayered { run: RunId },
+    #[error("the changes of run {run} are not there any more: they were discarded")]
+    Gone { run: RunId },
+    #[error("cannot read {}", .path.display())]
+    Notes {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error(
+        "cannot open \"{path}\", which the run worked on; put it back where it was, or discard the changes"
+    )]
+    Lower {
+        path: OsText,
+        #[source]
+        error: io::Error,
+    },
+    #[error(
+        "\"{path}\" is another directory than the one the run worked on; put that one back, or discard \
+         the changes"
+    )]
+    Exchanged { path: OsText },
+    #[error("cannot read \"{path}\"")]
+    Read {
+        path: OsText,
+        #[source]
+        error: io::Error,
+    },
+    #[error("there is no version of \"{path}\" that the run left")]
+    NoContent { path: OsText },
+}
+
+/// Everything of one run that can be reviewed.
+#[derive(Debug)]
+pub struct Review {
+    pub run: RunId,
+    pub trees: Vec<OpenTree>,
+}
+
+impl Review {
+    pub fn open(home: &Home, run: &RunId) -> Result<Self, ReviewError> {
+        let directory = home.run_dir(run);
+        let notes = read_layers(&directory)
+            .map_err(|error| ReviewError::Notes { path: directory.join(LAYERS), error })?;
+        if notes.is_empty() {
+            return Err(ReviewError::NotLayered { run: *run });
+        }
+        let opened = notes.into_iter().map(|note| OpenTree::open(&directory, run, note));
+        Ok(Self { run: *run, trees: opened.collect::<Result<_, _>>()? })
+    }
+}
+
+/// One layered tree: the real one, and what holds the changes.
+#[derive(Debug)]
+pub struct OpenTree {
+    pub note: LayeredTree,
+    lower: OwnedFd,
+    upper: OwnedFd,
+}
+
+impl OpenTree {
+    pub(super) fn open(
+        directory: &Path,
+        run: &RunId,
+        note: LayeredTree,
+    ) -> Result<Self, ReviewError> {
+        let data = upper_of(directory, &note);
+        let upper = match open_directory(&data).or_else(|errno| opened_up(&data, errno)) {
+            Err(Errno::NOENT) => return Err(ReviewError::Gone { run: *run }),
+            upper => upper
+                .map_err(|errno| ReviewError::Notes { path: data.clone(), error: errno.into() })?,
+        };
+        let path = note.source.clone();
+        let failed = |errno: Errno| ReviewError::Lower { path: path.clone(), error: errno.into() };
+        let lower = open_directory(note.source.as_path()).map_err(failed)?;
+        let stat = fstat(&lower).map_err(failed)?;
+        if (stat.st_dev, stat.st_ino) != (note.device, note.inode) {
+            return Err(ReviewError::Exchanged { path });
+        }
+        Ok(Self { note, lower, upper })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(note: LayeredTree, lower: OwnedFd, upper: OwnedFd) -> Self {
+        Self { note, lower, upper }
+    }
+
+    /// Whether either side has anything at a path, be it only the mark of something removed.
+    pub fn knows(&self, path: &Path) -> bool {
+        let is_there = |root| super::beneath::look(root, path).is_ok_and(|found| found.is_some());
+        path.as_os_str().is_empty() || is_there(self.lower()) || is_there(self.upper())
+    }
+
+    /// The real tree.
+    pub(crate) fn lower(&self) -> BorrowedFd<'_> {
+        self.lower.as_fd()
+    }
+
+    /// What holds the changes.
+    pub(crate) fn upper(&self) -> BorrowedFd<'_> {
+        self.upper.as_fd()
+    }
+
+    /// The content that the run gave a file. It may change while it is read, where the run is live.
+    pub fn open_after(&self, change: &Change) -> Result<File, ReviewError> {
+        let opened = match &change.lies {
+            Some(Lies::InUpper(path)) => beneath::file(self.upper(), path.as_path()),
+            Some(Lies::InLower(path)) => beneath::file(self.lower(), path.as_path()),
+            None => return Err(ReviewError::NoContent { path: change.path.clone() }),
+        };
+        opened.map_err(|errno| self.failed(&change.path, errno))
+    }
+
+    /// The content of a file in the real tree, as it is now.
+    pub fn open_before(&self, path: &OsText) -> Result<File, ReviewError> {
+        beneath::file(self.lower(), path.as_path()).map_err(|errno| self.failed(path, errno))
+    }
+
+    pub(super) fn failed(&self, path: &OsText, errno: Errno) -> ReviewError {
+        let path = OsText::from(self.note.target.as_path().join(path.as_path()));
+        ReviewError::Read { path, error: errno.into() }
+    }
+}
+
+/// All of a file, where it is not larger than `most`. Whatever its inode says about its size.
+pub fn read_small(file: &mut File, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let read = Read::by_ref(file).take(most + 1).read_to_end(&mut bytes)?;
+    Ok((read as u64 <= most).then_some(bytes))
+}
+
+/// Where the changes of a tree lie, in the run's directory.
+pub fn upper_of(directory: &Path, note: &LayeredTree) -> PathBuf {
+    directory.join("upper").join(note.number.to_string()).join("data")
+}
+
+/// The directory is the home's own, but a run can take the mode from what it sees as its tree's root.
+fn opened_up(path: &Path, errno: Errno) -> Result<OwnedFd, Errno> {
+    if errno != Errno::ACCESS {
+        return Err(errno);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = rustix::fs::open(path, flags, Mode::empty())?;
+    let mode = fstat(&entry)?.st_mode & 0o7777;
+    let itself = format!("/proc/self/fd/{}", entry.as_raw_fd());
+    rustix::fs::chmod(itself, Mode::from_raw_mode(mode | 0o700))?;
+    open_directory(path)
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// Written before the command is let go: without it nobody could tell what its changes belong to.
+pub fn write_layers(directory: &Path, layers: &[LayeredTree]) -> io::Result<()> {
+    let path = directory.join(LAYERS);
+    let mut file =
+        std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
+    file.write_all(&serde_json::to_vec(layers)?)?;
+    file.sync_data()
+}
+
+/// None where the run has none.
+pub fn read_layers(directory: &Path) -> io::Result<Vec<LayeredTree>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = match rustix::fs::open(directory.join(LAYERS), flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        file => File::from(file?),
+    };
+    let too_large = || io::Error::new(io::ErrorKind::InvalidData, "it is too large to be one");
+    let text = read_small(&mut file, MOST_BYTES)?.ok_or_else(too_large)?;
+    Ok(serde_json::from_slice(&text)?)
+}
