@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use belljar_linux::jail::SurveyedTree;
 use belljar_spec::{
-    BackendName, Clause, Expectation, LayeredTree, Place, Plan, Posture, RunSpec, Usage,
+    BackendName, Clause, Expectation, HostPaths, LayeredTree, Plan, Posture, RunSpec, Usage,
 };
 
 /// An answer that may take its time. The jail's are ready at once: a launch starts no runtime.
@@ -38,7 +38,7 @@ pub trait Backend: Send + Sync {
     fn bind<'a>(
         &'a self,
         plan: &'a Plan,
-        place: &'a Place,
+        place: &'a HostPaths,
     ) -> BoxFuture<'a, Result<Bound, BindError>>;
 
     /// The boundary is up and the channel open.

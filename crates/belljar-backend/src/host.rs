@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use belljar_spec::{
     BackendName, CgroupUse, Clause, CommandPlan, Enforcement, ExecFailure, ExitStatus, Expectation,
-    HostUid, Identity, PLAN_VERSION, Place, Plan, Posture, RunSpec, Stdin, Terminal, User,
+    HostPaths, HostUid, Identity, PLAN_VERSION, Plan, Posture, RunSpec, Stdin, Terminal, User,
 };
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -85,7 +85,7 @@ impl Backend for Host {
     fn bind<'a>(
         &'a self,
         plan: &'a Plan,
-        place: &'a Place,
+        place: &'a HostPaths,
     ) -> BoxFuture<'a, Result<Bound, BindError>> {
         let nothing = Expectation {
             user: User::default(),

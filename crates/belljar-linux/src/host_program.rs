@@ -77,7 +77,7 @@ pub fn find_on(name: &OsStr, path: &OsStr, trees: &[WritableTree]) -> io::Result
     for directory in std::env::split_paths(path).filter(|directory| directory.is_absolute()) {
         match check(&directory.join(name), trees) {
             Ok(program) => return Ok(program),
-            Err(NotTaken::Missing) => {}
+            Err(Rejected::Missing) => {}
             Err(why) => {
                 passed_over.push_str(&format!("; {} {why}", directory.join(name).display()));
             }
@@ -86,14 +86,14 @@ pub fn find_on(name: &OsStr, path: &OsStr, trees: &[WritableTree]) -> io::Result
     not_found(format!("there is no program {shown} in the absolute entries of PATH{passed_over}"))
 }
 
-enum NotTaken {
+enum Rejected {
     Missing,
     Written(PathBuf),
     NoProgram,
     Failed(String),
 }
 
-impl std::fmt::Display for NotTaken {
+impl std::fmt::Display for Rejected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Missing => f.write_str("is not there"),
@@ -106,18 +106,18 @@ impl std::fmt::Display for NotTaken {
     }
 }
 
-fn check(path: &Path, trees: &[WritableTree]) -> Result<PathBuf, NotTaken> {
+fn check(path: &Path, trees: &[WritableTree]) -> Result<PathBuf, Rejected> {
     let found = match resolve(path, trees) {
         Ok(found) => found,
-        Err(crate::jail::resolve::ResolveError::Missing { .. }) => return Err(NotTaken::Missing),
-        Err(error) => return Err(NotTaken::Failed(error.to_string())),
+        Err(crate::jail::resolve::ResolveError::Missing { .. }) => return Err(Rejected::Missing),
+        Err(error) => return Err(Rejected::Failed(error.to_string())),
     };
     if let Some(tree) = found.written_in {
-        return Err(NotTaken::Written(tree));
+        return Err(Rejected::Written(tree));
     }
     match std::fs::metadata(&found.path) {
         Ok(facts) if facts.is_file() && facts.permissions().mode() & 0o111 != 0 => Ok(found.path),
-        _ => Err(NotTaken::NoProgram),
+        _ => Err(Rejected::NoProgram),
     }
 }
 

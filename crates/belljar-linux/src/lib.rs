@@ -7,7 +7,7 @@
 #[macro_use]
 mod macros;
 
-pub mod apart;
+pub mod container_init;
 mod content;
 pub mod file_clock;
 pub mod filter;
@@ -16,9 +16,9 @@ pub mod init;
 pub mod jail;
 pub mod loopback;
 mod mountinfo;
-pub mod outside;
 pub mod placeholder;
 pub mod relay;
+pub mod self_confine;
 pub mod snapshot;
 pub mod staging;
 pub mod sys;

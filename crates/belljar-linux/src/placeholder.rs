@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::later::{GIT_DIRECTORY, StandIn};
+use belljar_spec::autorun::{GIT_DIRECTORY, StandIn};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat,
     unlinkat,

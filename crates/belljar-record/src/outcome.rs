@@ -2,8 +2,8 @@
 
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{
-    AgentReport, Attestation, BackendName, ExecFailure, Exit, NotTaken, Posture, RunId, StopReason,
-    Usage, WorkspaceReport,
+    AgentReport, Attestation, BackendName, ExecFailure, Exit, Posture, RunId, SkippedBackend,
+    StopReason, Usage, WorkspaceReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct Outcome {
     pub attestation: Option<Box<Attestation>>,
     /// Backends that were tried before it; the record has them beside this.
     #[serde(skip)]
-    pub not_taken: Vec<NotTaken>,
+    pub not_taken: Vec<SkippedBackend>,
     /// What went wrong, where belljar itself ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Attestation, BackendName, Birth, MountMode, NotTaken, PlannedImage, Posture, RunId, RunSpec,
-    RunState, SourceIdentity, Waiver,
+    Attestation, BackendName, MountMode, PlannedImage, Posture, ResumeOrigin, RunId, RunSpec,
+    RunState, SkippedBackend, SourceIdentity, Waiver,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,10 +36,10 @@ pub struct RunRecord {
     pub sources: Vec<SourceIdentity>,
     /// The checkpoint of another run that it began with.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub birth: Option<Box<Birth>>,
+    pub birth: Option<Box<ResumeOrigin>>,
     /// Backends that come before this one in the operator's order, and why they were not taken.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub not_taken: Vec<NotTaken>,
+    pub not_taken: Vec<SkippedBackend>,
     /// What the command's process read back before it was let go.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attestation: Option<Box<Attestation>>,

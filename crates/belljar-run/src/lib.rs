@@ -2,9 +2,9 @@
 
 pub mod agent;
 mod block_on;
-pub mod commands;
 pub mod config;
 pub mod doctor;
+pub mod exec_rules;
 pub mod image;
 pub mod lineage;
 mod looping;
@@ -12,7 +12,7 @@ pub mod network;
 pub mod retention;
 pub mod reuse;
 pub mod run;
-pub mod start;
+pub mod scaffold;
 mod supervise;
 
 pub use block_on::block_on;

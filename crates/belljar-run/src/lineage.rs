@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use belljar_spec::{
-    AgentNews, AgentReport, Birth, BirthKind, EventKind, IterationReport, RunId, StopReason, Tally,
-    TokenUsage, counted,
+    AgentNews, AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, RunId,
+    StopReason, Tally, TokenUsage, counted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub struct Lineage {
 pub struct Member {
     pub run: RunId,
     /// `None`: it began at the beginning.
-    pub birth: Option<Birth>,
+    pub birth: Option<ResumeOrigin>,
     /// The last hash of its log, as far as it is written.
     pub head: String,
     /// The iteration that was begun last, whether it came to its end or not.
@@ -119,7 +119,7 @@ impl std::fmt::Display for Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Child {
     pub run: RunId,
-    pub how: BirthKind,
+    pub how: ResumeKind,
     /// The iteration of its parent that it begins after.
     pub iteration: u32,
 }
@@ -199,7 +199,7 @@ enum Tie {
 #[derive(Deserialize)]
 struct Start {
     #[serde(default)]
-    birth: Option<Birth>,
+    birth: Option<ResumeOrigin>,
 }
 
 #[derive(Deserialize)]
@@ -215,9 +215,9 @@ struct Begun {
 }
 
 /// The birth of the oldest run so far, if that continues another.
-fn continues(read: &[ReadOne]) -> Option<Birth> {
+fn continues(read: &[ReadOne]) -> Option<ResumeOrigin> {
     let birth = read.last()?.member.birth.as_ref()?;
-    (birth.how == BirthKind::Resume).then(|| birth.clone())
+    (birth.how == ResumeKind::Resume).then(|| birth.clone())
 }
 
 /// `known` is a hash that must be in it.
@@ -324,10 +324,10 @@ fn children(home: &Home, key: &HomeKey, run: &RunId) -> Result<Vec<Child>, Linea
             continue;
         }
         let birth = birth(home, key, &other).ok().flatten();
-        let Some(Birth { how, from, continues, iteration, .. }) = birth else { continue };
+        let Some(ResumeOrigin { how, from, continues, iteration, .. }) = birth else { continue };
         let parent = match how {
-            BirthKind::Resume => continues,
-            BirthKind::Fork => from,
+            ResumeKind::Resume => continues,
+            ResumeKind::Fork => from,
         };
         if parent == *run {
             found.push(Child { run: other, how, iteration });
@@ -337,7 +337,11 @@ fn children(home: &Home, key: &HomeKey, run: &RunId) -> Result<Vec<Child>, Linea
 }
 
 /// The first event alone has it.
-pub(crate) fn birth(home: &Home, key: &HomeKey, run: &RunId) -> Result<Option<Birth>, ReadError> {
+pub(crate) fn birth(
+    home: &Home,
+    key: &HomeKey,
+    run: &RunId,
+) -> Result<Option<ResumeOrigin>, ReadError> {
     let first = open(&home.run_dir(run), key, run)?.next()?;
     let start = first.filter(|event| event.kind == EventKind::RunStart);
     let start = start.and_then(|event| serde_json::from_value::<Start>(event.data).ok());

@@ -12,7 +12,7 @@ pub const AUTO: &[BackendName] = &[BackendName::Jail, BackendName::Docker, Backe
 
 /// A step that was not taken. It is told, and stands in the record of the run that was started instead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotTaken {
+pub struct SkippedBackend {
     pub backend: BackendName,
     pub why: String,
     /// What would change that, where there is such a thing.
@@ -23,7 +23,7 @@ pub struct NotTaken {
     pub run: Option<RunId>,
 }
 
-impl fmt::Display for NotTaken {
+impl fmt::Display for SkippedBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.backend, self.why)?;
         match &self.fix {

@@ -247,8 +247,8 @@ pub struct CheckpointReport {
 
 /// Where a run comes from that does not begin at the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Birth {
-    pub how: BirthKind,
+pub struct ResumeOrigin {
+    pub how: ResumeKind,
     /// The run whose checkpoint it begins with.
     pub from: RunId,
     /// The newest run of the line that it goes on with: the one that holds the checkpoint, or one after it that did
@@ -297,7 +297,7 @@ pub struct SourceIdentity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum BirthKind {
+pub enum ResumeKind {
     /// Goes on with the same work and the same budgets.
     Resume,
     /// Begins anew from there.

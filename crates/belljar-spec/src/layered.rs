@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::later::Class;
+use crate::autorun::Class;
 use crate::text::OsText;
 
 /// One layered tree of a run. Its changes are in `upper/<number>/data` of the run's directory.
@@ -83,7 +83,7 @@ pub struct WorkspaceReport {
     pub renamed: u64,
     /// Files that execute on the host later, made or changed by this run; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub later: Vec<LaterFile>,
+    pub later: Vec<AutorunFile>,
     /// How many more such files there are.
     #[serde(default)]
     pub later_more: u64,
@@ -112,7 +112,7 @@ impl WorkspaceReport {
     }
 
     /// Adds a file, or counts it where the list is full.
-    pub fn add_later(&mut self, file: LaterFile) {
+    pub fn add_later(&mut self, file: AutorunFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
         if is_short && self.later.len() < Self::MOST_LATER {
             self.later.push(file);
@@ -165,19 +165,19 @@ pub struct NewControlFile {
 
 /// A file that executes on the host later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaterFile {
+pub struct AutorunFile {
     /// The tree's place inside, and the path in it.
     pub target: OsText,
     pub path: OsText,
     pub class: Class,
     /// When it runs.
     pub why: String,
-    pub change: LaterChange,
+    pub change: AutorunChange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LaterChange {
+pub enum AutorunChange {
     Created,
     Modified,
     Deleted,

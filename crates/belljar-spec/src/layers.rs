@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use crate::ceiling::CeilingFile;
 use crate::commands::CommandPolicy;
 use crate::env;
+use crate::human_duration::HumanDuration;
 use crate::manifest::node::{Data, Node};
 use crate::manifest::value::{Base, Field, Merge, Value};
 use crate::manifest::{Limit, Manifest, ManifestError, Place, Prefer, print};
 use crate::runspec::{BackendChoice, Retention};
 use crate::size::Size;
-use crate::span::Span;
 use crate::text::{OsText, escape};
 
 /// Who set a key. In the order of the layers: a later one wins.
@@ -174,7 +174,7 @@ pub fn built_in(memory_total: Option<u64>) -> Manifest {
     limits.idle = Some(Limit::None);
     limits.output = Some(Size(256 << 20));
     limits.disk = Some(Limit::At(Size(10 << 30)));
-    limits.stop_timeout = Some(Span::from_secs(10));
+    limits.stop_timeout = Some(HumanDuration::from_secs(10));
     let Retention { sandboxes, runs } = Retention::default();
     values.retention.sandboxes = Some(sandboxes);
     values.retention.runs = Some(runs);

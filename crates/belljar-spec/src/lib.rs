@@ -5,6 +5,7 @@
 
 mod agent;
 mod attest;
+pub mod autorun;
 mod ceiling;
 mod choice;
 mod clause;
@@ -17,10 +18,11 @@ pub mod env_file;
 mod event;
 mod expect;
 pub mod host;
+mod host_paths;
 pub mod host_rule;
+mod human_duration;
 mod id;
 mod iteration;
-pub mod later;
 mod layered;
 pub mod layers;
 pub mod manifest;
@@ -28,13 +30,11 @@ pub mod mount_arg;
 mod number;
 mod outcome;
 pub mod paths;
-mod place;
 mod plan;
 mod posture;
 pub mod resolve;
 mod runspec;
 mod size;
-mod span;
 mod state;
 pub mod text;
 pub mod trust;
@@ -49,22 +49,24 @@ pub use attest::{
     Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
 };
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
-pub use choice::{AUTO, NotTaken, candidates};
+pub use choice::{AUTO, SkippedBackend, candidates};
 pub use clause::{Clause, Required, UnknownClause};
 pub use commands::{CommandPolicy, RuleSpec};
 pub use cpus::{Cpus, CpusError};
 pub use event::{Event, EventKind, OutputStream, RECORD_VERSION};
 pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMount};
 pub use host::{Host, NotAHost};
+pub use host_paths::HostPaths;
 pub use host_rule::HostRule;
+pub use human_duration::{HumanDuration, SpanError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
-    AgentNews, AgentReport, AgentResult, Birth, BirthKind, Budget, CheckpointReport, Failure,
-    IterationReport, LONGEST_TEXT, MOST_COUNTED, Role, SessionTotals, SourceIdentity, Tally,
-    TokenUsage, Unchanged, counted,
+    AgentNews, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
+    LONGEST_TEXT, MOST_COUNTED, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity,
+    Tally, TokenUsage, Unchanged, counted,
 };
 pub use layered::{
-    Attributes, Backing, LaterChange, LaterFile, LayeredTree, Moment, NewControlFile,
+    Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,
     WorkspaceReport,
 };
 pub use layers::{Layer, Origin, Settings};
@@ -73,7 +75,6 @@ pub use outcome::{
     EXIT_DEADLINE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_NOT_STARTED, EXIT_SIGNAL_BASE,
     EXIT_USAGE, ExecFailure, Exit, ExitSource, ExitStatus, StopReason, Usage,
 };
-pub use place::Place;
 pub use plan::{
     Access, AccountsFile, CgroupUse, CommandPlan, HostUid, Identity, MountKind, Namespace,
     PLAN_VERSION, Plan, PlannedImage, PlannedMount, Presence, Rlimit, Source, Tree, is_gvisor,
@@ -85,7 +86,6 @@ pub use runspec::{
     RunSpec, Stdin, Terminal, Tmpfs, User,
 };
 pub use size::{Size, SizeError};
-pub use span::{Span, SpanError};
 pub use state::RunState;
 pub use text::OsText;
 pub use trust::{Baseline, Located, Purpose, Widening, widenings};

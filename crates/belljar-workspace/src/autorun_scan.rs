@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belljar_linux::jail::SurveyedTree;
-use belljar_spec::later::{self, Class, GitMarks, Later, is};
-use belljar_spec::{LaterChange, LaterFile, Moment, NewControlFile, OsText, WorkspaceReport};
+use belljar_spec::autorun::{self, Autorun, Class, GitMarks, is};
+use belljar_spec::{AutorunChange, AutorunFile, Moment, NewControlFile, OsText, WorkspaceReport};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
@@ -81,7 +81,7 @@ pub(super) fn look(
         room: Room::new(),
     };
     // What has a known place is told of however large the rest is.
-    later::known_at_top().for_each(|known| walk.look_for(known));
+    autorun::known_at_top().for_each(|known| walk.look_for(known));
     while let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
         walk.room.give_back(&directory.path, 1);
         if let Looked::OutOfTime = walk.look_at(&directory) {
@@ -127,7 +127,7 @@ impl Walk<'_> {
         let Ok(stat) = rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
         match FileType::from_raw_mode(stat.st_mode) {
             // All of it counts, but for a repository, whose parts are known by themselves.
-            FileType::Directory if later::is(name, ".git") => {}
+            FileType::Directory if autorun::is(name, ".git") => {}
             FileType::Directory => {
                 if self.known.insert(known.to_owned()) {
                     self.soon.push_front(Waiting { path: known.to_owned(), inside_git: None });
@@ -190,16 +190,16 @@ impl Walk<'_> {
 
     fn wait_for(&mut self, path: PathBuf, name: &OsStr, inside_git: Option<&Path>) {
         let is_root = inside_git.is_some_and(|inside| inside.as_os_str().is_empty());
-        if is_root && later::GIT_DATA.iter().any(|data| is(name, data)) {
+        if is_root && autorun::GIT_DATA.iter().any(|data| is(name, data)) {
             return;
         }
         let inside = inside_git.map(|inside| inside.join(name));
-        let inside_git = inside.filter(|inside| later::in_git_directory(inside).is_some());
+        let inside_git = inside.filter(|inside| autorun::in_git_directory(inside).is_some());
         let has_room = self.room.take(&path, 1);
         let waiting = Waiting { path, inside_git };
         if !has_room {
             self.report.cut = true;
-        } else if later::DEPENDENCIES.iter().any(|large| is(name, large)) {
+        } else if autorun::DEPENDENCIES.iter().any(|large| is(name, large)) {
             self.last.push_back(waiting);
         } else {
             self.soon.push_back(waiting);
@@ -216,8 +216,8 @@ impl Walk<'_> {
         // With the whole path: the tree itself may be a directory whose entries count.
         let whole = self.tree.path.join(&path);
         let of_file = || {
-            let by_place = inside_git.and_then(|it| later::in_git_directory(&it.join(name)));
-            by_place.or_else(|| later::classify(&whole))
+            let by_place = inside_git.and_then(|it| autorun::in_git_directory(&it.join(name)));
+            by_place.or_else(|| autorun::classify(&whole))
         };
         // Most names of a tree mean nothing, and are not looked at any further.
         if kind == FileType::RegularFile && of_file().is_none() {
@@ -225,13 +225,13 @@ impl Walk<'_> {
         }
         let Some((stat, kind)) = changed(here, name, self.since) else { return };
         let mark = match kind {
-            FileType::Symlink => of_file().or_else(|| later::classify_link(&whole)),
+            FileType::Symlink => of_file().or_else(|| autorun::classify_link(&whole)),
             FileType::RegularFile => of_file(),
             _ => None, // a device, a FIFO or a socket is executed by nobody
         };
-        let is_package = |later: &Later| {
+        let is_package = |later: &Autorun| {
             later.class == Class::Project
-                && path.iter().any(|name| later::DEPENDENCIES.iter().any(|large| is(name, large)))
+                && path.iter().any(|name| autorun::DEPENDENCIES.iter().any(|large| is(name, large)))
         };
         let Some(mark) = mark.filter(|mark| !is_package(mark)) else { return };
         let born = Moment { secs: stat.stx_btime.tv_sec, nanos: stat.stx_btime.tv_nsec };
@@ -247,12 +247,12 @@ impl Walk<'_> {
                 changed: Moment { secs: stat.stx_ctime.tv_sec, nanos: stat.stx_ctime.tv_nsec },
             });
         }
-        self.report.add_later(LaterFile {
+        self.report.add_later(AutorunFile {
             target: self.tree.target.clone(),
             path: OsText::from(path),
             class: mark.class,
             why: mark.why.to_owned(),
-            change: if is_new { LaterChange::Created } else { LaterChange::Modified },
+            change: if is_new { AutorunChange::Created } else { AutorunChange::Modified },
         });
     }
 }
@@ -343,11 +343,11 @@ mod tests {
             .collect();
         told.sort_by(|a, b| a.0.cmp(&b.0));
         let expected = [
-            (".git/hooks/pre-commit".to_owned(), Class::Control, LaterChange::Created),
-            (".vscode".to_owned(), Class::Control, LaterChange::Created),
-            ("bare/config".to_owned(), Class::Control, LaterChange::Modified),
-            ("bare/hooks/update".to_owned(), Class::Control, LaterChange::Created),
-            ("package.json".to_owned(), Class::Project, LaterChange::Modified),
+            (".git/hooks/pre-commit".to_owned(), Class::Control, AutorunChange::Created),
+            (".vscode".to_owned(), Class::Control, AutorunChange::Created),
+            ("bare/config".to_owned(), Class::Control, AutorunChange::Modified),
+            ("bare/hooks/update".to_owned(), Class::Control, AutorunChange::Created),
+            ("package.json".to_owned(), Class::Project, AutorunChange::Modified),
         ];
         assert_eq!(told, expected);
         assert!(!report.cut);

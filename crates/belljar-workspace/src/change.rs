@@ -1,7 +1,7 @@
 //! What a run changed, as data.
 
 use belljar_spec::OsText;
-use belljar_spec::later::Class;
+use belljar_spec::autorun::Class;
 use serde::{Deserialize, Serialize};
 
 /// Every difference between a real tree, as it is now, and what the run made of it. Ordered by path.
@@ -24,7 +24,7 @@ pub struct Change {
     pub after: Option<Facts>,
     /// What it does on the host later, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub later: Option<LaterMark>,
+    pub later: Option<AutorunMark>,
     /// Why `apply` leaves it out unless it is named, or always.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
@@ -78,7 +78,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LaterMark {
+pub struct AutorunMark {
     pub class: Class,
     pub why: &'static str,
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belljar_spec::{LaterChange, LaterFile, LayeredTree, Moment, RunId, WorkspaceReport};
+use belljar_spec::{AutorunChange, AutorunFile, LayeredTree, Moment, RunId, WorkspaceReport};
 
 use super::autorun_scan::{self, WrittenTree};
 use super::change::{Change, Changes, What};
@@ -76,12 +76,12 @@ fn add_tree(
     report.cut |= cut;
     for change in &changes {
         let kind = match change.what {
-            What::Created => (&mut report.created, LaterChange::Created),
+            What::Created => (&mut report.created, AutorunChange::Created),
             What::Modified | What::Mode | What::Replaced => {
-                (&mut report.modified, LaterChange::Modified)
+                (&mut report.modified, AutorunChange::Modified)
             }
-            What::Deleted => (&mut report.deleted, LaterChange::Deleted),
-            What::Renamed { .. } => (&mut report.renamed, LaterChange::Created),
+            What::Deleted => (&mut report.deleted, AutorunChange::Deleted),
+            What::Renamed { .. } => (&mut report.renamed, AutorunChange::Created),
         };
         let (count, how) = kind;
         *count += 1;
@@ -93,11 +93,11 @@ fn add_tree(
 fn report_later(
     note: &LayeredTree,
     change: &Change,
-    how: LaterChange,
+    how: AutorunChange,
     report: &mut WorkspaceReport,
 ) {
     let Some(mark) = &change.later else { return };
-    report.add_later(LaterFile {
+    report.add_later(AutorunFile {
         target: note.target.clone(),
         path: change.path.clone(),
         class: mark.class,

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::later::{self, Class, GIT_DIRECTORY, GitMarks, Later};
+use belljar_spec::autorun::{self, Autorun, Class, GIT_DIRECTORY, GitMarks};
 
 use super::beneath;
 use super::change::{Change, Kind};
 use super::open::OpenTree;
 
-const MAKES_ONE: Later = Later {
+const MAKES_ONE: Autorun = Autorun {
     class: Class::Control,
     why: "makes the directory a repository, whose config git obeys",
 };
@@ -22,7 +22,7 @@ pub(super) struct Repositories<'a> {
     made: HashMap<PathBuf, GitMarks>,
     marks: HashMap<PathBuf, GitMarks>,
     /// What everything below a directory does later.
-    below: HashMap<PathBuf, Option<Later>>,
+    below: HashMap<PathBuf, Option<Autorun>>,
 }
 
 impl<'a> Repositories<'a> {
@@ -31,24 +31,24 @@ impl<'a> Repositories<'a> {
         for change in changes.iter().filter(|change| change.after.is_some()) {
             let path = change.path.as_path();
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
-            if GitMarks::NAMES.iter().any(|known| later::is(name, known)) {
+            if GitMarks::NAMES.iter().any(|known| autorun::is(name, known)) {
                 made.entry(parent.to_owned()).or_default().note(name);
             }
         }
         Self { tree, made, marks: HashMap::new(), below: HashMap::new() }
     }
 
-    pub(super) fn later(&mut self, change: &Change) -> Option<Later> {
+    pub(super) fn later(&mut self, change: &Change) -> Option<Autorun> {
         let path = change.path.as_path();
         let (parent, name) = (path.parent()?, path.file_name()?);
         let was_file = change.before.as_ref().is_some_and(|facts| facts.kind == Kind::File);
         let comes = change.after.is_some() && !was_file;
-        if later::is(name, "HEAD") && comes && self.marks_of(parent).wants_head() {
+        if autorun::is(name, "HEAD") && comes && self.marks_of(parent).wants_head() {
             return Some(MAKES_ONE);
         }
-        let is_known = GIT_DIRECTORY.iter().any(|entry| later::is(name, entry.name));
+        let is_known = GIT_DIRECTORY.iter().any(|entry| autorun::is(name, entry.name));
         let here = is_known.then(|| self.marks_of(parent).later(Path::new(name))).flatten();
-        here.or_else(|| self.all_below(parent).filter(|_| !later::is_sample_hook(path)))
+        here.or_else(|| self.all_below(parent).filter(|_| !autorun::is_sample_hook(path)))
     }
 
     /// Before or after: whichever of the two git is going to see.
@@ -67,7 +67,7 @@ impl<'a> Repositories<'a> {
         marks
     }
 
-    fn all_below(&mut self, directory: &Path) -> Option<Later> {
+    fn all_below(&mut self, directory: &Path) -> Option<Autorun> {
         // From the nearest that is known, downwards.
         let unknown: Vec<&Path> =
             directory.ancestors().take_while(|above| !self.below.contains_key(*above)).collect();
@@ -77,7 +77,7 @@ impl<'a> Repositories<'a> {
             let later = above.or_else(|| {
                 let (parent, name) = (parent?, name?);
                 let holds =
-                    |entry: &later::GitEntry| entry.is_directory && later::is(name, entry.name);
+                    |entry: &autorun::GitEntry| entry.is_directory && autorun::is(name, entry.name);
                 GIT_DIRECTORY
                     .iter()
                     .any(holds)

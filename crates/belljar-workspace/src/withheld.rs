@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::OsText;
-use belljar_spec::later::{self, Class, Later};
+use belljar_spec::autorun::{self, Autorun, Class};
 
-use super::change::{Change, Facts, Held, HowFar, Kind, LaterMark, What};
+use super::change::{AutorunMark, Change, Facts, Held, HowFar, Kind, What};
 use super::git_config;
 use super::open::{OpenTree, read_small};
 use super::repositories::Repositories;
@@ -35,7 +35,7 @@ fn runs_later(
     tree: &OpenTree,
     change: &Change,
     repositories: &mut Repositories<'_>,
-) -> Option<LaterMark> {
+) -> Option<AutorunMark> {
     let sides = [&change.before, &change.after];
     let mut kinds = sides.into_iter().flatten().map(|facts| facts.kind);
     if kinds.all(|kind| kind == Kind::Directory) {
@@ -44,7 +44,7 @@ fn runs_later(
     let path = change.path.as_path();
     let is_link = sides.into_iter().flatten().any(|facts| facts.kind == Kind::Link);
     // A link can also stand for a directory whose entries count.
-    let classify = if is_link { later::classify_link } else { later::classify };
+    let classify = if is_link { autorun::classify_link } else { autorun::classify };
     // The tree itself may be a directory whose entries count, such as `.git/hooks`.
     let whole = tree.note.source.as_path().join(path);
     let by_place = classify(whole.strip_prefix("/").unwrap_or(&whole));
@@ -52,10 +52,10 @@ fn runs_later(
     let known = by_place.or_else(|| classify(path));
     // What a project's file does by its name is less than what it does to git.
     let known = match known {
-        Some(Later { class: Class::Control, .. }) => known,
+        Some(Autorun { class: Class::Control, .. }) => known,
         other => repositories.later(change).or(other),
     };
-    known.map(|Later { class, why }| LaterMark { class, why })
+    known.map(|Autorun { class, why }| AutorunMark { class, why })
 }
 
 fn hold(tree: &OpenTree, change: &Change) -> Option<Held> {
@@ -83,8 +83,8 @@ fn hold(tree: &OpenTree, change: &Change) -> Option<Held> {
         }
     }
     match &change.later {
-        Some(LaterMark { class: Class::Control, why }) => unless_named(why),
-        Some(LaterMark { class: Class::Project, .. }) | None => None,
+        Some(AutorunMark { class: Class::Control, why }) => unless_named(why),
+        Some(AutorunMark { class: Class::Project, .. }) | None => None,
     }
 }
 

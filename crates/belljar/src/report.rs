@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use belljar::spec::{ExecFailure, NotTaken, Unmet};
+use belljar::spec::{ExecFailure, SkippedBackend, Unmet};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -18,31 +18,31 @@ pub(crate) fn out(text: &str) {
     let _ = anstream::stdout().flush();
 }
 
-pub(crate) fn say(text: &str) {
+pub(crate) fn eprintln(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
 /// What, why, and what to do next.
 pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
-    say(&format!("{BAD}error:{BAD:#} {error}"));
+    eprintln(&format!("{BAD}error:{BAD:#} {error}"));
     let mut next = error.source();
     while let Some(inner) = next {
         cause(inner);
         next = inner.source();
     }
     if let Some(hint) = hint {
-        say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+        eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
     }
 }
 
 pub(crate) fn cause(what: impl std::fmt::Display) {
-    say(&format!("{BOLD}cause:{BOLD:#} {what}"));
+    eprintln(&format!("{BOLD}cause:{BOLD:#} {what}"));
 }
 
 /// A step of the operator's order that was passed over.
-pub(crate) fn not_taken(step: &NotTaken) {
-    let NotTaken { backend, why, .. } = step;
-    say(&format!("{WARN}warning:{WARN:#} the {backend} backend is not taken: {why}"));
+pub(crate) fn not_taken(step: &SkippedBackend) {
+    let SkippedBackend { backend, why, .. } = step;
+    eprintln(&format!("{WARN}warning:{WARN:#} the {backend} backend is not taken: {why}"));
 }
 
 /// Any error of a command. Those of the library tell their causes themselves.
@@ -59,14 +59,14 @@ pub(crate) fn failure(what: &(dyn Error + 'static)) {
             next(fix.as_deref());
         }
         Some(Library::Config(_) | Library::Home(_)) | None => error(what, None),
-        Some(_) => say(&format!("{BAD}error:{BAD:#} {what}")),
+        Some(_) => eprintln(&format!("{BAD}error:{BAD:#} {what}")),
     }
 }
 
 fn chain(causes: &[String]) {
     for (at, cause) in causes.iter().enumerate() {
         match at {
-            0 => say(&format!("{BAD}error:{BAD:#} {cause}")),
+            0 => eprintln(&format!("{BAD}error:{BAD:#} {cause}")),
             _ => self::cause(cause),
         }
     }
@@ -74,22 +74,22 @@ fn chain(causes: &[String]) {
 
 fn next(fix: Option<&str>) {
     if let Some(fix) = fix {
-        say(&format!("{BOLD}hint:{BOLD:#}  {fix}"));
+        eprintln(&format!("{BOLD}hint:{BOLD:#}  {fix}"));
     }
 }
 
 /// 126 and 127: the command never began.
 pub(crate) fn not_executed(name: &str, failure: &ExecFailure) {
-    say(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
+    eprintln(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
 }
 
 /// The clauses that stopped a launch, each with its way out.
 pub(crate) fn unmet(missing: &[Unmet]) {
     for Unmet { clause, enforcement } in missing {
         let why = folded(&format!("{}: {}", enforcement.word(), enforcement.reason()), 21);
-        say(&format!("  {BOLD}{clause:<18}{BOLD:#} {why}"));
+        eprintln(&format!("  {BOLD}{clause:<18}{BOLD:#} {why}"));
         if let Some(fix) = enforcement.fix() {
-            say(&format!("  {:<18} fix: {}", "", folded(fix, 26)));
+            eprintln(&format!("  {:<18} fix: {}", "", folded(fix, 26)));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use belljar_linux::staging::{self, Offer, Staged};
 use belljar_spec::{
-    Access, Clause, Expectation, ExpectedKernel, ExpectedMount, MountKind, OsText, Place, Plan,
+    Access, Clause, Expectation, ExpectedKernel, ExpectedMount, HostPaths, MountKind, OsText, Plan,
     Reach, ToleratedMount, Tree,
 };
 use bollard::models::ContainerCreateBody;
@@ -36,7 +36,7 @@ pub(super) fn bind(
     api: &Arc<Api>,
     engine: &EngineFacts,
     plan: &Plan,
-    place: &Place,
+    place: &HostPaths,
 ) -> Result<Bound, BindError> {
     let boxed = |error: Box<dyn std::error::Error + Send + Sync>| BindError(error);
     let files = place.directory.join("given");

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use belljar_linux::container_init::{Init, NotHeld};
 use belljar_linux::jail::identity::HostIdentity;
-use belljar_linux::outside::{Init, NotHeld};
 use belljar_spec::{Limits, Usage};
 use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{

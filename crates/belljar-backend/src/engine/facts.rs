@@ -159,7 +159,7 @@ fn engine_facts(api: &Api, info: &SystemInfo) -> Result<EngineFacts, Unavailable
         architecture: architecture.to_owned(),
         selinux: has("selinux"),
         most_processes: most_processes(),
-        groups_readable: is_local && belljar_linux::outside::groups_can_be_read(),
+        groups_readable: is_local && belljar_linux::container_init::groups_can_be_read(),
     })
 }
 

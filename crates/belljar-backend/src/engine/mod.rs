@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use belljar_spec::{BackendName, Place, Plan, RunSpec};
+use belljar_spec::{BackendName, HostPaths, Plan, RunSpec};
 use bollard::query_parameters::ListContainersOptionsBuilder;
 
 pub use api::ApiError;
@@ -139,7 +139,7 @@ impl Engine {
         made.map_err(|error| facts::unreachable(&error, self.name))
     }
 
-    fn bind_now(&self, plan: &Plan, place: &Place) -> Result<Bound, BindError> {
+    fn bind_now(&self, plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
         let facts = self.facts().map_err(|error| BindError(Box::new(error)))?;
         let api = self.api().map_err(|error| BindError(Box::new(error)))?;
         let engine = facts.engine.ok_or_else(|| BindError("the engine told nothing".into()))?;
@@ -189,7 +189,7 @@ impl Backend for Engine {
     fn bind<'a>(
         &'a self,
         plan: &'a Plan,
-        place: &'a Place,
+        place: &'a HostPaths,
     ) -> BoxFuture<'a, Result<Bound, BindError>> {
         Box::pin(std::future::ready(self.bind_now(plan, place)))
     }

@@ -7,7 +7,7 @@ mod posture;
 mod rootfs;
 
 use belljar_linux::jail;
-use belljar_spec::{BackendName, Place, Plan, RunSpec};
+use belljar_spec::{BackendName, HostPaths, Plan, RunSpec};
 
 use crate::backend::{
     Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, CommandStreams, DestroyError,
@@ -34,7 +34,7 @@ impl Backend for Jail {
     fn bind<'a>(
         &'a self,
         plan: &'a Plan,
-        place: &'a Place,
+        place: &'a HostPaths,
     ) -> BoxFuture<'a, Result<Bound, BindError>> {
         Box::pin(std::future::ready(bind(plan, place)))
     }
@@ -53,7 +53,7 @@ impl Backend for Jail {
     }
 }
 
-fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
+fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
     let bound = jail::bind(plan, place).map_err(|error| BindError(Box::new(error)))?;
     Ok(Bound {
         expectation: bound.expectation.clone(),

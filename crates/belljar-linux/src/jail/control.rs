@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{OsText, Place, WritableTree};
+use belljar_spec::{HostPaths, OsText, WritableTree};
 
 use super::bind::BindError;
 use super::resolve::{ResolveError, resolve};
@@ -24,7 +24,7 @@ pub(super) struct Protected {
 pub(super) fn protected(
     tree: &Path,
     allowed: &[OsText],
-    place: &Place,
+    place: &HostPaths,
 ) -> Result<Protected, BindError> {
     let allowed: Vec<PathBuf> = allowed
         .iter()

@@ -21,7 +21,7 @@ use rustix::mount::{
 
 use super::identity::Pair;
 use super::root::{new_tmpfs, put, remove_directory};
-use crate::sys::aside::act_on_files_as;
+use crate::sys::mount_ns_child::act_on_files_as;
 
 /// In a layer's own directory: what the run changed, and what overlayfs needs beside it.
 pub(super) const DATA: &str = "data";

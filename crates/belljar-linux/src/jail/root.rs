@@ -24,8 +24,8 @@ use rustix::process::{getegid, geteuid};
 
 use super::bind::{BoundKind, BoundMount, BoundTree, Layer, Pinned, Via, attributes};
 use super::overlay::{self, Changes, Layers};
-use crate::sys::aside::act_on_files_as;
 use crate::sys::mount::{Depth, MountAttr, set_attributes};
+use crate::sys::mount_ns_child::act_on_files_as;
 use crate::user_limits::UserLimits;
 
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::later::{self, Class, DEPENDENCIES, GIT_DATA, GIT_DIRECTORY, GitMarks, is};
+use belljar_spec::autorun::{self, Class, DEPENDENCIES, GIT_DATA, GIT_DIRECTORY, GitMarks, is};
 
 use super::privileged::is_privileged;
 
@@ -60,7 +60,7 @@ fn survey_within(tree: &Path, names: usize) -> Survey {
         files: MOST_FILES,
         unlisted: MOST_UNLISTED,
     };
-    later::known_at_top().for_each(|known| walk.look_for(Path::new(""), known));
+    autorun::known_at_top().for_each(|known| walk.look_for(Path::new(""), known));
     loop {
         if let Some(directory) = walk.first.pop_front() {
             walk.look_at(&directory, Turn::First);
@@ -136,7 +136,7 @@ impl Walk<'_> {
         if !self.looked_for.insert(directory.to_owned()) {
             return;
         }
-        later::known_at_top().for_each(|known| self.look_for(directory, known));
+        autorun::known_at_top().for_each(|known| self.look_for(directory, known));
         self.look_for(directory, Path::new(".git"));
     }
 
@@ -204,7 +204,7 @@ impl Walk<'_> {
     }
 
     fn in_git(&mut self, path: PathBuf, name: &OsStr, kind: FileType) {
-        let is_control = later::in_git_directory(Path::new(name)).is_some();
+        let is_control = autorun::in_git_directory(Path::new(name)).is_some();
         if is_control && kind.is_symlink() {
             self.shield_link(path);
         } else if is_control || kind.is_symlink() {
@@ -226,13 +226,13 @@ impl Walk<'_> {
         // With the whole path: the tree itself may be a directory whose entries count.
         let whole = self.tree.join(&path);
         if kind.is_symlink() {
-            if is_control(later::classify_link(&whole)) && !is_dependency(&path) {
+            if is_control(autorun::classify_link(&whole)) && !is_dependency(&path) {
                 self.shield_link(path);
             }
             return;
         }
         let is_git = kind.is_dir() && is(name, ".git");
-        let counts = !is_git && is_control(later::classify(&whole)) && !is_dependency(&path);
+        let counts = !is_git && is_control(autorun::classify(&whole)) && !is_dependency(&path);
         if counts {
             self.found.control.push(path);
         } else if is_git {
@@ -288,7 +288,7 @@ impl Walk<'_> {
     }
 }
 
-fn is_control(later: Option<later::Later>) -> bool {
+fn is_control(later: Option<autorun::Autorun>) -> bool {
     later.is_some_and(|later| later.class == Class::Control)
 }
 

@@ -2,9 +2,9 @@
 //! function that is safe to call.
 #![allow(unsafe_code)]
 
-pub mod aside;
 pub mod attempt;
 pub mod mount;
+pub mod mount_ns_child;
 pub mod net;
 pub mod process;
 pub mod seccomp;

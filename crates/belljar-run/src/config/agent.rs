@@ -22,7 +22,7 @@ use super::{ConfigError, Invocation, host};
 use crate::agent::find::{self, ByName, Found, Host, SystemInside};
 use crate::agent::written::WrittenTrees;
 use crate::agent::{Preset, Tells, adapter};
-use crate::start::NOT_WRITTEN;
+use crate::scaffold::NOT_WRITTEN;
 use belljar_record::home::Home;
 
 /// In `agent.program`: the one inside.

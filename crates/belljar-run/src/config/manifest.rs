@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use belljar_linux::jail::resolve::{ResolveError, resolve};
-use belljar_spec::later::{self, Class};
+use belljar_spec::autorun::{self, Class};
 use belljar_spec::manifest::FILE_NAME;
 use belljar_spec::{
     Baseline, Located, Manifest, OsText, Purpose, Widening, WritableTree, widenings,
@@ -129,10 +129,14 @@ pub(super) fn locate(path: &Path, trees: &[WritableTree]) -> Located {
 /// Whether a tool of the host executes what lies at a path, or in it, without being asked: by its name, or as a part of a
 /// git directory, which is told by what it holds.
 fn is_control(path: &Path) -> bool {
-    let is_one = |found: Option<later::Later>| found.is_some_and(|it| it.class == Class::Control);
+    let is_one =
+        |found: Option<autorun::Autorun>| found.is_some_and(|it| it.class == Class::Control);
     // A directory that can hold such files counts as a link of its name does: it leads to them.
-    let by_name =
-        [later::classify(path), later::classify(&path.join("entry")), later::classify_link(path)];
+    let by_name = [
+        autorun::classify(path),
+        autorun::classify(&path.join("entry")),
+        autorun::classify_link(path),
+    ];
     if by_name.into_iter().any(is_one) {
         return true;
     }
@@ -140,8 +144,8 @@ fn is_control(path: &Path) -> bool {
         let is_git = ["HEAD", "objects", "refs"].iter().all(|name| above.join(name).exists());
         let Ok(inside) = path.strip_prefix(above) else { return false };
         is_git
-            && (is_one(later::in_git_directory(inside))
-                || is_one(later::in_git_directory(&inside.join("entry"))))
+            && (is_one(autorun::in_git_directory(inside))
+                || is_one(autorun::in_git_directory(&inside.join("entry"))))
     })
 }
 

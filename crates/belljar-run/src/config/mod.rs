@@ -155,7 +155,7 @@ pub enum ConfigError {
     )]
     ForAgents { key: String, origin: String },
     #[error(transparent)]
-    Rule(#[from] crate::commands::RuleError),
+    Rule(#[from] crate::exec_rules::RuleError),
     #[error(
         "{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence"
     )]
@@ -221,7 +221,7 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     let facts = host::facts(&invocation.cwd, &invocation.env);
     let spec = resolve(&settings, &request, &facts)?;
     agent::check(&spec, facts.home.as_deref())?;
-    crate::commands::Rules::compile(&spec.commands)?;
+    crate::exec_rules::Rules::compile(&spec.commands)?;
     for name in flags.passed_but_missing(&invocation.env) {
         warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
     }

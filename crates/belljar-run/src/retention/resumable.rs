@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use belljar_spec::{Birth, BirthKind, RunId};
+use belljar_spec::{ResumeKind, ResumeOrigin, RunId};
 
 use crate::lineage;
 use belljar_record::HomeKey;
@@ -26,14 +26,14 @@ pub(super) fn needed(home: &Home, candidates: &[RunId]) -> BTreeSet<RunId> {
     let (Ok(runs), Ok(key)) = (run_directories(home), HomeKey::load(home.path())) else {
         return asked;
     };
-    let births: BTreeMap<RunId, Birth> = runs
+    let births: BTreeMap<RunId, ResumeOrigin> = runs
         .iter()
         .filter_map(|run| Some((*run, lineage::birth(home, &key, run).ok().flatten()?)))
         .collect();
     // One that came to no checkpoint of its own is gone on with from the one before it.
     let continued: BTreeSet<RunId> = births
         .iter()
-        .filter(|(run, birth)| birth.how == BirthKind::Resume && has_any(run))
+        .filter(|(run, birth)| birth.how == ResumeKind::Resume && has_any(run))
         .map(|(_, birth)| birth.from)
         .collect();
     let resumable = runs.iter().rev().filter(|run| !continued.contains(run) && has_any(run));

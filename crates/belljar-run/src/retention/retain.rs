@@ -1,4 +1,4 @@
-//! Keeping only so much of finished runs: after every run, for its own name.
+//! Keeps only so much of finished runs: after every run, for its own name.
 
 use belljar_spec::{Retention, RunId};
 

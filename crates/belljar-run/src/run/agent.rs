@@ -6,9 +6,9 @@ use belljar_backend::Bound;
 use belljar_spec::{MountMode, RunSpec};
 
 use super::LaunchError;
-use super::choose::Prepared;
-use super::place::RunPlace;
-use crate::supervise::{DriveOrders, WorkTree};
+use super::run_dir::RunDir;
+use super::select_backend::Prepared;
+use crate::supervise::{AgentLoopOptions, WorkTree};
 use belljar_record::home::Home;
 use belljar_workspace::checkpoint::{self, Pin, Subject};
 
@@ -26,7 +26,7 @@ fn checkpoint_of(home: &Home, prepared: &Prepared<'_>) -> Option<PathBuf> {
 /// Before anything is mounted: the run's home is as the checkpoint has it, which stays until what is returned goes.
 pub(super) fn bring_home(
     home: &Home,
-    place: &RunPlace,
+    place: &RunDir,
     prepared: &Prepared<'_>,
 ) -> Result<Option<Pin>, LaunchError> {
     let Some(checkpoint) = checkpoint_of(home, prepared) else { return Ok(None) };
@@ -36,7 +36,7 @@ pub(super) fn bring_home(
 /// What the run before saw of the files that it changed is what this one saw.
 pub(super) fn bring_baseline(
     home: &Home,
-    place: &RunPlace,
+    place: &RunDir,
     prepared: &Prepared<'_>,
 ) -> Result<(), LaunchError> {
     let Some(birth) = prepared.birth.as_deref().filter(|birth| birth.iteration > 0) else {
@@ -47,13 +47,13 @@ pub(super) fn bring_baseline(
 
 pub(super) fn drive_orders(
     home: &Home,
-    place: &RunPlace,
+    place: &RunDir,
     prepared: &Prepared<'_>,
     bound: &Bound,
-) -> Option<Box<DriveOrders>> {
+) -> Option<Box<AgentLoopOptions>> {
     let spec = &prepared.spec;
     let work = spec.agent.as_deref()?.clone();
-    Some(Box::new(DriveOrders {
+    Some(Box::new(AgentLoopOptions {
         work,
         birth: prepared.birth.clone(),
         workspace: work_tree(spec, bound),

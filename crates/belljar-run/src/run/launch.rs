@@ -8,24 +8,26 @@ use belljar_linux::file_clock::Arrival;
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
 use belljar_spec::{
-    Access, BackendName, Backing, MountKind, Place, Plan, RunId, RunState, Source, WritableTree,
+    Access, BackendName, Backing, HostPaths, MountKind, Plan, RunId, RunState, Source, WritableTree,
 };
 
 use super::agent;
-use super::bypass;
-use super::choose::Prepared;
-use super::crossing;
-use super::furnish::furnish;
+use super::agent_home::prepare_agent_home;
+use super::bypass_requires_boundary;
 use super::housekeeping::{self, Housekeeping};
 use super::log::{Anchored, RunLog};
-use super::place::RunPlace;
+use super::network_bridge;
+use super::run_dir::RunDir;
+use super::select_backend::Prepared;
 use belljar_record::redact::secrets_of;
 use belljar_record::{Outcome, writable_trees};
 
 use super::outcome::{mark_output_lost, not_started};
 use super::{LaunchError, Observer, Streams};
 use crate::block_on;
-use crate::supervise::{Caller, Crossing, DiskLimit, Layers, Orders, Supervised, open, supervise};
+use crate::supervise::{
+    Caller, DiskLimit, LaunchOptions, Layers, NetworkBridge, Supervised, open, supervise,
+};
 use belljar_record::HomeKey;
 use belljar_record::ballast;
 use belljar_record::home::Home;
@@ -108,7 +110,7 @@ fn accept_and_run(
         return Err(refusal.into()); // before anything is made
     }
     ballast::keep(home); // before this run can fill the disk
-    let place = RunPlace::make(home)?;
+    let place = RunDir::make(home)?;
     let outcome = match bind(home, &place, prepared, secrets, observer) {
         Ok(pinned) => run_recorded(home, &place, prepared, pinned, secrets, caller, observer),
         Err(error) => {
@@ -151,7 +153,7 @@ fn accept_and_run(
 /// Pins everything. When this has returned the run is accepted: from here on there is a record.
 fn bind(
     home: &Home,
-    place: &RunPlace,
+    place: &RunDir,
     prepared: &mut Prepared<'_>,
     secrets: &mut [SecretValue],
     observer: &mut dyn Observer,
@@ -160,10 +162,10 @@ fn bind(
     let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
     let known = writable_trees::known(home).map_err(read_failed)?;
     set_run_id(&mut prepared.plan, &place.id);
-    let crossing = crossing::prepare(place, prepared, secrets)?;
+    let crossing = network_bridge::prepare(place, prepared, secrets)?;
     let _pinned = agent::bring_home(home, place, prepared)?; // until its layers are taken over too
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
-    furnish(&place.home(), &prepared.spec, user_home.as_deref())?;
+    prepare_agent_home(&place.home(), &prepared.spec, user_home.as_deref())?;
     place.make_targets(&prepared.plan)?;
     let owner = match prepared.plan.image {
         Some(_) => HomeKey::load_or_make(home.path())?.owner_label(),
@@ -189,8 +191,8 @@ fn bind(
         // Binding may have found out more.
         return Err(LaunchError::NotGuaranteed { backend: prepared.plan.backend, missing });
     }
-    bypass::check(&prepared.spec, prepared.plan.backend, &bound.posture)?;
-    super::foundation::check(prepared)?;
+    bypass_requires_boundary::check(&prepared.spec, prepared.plan.backend, &bound.posture)?;
+    super::resume_check::check(prepared)?;
     // A tree is known as writable before the first byte can be written to it.
     writable_trees::remember(home, &known, &bound.writable_trees).map_err(read_failed)?;
     if !bound.layered.is_empty() {
@@ -206,7 +208,7 @@ struct Pinned {
     arrived: Arrival,
     bound: Bound,
     disk: Option<DiskLimit>,
-    crossing: Crossing,
+    crossing: NetworkBridge,
 }
 
 struct Ended {
@@ -228,7 +230,7 @@ enum RecordState {
 /// From `run.start` to `run.stop`, whatever happens in between.
 fn run_recorded(
     home: &Home,
-    place: &RunPlace,
+    place: &RunDir,
     prepared: &Prepared<'_>,
     Pinned { arrived, bound, disk, crossing }: Pinned,
     secrets: &mut Vec<SecretValue>,
@@ -238,9 +240,9 @@ fn run_recorded(
     let posture = bound.posture.clone();
     bound.warnings.iter().for_each(|warning| observer.warned(warning));
     let open = |error| Failed { error, record: RecordState::Open };
-    let masks = crossing::masks(&secrets_of(&prepared.spec), secrets);
+    let masks = network_bridge::masks(&secrets_of(&prepared.spec), secrets);
     let mut begun = RunLog::begin(home, place, (prepared, &posture), masks).map_err(open)?;
-    let orders = Orders {
+    let orders = LaunchOptions {
         run: place.id,
         arrived,
         keep: prepared.keep,
@@ -257,7 +259,7 @@ fn run_recorded(
             .map_err(|error| open(LaunchError::Record { path: place.live.clone(), error }))?,
         crossing,
         drive: agent::drive_orders(home, place, prepared, &bound),
-        guard: crate::commands::Guard::new(&prepared.spec.commands),
+        guard: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
     };
     match attempt(home, &mut begun, (prepared, bound), secrets, caller, orders, observer) {
         Ok((supervised, mut outcome)) => {
@@ -291,7 +293,7 @@ fn attempt(
     (prepared, bound): (&Prepared<'_>, Bound),
     secrets: &mut Vec<SecretValue>,
     caller: &mut Caller,
-    orders: Orders,
+    orders: LaunchOptions,
     observer: &mut dyn Observer,
 ) -> Result<(Supervised, Outcome), LaunchError> {
     let (run, plan) = (orders.run, &prepared.plan);
@@ -381,7 +383,7 @@ fn attempt(
 }
 
 /// A command without a boundary is not watched: what it writes cannot be told from what others write.
-fn disk_limit(plan: &Plan, place: &RunPlace, bound: &Bound) -> Option<DiskLimit> {
+fn disk_limit(plan: &Plan, place: &RunDir, bound: &Bound) -> Option<DiskLimit> {
     let bytes = plan.limits.disk.filter(|_| plan.backend != BackendName::Host)?;
     let (mut own, mut copies) = (vec![place.home()], Vec::new());
     own.push(place.directory.join(belljar_workspace::checkpoint::CHECKPOINTS));
@@ -426,11 +428,11 @@ fn set_run_id(plan: &mut Plan, id: &RunId) {
 
 fn where_it_lives(
     home: &Home,
-    place: &RunPlace,
+    place: &RunDir,
     plan: &Plan,
     mut run_writable: Vec<WritableTree>,
     owner: String,
-) -> Place {
+) -> HostPaths {
     // This run's own writable trees count too: an earlier run may have worked on them unrecorded.
     run_writable.extend(plan.mounts.iter().filter_map(|mount| match &mount.what {
         belljar_spec::MountKind::Bind {
@@ -442,7 +444,7 @@ fn where_it_lives(
     }));
     let user_home = std::env::var_os("HOME").map(PathBuf::from);
     let executable = std::env::current_exe().ok();
-    Place {
+    HostPaths {
         run: place.id.to_string(),
         directory: place.directory.clone(),
         bin: home.bin(),

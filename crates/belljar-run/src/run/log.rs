@@ -2,13 +2,13 @@
 
 use belljar_backend::Started;
 use belljar_spec::{
-    BackendName, Birth, EventKind, NotTaken, PlannedImage, Posture, RunId, RunSpec, SourceIdentity,
-    Waiver,
+    BackendName, EventKind, PlannedImage, Posture, ResumeOrigin, RunId, RunSpec, SkippedBackend,
+    SourceIdentity, Waiver,
 };
 use serde_json::json;
 
-use super::choose::Prepared;
-use super::place::RunPlace;
+use super::run_dir::RunDir;
+use super::select_backend::Prepared;
 use belljar_record::Outcome;
 use belljar_record::RunRecord;
 use belljar_record::redact::plan_without_secret_values;
@@ -30,7 +30,7 @@ pub(super) enum Anchored {
 pub(super) struct RunLog<'a> {
     pub(super) recorder: Recorder,
     record: RunRecord,
-    place: &'a RunPlace,
+    place: &'a RunDir,
 }
 
 impl<'a> RunLog<'a> {
@@ -38,7 +38,7 @@ impl<'a> RunLog<'a> {
     /// sandbox is built meanwhile.
     pub(super) fn begin(
         home: &Home,
-        place: &'a RunPlace,
+        place: &'a RunDir,
         (prepared, posture): (&Prepared<'_>, &Posture),
         secrets: Secrets,
     ) -> Result<Self, LaunchError> {
@@ -116,9 +116,9 @@ struct Start<'a> {
     #[serde(skip_serializing_if = "<[SourceIdentity]>::is_empty")]
     sources: &'a [SourceIdentity],
     #[serde(skip_serializing_if = "Option::is_none")]
-    birth: Option<&'a Birth>,
-    #[serde(skip_serializing_if = "<[NotTaken]>::is_empty")]
-    not_taken: &'a [NotTaken],
+    birth: Option<&'a ResumeOrigin>,
+    #[serde(skip_serializing_if = "<[SkippedBackend]>::is_empty")]
+    not_taken: &'a [SkippedBackend],
 }
 
 impl<'a> Start<'a> {

@@ -1,22 +1,22 @@
 //! A run, from a decided specification to its outcome.
 
 mod agent;
-mod bypass;
-mod choose;
-mod crossing;
-mod foundation;
-mod furnish;
+mod agent_home;
+mod bypass_requires_boundary;
 mod housekeeping;
 mod launch;
 mod log;
+mod network_bridge;
+mod nofollow;
 mod outcome;
-mod place;
 pub(crate) mod reconcile;
 mod refusal;
 mod resume;
+mod resume_check;
+mod run_dir;
 mod run_record;
-mod serve;
-mod within;
+mod select_backend;
+mod supervisor_main;
 
 use std::os::fd::OwnedFd;
 
@@ -24,22 +24,22 @@ use belljar_backend::{BindError, DestroyError, PlanError, StartError, Unavailabl
 pub use belljar_backend::{Fetch, ImageError, PullProgress, Unwatched};
 use belljar_spec::egress::Published;
 use belljar_spec::wire::control::LaunchRefusal;
-use belljar_spec::{AgentWork, BackendName, NotTaken, OsText, Plan, Posture, RunId, Unmet};
+use belljar_spec::{AgentWork, BackendName, OsText, Plan, Posture, RunId, SkippedBackend, Unmet};
 use serde::Serialize;
 
-pub use choose::{Prepared, prepare};
-pub use foundation::Difference;
 pub use launch::launch;
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
-pub use resume::{Ask, Extend, Reborn, ResumeError, ResumeLock, reborn};
+pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
+pub use resume_check::ResumeMismatch;
+pub use select_backend::{Prepared, prepare};
 
-pub use crate::commands::judge_if_asked;
+pub use crate::exec_rules::judge_if_asked;
 use crate::supervise::SuperviseError;
-pub use crate::supervise::{EgressError, PublishError, egress_if_asked, knock};
+pub use crate::supervise::{EgressError, PublishError, connect, egress_if_asked};
 use belljar_record::{KeyError, RecordError};
 pub use belljar_workspace::checkpoint::CheckpointError;
-pub(crate) use place::LiveSign;
-pub use serve::supervise_if_asked;
+pub(crate) use run_dir::LivenessLock;
+pub use supervisor_main::supervise_if_asked;
 
 /// Where the command's streams go.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub trait Observer {
     fn warned(&mut self, _warning: &str) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
-    fn not_taken(&mut self, _step: &NotTaken) {}
+    fn not_taken(&mut self, _step: &SkippedBackend) {}
 
     /// What dead runs had left was looked for.
     fn reconciled(&mut self, _found: &Result<Reconciled, ReconcileError>) {}
@@ -98,7 +98,7 @@ pub enum LaunchError {
     NotGuaranteed { backend: BackendName, missing: Vec<Unmet> },
     #[error("none of the backends that may be used can start this run")]
     NoneLeft {
-        tried: Vec<NotTaken>,
+        tried: Vec<SkippedBackend>,
         /// What was wrong with the first of them.
         first: Option<Box<LaunchRefusal>>,
     },
@@ -148,7 +148,7 @@ pub enum LaunchError {
         "{0}: not as at the first start: {how}; if that is meant, say --allow {0}",
         what.name()
     )]
-    Differs { what: Difference, how: String },
+    Differs { what: ResumeMismatch, how: String },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -198,6 +198,6 @@ pub struct DryRun {
     pub layered: Vec<OsText>,
     /// Backends that come before it in the operator's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub not_taken: Vec<NotTaken>,
+    pub not_taken: Vec<SkippedBackend>,
     pub missing: Vec<Unmet>,
 }

@@ -10,14 +10,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use belljar_spec::{
-    Birth, BirthKind, EventKind, LoopSpec, Money, OsText, PlannedImage, RunId, RunSpec,
+    EventKind, LoopSpec, Money, OsText, PlannedImage, ResumeKind, ResumeOrigin, RunId, RunSpec,
     SessionTotals, SourceIdentity, StopReason, Tally, Unchanged,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::foundation::Difference;
+use super::resume_check::ResumeMismatch;
 use crate::config::{ConfigError, SYSTEM_DIRECTORY, check_ceiling};
 use crate::lineage::{Lineage, LineageError, lineage};
 use crate::looping::{Loop, Next};
@@ -39,21 +39,21 @@ pub struct Extend {
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    pub how: BirthKind,
+    pub how: ResumeKind,
     pub run: RunId,
     /// The last one, where it is `None`. 0 is the beginning.
     pub from: Option<u32>,
     pub extend: Extend,
-    pub allow: Vec<Difference>,
+    pub allow: Vec<ResumeMismatch>,
     /// A fork has its own; a resumed run keeps the name.
     pub name: Option<String>,
 }
 
 /// A run that can be started.
 #[derive(Debug)]
-pub struct Reborn {
+pub struct Resumed {
     pub spec: RunSpec,
-    pub birth: Birth,
+    pub birth: ResumeOrigin,
     /// Until it is recorded that the run goes on, nobody else resumes it.
     pub lock: ResumeLock,
 }
@@ -130,11 +130,11 @@ pub enum ResumeError {
 }
 
 /// Finds the checkpoint, and what has to be started from it. Starts nothing.
-pub fn reborn(
+pub fn prepare_resume(
     home: &Home,
     ask: &Ask,
     env: &BTreeMap<OsString, OsString>,
-) -> Result<Reborn, ResumeError> {
+) -> Result<Resumed, ResumeError> {
     let (line, lock) = tip(home, ask)?;
     let continues = line.last().map_or(ask.run, |member| member.run);
     let frozen = frozen(home, &continues)?;
@@ -150,27 +150,27 @@ pub fn reborn(
     changes.extend(extend(&mut work.repeat, ask.extend)?);
     let tally = match ask.how {
         // What was spent is spent, also by iterations that are gone back behind. Streaks begin anew.
-        BirthKind::Resume => Tally {
+        ResumeKind::Resume => Tally {
             iterations: iteration,
             failures_in_a_row: 0,
             unchanged_in_a_row: 0,
             ..line.tally()
         },
-        BirthKind::Fork => Tally::default(),
+        ResumeKind::Fork => Tally::default(),
     };
     if let Next::Stop { reason, why } = Loop::new(work, tally.clone()).next(Duration::ZERO)
         && work.repeat.max_iterations != Some(0)
     {
         return Err(ResumeError::Over { why, hint: hint(reason) });
     }
-    if ask.how == BirthKind::Fork {
+    if ask.how == ResumeKind::Fork {
         spec.name.clone_from(&ask.name);
     }
     // What an administrator allows no more is not allowed because it once was.
     check_ceiling(Path::new(SYSTEM_DIRECTORY), &spec)
         .map_err(|error| ResumeError::Ceiling(Box::new(error)))?;
     let unchanged = frozen.unchanged(&ask.allow);
-    let birth = Birth {
+    let birth = ResumeOrigin {
         how: ask.how,
         from,
         continues,
@@ -182,12 +182,12 @@ pub fn reborn(
         changes,
         unchanged,
     };
-    Ok(Reborn { spec, birth, lock })
+    Ok(Resumed { spec, birth, lock })
 }
 
 /// The newest run of the line, locked: who resumes a run that was resumed before means where that came to.
 fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
-    if ask.how == BirthKind::Fork {
+    if ask.how == ResumeKind::Fork {
         let line = lineage(home, &ask.run)?; // a live run has checkpoints too
         return Ok((line, lock(home, &ask.run, FlockOperation::NonBlockingLockShared)?));
     }
@@ -206,7 +206,7 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
         let mut children = line
             .children
             .iter()
-            .filter(|child| child.how == BirthKind::Resume)
+            .filter(|child| child.how == ResumeKind::Resume)
             .map(|child| child.run);
         if let Some(by) = children.clone().find(|child| is_live(home, child)) {
             return Err(ResumeError::Continued { run: ask.run, by });
@@ -283,7 +283,7 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
     }
     // Without the records before it, nobody knows where a run that came to no checkpoint had begun.
     let begins_later =
-        |birth: &Birth| birth.how == BirthKind::Resume && birth.iteration > last_number;
+        |birth: &ResumeOrigin| birth.how == ResumeKind::Resume && birth.iteration > last_number;
     if let (Some(why), Some(last)) = (&line.broken, line.last())
         && last.birth.as_ref().is_some_and(begins_later)
         && ask.from != Some(0)
@@ -312,7 +312,7 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
         return Err(ResumeError::NotKept { iteration: wanted });
     }
     let report = &one.report;
-    if report.done == Some(true) && ask.how == BirthKind::Resume {
+    if report.done == Some(true) && ask.how == ResumeKind::Resume {
         let why = format!("until holds after iteration {wanted}");
         return Err(ResumeError::Over { why, hint: hint(StopReason::Done) });
     }
@@ -326,12 +326,13 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
 
 impl Frozen {
     /// What must still be so.
-    fn unchanged(&self, allow: &[Difference]) -> Unchanged {
+    fn unchanged(&self, allow: &[ResumeMismatch]) -> Unchanged {
         let image = self.image.as_ref().map(|image| image.id.clone()).unwrap_or_default();
         Unchanged {
-            policy_hash: (!allow.contains(&Difference::Policy)).then(|| self.policy_hash.clone()),
-            image: (!allow.contains(&Difference::Image)).then_some(image),
-            sources: match allow.contains(&Difference::Mounts) {
+            policy_hash: (!allow.contains(&ResumeMismatch::Policy))
+                .then(|| self.policy_hash.clone()),
+            image: (!allow.contains(&ResumeMismatch::Image)).then_some(image),
+            sources: match allow.contains(&ResumeMismatch::Mounts) {
                 true => Vec::new(),
                 false => self.sources.clone(),
             },

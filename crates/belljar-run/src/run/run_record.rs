@@ -7,8 +7,8 @@ use belljar_record::{RunRecord, Secrets};
 use belljar_spec::{Posture, RECORD_VERSION, RunId};
 
 use super::LaunchError;
-use super::choose::Prepared;
-use super::foundation::{policy_hash, sources_of};
+use super::resume_check::{policy_hash, sources_of};
+use super::select_backend::Prepared;
 
 pub(super) fn new_record(
     id: RunId,

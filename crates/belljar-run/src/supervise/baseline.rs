@@ -29,7 +29,7 @@ pub(crate) struct Layers {
 #[derive(Debug)]
 pub(super) enum Baselines {
     None,
-    Later { layers: Layers, at: Instant },
+    Autorun { layers: Layers, at: Instant },
     Kept(#[allow(dead_code, reason = "dropping it ends the thread")] Keeper),
 }
 
@@ -43,19 +43,19 @@ impl Baselines {
     pub(super) fn from(layers: Layers, begun: Instant) -> Self {
         match layers.trees.is_empty() {
             true => Self::None,
-            false => Self::Later { layers, at: begun + FIRST_LOOK },
+            false => Self::Autorun { layers, at: begun + FIRST_LOOK },
         }
     }
 
     pub(super) fn first_look(&self) -> Option<Instant> {
         match self {
-            Self::Later { at, .. } => Some(*at),
+            Self::Autorun { at, .. } => Some(*at),
             Self::None | Self::Kept(_) => None,
         }
     }
 
     pub(super) fn look(&mut self, now: Instant) {
-        if let Self::Later { layers, at } = self
+        if let Self::Autorun { layers, at } = self
             && now >= *at
         {
             // Without a thread the end of the run has to do.

@@ -40,7 +40,7 @@ const READS_AT_ONCE: usize = 16;
 pub(super) type Size = (u16, u16);
 
 /// What PID 1 told.
-pub(super) enum News {
+pub(super) enum InitEvent {
     Attested(Box<Attestation>),
     AttestedShort {
         exec: u32,
@@ -203,19 +203,23 @@ impl Channel {
         loop {
             if let Some(news) = self.read().map_err(SuperviseError::Wire)?.into_iter().next() {
                 match news {
-                    News::Attested(attestation) => return Ok(attestation),
-                    News::NotPrepared { step, why, .. } => {
+                    InitEvent::Attested(attestation) => return Ok(attestation),
+                    InitEvent::NotPrepared { step, why, .. } => {
                         return Err(SuperviseError::LockDown { step, why });
                     }
-                    News::Started { .. } | News::Exited { .. } => {
+                    InitEvent::Started { .. } | InitEvent::Exited { .. } => {
                         let mut why = "its process ended before it had attested".to_owned();
                         if let Some(said) = self.diagnostics() {
                             why = format!("{why}: {said}");
                         }
                         return Err(SuperviseError::LockDown { step: "lock down".to_owned(), why });
                     }
-                    News::Gone => return Err(SuperviseError::NoAnswer(0)),
-                    _ => return Err(SuperviseError::Wire(lie("news before the attestation"))),
+                    InitEvent::Gone => return Err(SuperviseError::NoAnswer(0)),
+                    _ => {
+                        return Err(SuperviseError::Wire(protocol_violation(
+                            "news before the attestation",
+                        )));
+                    }
                 }
             }
             if let Some(error) = self.bad_hello.take() {
@@ -334,13 +338,13 @@ impl Channel {
     }
 
     /// Everything that arrived. An error is final.
-    pub(super) fn read(&mut self) -> Result<Vec<News>, WireError> {
+    pub(super) fn read(&mut self) -> Result<Vec<InitEvent>, WireError> {
         let mut news = Vec::new();
         let mut buffer = [0; 16 * 1024];
         for _ in 0..READS_AT_ONCE {
             match rustix::io::read(&self.fd, &mut buffer) {
                 Ok(0) | Err(Errno::CONNRESET) => {
-                    news.push(News::Gone);
+                    news.push(InitEvent::Gone);
                     return Ok(news);
                 }
                 Ok(length) => match &mut self.packets {
@@ -355,11 +359,11 @@ impl Channel {
             }
             while let Some(arrival) = self.mux.next_arrival()? {
                 match arrival {
-                    Arrival::Data { stream, bytes } => news.push(News::Data { stream, bytes }),
-                    Arrival::End { stream } => news.push(News::End { stream }),
+                    Arrival::Data { stream, bytes } => news.push(InitEvent::Data { stream, bytes }),
+                    Arrival::End { stream } => news.push(InitEvent::End { stream }),
                     Arrival::Reset { stream } => {
                         self.mux.end(stream); // so that both ends forget it
-                        news.push(News::Reset { stream });
+                        news.push(InitEvent::Reset { stream });
                     }
                     Arrival::Message(message) => news.extend(self.hear(parse(&message)?)?),
                 }
@@ -368,40 +372,42 @@ impl Channel {
         Ok(news)
     }
 
-    fn hear(&mut self, message: FromInit) -> Result<Option<News>, WireError> {
+    fn hear(&mut self, message: FromInit) -> Result<Option<InitEvent>, WireError> {
         Ok(Some(match message {
             FromInit::Hello(InitHello { version, nonce, .. }) => {
                 if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&version) {
                     self.bad_hello = Some(SuperviseError::Hello(format!("version {version}")));
                 } else if nonce != self.nonce {
-                    return Err(lie("a hello to another launch"));
+                    return Err(protocol_violation("a hello to another launch"));
                 }
                 return Ok(None);
             }
-            FromInit::Attested { exec: COMMAND, attestation } => News::Attested(attestation),
-            FromInit::Attested { .. } => return Err(lie("an attestation nobody asked for")),
-            FromInit::AttestedShort { exec, attestation } => {
-                News::AttestedShort { exec, attestation }
+            FromInit::Attested { exec: COMMAND, attestation } => InitEvent::Attested(attestation),
+            FromInit::Attested { .. } => {
+                return Err(protocol_violation("an attestation nobody asked for"));
             }
-            FromInit::SetupFailed { exec, step, why } => News::NotPrepared { exec, step, why },
-            FromInit::Started { exec } => News::Started { exec },
-            FromInit::ExecFailed { exec, failure } => News::NotExecuted { exec, failure },
-            FromInit::Exited { exec, status } => News::Exited { exec, status },
-            FromInit::DeadlinePassed => News::DeadlinePassed,
-            FromInit::Quiet => News::Quiet,
+            FromInit::AttestedShort { exec, attestation } => {
+                InitEvent::AttestedShort { exec, attestation }
+            }
+            FromInit::SetupFailed { exec, step, why } => InitEvent::NotPrepared { exec, step, why },
+            FromInit::Started { exec } => InitEvent::Started { exec },
+            FromInit::ExecFailed { exec, failure } => InitEvent::NotExecuted { exec, failure },
+            FromInit::Exited { exec, status } => InitEvent::Exited { exec, status },
+            FromInit::DeadlinePassed => InitEvent::DeadlinePassed,
+            FromInit::Quiet => InitEvent::Quiet,
             FromInit::Accepted { stream, port } => return self.accepted(stream, port).map(Some),
         }))
     }
 
     /// The stream is open on this end before its first bytes are read.
-    fn accepted(&mut self, stream: u32, port: u16) -> Result<News, WireError> {
+    fn accepted(&mut self, stream: u32, port: u16) -> Result<InitEvent, WireError> {
         let expected = FIRST_ACCEPT_STREAM.checked_add(self.accepted);
         if expected != Some(stream) || !self.listen.contains(&port) {
-            return Err(lie("a connection to a port that is none of the proxy's"));
+            return Err(protocol_violation("a connection to a port that is none of the proxy's"));
         }
         self.accepted += 1;
         self.mux.open(stream)?;
-        Ok(News::Accepted { stream, port })
+        Ok(InitEvent::Accepted { stream, port })
     }
 
     fn send(&mut self, message: &ToInit) -> Result<(), SuperviseError> {
@@ -409,7 +415,7 @@ impl Channel {
     }
 }
 
-pub(super) fn lie(what: &str) -> WireError {
+pub(super) fn protocol_violation(what: &str) -> WireError {
     WireError::BadMessage(what.to_owned())
 }
 

@@ -88,7 +88,7 @@ impl Drop for DiskWatch {
 #[derive(Debug)]
 pub(super) enum Disk {
     Unlimited,
-    Later { limit: DiskLimit, at: Instant, begun: i64 },
+    Autorun { limit: DiskLimit, at: Instant, begun: i64 },
     Watched(DiskWatch),
 }
 
@@ -96,13 +96,13 @@ impl Disk {
     pub(super) fn from(limit: Option<DiskLimit>, begun: Instant) -> Self {
         match limit {
             None => Self::Unlimited,
-            Some(limit) => Self::Later { limit, at: begun + FIRST_LOOK, begun: now() },
+            Some(limit) => Self::Autorun { limit, at: begun + FIRST_LOOK, begun: now() },
         }
     }
 
     pub(super) fn first_look(&self) -> Option<Instant> {
         match self {
-            Self::Later { at, .. } => Some(*at),
+            Self::Autorun { at, .. } => Some(*at),
             Self::Unlimited | Self::Watched(_) => None,
         }
     }
@@ -110,13 +110,13 @@ impl Disk {
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
         match self {
             Self::Watched(watch) => Some(PollFd::new(&watch.fd, PollFlags::IN)),
-            Self::Unlimited | Self::Later { .. } => None,
+            Self::Unlimited | Self::Autorun { .. } => None,
         }
     }
 
     /// `true`, once: the limit was passed.
     pub(super) fn look(&mut self, at: Instant) -> Result<bool, Errno> {
-        if let Self::Later { limit, at: due, begun } = self
+        if let Self::Autorun { limit, at: due, begun } = self
             && at >= *due
         {
             *self = Self::Watched(DiskWatch::start(limit.clone(), *begun)?);

@@ -13,7 +13,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// Who types.
 #[derive(Debug)]
-pub(super) enum Giver {
+pub(super) enum InputSource {
     Fd(OwnedFd),
     /// Its bytes are handed to [`Inlet::accept`].
     Client {
@@ -27,7 +27,7 @@ pub(super) enum Giver {
 
 /// Where it goes.
 #[derive(Debug)]
-pub(super) enum Taker {
+pub(super) enum InputSink {
     Pipe(OwnedFd),
     Channel(u32),
     /// The command reads no more.
@@ -36,45 +36,47 @@ pub(super) enum Taker {
 
 #[derive(Debug)]
 pub(super) struct Inlet {
-    from: Giver,
-    to: Taker,
+    from: InputSource,
+    to: InputSink,
     waiting: Vec<u8>,
     /// How much of it came from somebody who gives no more.
     of_others: usize,
 }
 
 impl Inlet {
-    pub(super) fn new(from: Giver, to: Taker) -> Self {
-        if let Taker::Pipe(pipe) = &to {
+    pub(super) fn new(from: InputSource, to: InputSink) -> Self {
+        if let InputSink::Pipe(pipe) = &to {
             let _ = rustix::io::ioctl_fionbio(pipe, true);
         }
         Self { from, to, waiting: Vec::new(), of_others: 0 }
     }
 
     pub(super) fn is_fed_by(&self, id: ClientId, stream: u32) -> bool {
-        matches!(self.from, Giver::Client { client, stream: own } if client == id && own == stream)
+        matches!(self.from, InputSource::Client { client, stream: own } if client == id && own == stream)
     }
 
     pub(super) fn is_given_by(&self, id: ClientId) -> bool {
-        matches!(self.from, Giver::Client { client, .. } if client == id)
+        matches!(self.from, InputSource::Client { client, .. } if client == id)
     }
 
     pub(super) fn goes_to(&self, stream: u32) -> bool {
-        matches!(self.to, Taker::Channel(own) if own == stream)
+        matches!(self.to, InputSink::Channel(own) if own == stream)
     }
 
-    pub(super) fn hand_to(&mut self, giver: Giver) {
+    pub(super) fn hand_to(&mut self, giver: InputSource) {
         self.of_others = self.waiting.len();
         self.from = giver;
     }
 
     pub(super) fn watch<'a>(&'a self, channel: Option<&Channel>, fds: &mut Vec<PollFd<'a>>) {
         match (&self.from, &self.to) {
-            (_, Taker::Pipe(pipe)) if !self.waiting.is_empty() => {
+            (_, InputSink::Pipe(pipe)) if !self.waiting.is_empty() => {
                 fds.push(PollFd::new(pipe, PollFlags::OUT));
             }
-            (Giver::Fd(from), Taker::Pipe(_)) => fds.push(PollFd::new(from, PollFlags::IN)),
-            (Giver::Fd(from), Taker::Channel(stream))
+            (InputSource::Fd(from), InputSink::Pipe(_)) => {
+                fds.push(PollFd::new(from, PollFlags::IN))
+            }
+            (InputSource::Fd(from), InputSink::Channel(stream))
                 if channel.is_some_and(|channel| channel.room(*stream) > 0) =>
             {
                 fds.push(PollFd::new(from, PollFlags::IN));
@@ -89,33 +91,33 @@ impl Inlet {
     }
 
     pub(super) fn end(&mut self) {
-        self.from = Giver::Ended;
+        self.from = InputSource::Ended;
     }
 
     /// The command will read no more of it.
     pub(super) fn close(&mut self) {
-        self.to = Taker::Closed;
+        self.to = InputSink::Closed;
     }
 
     pub(super) fn move_bytes(&mut self, mut channel: Option<&mut Channel>, clients: &mut Clients) {
         self.deliver(channel.as_deref_mut(), clients);
         let room = match &self.to {
-            Taker::Pipe(_) if self.waiting.is_empty() => CHUNK,
-            Taker::Channel(stream) if self.waiting.is_empty() => {
+            InputSink::Pipe(_) if self.waiting.is_empty() => CHUNK,
+            InputSink::Channel(stream) if self.waiting.is_empty() => {
                 channel.as_deref().map_or(0, |channel| channel.room(*stream)).min(CHUNK)
             }
             _ => 0,
         };
-        let Giver::Fd(from) = &self.from else { return };
+        let InputSource::Fd(from) = &self.from else { return };
         if room == 0 || !is_readable(from) {
             return;
         }
         let mut buffer = [0; CHUNK];
         match rustix::io::read(from, &mut buffer[..room]) {
-            Ok(0) => self.from = Giver::Ended,
+            Ok(0) => self.from = InputSource::Ended,
             Ok(length) => self.waiting.extend_from_slice(&buffer[..length]),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(_) => self.from = Giver::Ended,
+            Err(_) => self.from = InputSource::Ended,
         }
         self.deliver(channel, clients);
     }
@@ -123,22 +125,22 @@ impl Inlet {
     fn deliver(&mut self, mut channel: Option<&mut Channel>, clients: &mut Clients) {
         while !self.waiting.is_empty() {
             let taken = match &self.to {
-                Taker::Channel(stream) => {
+                InputSink::Channel(stream) => {
                     let stream = *stream;
                     channel
                         .as_deref_mut()
                         .map_or(0, |channel| channel.type_in(stream, &self.waiting))
                 }
-                Taker::Pipe(pipe) => match rustix::io::write(pipe, &self.waiting) {
+                InputSink::Pipe(pipe) => match rustix::io::write(pipe, &self.waiting) {
                     Ok(length) => length,
                     Err(Errno::AGAIN) => 0,
                     Err(Errno::INTR) => continue,
                     Err(_) => {
-                        self.to = Taker::Closed;
+                        self.to = InputSink::Closed;
                         continue;
                     }
                 },
-                Taker::Closed => self.waiting.len(), // what is left goes nowhere
+                InputSink::Closed => self.waiting.len(), // what is left goes nowhere
             };
             if taken == 0 {
                 return;
@@ -146,16 +148,16 @@ impl Inlet {
             self.waiting.drain(..taken);
             let of_others = self.of_others.min(taken);
             self.of_others -= of_others;
-            if let Giver::Client { client, stream } = &self.from {
+            if let InputSource::Client { client, stream } = &self.from {
                 clients.consumed(*client, *stream, taken - of_others);
             }
         }
-        if matches!(self.from, Giver::Ended) {
+        if matches!(self.from, InputSource::Ended) {
             // The command reads an end.
-            if let (Taker::Channel(stream), Some(channel)) = (&self.to, channel) {
+            if let (InputSink::Channel(stream), Some(channel)) = (&self.to, channel) {
                 channel.end_typing(*stream);
             }
-            self.to = Taker::Closed;
+            self.to = InputSink::Closed;
         }
     }
 }

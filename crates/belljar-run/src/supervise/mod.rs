@@ -4,32 +4,32 @@
 //! run's socket, signals and clocks send it something. Every byte from inside is hostile: a frame that
 //! makes no sense ends the run. What cannot be recorded ends the run too.
 
-mod absence;
-mod arrivals;
 mod baseline;
 mod capture;
 mod channel;
 mod client;
+mod control_socket;
 mod disk;
-mod door;
 mod drive;
 mod egress;
-mod farewell;
-mod follow;
+mod event_loop;
+mod exit_watch;
+mod init_events;
+mod init_link;
 mod inlet;
-mod inside;
-mod judge;
 mod lease;
+mod loop_throttle;
 mod outlet;
 mod outside;
 mod own_task;
-mod pace;
 mod packets;
 mod readiness;
 mod requests;
 mod rules;
 mod setup;
+mod shutdown_notices;
 mod state;
+mod stop_reason;
 mod task;
 mod terminal;
 
@@ -56,19 +56,19 @@ use belljar_workspace::checkpoint::CheckpointError;
 use channel::Channel;
 use client::Clients;
 pub(crate) use client::Connection;
+use control_socket::ControlSocket;
+pub use control_socket::connect;
 use disk::Disk;
 pub(crate) use disk::DiskLimit;
-use door::Door;
-pub use door::knock;
 use drive::Driver;
-pub(crate) use drive::{DriveEnd, DriveOrders, WorkTree};
-pub(crate) use egress::{AfterSetup, Crossing, Ports, Proxy};
+pub(crate) use drive::{AgentLoopOptions, DriveEnd, WorkTree};
+pub(crate) use egress::{AfterSetup, NetworkBridge, Ports, Proxy};
 pub use egress::{EgressError, PublishError, egress_if_asked};
-use farewell::Farewells;
-use follow::Run;
-use inside::Inside;
+use event_loop::Run;
+use init_link::Inside;
 use outside::{Signals, host_uid_of_child};
 use own_task::own_task;
+use shutdown_notices::ShutdownNotices;
 use state::{State, Stopping};
 use terminal::RawTerminal;
 
@@ -123,7 +123,7 @@ impl Caller {
 
 /// What a run is told apart from its plan.
 #[derive(Debug)]
-pub(crate) struct Orders {
+pub(crate) struct LaunchOptions {
     pub(crate) run: RunId,
     /// Before anything of it was made ready.
     pub(crate) arrived: Arrival,
@@ -132,11 +132,11 @@ pub(crate) struct Orders {
     pub(crate) layers: Layers,
     /// Where others find it once the command was let go.
     pub(crate) socket: PathBuf,
-    pub(crate) live: crate::run::LiveSign,
-    pub(crate) crossing: Crossing,
+    pub(crate) live: crate::run::LivenessLock,
+    pub(crate) crossing: NetworkBridge,
     /// The agent that it is for.
-    pub(crate) drive: Option<Box<DriveOrders>>,
-    pub(crate) guard: crate::commands::Guard,
+    pub(crate) drive: Option<Box<AgentLoopOptions>>,
+    pub(crate) guard: crate::exec_rules::ExecRules,
 }
 
 /// What the supervisor saw.
@@ -160,7 +160,7 @@ pub(crate) struct Supervised {
     /// What came of an agent.
     pub(crate) agent: Option<AgentReport>,
     /// What is still to be told, once the end is on disk.
-    farewells: Option<Farewells>,
+    farewells: Option<ShutdownNotices>,
 }
 
 impl Supervised {
@@ -247,7 +247,7 @@ pub(crate) fn supervise(
     started: &mut Started,
     (plan, expectation): (&Plan, &Expectation),
     caller: &mut Caller,
-    mut orders: Orders,
+    mut orders: LaunchOptions,
     recorder: &mut Recorder,
     let_go: &mut dyn FnMut(&mut Caller),
 ) -> Result<Supervised, SuperviseError> {
@@ -291,7 +291,7 @@ pub(crate) fn supervise(
         proxy.wait_until_ready()?;
     }
     crossing.prepare(std::mem::take(&mut started.listeners), recorder)?;
-    let door = Door::open(&orders.socket)
+    let door = ControlSocket::open(&orders.socket)
         .map_err(|error| SuperviseError::Step("open the run's socket", error))?;
     // On disk before anything of the command runs.
     recorder.barrier()?;

@@ -24,7 +24,7 @@ const LARGEST_PIPE: usize = 1024 * 1024;
 
 /// Where a command's bytes come from.
 #[derive(Debug)]
-pub(super) enum From {
+pub(super) enum OutputSource {
     Pipe(OwnedFd),
     /// A stream of the channel; its bytes are handed to [`Outlet::accept`].
     Channel(u32),
@@ -42,7 +42,7 @@ pub(super) enum Manner {
 
 /// Who is given them.
 #[derive(Debug)]
-pub(super) enum To {
+pub(super) enum OutputSink {
     Fd {
         fd: OwnedFd,
         manner: Manner,
@@ -59,16 +59,16 @@ pub(super) enum To {
 #[derive(Debug)]
 pub(super) struct Outlet {
     pub(super) stream: OutputStream,
-    from: From,
-    to: To,
+    from: OutputSource,
+    to: OutputSink,
     waiting: Vec<u8>,
     /// How much is read at most, once everything inside is gone.
     left: Option<usize>,
 }
 
 impl Outlet {
-    pub(super) fn new(stream: OutputStream, from: From, to: To) -> Self {
-        if let From::Pipe(pipe) = &from {
+    pub(super) fn new(stream: OutputStream, from: OutputSource, to: OutputSink) -> Self {
+        if let OutputSource::Pipe(pipe) = &from {
             let _ = rustix::io::ioctl_fionbio(pipe, true);
             // Fewer turns for the same bytes; a user who has many pipes keeps the usual size.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, CHUNK);
@@ -77,36 +77,36 @@ impl Outlet {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.from, From::Ended) && self.waiting.is_empty()
+        matches!(self.from, OutputSource::Ended) && self.waiting.is_empty()
     }
 
     /// Nothing more will come, and what came is recorded.
     pub(super) fn is_ended(&self) -> bool {
-        matches!(self.from, From::Ended)
+        matches!(self.from, OutputSource::Ended)
     }
 
     pub(super) fn is_fed_by(&self, stream: u32) -> bool {
-        matches!(self.from, From::Channel(own) if own == stream)
+        matches!(self.from, OutputSource::Channel(own) if own == stream)
     }
 
     pub(super) fn follower(&self) -> Option<ClientId> {
         match self.to {
-            To::Client { client, .. } => Some(client),
+            OutputSink::Client { client, .. } => Some(client),
             _ => None,
         }
     }
 
     pub(super) fn is_sent_to(&self, id: ClientId, number: u32) -> bool {
-        matches!(self.to, To::Client { client, stream } if client == id && stream == number)
+        matches!(self.to, OutputSink::Client { client, stream } if client == id && stream == number)
     }
 
     pub(super) fn goes_to_fd(&self) -> bool {
-        matches!(self.to, To::Fd { .. } | To::Kept(_))
+        matches!(self.to, OutputSink::Fd { .. } | OutputSink::Kept(_))
     }
 
     /// From now on somebody else, or nobody, is given the bytes.
-    pub(super) fn redirect(&mut self, to: To, channel: Option<&mut Channel>) {
-        if matches!(to, To::Nowhere) {
+    pub(super) fn redirect(&mut self, to: OutputSink, channel: Option<&mut Channel>) {
+        if matches!(to, OutputSink::Nowhere) {
             let dropped = std::mem::take(&mut self.waiting).len();
             self.credit(dropped, channel);
         }
@@ -115,10 +115,10 @@ impl Outlet {
 
     pub(super) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         match (&self.from, &self.to) {
-            (_, To::Fd { fd, .. }) if !self.waiting.is_empty() => {
+            (_, OutputSink::Fd { fd, .. }) if !self.waiting.is_empty() => {
                 fds.push(PollFd::new(fd, PollFlags::OUT));
             }
-            (From::Pipe(from), _) if self.waiting.is_empty() => {
+            (OutputSource::Pipe(from), _) if self.waiting.is_empty() => {
                 fds.push(PollFd::new(from, PollFlags::IN));
             }
             _ => {}
@@ -133,13 +133,13 @@ impl Outlet {
         let most = buffer.len().min(self.left.unwrap_or(usize::MAX));
         let mut filled = 0;
         while filled < most {
-            let From::Pipe(from) = &self.from else { break };
+            let OutputSource::Pipe(from) = &self.from else { break };
             match rustix::io::read(from, &mut buffer[filled..most]) {
-                Ok(0) => self.from = From::Ended,
+                Ok(0) => self.from = OutputSource::Ended,
                 Ok(length) => filled += length,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => self.from = From::Ended,
+                Err(_) => self.from = OutputSource::Ended,
             }
         }
         self.left = self.left.map(|left| left - filled);
@@ -149,38 +149,40 @@ impl Outlet {
     /// Bytes that are in the record now.
     pub(super) fn accept(&mut self, bytes: &[u8], channel: Option<&mut Channel>) {
         match &mut self.to {
-            To::Fd { fd, manner: Manner::NeverWaits } if self.waiting.is_empty() => {
+            OutputSink::Fd { fd, manner: Manner::NeverWaits } if self.waiting.is_empty() => {
                 let passed = rustix::io::write(&*fd, bytes).unwrap_or(0); // the next try tells
                 self.waiting.extend_from_slice(&bytes[passed..]);
                 self.credit(passed, channel);
             }
-            To::Fd { .. } | To::Client { .. } => self.waiting.extend_from_slice(bytes),
-            To::Kept(kept) => {
+            OutputSink::Fd { .. } | OutputSink::Client { .. } => {
+                self.waiting.extend_from_slice(bytes)
+            }
+            OutputSink::Kept(kept) => {
                 kept.keep(bytes);
                 self.credit(bytes.len(), channel);
             }
-            To::Nowhere => self.credit(bytes.len(), channel),
+            OutputSink::Nowhere => self.credit(bytes.len(), channel),
         }
     }
 
     /// Nothing more will come.
     pub(super) fn end(&mut self) {
-        self.from = From::Ended;
+        self.from = OutputSource::Ended;
     }
 
     /// The command is told that nobody reads any more.
     pub(super) fn stop(&mut self, channel: Option<&mut Channel>) {
         match (&self.from, channel) {
-            (From::Channel(stream), Some(channel)) => channel.stop_reading(*stream),
-            _ => self.from = From::Ended,
+            (OutputSource::Channel(stream), Some(channel)) => channel.stop_reading(*stream),
+            _ => self.from = OutputSource::Ended,
         }
-        self.to = To::Nowhere;
+        self.to = OutputSink::Nowhere;
         self.waiting.clear();
     }
 
     pub(super) fn channel_is_gone(&mut self) {
-        if matches!(self.from, From::Channel(_)) {
-            self.from = From::Ended;
+        if matches!(self.from, OutputSource::Channel(_)) {
+            self.from = OutputSource::Ended;
         }
     }
 
@@ -196,7 +198,7 @@ impl Outlet {
         while passed < self.waiting.len() && !closed {
             let rest = &self.waiting[passed..];
             match &self.to {
-                To::Fd { fd, manner } => {
+                OutputSink::Fd { fd, manner } => {
                     let most = match manner {
                         Manner::NeverWaits => rest.len(),
                         Manner::MayWait if !is_writable(fd) => break,
@@ -209,12 +211,14 @@ impl Outlet {
                         Err(_) => closed = true,
                     }
                 }
-                To::Client { client, stream } => match clients.send_data(*client, *stream, rest) {
-                    Some(0) => break,
-                    Some(length) => passed += length,
-                    None => closed = true,
-                },
-                To::Kept(_) | To::Nowhere => break,
+                OutputSink::Client { client, stream } => {
+                    match clients.send_data(*client, *stream, rest) {
+                        Some(0) => break,
+                        Some(length) => passed += length,
+                        None => closed = true,
+                    }
+                }
+                OutputSink::Kept(_) | OutputSink::Nowhere => break,
             }
         }
         if closed {
@@ -228,14 +232,14 @@ impl Outlet {
     /// The reader has had enough, as `| head` does: the command is told the same way. A follower that
     /// went away only stops following.
     fn close(&mut self) {
-        if matches!(self.to, To::Fd { .. }) && matches!(self.from, From::Pipe(_)) {
-            self.from = From::Ended;
+        if matches!(self.to, OutputSink::Fd { .. }) && matches!(self.from, OutputSource::Pipe(_)) {
+            self.from = OutputSource::Ended;
         }
-        self.to = To::Nowhere;
+        self.to = OutputSink::Nowhere;
     }
 
     fn credit(&self, count: usize, channel: Option<&mut Channel>) {
-        if let (From::Channel(stream), Some(channel)) = (&self.from, channel) {
+        if let (OutputSource::Channel(stream), Some(channel)) = (&self.from, channel) {
             channel.consumed(*stream, count);
         }
     }
@@ -250,8 +254,8 @@ impl Outlet {
     }
 
     pub(super) fn captured(&mut self) -> Captured {
-        match std::mem::replace(&mut self.to, To::Nowhere) {
-            To::Kept(kept) => kept.captured(),
+        match std::mem::replace(&mut self.to, OutputSink::Nowhere) {
+            OutputSink::Kept(kept) => kept.captured(),
             other => {
                 self.to = other;
                 Captured::default()
@@ -260,7 +264,7 @@ impl Outlet {
     }
 }
 
-impl To {
+impl OutputSink {
     /// The caller's own descriptor. Its flags are shared with other processes, so they are left alone: a
     /// pipe is opened a second time instead, to be written without waiting.
     pub(super) fn fd(fd: OwnedFd) -> Self {

@@ -8,8 +8,8 @@ use super::Caller;
 use super::capture::HeadAndTail;
 use super::channel::{COMMAND, OWN, TERMINAL};
 use super::client::{ClientId, Clients};
-use super::inlet::{Giver, Inlet, Taker};
-use super::outlet::{From, Outlet, To};
+use super::inlet::{Inlet, InputSink, InputSource};
+use super::outlet::{Outlet, OutputSink, OutputSource};
 use super::task::{Carries, Follower, Phase, Task};
 use crate::run::{Output, Streams};
 
@@ -39,42 +39,49 @@ pub(super) fn own_task(
 
 /// The other ends of the command's streams.
 struct Ends {
-    stdout: To,
-    stderr: To,
-    input: Giver,
+    stdout: OutputSink,
+    stderr: OutputSink,
+    input: InputSource,
     follower: Option<Follower>,
 }
 
 impl Ends {
     fn here(streams: Streams, keep: u64) -> Self {
         let (stdout, stderr) = match streams.output {
-            Output::Passed { stdout, stderr } => (To::fd(stdout), To::fd(stderr)),
+            Output::Passed { stdout, stderr } => (OutputSink::fd(stdout), OutputSink::fd(stderr)),
             Output::Captured => {
-                (To::Kept(HeadAndTail::new(keep)), To::Kept(HeadAndTail::new(keep)))
+                (OutputSink::Kept(HeadAndTail::new(keep)), OutputSink::Kept(HeadAndTail::new(keep)))
             }
         };
-        let input = streams.stdin.map_or(Giver::Ended, Giver::Fd);
+        let input = streams.stdin.map_or(InputSource::Ended, InputSource::Fd);
         Self { stdout, stderr, input, follower: None }
     }
 
     fn there(client: Option<ClientId>, streams: Wanted) -> Self {
-        let nobody =
-            Self { stdout: To::Nowhere, stderr: To::Nowhere, input: Giver::Nobody, follower: None };
+        let nobody = Self {
+            stdout: OutputSink::Nowhere,
+            stderr: OutputSink::Nowhere,
+            input: InputSource::Nobody,
+            follower: None,
+        };
         let (Some(client), Some(numbers)) = (client, TaskStreams::of(COMMAND)) else {
             return nobody;
         };
-        let to = |stream| To::Client { client, stream };
+        let to = |stream| OutputSink::Client { client, stream };
         let follower = Some(Follower { client, task: COMMAND });
-        let typed = Giver::Client { client, stream: numbers.stdin };
+        let typed = InputSource::Client { client, stream: numbers.stdin };
         match streams {
             Wanted::Unwatched => nobody,
-            Wanted::Terminal(_) => {
-                Self { stdout: to(numbers.stdin), stderr: To::Nowhere, input: typed, follower }
-            }
+            Wanted::Terminal(_) => Self {
+                stdout: to(numbers.stdin),
+                stderr: OutputSink::Nowhere,
+                input: typed,
+                follower,
+            },
             Wanted::Output => Self {
                 stdout: to(numbers.stdout),
                 stderr: to(numbers.stderr),
-                input: Giver::Ended,
+                input: InputSource::Ended,
                 follower,
             },
             Wanted::InputAndOutput => Self {
@@ -89,20 +96,23 @@ impl Ends {
 
 fn task(plan: &Plan, started: &mut Started, ends: Ends, bond: Bond) -> Task {
     let Ends { stdout, stderr, input, follower } = ends;
-    let pipe = |fd: Option<std::os::fd::OwnedFd>| fd.map_or(From::Ended, From::Pipe);
+    let pipe =
+        |fd: Option<std::os::fd::OwnedFd>| fd.map_or(OutputSource::Ended, OutputSource::Pipe);
     let (from_stdout, from_stderr, taker) = match (plan.command.terminal, started.streams) {
-        (Terminal::Pty, _) => {
-            (From::Channel(TERMINAL), From::Ended, Some(Taker::Channel(TERMINAL)))
-        }
+        (Terminal::Pty, _) => (
+            OutputSource::Channel(TERMINAL),
+            OutputSource::Ended,
+            Some(InputSink::Channel(TERMINAL)),
+        ),
         (Terminal::None, CommandStreams::OverChannel) => (
-            From::Channel(OWN.stdout),
-            From::Channel(OWN.stderr),
-            (plan.command.stdin == Stdin::Passed).then_some(Taker::Channel(OWN.stdin)),
+            OutputSource::Channel(OWN.stdout),
+            OutputSource::Channel(OWN.stderr),
+            (plan.command.stdin == Stdin::Passed).then_some(InputSink::Channel(OWN.stdin)),
         ),
         (Terminal::None, CommandStreams::Pipes) => (
             pipe(started.stdout.take()),
             pipe(started.stderr.take()),
-            started.stdin.take().map(Taker::Pipe),
+            started.stdin.take().map(InputSink::Pipe),
         ),
     };
     Task {

@@ -37,7 +37,9 @@ impl Packets {
                     (self.stream, self.left) = (*stream, u32::from_be_bytes(length) as usize);
                     self.head.clear();
                 } else if self.head.len() == HEAD {
-                    return Err(super::channel::lie("the engine's packets make no sense"));
+                    return Err(super::channel::protocol_violation(
+                        "the engine's packets make no sense",
+                    ));
                 }
                 continue;
             }

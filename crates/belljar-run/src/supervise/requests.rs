@@ -13,11 +13,11 @@ use belljar_spec::{
 };
 use serde_json::json;
 
-use super::channel::{COMMAND, lie};
+use super::channel::{COMMAND, protocol_violation};
 use super::client::{Brought, ClientId, Connection};
-use super::follow::Run;
-use super::inlet::{Giver, Inlet, Taker};
-use super::outlet::{From, Outlet, To};
+use super::event_loop::Run;
+use super::inlet::{Inlet, InputSink, InputSource};
+use super::outlet::{Outlet, OutputSink, OutputSource};
 use super::task::{Carries, Ended, Follower, Phase, Task};
 use super::{Inside, libc_signal};
 use belljar_record::{RecordError, looks_secret};
@@ -32,17 +32,21 @@ impl Run<'_> {
         }
         for (client, brought) in self.clients.read(self.orders.run) {
             match brought {
-                Brought::Request(request) => self.obey(client, request)?,
+                Brought::Request(request) => self.handle_request(client, request)?,
                 Brought::Data { stream, bytes } => self.typed(client, stream, &bytes),
-                Brought::End { stream } => self.typed_all(client, stream),
-                Brought::Reset { stream } => self.has_enough(client, stream),
+                Brought::End { stream } => self.stdin_eof(client, stream),
+                Brought::Reset { stream } => self.reset_output(client, stream),
                 Brought::Closed => self.let_client_go(client),
             }
         }
         Ok(())
     }
 
-    fn obey(&mut self, client: ClientId, request: ToSupervisor) -> Result<(), RecordError> {
+    fn handle_request(
+        &mut self,
+        client: ClientId,
+        request: ToSupervisor,
+    ) -> Result<(), RecordError> {
         match request {
             ToSupervisor::Exec(request) => return self.exec(client, *request),
             ToSupervisor::Attach { streams } => self.attach(client, streams),
@@ -164,23 +168,36 @@ impl Run<'_> {
         channel.ask_for_exec(&asked).map_err(|error| bad(&error.to_string()))?;
         self.next_exec += 1;
         let to = |stream| match streams {
-            Streams::Unwatched => To::Nowhere,
-            _ => To::Client { client, stream },
+            Streams::Unwatched => OutputSink::Nowhere,
+            _ => OutputSink::Client { client, stream },
         };
         let (stdout, stderr, input) = match streams {
             Streams::Terminal(_) => (
-                Outlet::new(OutputStream::Stdout, From::Channel(inside.stdin), to(outside.stdin)),
-                Outlet::new(OutputStream::Stderr, From::Ended, To::Nowhere),
+                Outlet::new(
+                    OutputStream::Stdout,
+                    OutputSource::Channel(inside.stdin),
+                    to(outside.stdin),
+                ),
+                Outlet::new(OutputStream::Stderr, OutputSource::Ended, OutputSink::Nowhere),
                 Some((outside.stdin, inside.stdin)),
             ),
             _ => (
-                Outlet::new(OutputStream::Stdout, From::Channel(inside.stdout), to(outside.stdout)),
-                Outlet::new(OutputStream::Stderr, From::Channel(inside.stderr), to(outside.stderr)),
+                Outlet::new(
+                    OutputStream::Stdout,
+                    OutputSource::Channel(inside.stdout),
+                    to(outside.stdout),
+                ),
+                Outlet::new(
+                    OutputStream::Stderr,
+                    OutputSource::Channel(inside.stderr),
+                    to(outside.stderr),
+                ),
                 matches!(streams, Streams::InputAndOutput).then_some((outside.stdin, inside.stdin)),
             ),
         };
-        let input = input
-            .map(|(stream, to)| Inlet::new(Giver::Client { client, stream }, Taker::Channel(to)));
+        let input = input.map(|(stream, to)| {
+            Inlet::new(InputSource::Client { client, stream }, InputSink::Channel(to))
+        });
         let deadline = timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout));
         let follower = Some(Follower { client, task: number });
         let carries = match &work {
@@ -219,7 +236,7 @@ impl Run<'_> {
             _ => None,
         });
         let (Some(environment), Inside::Init(_)) = (waiting, &self.inside) else {
-            return Ok(Err(lie("an attestation nobody asked for")));
+            return Ok(Err(protocol_violation("an attestation nobody asked for")));
         };
         let wrong = self.expectation.compare_short(attestation, &environment);
         if !wrong.is_empty() {
@@ -341,14 +358,14 @@ impl Run<'_> {
         }
     }
 
-    fn typed_all(&mut self, client: ClientId, stream: u32) {
+    fn stdin_eof(&mut self, client: ClientId, stream: u32) {
         let inputs = self.tasks.values_mut().filter_map(|task| task.input.as_mut());
         for input in inputs.filter(|input| input.is_fed_by(client, stream)) {
             input.end();
         }
     }
 
-    fn has_enough(&mut self, client: ClientId, stream: u32) {
+    fn reset_output(&mut self, client: ClientId, stream: u32) {
         for task in self.tasks.values_mut() {
             task.stop_output(client, stream, self.inside.channel());
         }

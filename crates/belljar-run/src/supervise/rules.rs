@@ -5,8 +5,8 @@ use belljar_spec::wire::control::{ControlError, TaskRequest};
 use belljar_spec::{EventKind, OsText};
 use serde_json::json;
 
-use super::follow::Run;
-use crate::commands::{Against, Answer};
+use super::event_loop::Run;
+use crate::exec_rules::{Against, Answer};
 use belljar_record::{RecordError, looks_secret};
 
 impl Run<'_> {

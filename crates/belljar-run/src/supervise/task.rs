@@ -11,9 +11,9 @@ use rustix::event::PollFd;
 
 use super::channel::{COMMAND, Channel};
 use super::client::{ClientId, Clients};
-use super::drive::Ear;
-use super::inlet::{Giver, Inlet};
-use super::outlet::{Outlet, To};
+use super::drive::AgentRecorder;
+use super::inlet::{Inlet, InputSource};
+use super::outlet::{Outlet, OutputSink};
 use belljar_record::{RecordError, Recorder};
 
 /// What is taken from one stream before the loop looks at everything else again.
@@ -79,7 +79,7 @@ pub(super) struct Task {
     pub(super) give_up_at: Option<Instant>,
     pub(super) ended: Option<Ended>,
     /// Of an agent: what it prints means something.
-    pub(super) ear: Option<Ear>,
+    pub(super) ear: Option<AgentRecorder>,
 }
 
 impl Task {
@@ -97,7 +97,7 @@ impl Task {
     pub(super) fn stop_waiting(&mut self, mut channel: Option<&mut Channel>) {
         self.give_up_at = None;
         for outlet in [&mut self.stdout, &mut self.stderr] {
-            outlet.redirect(To::Nowhere, channel.as_deref_mut());
+            outlet.redirect(OutputSink::Nowhere, channel.as_deref_mut());
         }
     }
 
@@ -175,7 +175,7 @@ impl Task {
     /// From now on this connection is given the output, and gives the input.
     pub(super) fn follow(&mut self, client: ClientId, numbers: TaskStreams, streams: Streams) {
         self.follower = Some(Follower { client, task: COMMAND });
-        let to = |stream| To::Client { client, stream };
+        let to = |stream| OutputSink::Client { client, stream };
         match streams {
             Streams::Unwatched => return,
             Streams::Terminal(_) => self.stdout.redirect(to(numbers.stdin), None),
@@ -187,7 +187,7 @@ impl Task {
         if let (Streams::Terminal(_) | Streams::InputAndOutput, Some(input)) =
             (streams, &mut self.input)
         {
-            input.hand_to(Giver::Client { client, stream: numbers.stdin });
+            input.hand_to(InputSource::Client { client, stream: numbers.stdin });
         }
     }
 
@@ -196,13 +196,13 @@ impl Task {
         let Some(follower) = self.follower.take() else { return };
         for outlet in [&mut self.stdout, &mut self.stderr] {
             if outlet.follower() == Some(follower.client) {
-                outlet.redirect(To::Nowhere, channel.as_deref_mut());
+                outlet.redirect(OutputSink::Nowhere, channel.as_deref_mut());
             }
         }
         if let Some(input) = &mut self.input
             && input.is_given_by(follower.client)
         {
-            input.hand_to(Giver::Nobody);
+            input.hand_to(InputSource::Nobody);
         }
     }
 
@@ -221,7 +221,7 @@ impl Task {
                 // As `| head` does: the command is told by a closed pipe.
                 Bond::EndsWithConnection => outlet.stop(channel.as_deref_mut()),
                 // It was only looked at.
-                Bond::LivesOn => outlet.redirect(To::Nowhere, channel.as_deref_mut()),
+                Bond::LivesOn => outlet.redirect(OutputSink::Nowhere, channel.as_deref_mut()),
             }
         }
     }

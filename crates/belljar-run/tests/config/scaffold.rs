@@ -9,12 +9,12 @@ use belljar_record::home::Home;
 use belljar_run::config::{
     ConfigError, ConfigFiles, Flags, Invocation, LoadedSettings, load, load_settings,
 };
-use belljar_run::start::{
-    AgentAnswer, Answers, Begun, Existing, RepeatAnswer, StartError, Template, UntilAnswer, init,
-    new_folder,
+use belljar_run::scaffold::{
+    AgentAnswer, Answers, Begun, Existing, RepeatAnswer, ScaffoldError, Template, UntilAnswer,
+    init, new_folder,
 };
 use belljar_spec::manifest::{AgentKind, Usd, WorkspaceMode};
-use belljar_spec::{BackendChoice, BackendName, Size, Span};
+use belljar_spec::{BackendChoice, BackendName, HumanDuration, Size};
 use tempfile::TempDir;
 
 struct Place {
@@ -34,7 +34,7 @@ impl Place {
         self.temp.path().join("work").canonicalize().unwrap()
     }
 
-    fn init(&self, answers: &Answers, existing: Existing) -> Result<Begun, StartError> {
+    fn init(&self, answers: &Answers, existing: Existing) -> Result<Begun, ScaffoldError> {
         init(&self.work(), answers, existing, &BTreeMap::new(), &self.home)
     }
 
@@ -74,7 +74,7 @@ fn combinations() -> Vec<Answers> {
             max_iterations: Some(3),
             until: Some(UntilAnswer::File("DONE".into())),
             max_cost: Some(Usd(1.0)),
-            max_time: Some(Span::from_secs(3600)),
+            max_time: Some(HumanDuration::from_secs(3600)),
         }),
         Some(RepeatAnswer {
             until: Some(UntilAnswer::Says("all done".into())),
@@ -91,7 +91,7 @@ fn combinations() -> Vec<Answers> {
                 for hosts in [vec![], vec!["pypi.org".to_owned(), "*.example.com:8443".to_owned()]]
                 {
                     for (memory, time) in
-                        [(None, None), (Some(Size(1 << 50)), Some(Span::from_secs(9)))]
+                        [(None, None), (Some(Size(1 << 50)), Some(HumanDuration::from_secs(9)))]
                     {
                         for (backend, fallback) in [
                             (BackendChoice::Auto, vec![]),
@@ -178,7 +178,7 @@ fn a_manifest_that_is_there_is_never_lost() {
     fs::write(&manifest, "# mine\n").unwrap();
     let answers = Answers { agent: Some(agent(AgentKind::Command)), ..Answers::default() };
     let error = place.init(&answers, Existing::Refuse).unwrap_err();
-    assert!(matches!(error, StartError::Exists(_)), "{error}");
+    assert!(matches!(error, ScaffoldError::Exists(_)), "{error}");
     assert_eq!(read(&manifest), "# mine\n");
     assert!(!place.work().join("PROMPT.md").exists(), "nothing was made");
     let begun = place.init(&answers, Existing::SetAside).unwrap();
@@ -204,7 +204,7 @@ fn no_link_is_followed() {
     fs::write(&outside, "theirs").unwrap();
     symlink(&outside, place.work().join("belljar.toml")).unwrap();
     let answers = Answers { agent: Some(agent(AgentKind::Command)), ..Answers::default() };
-    assert!(matches!(place.init(&answers, Existing::Refuse), Err(StartError::Exists(_))));
+    assert!(matches!(place.init(&answers, Existing::Refuse), Err(ScaffoldError::Exists(_))));
     place.init(&answers, Existing::SetAside).unwrap();
     assert_eq!(read(&outside), "theirs");
     assert!(place.work().join("belljar.toml").symlink_metadata().unwrap().is_file());
@@ -212,14 +212,14 @@ fn no_link_is_followed() {
     fs::remove_file(place.work().join("PROMPT.md")).unwrap();
     symlink(place.temp.path().join("nowhere"), place.work().join("PROMPT.md")).unwrap();
     let error = place.init(&answers, Existing::SetAside).unwrap_err();
-    assert!(matches!(error, StartError::Read(_)), "{error}");
+    assert!(matches!(error, ScaffoldError::Read(_)), "{error}");
     assert!(!place.temp.path().join("nowhere").exists());
 
     fs::remove_file(place.work().join("belljar.toml")).unwrap();
     fs::create_dir(place.work().join("belljar.toml")).unwrap();
     assert!(matches!(
         place.init(&Answers::default(), Existing::SetAside),
-        Err(StartError::NoFile(_))
+        Err(ScaffoldError::NoFile(_))
     ));
 }
 

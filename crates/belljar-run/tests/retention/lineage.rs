@@ -7,8 +7,8 @@ use belljar_record::{EVENTS, HomeKey, Recorder, Secrets};
 use belljar_run::lineage::{Broken, Child, Lineage, LineageError, lineage};
 use belljar_run::retention::retain;
 use belljar_spec::{
-    AgentReport, Birth, BirthKind, EventKind, IterationReport, Retention, RunId, StopReason, Tally,
-    TokenUsage,
+    AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, Retention, RunId,
+    StopReason, Tally, TokenUsage,
 };
 use serde_json::json;
 
@@ -20,7 +20,7 @@ struct Writing<'a> {
 }
 
 impl<'a> Writing<'a> {
-    fn begin(runs: &'a Runs, number: u64, birth: Option<&Birth>) -> Self {
+    fn begin(runs: &'a Runs, number: u64, birth: Option<&ResumeOrigin>) -> Self {
         let run = id(number);
         let directory = runs.home.run_dir(&run);
         fs::create_dir_all(&directory).unwrap();
@@ -88,10 +88,10 @@ fn report(iteration: u32, message: &str) -> IterationReport {
     }
 }
 
-fn birth(how: BirthKind, from: u64, iteration: u32, head: &str) -> Birth {
+fn birth(how: ResumeKind, from: u64, iteration: u32, head: &str) -> ResumeOrigin {
     let tally = Tally { iterations: iteration, turns: 70, ..Tally::default() };
     let (from, head) = (id(from), head.to_owned());
-    Birth {
+    ResumeOrigin {
         how,
         from,
         continues: from,
@@ -141,14 +141,14 @@ fn resumed_runs_tell_each_iteration_once_and_by_the_run_that_counts() {
     first.begun(4);
     let head = first.lost();
     // From before its end: 3 is done once more.
-    let mut second = Writing::begin(&runs, 2, Some(&birth(BirthKind::Resume, 1, 2, &head)));
+    let mut second = Writing::begin(&runs, 2, Some(&birth(ResumeKind::Resume, 1, 2, &head)));
     second.iteration(3);
     second.iteration(4);
     let head = second.stop(StopReason::Stopped);
     // Came to nothing, and is continued all the same.
-    let third = Writing::begin(&runs, 3, Some(&birth(BirthKind::Resume, 2, 4, &head)));
+    let third = Writing::begin(&runs, 3, Some(&birth(ResumeKind::Resume, 2, 4, &head)));
     let head = third.lost();
-    let mut fourth = Writing::begin(&runs, 4, Some(&birth(BirthKind::Resume, 3, 4, &head)));
+    let mut fourth = Writing::begin(&runs, 4, Some(&birth(ResumeKind::Resume, 3, 4, &head)));
     fourth.iteration(5);
     fourth.lost();
 
@@ -163,7 +163,7 @@ fn resumed_runs_tell_each_iteration_once_and_by_the_run_that_counts() {
     let third = lineage(&runs.home, &id(3)).unwrap();
     assert_eq!(numbers(&third), expected[..4]);
     assert_eq!(third.last().unwrap().begun, None);
-    let child = Child { run: id(4), how: BirthKind::Resume, iteration: 4 };
+    let child = Child { run: id(4), how: ResumeKind::Resume, iteration: 4 };
     assert_eq!(third.children, [child]);
     assert_eq!(numbers(&lineage(&runs.home, &id(1)).unwrap()).len(), 3, "as it was by itself");
 }
@@ -175,10 +175,10 @@ fn a_fork_counts_anew_and_is_a_child_like_others() {
     (1..=2).for_each(|number| first.iteration(number));
     let head = first.recorder.head().hash; // in the middle: it lives on
     first.iteration(3);
-    let mut fork = Writing::begin(&runs, 2, Some(&birth(BirthKind::Fork, 1, 2, &head)));
+    let mut fork = Writing::begin(&runs, 2, Some(&birth(ResumeKind::Fork, 1, 2, &head)));
     fork.iteration(1);
     fork.lost();
-    let mut resumed = Writing::begin(&runs, 3, Some(&birth(BirthKind::Resume, 1, 2, &head)));
+    let mut resumed = Writing::begin(&runs, 3, Some(&birth(ResumeKind::Resume, 1, 2, &head)));
     resumed.iteration(3);
     resumed.lost();
     assert_eq!(numbers(&lineage(&runs.home, &id(2)).unwrap()), [(1, id(2))]);
@@ -186,7 +186,7 @@ fn a_fork_counts_anew_and_is_a_child_like_others() {
     assert_eq!(numbers(&line), [(1, id(1)), (2, id(1)), (3, id(3))]);
     let children = lineage(&runs.home, &id(1)).unwrap().children;
     let hows: Vec<_> = children.iter().map(|child| (child.run, child.how)).collect();
-    assert_eq!(hows, [(id(2), BirthKind::Fork), (id(3), BirthKind::Resume)]);
+    assert_eq!(hows, [(id(2), ResumeKind::Fork), (id(3), ResumeKind::Resume)]);
 }
 
 /// A line of two; `damage` is done to the first.
@@ -195,7 +195,7 @@ fn after(damage: impl FnOnce(&Runs)) -> Lineage {
     let mut first = Writing::begin(&runs, 1, None);
     first.iteration(1);
     let head = first.stop(StopReason::Lost);
-    let mut second = Writing::begin(&runs, 2, Some(&birth(BirthKind::Resume, 1, 1, &head)));
+    let mut second = Writing::begin(&runs, 2, Some(&birth(ResumeKind::Resume, 1, 1, &head)));
     second.iteration(2);
     second.lost();
     assert_eq!(numbers(&lineage(&runs.home, &id(2)).unwrap()).len(), 2, "before it is damaged");
@@ -230,7 +230,7 @@ fn a_line_that_is_broken_says_where() {
 #[test]
 fn a_line_that_bites_its_tail_ends() {
     let runs = Runs::new();
-    let one = Writing::begin(&runs, 1, Some(&birth(BirthKind::Resume, 1, 0, "")));
+    let one = Writing::begin(&runs, 1, Some(&birth(ResumeKind::Resume, 1, 0, "")));
     one.lost();
     let line = lineage(&runs.home, &id(1)).unwrap();
     assert_eq!(line.broken, Some(Broken::Endless { run: id(1) }));
@@ -250,7 +250,7 @@ fn a_run_without_a_record_is_an_error() {
 }
 
 /// A stopped run of an agent, with a sandbox and one checkpoint.
-fn agents_run(runs: &Runs, number: u64, birth: Option<&Birth>, checkpoints: u32) -> String {
+fn agents_run(runs: &Runs, number: u64, birth: Option<&ResumeOrigin>, checkpoints: u32) -> String {
     runs.stopped(number, None);
     let mut writing = Writing::begin(runs, number, birth);
     (1..=checkpoints).for_each(|iteration| writing.iteration(iteration));
@@ -262,10 +262,10 @@ fn retention_leaves_what_can_be_gone_on_with() {
     let runs = Runs::new();
     let first = agents_run(&runs, 1, None, 2); // continued by 3, which goes on by itself
     agents_run(&runs, 2, None, 1); // nobody continues it
-    let third = agents_run(&runs, 3, Some(&birth(BirthKind::Resume, 1, 2, &first)), 1);
-    let fourth = agents_run(&runs, 4, Some(&birth(BirthKind::Resume, 3, 1, &third)), 1);
+    let third = agents_run(&runs, 3, Some(&birth(ResumeKind::Resume, 1, 2, &first)), 1);
+    let fourth = agents_run(&runs, 4, Some(&birth(ResumeKind::Resume, 3, 1, &third)), 1);
     // Came to nothing, so that the one before is still needed.
-    agents_run(&runs, 5, Some(&birth(BirthKind::Resume, 4, 1, &fourth)), 0);
+    agents_run(&runs, 5, Some(&birth(ResumeKind::Resume, 4, 1, &fourth)), 0);
     runs.stopped(6, None);
     let kept = Retention { sandboxes: 0, runs: 100 };
     let done = retain(&runs.home, &None, kept).unwrap();

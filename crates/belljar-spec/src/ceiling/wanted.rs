@@ -5,11 +5,11 @@ use std::path::Path;
 use super::network::target;
 use crate::cpus::Cpus;
 use crate::egress::Reach;
+use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, LimitSettings, RootfsSetting, WorkspaceMode};
 use crate::runspec::{BackendChoice, BackendName, Limits, Rootfs, RunSpec};
 use crate::size::Size;
-use crate::span::Span;
 
 #[derive(Clone, Copy)]
 pub(super) enum Where<'a> {
@@ -123,7 +123,7 @@ fn sources_of_spec(spec: &RunSpec) -> Vec<(String, &Path)> {
 
 fn limits_of_spec(limits: &Limits) -> LimitSettings {
     let span = |time: std::time::Duration| {
-        Span::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+        HumanDuration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
     };
     // What is no number of processors is not below any ceiling.
     let cpus = limits.millicpus.and_then(|millis| Cpus::from_millis(millis).ok());

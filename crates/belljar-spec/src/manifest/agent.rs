@@ -10,7 +10,7 @@ use super::sandbox::Variables;
 use super::table::{section, table};
 use super::value::{HostPath, Value};
 use super::words::{AgentKind, Auth, CommandMode, Permissions, SessionMode, Usd};
-use crate::span::Span;
+use crate::human_duration::HumanDuration;
 use crate::text::OsText;
 
 section! {
@@ -64,7 +64,7 @@ section! {
         /// Iterations; 0 runs none.
         max_iterations: Option<u32>,
         /// Time of the whole loop.
-        max_time: Option<Span>,
+        max_time: Option<HumanDuration>,
         /// Cost of the whole loop.
         max_cost_usd: Option<Usd>,
         /// Turns of the whole loop.
@@ -76,9 +76,9 @@ section! {
         /// Failures in a row.
         max_failures: Option<u32>,
         /// Between two iterations.
-        pause: Option<Span>,
+        pause: Option<HumanDuration>,
         /// After a failure; doubles with each one in a row.
-        backoff: Option<Span>,
+        backoff: Option<HumanDuration>,
         /// What the agent remembers of the iteration before.
         session: Option<SessionMode>,
         /// How many checkpoints are kept, the newest ones.
@@ -107,7 +107,7 @@ table! {
         /// The agent's final message says this.
         says: Option<String>,
         /// How long the command may take.
-        timeout: Option<Span>,
+        timeout: Option<HumanDuration>,
     }
     check check_until;
 }
@@ -140,7 +140,7 @@ section! {
         /// Hosts that it, and only it, can reach.
         network: Option<Vec<String>>,
         /// How long it may take.
-        timeout: Option<Span>,
+        timeout: Option<HumanDuration>,
     }
     check check_setup;
 }
@@ -149,7 +149,7 @@ fn check_setup(setup: &Setup) -> Result<(), String> {
     no_zero(setup.timeout)
 }
 
-fn no_zero(timeout: Option<Span>) -> Result<(), String> {
+fn no_zero(timeout: Option<HumanDuration>) -> Result<(), String> {
     match timeout {
         Some(timeout) if timeout.is_zero() => {
             Err("timeout is 0, and nothing is done in no time; leave it out or say more".into())
@@ -245,7 +245,7 @@ table! {
         /// A command, run inside.
         command: Option<Vec<String>>,
         /// How long that may take.
-        within: Option<Span>,
+        within: Option<HumanDuration>,
     }
 }
 

@@ -10,8 +10,8 @@ use super::value::{Added, Merge, Value};
 use super::words::Limit;
 use crate::clause::Clause;
 use crate::cpus::Cpus;
+use crate::human_duration::HumanDuration;
 use crate::size::Size;
-use crate::span::Span;
 
 section! {
     /// What the run may use. `none` is no limit.
@@ -23,15 +23,15 @@ section! {
         /// Processes and threads.
         pids: Option<Limit<u32>>,
         /// Wall clock time.
-        time: Option<Limit<Span>>,
+        time: Option<Limit<HumanDuration>>,
         /// Time without any progress.
-        idle: Option<Limit<Span>>,
+        idle: Option<Limit<HumanDuration>>,
         /// Bytes of each output stream that the record keeps.
         output: Option<Size>,
         /// Bytes on disk.
         disk: Option<Limit<Size>>,
         /// Between the request to stop and the end of everything.
-        stop_timeout: Option<Span>,
+        stop_timeout: Option<HumanDuration>,
     }
 }
 

@@ -8,9 +8,9 @@ use super::node::{Data, Node, Problem};
 use super::value::Value;
 use crate::clause::Clause;
 use crate::cpus::Cpus;
+use crate::human_duration::HumanDuration;
 use crate::runspec::{BackendChoice, BackendName, MountMode, User};
 use crate::size::Size;
-use crate::span::Span;
 
 fn parse_text<T: FromStr<Err: ToString>>(node: &Node, wanted: &str) -> Result<T, Problem> {
     match &node.data {
@@ -44,7 +44,7 @@ impl Value for Size {
     }
 }
 
-impl Value for Span {
+impl Value for HumanDuration {
     fn read(node: &Node) -> Result<Self, Problem> {
         parse_text(node, "a duration, such as \"90s\"")
     }
@@ -103,7 +103,7 @@ impl Countable for Size {
     }
 }
 
-impl Countable for Span {
+impl Countable for HumanDuration {
     fn is_nothing(&self) -> bool {
         self.is_zero()
     }

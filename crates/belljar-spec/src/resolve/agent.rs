@@ -4,10 +4,10 @@ use super::{Request, ResolveError};
 use crate::agent::{
     AgentSpec, AgentWork, CHECK_TIMEOUT, LoopSpec, Money, SETUP_TIMEOUT, SetupSpec, Until,
 };
+use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{AgentKind, Auth, Loop, Permissions, SessionMode, Usd};
 use crate::runspec::Mount;
-use crate::span::Span;
 use crate::text::OsText;
 
 /// More than that is no prompt.
@@ -74,7 +74,7 @@ pub(super) fn work(
         Some(command) => Some(SetupSpec {
             command: words(command, "setup.command")?,
             network: super::network::setup_rules(settings)?,
-            timeout: values.setup.timeout.map_or(SETUP_TIMEOUT, Span::as_duration),
+            timeout: values.setup.timeout.map_or(SETUP_TIMEOUT, HumanDuration::as_duration),
         }),
         None if values.setup.network.as_ref().is_some_and(|hosts| !hosts.is_empty()) => {
             return Err(wrong("setup.network", "there is no setup.command that could use it"));
@@ -154,7 +154,7 @@ fn repeat(settings: &Loop, is_loop: bool) -> Result<LoopSpec, ResolveError> {
             (Some(file), _, _) => Until::File { path: file.clone() },
             (_, Some(command), _) => Until::Command {
                 argv: words(command, "loop.until.command")?,
-                timeout: until.timeout.map_or(CHECK_TIMEOUT, Span::as_duration),
+                timeout: until.timeout.map_or(CHECK_TIMEOUT, HumanDuration::as_duration),
             },
             (_, _, Some(phrase)) => Until::Says { phrase: phrase.clone() },
             (None, None, None) => return Err(wrong("loop.until", "says nothing")),
@@ -163,11 +163,11 @@ fn repeat(settings: &Loop, is_loop: bool) -> Result<LoopSpec, ResolveError> {
     Ok(LoopSpec {
         until: until.transpose()?,
         max_iterations: settings.max_iterations,
-        max_time: settings.max_time.map(Span::as_duration),
+        max_time: settings.max_time.map(HumanDuration::as_duration),
         max_unchanged: Some(settings.max_unchanged.unwrap_or(3)),
         max_failures: Some(settings.max_failures.unwrap_or(5)),
-        pause: settings.pause.map(Span::as_duration).unwrap_or_default(),
-        backoff: settings.backoff.map_or(budgets.backoff, Span::as_duration),
+        pause: settings.pause.map(HumanDuration::as_duration).unwrap_or_default(),
+        backoff: settings.backoff.map_or(budgets.backoff, HumanDuration::as_duration),
         session: settings.session.unwrap_or(SessionMode::Fresh),
         ..budgets
     })

@@ -17,6 +17,7 @@ pub use agent::{FoundAgent, LONGEST_PROMPT};
 use crate::ceiling::BeyondCeiling;
 use crate::egress::Reach;
 use crate::env_file::EnvLine;
+use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
@@ -24,7 +25,6 @@ use crate::runspec::{
     RunSpec, Stdin, Terminal, Tmpfs,
 };
 use crate::size::Size;
-use crate::span::Span;
 use crate::text::OsText;
 
 /// The home directory inside.
@@ -301,10 +301,10 @@ fn limits(settings: &Settings) -> Limits {
         memory: limits.memory.and_then(Limit::value).map(|Size(bytes)| bytes),
         millicpus: limits.cpus.and_then(Limit::value).map(|cpus| cpus.millis()),
         pids: limits.pids.and_then(Limit::value),
-        time: limits.time.and_then(Limit::value).map(Span::as_duration),
-        idle: limits.idle.and_then(Limit::value).map(Span::as_duration),
+        time: limits.time.and_then(Limit::value).map(HumanDuration::as_duration),
+        idle: limits.idle.and_then(Limit::value).map(HumanDuration::as_duration),
         output: limits.output.map_or(256 << 20, |Size(bytes)| bytes),
         disk: limits.disk.and_then(Limit::value).map(|Size(bytes)| bytes),
-        stop_timeout: limits.stop_timeout.unwrap_or(Span::from_secs(10)).as_duration(),
+        stop_timeout: limits.stop_timeout.unwrap_or(HumanDuration::from_secs(10)).as_duration(),
     }
 }

@@ -11,10 +11,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::Work;
-use crate::choice::NotTaken;
+use crate::choice::SkippedBackend;
 use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
-use crate::iteration::{AgentReport, Birth};
+use crate::iteration::{AgentReport, ResumeOrigin};
 use crate::layered::WorkspaceReport;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::posture::{Posture, Unmet};
@@ -112,7 +112,7 @@ pub struct LaunchRequest {
     pub secrets: Vec<SecretValue>,
     /// Where it begins, if that is a checkpoint of another run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub birth: Option<Box<Birth>>,
+    pub birth: Option<Box<ResumeOrigin>>,
 }
 
 /// One more command in a sandbox that is there.
@@ -268,7 +268,7 @@ pub enum FromSupervisor {
         posture: Box<Posture>,
         /// Backends that came before it, and why they were not taken.
         #[serde(default)]
-        not_taken: Vec<NotTaken>,
+        not_taken: Vec<SkippedBackend>,
         /// Ports of the host that lead inside.
         #[serde(default)]
         ports: Vec<Published>,

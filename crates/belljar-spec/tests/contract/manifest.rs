@@ -1,7 +1,7 @@
 //! Manifests: what is read, and what is said about what cannot be.
 
 use belljar_spec::manifest::{AgentKind, Limit, MountEntry, WorkspaceMode};
-use belljar_spec::{Manifest, ManifestError, MountMode, Size, Span};
+use belljar_spec::{HumanDuration, Manifest, ManifestError, MountMode, Size};
 
 fn parse(text: &str) -> Result<Manifest, ManifestError> {
     Manifest::parse(text.as_bytes(), &"belljar.toml".into())
@@ -68,7 +68,7 @@ fn every_section_is_kept_as_data() {
     };
     assert_eq!(manifest.sandbox.mounts.as_ref().unwrap().0, [mount]);
     assert_eq!(manifest.limits.memory, Some(Limit::At(Size(8 << 30))));
-    assert_eq!(manifest.limits.time, Some(Limit::At(Span::from_secs(36_000))));
+    assert_eq!(manifest.limits.time, Some(Limit::At(HumanDuration::from_secs(36_000))));
     assert_eq!(manifest.agent.kind, Some(AgentKind::Claude));
     assert_eq!(manifest.r#loop.max_iterations, Some(100));
     let service = &manifest.service.as_ref().unwrap()["db"];
@@ -224,9 +224,9 @@ fn a_limit_can_be_lifted_by_name() {
 fn numbers_are_taken_where_a_person_writes_them() {
     let manifest = parse("[limits]\nmemory = 4096\ntime = 90\ncpus = 1.5\nidle = 0.5\n").unwrap();
     assert_eq!(manifest.limits.memory, Some(Limit::At(Size(4096))));
-    assert_eq!(manifest.limits.time, Some(Limit::At(Span::from_secs(90))));
+    assert_eq!(manifest.limits.time, Some(Limit::At(HumanDuration::from_secs(90))));
     assert_eq!(manifest.limits.cpus, Some(Limit::At("1.5".parse().unwrap())));
-    assert_eq!(manifest.limits.idle, Some(Limit::At(Span::from_millis(500))));
+    assert_eq!(manifest.limits.idle, Some(Limit::At(HumanDuration::from_millis(500))));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use belljar_spec::manifest::*;
 use belljar_spec::mount_arg::TmpfsArg;
 use belljar_spec::{
-    BackendChoice, BackendName, CeilingFile, Clause, Cpus, MountMode, OsText, Size, Span, User,
-    layers,
+    BackendChoice, BackendName, CeilingFile, Clause, Cpus, HumanDuration, MountMode, OsText, Size,
+    User, layers,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
@@ -49,8 +49,8 @@ fn limit<T: std::fmt::Debug + Clone>(
     of(prop_oneof![value.prop_map(Limit::At), Just(Limit::None)])
 }
 
-fn span() -> impl Strategy<Value = Span> + Clone {
-    (1_u64..).prop_map(Span::from_millis)
+fn span() -> impl Strategy<Value = HumanDuration> + Clone {
+    (1_u64..).prop_map(HumanDuration::from_millis)
 }
 
 fn usd() -> impl Strategy<Value = Usd> {
@@ -166,7 +166,7 @@ prop_compose! {
         idle in limit(span()),
         output in of(any::<u64>().prop_map(Size)),
         disk in limit((1_u64..).prop_map(Size)),
-        stop_timeout in of(any::<u64>().prop_map(Span::from_millis)),
+        stop_timeout in of(any::<u64>().prop_map(HumanDuration::from_millis)),
     ) -> LimitSettings {
         LimitSettings { memory, cpus, pids, time, idle, output, disk, stop_timeout }
     }

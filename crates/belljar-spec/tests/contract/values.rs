@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use belljar_spec::mount_arg::{BindArg, MountArg, TmpfsArg, WorkspaceArg};
 use belljar_spec::{
-    Clause, Cpus, HostRule, MountMode, OsText, RunId, Size, Span, User, env_file, paths,
+    Clause, Cpus, HostRule, HumanDuration, MountMode, OsText, RunId, Size, User, env_file, paths,
 };
 use proptest::prelude::*;
 
@@ -43,10 +43,10 @@ proptest! {
 
     #[test]
     fn a_span_reads_back(millis: u64) {
-        let span = Span::from_millis(millis);
+        let span = HumanDuration::from_millis(millis);
         prop_assert_eq!(span.to_string().parse(), Ok(span));
         let json = serde_json::to_string(&span).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Span>(&json).unwrap(), span);
+        prop_assert_eq!(serde_json::from_str::<HumanDuration>(&json).unwrap(), span);
     }
 
     #[test]
@@ -128,7 +128,7 @@ proptest! {
     #[test]
     fn no_text_makes_a_parser_panic(text in text()) {
         let _ = text.parse::<Size>();
-        let _ = text.parse::<Span>();
+        let _ = text.parse::<HumanDuration>();
         let _ = text.parse::<Cpus>();
         let _ = text.parse::<RunId>();
         let _ = text.parse::<Clause>();

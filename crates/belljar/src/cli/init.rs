@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use belljar::scaffold::{FolderName, Template};
 use belljar::spec::manifest::{AgentKind, WorkspaceMode};
-use belljar::spec::{BackendChoice, BackendName, Size, Span};
-use belljar::start::{FolderName, Template};
+use belljar::spec::{BackendChoice, BackendName, HumanDuration, Size};
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct InitArgs {
     pub(crate) memory: Option<Size>,
     /// After this a run is ended (90s, 4h)
     #[arg(long, value_name = "SPAN", help_heading = "Boundary")]
-    pub(crate) time: Option<Span>,
+    pub(crate) time: Option<HumanDuration>,
 
     /// What runs without a command: none, claude, codex, gemini, command
     #[arg(long, value_name = "KIND", value_parser = agent, help_heading = "Agent")]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use belljar::spec::Span;
+use belljar::spec::HumanDuration;
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct ExecArgs {
     pub(crate) workdir: Option<OsString>,
     /// End it, with everything it started, after this (90s, 4h; a bare number is seconds)
     #[arg(long, value_name = "SPAN")]
-    pub(crate) timeout: Option<Span>,
+    pub(crate) timeout: Option<HumanDuration>,
 
     /// The run: an id, a head or a tail of it, or a name
     #[arg(value_name = "RUN")]

@@ -20,9 +20,9 @@ pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
 pub(crate) use prove::ProveArgs;
 pub(crate) use record::{EventsArgs, LogsArgs, VerifyArgs};
-pub(crate) use resume::{BirthArgs, ForkArgs, ResumeArgs};
+pub(crate) use resume::{ForkArgs, ResumeArgs, ResumeOriginArgs};
 pub(crate) use review::DiffArgs;
-pub(crate) use run::{RunArgs, Surroundings};
+pub(crate) use run::{RunArgs, StdioKind};
 pub(crate) use runs::{
     PortArgs, PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs, WhyArgs,
 };

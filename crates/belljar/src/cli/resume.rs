@@ -14,7 +14,7 @@ pub(crate) struct ResumeArgs {
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
     #[command(flatten)]
-    pub(crate) birth: BirthArgs,
+    pub(crate) birth: ResumeOriginArgs,
 }
 
 #[derive(Debug, Args)]
@@ -29,12 +29,12 @@ pub(crate) struct ForkArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     #[command(flatten)]
-    pub(crate) birth: BirthArgs,
+    pub(crate) birth: ResumeOriginArgs,
 }
 
 /// What both have.
 #[derive(Debug, Args)]
-pub(crate) struct BirthArgs {
+pub(crate) struct ResumeOriginArgs {
     /// The iteration whose checkpoint to begin with; 0 is the beginning
     #[arg(long, value_name = "N")]
     pub(crate) from: Option<u32>,

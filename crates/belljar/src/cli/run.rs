@@ -210,13 +210,13 @@ pub(crate) struct RunArgs {
 }
 
 /// What standard input and output are.
-pub(crate) struct Surroundings {
+pub(crate) struct StdioKind {
     pub(crate) stdin_is_terminal: bool,
     pub(crate) stdout_is_terminal: bool,
 }
 
 impl RunArgs {
-    pub(crate) fn terminal(&self, around: &Surroundings) -> Terminal {
+    pub(crate) fn terminal(&self, around: &StdioKind) -> Terminal {
         let both = around.stdin_is_terminal && around.stdout_is_terminal;
         if self.tty || (both && !self.no_tty && !self.json && !self.leaves()) {
             Terminal::Pty
@@ -235,7 +235,7 @@ impl RunArgs {
         self.detach || (self.keeps() && self.command.is_empty())
     }
 
-    pub(crate) fn flags(&self, around: &Surroundings) -> Flags {
+    pub(crate) fn flags(&self, around: &StdioKind) -> Flags {
         let terminal = self.terminal(around);
         // Neither a captured nor a detached run waits for somebody to type.
         let nobody_types = self.leaves() || (self.json && around.stdin_is_terminal);

@@ -1,6 +1,6 @@
 //! What lists, ends and removes runs.
 
-use belljar::spec::Span;
+use belljar::spec::HumanDuration;
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ pub(crate) struct WaitArgs {
 pub(crate) struct StopArgs {
     /// The grace [default: the run's own stop_timeout]
     #[arg(short, long, value_name = "SECONDS")]
-    pub(crate) timeout: Option<Span>,
+    pub(crate) timeout: Option<HumanDuration>,
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -52,7 +52,7 @@ pub(crate) struct PruneArgs {
     pub(crate) keep: Option<usize>,
     /// What stopped less long ago stays
     #[arg(long, value_name = "SPAN")]
-    pub(crate) older_than: Option<Span>,
+    pub(crate) older_than: Option<HumanDuration>,
     /// Only tell
     #[arg(long)]
     pub(crate) dry_run: bool,

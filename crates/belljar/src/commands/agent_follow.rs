@@ -10,10 +10,10 @@ use belljar::spec::{Event, EventKind, RunId};
 use belljar::store::{self, Life};
 use jiff::Timestamp;
 
-use super::Done;
+use super::CommandResult;
 use super::agent_log::{AgentLog, has_agent};
-use super::complaints::Complaints;
 use super::descriptor::is_closed;
+use super::stderr_tail::Complaints;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// On a terminal that is wider, lines are easier to read when they are not.
@@ -48,7 +48,7 @@ pub(super) fn print(
     until: Until,
     form: Form,
     since: Option<Timestamp>,
-) -> Done {
+) -> CommandResult {
     let directory = home.run_dir(run);
     let mut events = EventReader::open(&directory)?;
     let mut complaints = Complaints::of(&directory);

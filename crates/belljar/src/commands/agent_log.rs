@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use anstyle::Style;
 use belljar::spec::egress::EgressDenied;
 use belljar::spec::{
-    AgentNews, AgentReport, AgentResult, AgentWork, Birth, Event, EventKind, Exit, Failure,
-    IterationReport, OsText, Role, StopReason, Until,
+    AgentNews, AgentReport, AgentResult, AgentWork, Event, EventKind, Exit, Failure,
+    IterationReport, OsText, ResumeOrigin, Role, StopReason, Until,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::agent_words::{birth, counted, ended, result, span, used};
-use super::complaints::Failed;
-use super::wrapped::{Room, Shown, columns, one_line, wrapped};
+use super::agent_summary::{birth, counted, ended, result, span, used};
+use super::stderr_tail::Failed;
+use super::wrap::{Room, Shown, columns, one_line, wrapped};
 use crate::report::{BAD, BOLD, DIM, GOOD, WARN};
 
 /// Of one message. The record has the rest.
@@ -66,7 +66,7 @@ enum Aside {
 struct Start {
     spec: StartSpec,
     #[serde(default)]
-    birth: Option<Birth>,
+    birth: Option<ResumeOrigin>,
 }
 
 #[derive(Deserialize)]

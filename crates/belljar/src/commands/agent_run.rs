@@ -8,7 +8,7 @@ use belljar::home::Home;
 use belljar::run::ResumeLock;
 use belljar::spec::egress::SecretValue;
 use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, StopReport, Streams};
-use belljar::spec::{Birth, RunId, RunSpec, RunState};
+use belljar::spec::{ResumeOrigin, RunId, RunSpec, RunState};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::agent_follow::{self, Form, Until};
 use super::background::{ends_at_logout, with_steps};
 use super::result::write_result;
-use super::{Done, changes, in_runtime};
+use super::{CommandResult, changes, in_runtime};
 use crate::report::{self, BOLD, DIM, WARN};
 
 /// From the end of the run to the last line.
@@ -24,8 +24,8 @@ const PRINTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How the caller wants to be told.
 #[derive(Clone, Debug)]
-pub(super) struct Manner {
-    pub(super) stay: Stay,
+pub(super) struct OutputMode {
+    pub(super) stay: Attach,
     pub(super) json: bool,
     pub(super) quiet: bool,
     pub(super) result: Option<PathBuf>,
@@ -33,28 +33,28 @@ pub(super) struct Manner {
 
 /// Whether this process waits for its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stay {
+pub(super) enum Attach {
     /// And is its owner: without it the run ends.
     Here,
     Leave,
 }
 
 pub(super) fn start(
-    manner: &Manner,
+    manner: &OutputMode,
     home: &Home,
     spec: RunSpec,
     secrets: Vec<SecretValue>,
-    birth: Option<(Box<Birth>, ResumeLock)>,
-) -> Done {
-    if manner.stay == Stay::Leave
+    birth: Option<(Box<ResumeOrigin>, ResumeLock)>,
+) -> CommandResult {
+    if manner.stay == Attach::Leave
         && !manner.quiet
         && let Some(warning) = ends_at_logout()
     {
-        report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
     }
     let bond = match manner.stay {
-        Stay::Here => Bond::EndsWithConnection,
-        Stay::Leave => Bond::LivesOn,
+        Attach::Here => Bond::EndsWithConnection,
+        Attach::Leave => Bond::LivesOn,
     };
     let (birth, lock) = birth.unzip();
     let supervisors = Supervisors::with_executable(std::env::current_exe()?);
@@ -75,19 +75,19 @@ pub(super) fn start(
             launched.not_taken.iter().for_each(report::not_taken);
         }
         let LaunchedRun { run, backend, not_taken, .. } = &launched;
-        if manner.stay == Stay::Leave {
+        if manner.stay == Attach::Leave {
             let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
             return tell_id(manner, run, with_steps(object, not_taken)?);
         }
         let tell = !manner.quiet && !manner.json;
         if tell {
-            report::say(&format!(
+            report::eprintln(&format!(
                 "{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested; run {run}",
                 run.tail()
             ));
         }
         let report = follow(home, &client, *run, tell).await.inspect_err(|_| {
-            report::say(&format!("{BOLD}hint:{BOLD:#}  belljar resume {run}"));
+            report::eprintln(&format!("{BOLD}hint:{BOLD:#}  belljar resume {run}"));
         })?;
         finish(manner, &report)
     })
@@ -131,7 +131,7 @@ async fn follow(
     Ok(report)
 }
 
-fn tell_id(manner: &Manner, run: &RunId, object: serde_json::Value) -> Done {
+fn tell_id(manner: &OutputMode, run: &RunId, object: serde_json::Value) -> CommandResult {
     if let Some(path) = &manner.result {
         write_result(path, &object)?;
     }
@@ -143,7 +143,7 @@ fn tell_id(manner: &Manner, run: &RunId, object: serde_json::Value) -> Done {
     Ok(0)
 }
 
-fn finish(manner: &Manner, report: &StopReport) -> Done {
+fn finish(manner: &OutputMode, report: &StopReport) -> CommandResult {
     let code = report.exit.process_code();
     let object = json!({
         "id": report.run,
@@ -163,10 +163,10 @@ fn finish(manner: &Manner, report: &StopReport) -> Done {
         return Ok(code);
     }
     if let Some(detail) = &report.detail {
-        report::say(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
+        report::eprintln(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
     }
     if let Some(leak) = &report.leak {
-        report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
     }
     if !manner.quiet && std::io::stderr().is_terminal() {
         changes::tell_end_of(&report.run, report.workspace.as_ref());

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use super::changes::GitsOwn;
 use super::diff::{MOST_COUNTED, count};
-use super::{Done, EXIT_SOMETHING_OFF, ask, changes, control_files, hunks, open_home, told};
+use super::{
+    CommandResult, EXIT_SOMETHING_OFF, changes, control_files, exit_code, hunks, open_home, prompt,
+};
 use crate::cli::ApplyArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
@@ -22,10 +24,10 @@ use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 const MOST_LINES: usize = 20;
 
 pub(crate) fn run(args: &ApplyArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &ApplyArgs) -> Done {
+fn act(args: &ApplyArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?;
     if args.quarantine {
@@ -36,7 +38,7 @@ fn act(args: &ApplyArgs) -> Done {
     let mut draft = Draft::make(&home, &run.id, select, on_conflict)?;
     refuse_unknown(&draft, args)?;
     if draft.recovery == Recovery::Undone {
-        report::say(&format!(
+        report::eprintln(&format!(
             "{WARN}warning:{WARN:#} an earlier apply was cut short; the tree is as it was before it"
         ));
     }
@@ -64,32 +66,32 @@ fn act(args: &ApplyArgs) -> Done {
         if args.json {
             report::json(&as_json(&draft, args, None))?;
         } else {
-            report::say("nothing to apply");
+            report::eprintln("nothing to apply");
         }
         return Ok(0);
     }
-    if !args.yes && !args.interactive && !ask::confirm(&question(&draft))? {
-        report::say("nothing was applied");
+    if !args.yes && !args.interactive && !prompt::confirm(&question(&draft))? {
+        report::eprintln("nothing was applied");
         return Ok(EXIT_SOMETHING_OFF);
     }
     let applied = workspace::apply(&home, &draft)?;
     if let Some(untidy) = &applied.untidy {
         let why = belljar_words(untidy);
-        report::say(&format!("{WARN}warning:{WARN:#} applied, and not tidied up yet: {why}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} applied, and not tidied up yet: {why}"));
     }
     if args.json {
         report::json(&as_json(&draft, args, None))?;
         return Ok(0);
     }
     for path in &applied.not_empty {
-        report::say(&format!("{path} stays: it holds something that the run did not remove"));
+        report::eprintln(&format!("{path} stays: it holds something that the run did not remove"));
     }
-    report::say(&format!("{GOOD}applied{GOOD:#} {}", counted(applied.changes)));
+    report::eprintln(&format!("{GOOD}applied{GOOD:#} {}", counted(applied.changes)));
     Ok(0)
 }
 
 /// Moves the control files that the run's record calls new.
-fn quarantine(home: &Home, run: &RunId, json: bool) -> Done {
+fn quarantine(home: &Home, run: &RunId, json: bool) -> CommandResult {
     let done = workspace::quarantine(home, run)?;
     if json {
         report::json(&json!({ "moved": done.moved, "left": done.others, "unnamed": done.unnamed,
@@ -233,10 +235,10 @@ fn show_conflicts(draft: &Draft) {
     }
     report::out(&page);
     let conflicts = if count == 1 { "1 conflict" } else { &format!("{count} conflicts") };
-    report::say(&format!(
+    report::eprintln(&format!(
         "{BAD}{conflicts}:{BAD:#} the tree has changed since the run saw it; nothing was applied"
     ));
-    report::say(&format!(
+    report::eprintln(&format!(
         "{BOLD}hint:{BOLD:#}  apply other paths by name, or take the run's version with --theirs"
     ));
 }

@@ -7,15 +7,15 @@ use belljar::spec::wire::control::Streams;
 use belljar::spec::{Stdin, Terminal};
 
 use super::follow::{Followed, Keyboard, Role, follow};
-use super::{Done, find_live, in_runtime, open_home, run_file, terminal, told};
+use super::{CommandResult, exit_code, find_live, in_runtime, open_home, run_file, terminal};
 use crate::cli::AttachArgs;
 use crate::report;
 
 pub(crate) fn run(args: &AttachArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &AttachArgs) -> Done {
+fn act(args: &AttachArgs) -> CommandResult {
     let home = open_home()?;
     let found = find_live(&home, &args.run)?;
     let spec = run_file::read(&home, &found.id)?.spec;
@@ -37,7 +37,9 @@ fn act(args: &AttachArgs) -> Done {
             && std::io::stderr().is_terminal()
         {
             let run = found.id.tail();
-            report::say(&format!("\nbelljar {run} runs on; to come back: belljar attach {run}"));
+            report::eprintln(&format!(
+                "\nbelljar {run} runs on; to come back: belljar attach {run}"
+            ));
         }
         Ok(followed.code())
     })

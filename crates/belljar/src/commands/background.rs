@@ -7,13 +7,13 @@ use belljar::home::Home;
 use belljar::reuse::NameLock;
 use belljar::spec::egress::SecretValue;
 use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, Streams};
-use belljar::spec::{NotTaken, RunId, RunSpec, RunState, Stdin, Terminal};
+use belljar::spec::{RunId, RunSpec, RunState, SkippedBackend, Stdin, Terminal};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
 use serde_json::{Value, json};
 
 use super::follow::{Keyboard, Role, follow};
 use super::result::write_result;
-use super::{Done, in_runtime, terminal};
+use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, BOLD, DIM, WARN};
 
@@ -24,7 +24,7 @@ pub(super) fn start(
     spec: RunSpec,
     secrets: Vec<SecretValue>,
     name: Option<NameLock>,
-) -> Done {
+) -> CommandResult {
     let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let (streams, keyboard) = match (args.leaves(), keyboard(&spec)) {
         (true, _) => (Streams::Unwatched, Keyboard::None),
@@ -35,7 +35,7 @@ pub(super) fn start(
     if !args.quiet
         && let Some(warning) = ends_at_logout()
     {
-        report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
     }
     let supervisors = Supervisors::with_executable(std::env::current_exe()?);
     let request = LaunchRequest {
@@ -65,13 +65,13 @@ pub(super) fn start(
                 let run = launched.run;
                 if tell {
                     let (tail, backend) = (run.tail(), launched.backend);
-                    report::say(&format!(
+                    report::eprintln(&format!(
                         "{DIM}belljar {tail}{DIM:#} {BOLD}{backend}{BOLD:#}, attested; it stays\r"
                     ));
                 }
                 let followed = follow(command, Role::Keeper, keyboard).await?;
                 if tell {
-                    report::say(&format!(
+                    report::eprintln(&format!(
                         "{DIM}belljar {}{DIM:#} the sandbox stays; to end it: belljar stop {run}",
                         run.tail()
                     ));
@@ -93,7 +93,7 @@ pub(super) fn keyboard(spec: &RunSpec) -> Keyboard {
 
 pub(super) fn with_steps(
     mut object: Value,
-    not_taken: &[NotTaken],
+    not_taken: &[SkippedBackend],
 ) -> Result<Value, serde_json::Error> {
     if !not_taken.is_empty() {
         object["not_taken"] = serde_json::to_value(not_taken)?;
@@ -102,7 +102,7 @@ pub(super) fn with_steps(
 }
 
 /// All that is said of a run that is left to itself.
-pub(super) fn tell_id(args: &RunArgs, run: &RunId, object: Value) -> Done {
+pub(super) fn tell_id(args: &RunArgs, run: &RunId, object: Value) -> CommandResult {
     if let Some(path) = &args.result {
         write_result(path, &object)?;
     }

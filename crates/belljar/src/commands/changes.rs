@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anstyle::Style;
 use belljar::record::Outcome;
-use belljar::spec::later;
+use belljar::spec::autorun;
 use belljar::spec::text::escape;
-use belljar::spec::{LaterChange, LaterFile, OsText, WorkspaceReport};
+use belljar::spec::{AutorunChange, AutorunFile, OsText, WorkspaceReport};
 use belljar::workspace::unified::Shown;
 use belljar::workspace::{Change, Facts, HowFar, Kind, What};
 
@@ -34,7 +34,7 @@ pub(super) fn gits_own(change: &Change) -> Option<&Path> {
         return None;
     }
     // A directory whose entries decide about something is told.
-    if later::classify(&change.path.as_path().join("entry")).is_some() {
+    if autorun::classify(&change.path.as_path().join("entry")).is_some() {
         return None;
     }
     let above = change.path.as_path().ancestors().skip(1);
@@ -283,11 +283,11 @@ pub(super) const MOST_NAMED: usize = 20;
 pub(super) fn later_lines(report: &WorkspaceReport, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for file in report.later.iter().take(MOST_NAMED) {
-        let LaterFile { target, path, why, change, .. } = file;
+        let AutorunFile { target, path, why, change, .. } = file;
         let (letter, style) = match change {
-            LaterChange::Created => ('A', GOOD),
-            LaterChange::Modified => ('M', WARN),
-            LaterChange::Deleted => ('D', BAD),
+            AutorunChange::Created => ('A', GOOD),
+            AutorunChange::Modified => ('M', WARN),
+            AutorunChange::Deleted => ('D', BAD),
         };
         let name = OsText::from(target.as_path().join(path.as_path()));
         let name = shortened(&name, LONGEST_NAME);
@@ -315,8 +315,8 @@ pub(super) fn tell_later(outcome: &Outcome) {
     }
     let lines = later_lines(report, 2);
     let tail = outcome.id.tail();
-    report::say(&format!("{DIM}belljar {tail}{DIM:#} {WARN}runs later on the host:{WARN:#}"));
-    lines.iter().for_each(|line| report::say(&format!("  {line}")));
+    report::eprintln(&format!("{DIM}belljar {tail}{DIM:#} {WARN}runs later on the host:{WARN:#}"));
+    lines.iter().for_each(|line| report::eprintln(&format!("  {line}")));
 }
 
 /// At the end of a run with overlay trees.
@@ -331,11 +331,11 @@ pub(super) fn tell_end_of(run: &belljar::spec::RunId, report: Option<&WorkspaceR
     let tail = run.tail();
     if let Some(why) = failed {
         let why = belljar::spec::text::escape(why.as_bytes());
-        report::say(&format!("{WARN}warning:{WARN:#} what it changed is not known: {why}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} what it changed is not known: {why}"));
     }
     let count = created + modified + deleted + renamed;
     if count > 0 {
         let look = format!("{BOLD}belljar diff {tail}{BOLD:#}");
-        report::say(&format!("{DIM}belljar {tail}{DIM:#} {}; {look}", changed(count)));
+        report::eprintln(&format!("{DIM}belljar {tail}{DIM:#} {}; {look}", changed(count)));
     }
 }

@@ -42,7 +42,7 @@ fn show(
     invocation.source = source;
     let loaded = load_settings(&invocation, &home)?;
     for warning in &loaded.warnings {
-        report::say(&format!("warning: {warning}"));
+        report::eprintln(&format!("warning: {warning}"));
     }
     if json {
         let list: Vec<_> = loaded

@@ -7,8 +7,8 @@ use belljar::record::Outcome;
 use belljar::spec::{NewControlFile, OsText, WorkspaceReport};
 use belljar::workspace::{Quarantined, quarantine};
 
-use super::ask;
 use super::changes::{LONGEST_NAME, MOST_NAMED, shortened};
+use super::prompt;
 use crate::report::{self, DIM, WARN};
 
 /// How long a question at the end of a run waits for an answer.
@@ -32,19 +32,21 @@ pub(super) fn lines(report: &WorkspaceReport) -> Vec<String> {
 /// What was moved out of the operator's tree.
 pub(super) fn tell_quarantined(done: &Quarantined) {
     for path in &done.others {
-        report::say(&format!("{path} is gone or was changed since the run, and was left alone"));
+        report::eprintln(&format!(
+            "{path} is gone or was changed since the run, and was left alone"
+        ));
     }
     if done.unnamed > 0 {
-        report::say(&format!("{} more are counted in the record and not named", done.unnamed));
+        report::eprintln(&format!("{} more are counted in the record and not named", done.unnamed));
     }
     let directory = OsText::from(done.directory.as_path());
     match done.moved.len() {
         0 if !done.moved_before.is_empty() => {
-            report::say(&format!("nothing to move: they were moved to {directory} before"));
+            report::eprintln(&format!("nothing to move: they were moved to {directory} before"));
         }
-        0 => report::say("nothing to move: this run left no new control files"),
-        1 => report::say(&format!("moved 1 file to {directory}")),
-        count => report::say(&format!("moved {count} files to {directory}")),
+        0 => report::eprintln("nothing to move: this run left no new control files"),
+        1 => report::eprintln(&format!("moved 1 file to {directory}")),
+        count => report::eprintln(&format!("moved {count} files to {directory}")),
     }
 }
 
@@ -55,15 +57,15 @@ pub(super) fn tell_end(outcome: &Outcome) {
         return;
     }
     let tail = outcome.id.tail();
-    report::say(&format!(
+    report::eprintln(&format!(
         "{DIM}belljar {tail}{DIM:#} {WARN}new control files, which decide what runs on the host:{WARN:#}"
     ));
-    lines(report).iter().for_each(|line| report::say(&format!("  {line}")));
+    lines(report).iter().for_each(|line| report::eprintln(&format!("  {line}")));
     let hint = format!("to move them to the run's directory: belljar apply --quarantine {tail}");
     // A person who is asleep must not keep the run's caller waiting.
     let is_attended = std::io::stderr().is_terminal() && std::io::stdin().is_terminal();
     match is_attended.then(|| {
-        ask::confirm_within(ANSWER_WITHIN, "Move them out of your tree, to the run's directory?")
+        prompt::confirm_within(ANSWER_WITHIN, "Move them out of your tree, to the run's directory?")
     }) {
         Some(Ok(true)) => {
             let moved = super::open_home()
@@ -71,10 +73,10 @@ pub(super) fn tell_end(outcome: &Outcome) {
                 .and_then(|home| quarantine(&home, &outcome.id).map_err(|error| error.to_string()));
             match moved {
                 Ok(done) => tell_quarantined(&done),
-                Err(error) => report::say(&format!("{WARN}error:{WARN:#} {error}")),
+                Err(error) => report::eprintln(&format!("{WARN}error:{WARN:#} {error}")),
             }
         }
-        Some(Ok(false)) => report::say(&format!("they stay; {hint}")),
-        Some(Err(_)) | None => report::say(&hint),
+        Some(Ok(false)) => report::eprintln(&format!("they stay; {hint}")),
+        Some(Err(_)) | None => report::eprintln(&hint),
     }
 }

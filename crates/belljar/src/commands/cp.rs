@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use belljar::spec::{EXIT_SIGNAL_BASE, EXIT_USAGE};
 use belljar::{CopyLimits, CopyReport, Error, Sandbox};
 
-use super::{Done, EXIT_SOMETHING_OFF, find_live, in_runtime, open_home, told};
+use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, find_live, in_runtime, open_home};
 use crate::cli::CopyArgs;
 use crate::report::{self, BAD, WARN};
 
 pub(crate) fn run(args: &CopyArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
 /// One end of a copy.
@@ -22,13 +22,13 @@ enum End {
     Inside { run: String, path: OsString },
 }
 
-fn act(args: &CopyArgs) -> Done {
+fn act(args: &CopyArgs) -> CommandResult {
     let (run, inside, here, out) = match (end(&args.from), end(&args.to)) {
         (End::Inside { run, path }, End::Here(here)) => (run, path, here, true),
         (End::Here(here), End::Inside { run, path }) => (run, path, here, false),
         _ => {
-            report::say("error: one of the two must be RUN:/path, and the other a path here");
-            report::say(
+            report::eprintln("error: one of the two must be RUN:/path, and the other a path here");
+            report::eprintln(
                 "hint:  belljar cp RUN:/workspace/file . (a path here with a colon: ./a:b)",
             );
             return Ok(EXIT_USAGE);
@@ -57,7 +57,7 @@ fn act(args: &CopyArgs) -> Done {
                 Ok(tell(&copied, args.quiet))
             }
             Err(Error::Copy(error)) => {
-                report::say(&format!("{BAD}error:{BAD:#} {error}")); // it tells its cause itself
+                report::eprintln(&format!("{BAD}error:{BAD:#} {error}")); // it tells its cause itself
                 Ok(EXIT_SOMETHING_OFF)
             }
             Err(error) => Err(error.into()),
@@ -89,10 +89,10 @@ fn tell(copied: &CopyReport, quiet: bool) -> i32 {
     if !quiet {
         for (path, why) in &copied.skipped {
             let why = belljar::spec::text::escape(why.as_bytes());
-            report::say(&format!("{WARN}left out:{WARN:#} {path}: {why}"));
+            report::eprintln(&format!("{WARN}left out:{WARN:#} {path}: {why}"));
         }
         if copied.unlisted > 0 {
-            report::say(&format!("and {} more", copied.unlisted));
+            report::eprintln(&format!("and {} more", copied.unlisted));
         }
     }
     if skipped == 0 { 0 } else { EXIT_SOMETHING_OFF }

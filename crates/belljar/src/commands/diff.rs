@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::changes::GitsOwn;
 use super::descriptor::{is_closed, write_all};
-use super::{Done, EXIT_SOMETHING_OFF, changes, open_home, told};
+use super::{CommandResult, EXIT_SOMETHING_OFF, changes, exit_code, open_home};
 use crate::cli::DiffArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
@@ -30,10 +30,10 @@ struct NoSuchPath {
 }
 
 pub(crate) fn run(args: &DiffArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &DiffArgs) -> Done {
+fn act(args: &DiffArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?.id;
     workspace::settle(&home, &run)?;

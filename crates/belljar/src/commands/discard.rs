@@ -4,15 +4,18 @@ use belljar::home::Home;
 use belljar::store;
 use belljar::workspace;
 
-use super::{Done, EXIT_SOMETHING_OFF, ask, in_runtime, open_home, reconcile_first, stop, told};
+use super::{
+    CommandResult, EXIT_SOMETHING_OFF, exit_code, in_runtime, open_home, prompt, reconcile_first,
+    stop,
+};
 use crate::cli::DiscardArgs;
 use crate::report;
 
 pub(crate) fn run(args: &DiscardArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &DiscardArgs) -> Done {
+fn act(args: &DiscardArgs) -> CommandResult {
     let home = open_home()?;
     reconcile_first(&home)?;
     let mut code = 0;
@@ -41,8 +44,8 @@ fn discard(
         return Err(workspace::DiscardError::Live { run: run.id }.into());
     }
     let question = format!("Throw away what run {} changed, for good?", run.id.tail());
-    if !args.yes && !ask::confirm(&question)? {
-        report::say("nothing was thrown away");
+    if !args.yes && !prompt::confirm(&question)? {
+        report::eprintln("nothing was thrown away");
         return Ok(None);
     }
     if run.is_live() {

@@ -10,7 +10,7 @@ use belljar::store::{self, Life};
 use rustix::fs::{Mode, OFlags};
 
 use super::descriptor::{is_closed, write_all};
-use super::{Done, open_home, told};
+use super::{CommandResult, exit_code, open_home};
 use crate::cli::EventsArgs;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -25,10 +25,10 @@ struct TooLong {
 }
 
 pub(crate) fn run(args: &EventsArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &EventsArgs) -> Done {
+fn act(args: &EventsArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?.id;
     let path = home.run_dir(&run).join(EVENTS);

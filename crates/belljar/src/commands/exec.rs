@@ -8,7 +8,7 @@ use std::time::Duration;
 use belljar::{Client, Error, Exec};
 
 use super::follow::{Followed, Keyboard, Role, follow};
-use super::{Done, find_live, in_runtime, open_home, terminal, told};
+use super::{CommandResult, exit_code, find_live, in_runtime, open_home, terminal};
 use crate::cli::ExecArgs;
 use crate::report;
 
@@ -17,10 +17,10 @@ use crate::report;
 struct BadVariable(String);
 
 pub(crate) fn run(args: ExecArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: ExecArgs) -> Done {
+fn act(args: ExecArgs) -> CommandResult {
     let home = open_home()?;
     let found = find_live(&home, &args.run)?;
     let program = args.command.first().cloned().unwrap_or_default();
@@ -74,13 +74,15 @@ pub(super) fn finish(followed: Followed) -> i32 {
         && exit.source == belljar::spec::ExitSource::Deadline
         && std::io::stderr().is_terminal()
     {
-        report::say("belljar: its time was over, and it was ended with everything it had started");
+        report::eprintln(
+            "belljar: its time was over, and it was ended with everything it had started",
+        );
     }
     followed.code()
 }
 
 /// 126 and 127 as in `run`.
-pub(super) fn not_begun(error: Error, program: &OsStr) -> Done {
+pub(super) fn not_begun(error: Error, program: &OsStr) -> CommandResult {
     match error {
         Error::Exec { failure, .. } => {
             report::not_executed(&belljar::spec::OsText::from(program).to_string(), &failure);

@@ -192,7 +192,7 @@ impl Follower {
     /// As with `| head`: nobody wants more of it.
     async fn on_closed(&self, running: &mut Running, error: &io::Error) -> Followed {
         if !is_closed(error) {
-            report::say(&format!("error: cannot write the command's output: {error}\r"));
+            report::eprintln(&format!("error: cannot write the command's output: {error}\r"));
         }
         match self.role {
             Role::Viewer => return Followed::LetGo(SIGNALLED + PIPE),

@@ -7,7 +7,7 @@ use belljar::spec::OsText;
 use belljar::workspace::unified::{self, Hunk, Line, Sign};
 use belljar::workspace::{Draft, Kind, Todo, TreeDraft, What};
 
-use super::ask::{self, AskError};
+use super::prompt::{self, AskError};
 use super::{changes, diff};
 use crate::report;
 
@@ -115,7 +115,7 @@ fn ask_about(tree: &TreeDraft, todo: &mut Todo, mood: &mut Mood) -> Result<Verdi
         let _ = diff::show_patch(&patch); // nobody reads it any more: the question is still asked
     }
     loop {
-        match key(ask::answer("Apply this? [y,n,q,a,d,?]")?).as_str() {
+        match key(prompt::answer("Apply this? [y,n,q,a,d,?]")?).as_str() {
             "y" => return Ok(Verdict::Apply),
             "n" => return Ok(Verdict::Skip),
             "a" => {
@@ -126,7 +126,7 @@ fn ask_about(tree: &TreeDraft, todo: &mut Todo, mood: &mut Mood) -> Result<Verdi
                 *mood = Mood::SkipAll;
                 return Ok(Verdict::Skip);
             }
-            _ => report::say(HELP),
+            _ => report::eprintln(HELP),
         }
     }
 }
@@ -153,7 +153,7 @@ fn ask_hunks(
         let parts = split(&hunk);
         let keys = if parts.len() > 1 { "y,n,q,a,d,s,?" } else { "y,n,q,a,d,?" };
         let question = format!("({number}/{}) Apply this hunk? [{keys}]", total.max(number));
-        match key(ask::answer(&question)?).as_str() {
+        match key(prompt::answer(&question)?).as_str() {
             "y" => chosen.push(hunk),
             "n" => skipped += 1,
             "s" if parts.len() > 1 => {
@@ -173,7 +173,7 @@ fn ask_hunks(
                 *mood = Mood::SkipAll;
             }
             _ => {
-                report::say(HELP);
+                report::eprintln(HELP);
                 waiting.push_front(hunk);
             }
         }

@@ -12,7 +12,7 @@ use belljar::spec::{BackendName, EXIT_NOT_STARTED, OsText};
 use serde_json::json;
 
 use super::progress::PullLine;
-use super::{Done, EXIT_SOMETHING_OFF, open_home, told};
+use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, open_home};
 use crate::cli::{BuildArgs, ImageArgs, ImageVerb};
 use crate::report::{self, BOLD, DIM, GOOD, WARN};
 
@@ -21,7 +21,7 @@ const LAST_LINES: usize = 20;
 
 pub(crate) fn run(args: ImageArgs) -> i32 {
     match args.what {
-        ImageVerb::Build(args) => told(build(&args)),
+        ImageVerb::Build(args) => exit_code(build(&args)),
         ImageVerb::Dockerfile => {
             report::out(AGENT_DOCKERFILE);
             0
@@ -29,7 +29,7 @@ pub(crate) fn run(args: ImageArgs) -> i32 {
     }
 }
 
-fn build(args: &BuildArgs) -> Done {
+fn build(args: &BuildArgs) -> CommandResult {
     let home = open_home()?;
     let request = Request {
         backend: args.backend,
@@ -92,7 +92,7 @@ impl Screen {
     fn say(&self, text: &str) {
         if !self.quiet {
             self.progress.clear();
-            report::say(text);
+            report::eprintln(text);
         }
     }
 
@@ -107,7 +107,7 @@ impl Screen {
     fn show_last_lines(&self) {
         let said = self.said.lock().map(|said| said.iter().cloned().collect::<Vec<_>>());
         for line in said.unwrap_or_default() {
-            report::say(&line);
+            report::eprintln(&line);
         }
     }
 }

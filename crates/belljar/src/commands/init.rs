@@ -8,15 +8,15 @@ use belljar::config::{self, Flags, Invocation};
 use belljar::doctor::{Examined, examine_all};
 use belljar::home::Home;
 use belljar::run::{DryRun, Fetch, prepare};
+use belljar::scaffold::{self, AgentAnswer, Answers, Begun, Existing, RepeatAnswer, UntilAnswer};
 use belljar::spec::manifest::{AgentKind, Usd, WorkspaceMode};
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{BackendChoice, BackendName};
-use belljar::start::{self, AgentAnswer, Answers, Begun, Existing, RepeatAnswer, UntilAnswer};
 use serde_json::json;
 
-use super::ask::{AskError, answer};
-use super::{Done, environment, open_home, show_plan, told};
+use super::prompt::{AskError, answer};
+use super::{CommandResult, environment, exit_code, open_home, show_plan};
 use crate::cli::init::{self as cli, AgentFlag, InitArgs};
 use crate::report::{self, BOLD, DIM, GOOD, WARN};
 
@@ -36,16 +36,16 @@ struct NoTerminal;
 struct NoAnswer;
 
 pub(crate) fn run(args: &InitArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &InitArgs) -> Done {
+fn act(args: &InitArgs) -> CommandResult {
     let directory = std::env::current_dir()?;
     let existing = if args.force { Existing::SetAside } else { Existing::Refuse };
     let manifest = directory.join(belljar::spec::manifest::FILE_NAME);
     if existing == Existing::Refuse && !args.dry_run && manifest.symlink_metadata().is_ok() {
         // Before anybody is asked in vain.
-        return Err(start::StartError::Exists(manifest).into());
+        return Err(scaffold::ScaffoldError::Exists(manifest).into());
     }
     let answers = match args.yes {
         true => without_asking(args),
@@ -53,11 +53,11 @@ fn act(args: &InitArgs) -> Done {
         false => asked(args)?,
     };
     if args.dry_run {
-        report::out(&start::manifest_text(&answers)?);
+        report::out(&scaffold::manifest_text(&answers)?);
         return Ok(0);
     }
     let home = open_home()?;
-    let begun = start::init(&directory, &answers, existing, &environment(), &home)?;
+    let begun = scaffold::init(&directory, &answers, existing, &environment(), &home)?;
     let planned = planned(&directory, &answers, &home);
     if args.json {
         return as_json(&begun, planned);
@@ -66,7 +66,7 @@ fn act(args: &InitArgs) -> Done {
     Ok(0)
 }
 
-fn as_json(begun: &Begun, planned: Result<DryRun, Box<dyn Error>>) -> Done {
+fn as_json(begun: &Begun, planned: Result<DryRun, Box<dyn Error>>) -> CommandResult {
     let mut data = serde_json::to_value(begun)?;
     data["trusted"] = json!(true);
     match planned {
@@ -140,7 +140,7 @@ fn repeat_answer(args: &InitArgs) -> RepeatAnswer {
 fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
     let mut answers = without_asking(args);
     if args.backend.is_none() {
-        report::say(&format!("{DIM}trying the backends of this machine …{DIM:#}"));
+        report::eprintln(&format!("{DIM}trying the backends of this machine …{DIM:#}"));
         let found = examine_all(&std::env::current_exe()?);
         answers.backend = ask_backend(&found)?;
         if args.fallback.is_empty() && answers.backend != BackendChoice::Auto {
@@ -148,7 +148,7 @@ fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
         }
     }
     if args.workspace_mode.is_none() {
-        report::say("files here: overlay (nothing changes until you apply it), ro, rw, none");
+        report::eprintln("files here: overlay (nothing changes until you apply it), ro, rw, none");
         let question = "which?";
         answers.mode = ask(question, WorkspaceMode::Overlay.name(), cli::mode)?;
     }
@@ -229,7 +229,7 @@ fn ask_backend(found: &[Examined]) -> Result<BackendChoice, Box<dyn Error>> {
         let (mark, style) = if row.usable { ("✓", GOOD) } else { ("✗", WARN) };
         let why = row.why.as_deref().map(|why| format!(": {}", escape(why.as_bytes())));
         let words = format!("{}{}", row.backend, why.unwrap_or_default());
-        report::say(&format!("  {style}{mark}{style:#} {}", report::folded(&words, 4)));
+        report::eprintln(&format!("  {style}{mark}{style:#} {}", report::folded(&words, 4)));
     }
     let usable = found.iter().filter(|row| row.usable && row.backend != BackendName::Host);
     let names: Vec<&str> = usable.map(|row| row.backend.name()).collect();
@@ -283,7 +283,7 @@ fn ask<T>(
         let said = if said.is_empty() { default } else { said.as_str() };
         match parse(said) {
             Ok(value) => return Ok(value),
-            Err(why) => report::say(&format!("{WARN}{}{WARN:#}", escape(why.as_bytes()))),
+            Err(why) => report::eprintln(&format!("{WARN}{}{WARN:#}", escape(why.as_bytes()))),
         }
     }
 }
@@ -322,28 +322,30 @@ fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, B
 }
 
 fn tell(begun: &Begun, answers: &Answers, planned: Result<DryRun, Box<dyn Error>>) {
-    report::say(&format!("{GOOD}wrote{GOOD:#} {}, and trusted it as it is", begun.manifest));
+    report::eprintln(&format!("{GOOD}wrote{GOOD:#} {}, and trusted it as it is", begun.manifest));
     if let Some(old) = &begun.set_aside {
-        report::say(&format!("{GOOD}kept{GOOD:#}  the one of before as {old}"));
+        report::eprintln(&format!("{GOOD}kept{GOOD:#}  the one of before as {old}"));
     }
     if let Some(prompt) = &begun.prompt_made {
-        report::say(&format!("{GOOD}wrote{GOOD:#} {prompt}, for you to fill in"));
+        report::eprintln(&format!("{GOOD}wrote{GOOD:#} {prompt}, for you to fill in"));
     }
     match planned {
         Ok(dry_run) => report::out(&format!("\n{}", show_plan::posture_in_words(&dry_run))),
         Err(error) => {
-            report::say(&format!("{WARN}warning:{WARN:#} what it would hold is not known yet:"));
+            report::eprintln(&format!(
+                "{WARN}warning:{WARN:#} what it would hold is not known yet:"
+            ));
             report::cause(error);
         }
     }
-    report::say(&format!("\n{BOLD}next:{BOLD:#}"));
+    report::eprintln(&format!("\n{BOLD}next:{BOLD:#}"));
     match (&begun.prompt_made, &answers.agent) {
         (Some(_), _) => {
             let file = answers.agent.as_ref().and_then(|agent| agent.prompt_file.as_deref());
             let file = escape(file.unwrap_or(PROMPT).as_bytes());
-            report::say(&format!("  write {file}, then: belljar trust && belljar run"));
+            report::eprintln(&format!("  write {file}, then: belljar trust && belljar run"));
         }
-        (None, Some(_)) => report::say("  belljar run"),
-        (None, None) => report::say("  belljar run -- COMMAND"),
+        (None, Some(_)) => report::eprintln("  belljar run"),
+        (None, None) => report::eprintln("  belljar run -- COMMAND"),
     }
 }

@@ -15,7 +15,7 @@ use super::agent_follow::{self, Form, Until};
 use super::descriptor::{is_closed, write_all};
 use super::outputs::{Content, Copies, Go, Key, Outputs, Pieces};
 use super::screen::Escaper;
-use super::{Done, open_home, told, when};
+use super::{CommandResult, exit_code, open_home, time_format};
 use crate::cli::LogsArgs;
 use crate::report;
 
@@ -23,11 +23,11 @@ use crate::report;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &LogsArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &LogsArgs) -> Done {
-    let since = args.since.as_deref().map(when::since).transpose()?;
+fn act(args: &LogsArgs) -> CommandResult {
+    let since = args.since.as_deref().map(time_format::since).transpose()?;
     let home = open_home()?;
     let run = store::find(&home, &args.run)?.id;
     if args.agent {
@@ -124,7 +124,7 @@ fn print(
     wanted: &Wanted,
     mut outputs: Outputs,
     mut printer: Printer,
-) -> Done {
+) -> CommandResult {
     let mut pieces = Pieces::open(&home.run_dir(run), wanted.copies())?;
     loop {
         // Looked at first: what is written before the end is read after it.
@@ -213,7 +213,7 @@ impl Printer {
         }
     }
 
-    fn finish(mut self) -> Done {
+    fn finish(mut self) -> CommandResult {
         for (key, lost) in &self.lost {
             tell_lost(*key, *lost);
         }
@@ -223,7 +223,7 @@ impl Printer {
     }
 
     /// A reader that went away is no error.
-    fn stopped(self) -> Done {
+    fn stopped(self) -> CommandResult {
         match self.failed {
             Some(error) if !is_closed(&error) => Err(error.into()),
             _ => Ok(0),
@@ -234,7 +234,9 @@ impl Printer {
 fn tell_lost((exec, stream): Key, lost: u64) {
     let of = if exec == 0 { String::new() } else { format!(" of command {exec}") };
     let name = stream.name();
-    report::say(&format!("belljar: {lost} bytes of {name}{of} are missing here (limits.output)"));
+    report::eprintln(&format!(
+        "belljar: {lost} bytes of {name}{of} are missing here (limits.output)"
+    ));
 }
 
 impl Sink {

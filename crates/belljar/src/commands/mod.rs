@@ -3,14 +3,12 @@
 mod agent_follow;
 mod agent_log;
 mod agent_run;
-mod agent_words;
+mod agent_summary;
 pub(crate) mod apply;
-mod ask;
 pub(crate) mod attach;
 pub(crate) mod backends;
 mod background;
 mod changes;
-mod complaints;
 pub(crate) mod config;
 mod control_files;
 pub(crate) mod cp;
@@ -29,6 +27,7 @@ pub(crate) mod new;
 mod outputs;
 pub(crate) mod port;
 mod progress;
+mod prompt;
 pub(crate) mod prove;
 pub(crate) mod prune;
 pub(crate) mod ps;
@@ -44,14 +43,15 @@ pub(crate) mod shell;
 pub(crate) mod show;
 mod show_agent;
 pub(crate) mod show_plan;
+mod stderr_tail;
 pub(crate) mod stop;
 mod terminal;
+mod time_format;
 pub(crate) mod trust;
 pub(crate) mod verify;
 pub(crate) mod wait;
-mod when;
 pub(crate) mod why;
-mod wrapped;
+mod wrap;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -68,7 +68,7 @@ use crate::report::{self, WARN};
 const EXIT_SOMETHING_OFF: i32 = 1;
 
 /// An exit code, or why belljar could not do it.
-type Done = Result<i32, Box<dyn Error>>;
+type CommandResult = Result<i32, Box<dyn Error>>;
 
 pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
@@ -78,9 +78,9 @@ pub(crate) fn open_home() -> Result<Home, HomeError> {
     Home::open(&environment())
 }
 
-/// The code to exit with; an error is told.
-fn told(done: Done) -> i32 {
-    done.unwrap_or_else(|error| {
+/// The code to exit with; an error is printed.
+fn exit_code(result: CommandResult) -> i32 {
+    result.unwrap_or_else(|error| {
         report::failure(error.as_ref());
         EXIT_NOT_STARTED
     })
@@ -105,7 +105,7 @@ fn find_live(home: &Home, query: &str) -> Result<RunInfo, Box<dyn Error>> {
 }
 
 /// For what speaks with supervisors. One thread, and none of it before it is needed.
-fn in_runtime(work: impl Future<Output = Done>) -> Done {
+fn in_runtime(work: impl Future<Output = CommandResult>) -> CommandResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(work);
     // A thread that still waits for the keyboard, or for a reader of our output, is left behind.
@@ -116,7 +116,7 @@ fn in_runtime(work: impl Future<Output = Done>) -> Done {
 /// What dead supervisors left is finished first, so that it can be removed too.
 fn reconcile_first(home: &Home) -> Result<(), Box<dyn Error>> {
     for what in belljar::run::reconcile(home)?.left {
-        report::say(&format!("{WARN}warning:{WARN:#} leftovers of a run stay: {what}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} leftovers of a run stay: {what}"));
     }
     Ok(())
 }

@@ -1,16 +1,16 @@
 //! `belljar new`: a folder for one piece of work.
 
-use belljar::start::{Template, new_folder};
+use belljar::scaffold::{Template, new_folder};
 
-use super::{Done, environment, open_home, told};
+use super::{CommandResult, environment, exit_code, open_home};
 use crate::cli::init::NewArgs;
 use crate::report::{self, BOLD};
 
 pub(crate) fn run(args: &NewArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &NewArgs) -> Done {
+fn act(args: &NewArgs) -> CommandResult {
     let parent = match &args.parent {
         Some(parent) => parent.clone(),
         None => std::env::current_dir()?,
@@ -24,7 +24,7 @@ fn act(args: &NewArgs) -> Done {
     }
     report::out(&format!("{}\n", folder.path));
     let name = &folder.name;
-    report::say(&match template {
+    report::eprintln(&match template {
         Template::Loop => format!(
             "{BOLD}next:{BOLD:#} write {name}/PROMPT.md, then: cd {name} && belljar trust && belljar run"
         ),

@@ -7,7 +7,7 @@ use belljar::network::account;
 use belljar::spec::RunId;
 use belljar::spec::egress::Published;
 
-use super::{Done, find_live, open_home, run_file, told};
+use super::{CommandResult, exit_code, find_live, open_home, run_file};
 use crate::cli::PortArgs;
 use crate::report;
 
@@ -23,10 +23,10 @@ enum PortError {
 }
 
 pub(crate) fn run(args: &PortArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &PortArgs) -> Done {
+fn act(args: &PortArgs) -> CommandResult {
     let home = open_home()?;
     let run = find_live(&home, &args.run)?.id;
     let wanted = run_file::read(&home, &run).map_or(0, |file| file.spec.egress.publish.len());

@@ -14,8 +14,8 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     let cases = match chosen(&args.cases) {
         Ok(cases) => cases,
         Err(unknown) => {
-            report::say(&format!("{BAD}error:{BAD:#} no case is called \"{unknown}\""));
-            report::say(&format!("{BOLD}hint:{BOLD:#}  belljar prove --list"));
+            report::eprintln(&format!("{BAD}error:{BAD:#} no case is called \"{unknown}\""));
+            report::eprintln(&format!("{BOLD}hint:{BOLD:#}  belljar prove --list"));
             return EXIT_USAGE;
         }
     };
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     let stage = match backend(args).and_then(|backend| stage(args, backend)) {
         Ok(stage) => stage,
         Err(refused) => {
-            report::say(&format!("{BAD}error:{BAD:#} {}", refused.why));
+            report::eprintln(&format!("{BAD}error:{BAD:#} {}", refused.why));
             return refused.code;
         }
     };

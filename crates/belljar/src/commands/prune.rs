@@ -11,12 +11,14 @@ use belljar::spec::{Retention, RunId};
 use belljar::store::{self, Which};
 use belljar::workspace::is_unreviewed;
 
-use super::{Done, EXIT_SOMETHING_OFF, environment, open_home, reconcile_first, told};
+use super::{
+    CommandResult, EXIT_SOMETHING_OFF, environment, exit_code, open_home, reconcile_first,
+};
 use crate::cli::PruneArgs;
 use crate::report;
 
 pub(crate) fn run(args: &PruneArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
 /// What was, or would be, removed.
@@ -30,7 +32,7 @@ struct Gone {
     failed: Vec<String>,
 }
 
-fn act(args: &PruneArgs) -> Done {
+fn act(args: &PruneArgs) -> CommandResult {
     let home = open_home()?;
     reconcile_first(&home)?;
     let gone = if args.keep.is_some() || args.older_than.is_some() {
@@ -51,13 +53,13 @@ fn act(args: &PruneArgs) -> Done {
         report::out(&whole.chain(parts).collect::<String>());
         for run in &gone.unreviewed {
             let run = run.tail();
-            report::say(&format!(
+            report::eprintln(&format!(
                 "{run} stays: its changes were neither applied nor discarded; belljar diff {run}"
             ));
         }
     }
     for failed in &gone.failed {
-        report::say(&format!("error: {failed}"));
+        report::eprintln(&format!("error: {failed}"));
     }
     Ok(if gone.failed.is_empty() { 0 } else { EXIT_SOMETHING_OFF })
 }

@@ -11,7 +11,7 @@ use belljar::store::{self, RunInfo, Which};
 
 use serde::Serialize;
 
-use super::{Done, open_home, run_file, told, when};
+use super::{CommandResult, exit_code, open_home, run_file, time_format};
 use crate::cli::PsArgs;
 use crate::report::{self, BOLD};
 
@@ -19,10 +19,10 @@ use crate::report::{self, BOLD};
 const WIDEST_NAME: usize = 16;
 
 pub(crate) fn run(args: &PsArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &PsArgs) -> Done {
+fn act(args: &PsArgs) -> CommandResult {
     let home = open_home()?;
     let mut runs = store::list(&home, if args.all { Which::All } else { Which::Live })?;
     if args.name.is_some() {
@@ -89,7 +89,7 @@ fn table(runs: &[RunInfo], ports: &[String], most: usize) -> String {
     let mut text = format!("{BOLD}{head}{BOLD:#}\n");
     for (run, ports) in runs.iter().zip(ports) {
         let backend = run.backend.map_or("-", |backend| backend.name());
-        let age = when::age(run.created_ms);
+        let age = time_format::age(run.created_ms);
         let (name, state) = (name(run), state(run));
         text.push_str(&row([run.id.tail(), &name, &state, backend, &age, ports, command(run)]));
         text.push('\n');

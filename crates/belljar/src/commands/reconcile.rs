@@ -3,15 +3,15 @@
 use belljar::ledger;
 use belljar::run::Reconciled;
 
-use super::{Done, EXIT_SOMETHING_OFF, open_home, told};
+use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, open_home};
 use crate::cli::ReconcileArgs;
 use crate::report::{self, WARN};
 
 pub(crate) fn run(args: &ReconcileArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &ReconcileArgs) -> Done {
+fn act(args: &ReconcileArgs) -> CommandResult {
     let home = open_home()?;
     let rebuilt = if args.rebuild_ledger { Some(ledger::rebuild(&home)?) } else { None };
     let found = belljar::run::reconcile(&home)?;
@@ -25,9 +25,9 @@ fn act(args: &ReconcileArgs) -> Done {
         }))?;
     } else {
         if let Some(rebuilt) = rebuilt {
-            report::say(&format!("{} rows were added to the ledger", rebuilt.added));
+            report::eprintln(&format!("{} rows were added to the ledger", rebuilt.added));
             if let Some(path) = rebuilt.damaged {
-                report::say(&format!(
+                report::eprintln(&format!(
                     "{WARN}warning:{WARN:#} the damaged ledger is at {}; where its records ended is \
                      not known any more",
                     path.display()
@@ -48,13 +48,13 @@ fn tell(found: &Reconciled) {
     ];
     for (runs, what) in each {
         for run in runs {
-            report::say(&format!("{run} {what}"));
+            report::eprintln(&format!("{run} {what}"));
         }
     }
     for what in &found.left {
-        report::say(&format!("{WARN}warning:{WARN:#} left: {what}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} left: {what}"));
     }
     if found.is_empty() {
-        report::say("nothing was left");
+        report::eprintln("nothing was left");
     }
 }

@@ -7,8 +7,8 @@ use belljar::record::{Captured, Outcome};
 use belljar::run::LaunchError;
 use belljar::spec::wire::control::RefusalKind;
 use belljar::spec::{
-    BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NewControlFile, NotTaken, OsText,
-    Posture, RunId, StopReason, Usage, WorkspaceReport,
+    BackendName, EXIT_NOT_STARTED, ExecFailure, Exit, ExitSource, NewControlFile, OsText, Posture,
+    RunId, SkippedBackend, StopReason, Usage, WorkspaceReport,
 };
 use serde::Serialize;
 
@@ -19,8 +19,8 @@ pub(crate) struct RunResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<BackendName>,
     /// Backends that were tried before it, or all of them.
-    #[serde(skip_serializing_if = "<[NotTaken]>::is_empty")]
-    not_taken: &'a [NotTaken],
+    #[serde(skip_serializing_if = "<[SkippedBackend]>::is_empty")]
+    not_taken: &'a [SkippedBackend],
     outcome: &'static str,
     reason: StopReason,
     exit: Exit,

@@ -1,30 +1,30 @@
 //! `belljar resume` and `belljar fork`: a new run that begins with a checkpoint of another.
 
 use belljar::config;
-use belljar::run::{Ask, Difference, Extend, Reborn, reborn};
-use belljar::spec::{BirthKind, EXIT_NOT_STARTED, EXIT_USAGE, Money, Span};
+use belljar::run::{Ask, Extend, ResumeMismatch, Resumed, prepare_resume};
+use belljar::spec::{EXIT_NOT_STARTED, EXIT_USAGE, HumanDuration, Money, ResumeKind};
 use belljar::store;
 
-use super::agent_run::{self, Manner, Stay};
+use super::agent_run::{self, Attach, OutputMode};
 use super::result::{RunResult, write_result};
-use super::{Done, environment, open_home, reconcile_first};
-use crate::cli::{BirthArgs, ForkArgs, ResumeArgs};
+use super::{CommandResult, environment, open_home, reconcile_first};
+use crate::cli::{ForkArgs, ResumeArgs, ResumeOriginArgs};
 use crate::report;
 
 pub(crate) fn resume(args: &ResumeArgs) -> i32 {
-    act(&args.run, &args.birth, BirthKind::Resume, None)
+    act(&args.run, &args.birth, ResumeKind::Resume, None)
 }
 
 pub(crate) fn fork(args: &ForkArgs) -> i32 {
-    act(&args.run, &args.birth, BirthKind::Fork, args.name.clone())
+    act(&args.run, &args.birth, ResumeKind::Fork, args.name.clone())
 }
 
-fn act(run: &str, args: &BirthArgs, how: BirthKind, name: Option<String>) -> i32 {
+fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>) -> i32 {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let wishes = match (extend(args), allow(args)) {
         (Ok(extend), Ok(allow)) => (extend, allow),
         (Err(why), _) | (_, Err(why)) => {
-            report::say(&format!("error: {why}"));
+            report::eprintln(&format!("error: {why}"));
             return EXIT_USAGE;
         }
     };
@@ -46,21 +46,21 @@ fn act(run: &str, args: &BirthArgs, how: BirthKind, name: Option<String>) -> i32
 
 fn start(
     run: &str,
-    args: &BirthArgs,
-    how: BirthKind,
+    args: &ResumeOriginArgs,
+    how: ResumeKind,
     name: Option<String>,
-    (extend, allow): (Extend, Vec<Difference>),
-) -> Done {
+    (extend, allow): (Extend, Vec<ResumeMismatch>),
+) -> CommandResult {
     let home = open_home()?;
     reconcile_first(&home)?; // a run whose supervisor died has its end after this
     let run = store::find(&home, run)?.id;
     let env = environment();
     let ask = Ask { how, run, from: args.from, extend, allow, name };
-    let Reborn { spec, birth, lock } = reborn(&home, &ask, &env)?;
+    let Resumed { spec, birth, lock } = prepare_resume(&home, &ask, &env)?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let secrets = config::secret_values(&spec, &env, &cwd)?;
-    let manner = Manner {
-        stay: if args.detach { Stay::Leave } else { Stay::Here },
+    let manner = OutputMode {
+        stay: if args.detach { Attach::Leave } else { Attach::Here },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
@@ -68,11 +68,12 @@ fn start(
     agent_run::start(&manner, &home, spec, secrets, Some((Box::new(birth), lock)))
 }
 
-fn extend(args: &BirthArgs) -> Result<Extend, String> {
+fn extend(args: &ResumeOriginArgs) -> Result<Extend, String> {
     let time = match &args.extend_time {
-        Some(text) => {
-            text.parse::<Span>().map_err(|error| format!("--extend-time: {error}"))?.as_duration()
-        }
+        Some(text) => text
+            .parse::<HumanDuration>()
+            .map_err(|error| format!("--extend-time: {error}"))?
+            .as_duration(),
         None => Default::default(),
     };
     let cost = match args.extend_cost_usd {
@@ -89,7 +90,7 @@ fn extend(args: &BirthArgs) -> Result<Extend, String> {
     })
 }
 
-fn allow(args: &BirthArgs) -> Result<Vec<Difference>, String> {
+fn allow(args: &ResumeOriginArgs) -> Result<Vec<ResumeMismatch>, String> {
     let parsed =
         args.allow.iter().map(|text| text.parse().map_err(|why| format!("--allow: {why}")));
     parsed.collect()

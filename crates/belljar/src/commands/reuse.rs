@@ -15,7 +15,7 @@ use serde_json::json;
 use super::background::{keyboard, tell_id};
 use super::exec::{finish, not_begun};
 use super::follow::{Keyboard, Role, follow};
-use super::{Done, in_runtime, terminal};
+use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, DIM};
 
@@ -49,7 +49,7 @@ pub(super) fn enter(
     in_runtime(run_in(args, home, &run.id, spec)).map(Entered::Here)
 }
 
-async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Done {
+async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> CommandResult {
     let client = Client::connect(home.path(), run).await?;
     let status = client.status().await?;
     if status.keep != Keep::UntilStopped {
@@ -72,7 +72,10 @@ async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Don
         };
     }
     if !args.quiet && std::io::stderr().is_terminal() {
-        report::say(&format!("{DIM}belljar {}{DIM:#} the sandbox is used again\r", run.tail()));
+        report::eprintln(&format!(
+            "{DIM}belljar {}{DIM:#} the sandbox is used again\r",
+            run.tail()
+        ));
     }
     let keyboard = keyboard(spec);
     let exec = match keyboard {

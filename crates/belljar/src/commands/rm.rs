@@ -4,15 +4,17 @@ use belljar::home::Home;
 use belljar::retention::{self, Undecided};
 use belljar::store;
 
-use super::{Done, EXIT_SOMETHING_OFF, in_runtime, open_home, reconcile_first, stop, told};
+use super::{
+    CommandResult, EXIT_SOMETHING_OFF, exit_code, in_runtime, open_home, reconcile_first, stop,
+};
 use crate::cli::RmArgs;
 use crate::report;
 
 pub(crate) fn run(args: &RmArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &RmArgs) -> Done {
+fn act(args: &RmArgs) -> CommandResult {
     let home = open_home()?;
     reconcile_first(&home)?;
     let mut code = 0;

@@ -12,17 +12,19 @@ use belljar::run::{
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
-    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, NotTaken, Posture,
-    Rootfs, RunId, RunSpec, Stdin, StopReason, Terminal,
+    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId,
+    RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
 };
 
-use super::agent_run::{self, Manner, Stay};
+use super::agent_run::{self, Attach, OutputMode};
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Entered};
-use super::{background, changes, control_files, environment, open_home, show_plan, when, why};
+use super::{
+    background, changes, control_files, environment, open_home, show_plan, time_format, why,
+};
 use crate::cli::RunArgs;
-use crate::cli::Surroundings;
+use crate::cli::StdioKind;
 use crate::report::{self, BOLD, DIM, WARN};
 
 /// The settings want a command; a sandbox that is kept for exec has none of its own.
@@ -31,7 +33,7 @@ const NO_COMMAND: &str = "true";
 pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     // Directories of the run get the modes they are given, whatever the caller's shell has set.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let around = Surroundings {
+    let around = StdioKind {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
@@ -67,12 +69,15 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     };
     if !args.quiet {
         for warning in &loaded.warnings {
-            report::say(&format!("{WARN}warning:{WARN:#} {warning}"));
+            report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
         }
     }
     if !args.quiet && !args.json {
         for line in &loaded.agent {
-            report::say(&format!("{DIM}{}{DIM:#}", report::folded(&escape(line.as_bytes()), 2)));
+            report::eprintln(&format!(
+                "{DIM}{}{DIM:#}",
+                report::folded(&escape(line.as_bytes()), 2)
+            ));
         }
     }
     let Loaded { mut spec, .. } = loaded;
@@ -164,8 +169,8 @@ fn start_agent(
     spec: RunSpec,
     secrets: Vec<belljar::spec::egress::SecretValue>,
 ) -> i32 {
-    let manner = Manner {
-        stay: if args.leaves() { Stay::Leave } else { Stay::Here },
+    let manner = OutputMode {
+        stay: if args.leaves() { Attach::Leave } else { Attach::Here },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
@@ -194,7 +199,7 @@ fn write_failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) {
     }
 }
 
-fn invocation(args: &RunArgs, around: &Surroundings) -> Invocation {
+fn invocation(args: &RunArgs, around: &StdioKind) -> Invocation {
     let cwd = std::env::current_dir().unwrap_or_default();
     let mut invocation = Invocation::new(cwd, environment(), args.flags(around));
     if args.no_config {
@@ -260,16 +265,16 @@ impl Observer for Announcer {
         if !weaker.is_empty() {
             line.push_str(&format!("; weaker: {}", report::listed(&weaker, 40)));
         }
-        report::say(&format!("{line}\r")); // the caller's terminal may be in raw mode already
+        report::eprintln(&format!("{line}\r")); // the caller's terminal may be in raw mode already
     }
 
     fn warned(&mut self, warning: &str) {
         if self.warn {
-            report::say(&format!("{WARN}warning:{WARN:#} {warning}\r"));
+            report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}\r"));
         }
     }
 
-    fn not_taken(&mut self, step: &NotTaken) {
+    fn not_taken(&mut self, step: &SkippedBackend) {
         if self.warn {
             report::not_taken(step);
         }
@@ -281,7 +286,7 @@ impl Observer for Announcer {
             Ok(found) => found.left.clone(),
         };
         for what in left.iter().filter(|_| self.warn) {
-            report::say(&format!(
+            report::eprintln(&format!(
                 "{WARN}warning:{WARN:#} leftovers of an earlier run stay: {what}\r"
             ));
         }
@@ -297,7 +302,7 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     if let Some(path) = &args.result
         && let Err(error) = write_result(path, &result)
     {
-        report::say(&format!("error: cannot write {}: {error}", path.display()));
+        report::eprintln(&format!("error: cannot write {}: {error}", path.display()));
         return EXIT_NOT_STARTED;
     }
     if let Some(failure) = &outcome.failure
@@ -308,26 +313,26 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     if let Some(detail) = &outcome.detail
         && !args.json
     {
-        report::say(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
+        report::eprintln(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
     }
     if outcome.unanchored {
-        report::say(&format!(
+        report::eprintln(&format!(
             "{WARN}warning:{WARN:#} the run is recorded, and the ledger could not be told; \
              belljar reconcile does it"
         ));
     }
     if let Some(leak) = &outcome.leak {
-        report::say(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
     }
     if args.learn && !args.quiet && !args.json {
         learned(outcome);
     }
     if tell && outcome.failure.is_none() {
-        report::say(&format!(
+        report::eprintln(&format!(
             "{DIM}belljar {}{DIM:#} {}, {}",
             outcome.id.tail(),
             in_words(outcome),
-            when::duration(outcome.usage.wall_ms),
+            time_format::duration(outcome.usage.wall_ms),
         ));
     }
     if tell {
@@ -344,8 +349,8 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
 fn learned(outcome: &Outcome) {
     let account = open_home().ok().and_then(|home| network::account(&home, &outcome.id).ok());
     match account {
-        Some(account) => report::say(why::learned_list(&account).trim_end()),
-        None => report::say(&format!("{WARN}warning:{WARN:#} the record cannot be read")),
+        Some(account) => report::eprintln(why::learned_list(&account).trim_end()),
+        None => report::eprintln(&format!("{WARN}warning:{WARN:#} the record cannot be read")),
     }
 }
 
@@ -378,7 +383,7 @@ fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
         }
         _ => format!("the host has it at {0}; bring it in with: -v {0}:{0}", found.display()),
     };
-    report::say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+    report::eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
 }
 
 fn on_host_path(name: &str) -> Option<std::path::PathBuf> {
@@ -406,13 +411,13 @@ fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
         LaunchError::NoneLeft { tried, .. } => tried.iter().for_each(report::cause),
         LaunchError::NotAsPlanned { differences } => {
             for difference in differences {
-                report::say(&format!("  {difference}"));
+                report::eprintln(&format!("  {difference}"));
             }
         }
         _ => {}
     }
     if let Some(hint) = hint {
-        report::say(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
+        report::eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
     }
     if matches!(error, LaunchError::NoCommand) { EXIT_USAGE } else { EXIT_NOT_STARTED }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use belljar::home::Home;
 use belljar::record::Outcome;
-use belljar::spec::{NotTaken, PlannedImage, Posture, RunId, RunSpec};
+use belljar::spec::{PlannedImage, Posture, RunId, RunSpec, SkippedBackend};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
@@ -30,7 +30,7 @@ pub(super) struct RunFile {
     pub(super) image: Option<PlannedImage>,
     pub(super) posture: Posture,
     #[serde(default)]
-    pub(super) not_taken: Vec<NotTaken>,
+    pub(super) not_taken: Vec<SkippedBackend>,
     #[serde(default)]
     pub(super) outcome: Option<Outcome>,
 }

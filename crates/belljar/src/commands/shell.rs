@@ -10,7 +10,7 @@ use clap::Parser;
 
 use super::exec::not_begun;
 use super::follow::{Keyboard, Role, follow};
-use super::{Done, find_live, in_runtime, open_home, terminal, told};
+use super::{CommandResult, exit_code, find_live, in_runtime, open_home, terminal};
 use crate::cli::{Arguments, ShellArgs, Verb};
 use crate::report;
 
@@ -18,10 +18,10 @@ use crate::report;
 const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"];
 
 pub(crate) fn run(args: &ShellArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &ShellArgs) -> Done {
+fn act(args: &ShellArgs) -> CommandResult {
     let home = open_home()?;
     let run = match &args.run {
         Some(query) => find_live(&home, query)?.id,
@@ -30,7 +30,7 @@ fn act(args: &ShellArgs) -> Done {
             others => {
                 if !others.is_empty() {
                     let count = others.len();
-                    report::say(&format!(
+                    report::eprintln(&format!(
                         "belljar: {count} sandboxes are kept, so this is a fresh one; to enter one \
                          of them: belljar shell RUN"
                     ));
@@ -75,7 +75,7 @@ fn kept(home: &Home) -> Result<Vec<RunId>, Box<dyn std::error::Error>> {
 }
 
 /// As `belljar run -it -- bash`.
-fn in_a_fresh_one() -> Done {
+fn in_a_fresh_one() -> CommandResult {
     let terminal = std::io::stdin().is_terminal().then_some("-t");
     let words = ["belljar", "run", "-i"].into_iter().chain(terminal).chain(["--"]).chain(SHELL);
     match Arguments::try_parse_from(words)?.verb {

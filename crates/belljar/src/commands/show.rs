@@ -4,11 +4,15 @@ use belljar::home::Home;
 use belljar::lineage::{Lineage, lineage};
 use belljar::spec::egress::{EgressSpec, Reach};
 use belljar::spec::text::escape;
-use belljar::spec::{Limits, Mount, NotTaken, OsText, PlannedImage, RunSpec, Size, Span, Usage};
+use belljar::spec::{
+    HumanDuration, Limits, Mount, OsText, PlannedImage, RunSpec, Size, SkippedBackend, Usage,
+};
 use belljar::store::{self, RunInfo};
 
 use super::run_file::{self, RunFile};
-use super::{Done, changes, control_files, open_home, ps, show_agent, told, when};
+use super::{
+    CommandResult, changes, control_files, exit_code, open_home, ps, show_agent, time_format,
+};
 use crate::cli::ShowArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 
@@ -16,10 +20,10 @@ use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 pub(super) const INDENT: usize = 12;
 
 pub(crate) fn run(args: &ShowArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &ShowArgs) -> Done {
+fn act(args: &ShowArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?;
     if args.json {
@@ -100,8 +104,8 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
     if let Some(line) = line {
         show_agent::born(&mut page, line);
     }
-    let until = run.stopped_ms.map(|time| format!(" to {}", when::shown(time)));
-    let since = when::shown(run.created_ms);
+    let until = run.stopped_ms.map(|time| format!(" to {}", time_format::shown(time)));
+    let since = time_format::shown(run.created_ms);
     page.row("when", &format!("{since}{}", until.unwrap_or_default()));
     if let Some(backend) = run.backend {
         page.row("backend", backend.name());
@@ -110,7 +114,7 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
         page.rows("image", image_in_words(image));
     }
     if let Some(file) = file {
-        let step = |step: &NotTaken| folded(&escape(step.to_string().as_bytes()), INDENT);
+        let step = |step: &SkippedBackend| folded(&escape(step.to_string().as_bytes()), INDENT);
         page.rows("not taken", file.not_taken.iter().map(step));
         decided(&mut page, &file.spec);
         posture(&mut page, file);
@@ -235,7 +239,7 @@ fn posture(page: &mut Page, file: &RunFile) {
 
 fn limits(limits: &Limits) -> String {
     let span = |span: std::time::Duration| {
-        Span::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).to_string()
+        HumanDuration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).to_string()
     };
     let mut said = Vec::new();
     said.extend(limits.memory.map(|bytes| format!("memory {}", Size(bytes))));
@@ -250,8 +254,8 @@ fn limits(limits: &Limits) -> String {
 }
 
 fn usage(usage: &Usage) -> String {
-    let mut said = vec![format!("{} of wall clock", when::duration(usage.wall_ms))];
-    said.extend(usage.cpu_ms.map(|ms| format!("{} of cpu", when::duration(ms))));
+    let mut said = vec![format!("{} of wall clock", time_format::duration(usage.wall_ms))];
+    said.extend(usage.cpu_ms.map(|ms| format!("{} of cpu", time_format::duration(ms))));
     said.extend(usage.memory_peak.map(|bytes| format!("{} KiB of memory", bytes / 1024)));
     said.extend(usage.pids_peak.map(|count| format!("{count} processes at most")));
     said.extend(usage.written.map(|bytes| format!("{} KiB written", bytes / 1024)));

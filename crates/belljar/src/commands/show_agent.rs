@@ -1,14 +1,14 @@
-//! The agent's part of `belljar show`: what it was told, what each iteration came to, over every run of the line.
+//! The agent's part of `belljar show`: what it was exit_code, what each iteration came to, over every run of the line.
 
 use belljar::lineage::{Child, LineIteration, Lineage};
 use belljar::spec::text::quote_command;
-use belljar::spec::{AgentWork, BirthKind};
+use belljar::spec::{AgentWork, ResumeKind};
 use serde_json::{Value, json};
 
 use super::agent_follow::width;
-use super::agent_words::{agent, birth, counted, limits, result, short, span, used};
+use super::agent_summary::{agent, birth, counted, limits, result, short, span, used};
 use super::show::{INDENT, Page};
-use super::wrapped::{columns, one_line};
+use super::wrap::{columns, one_line};
 use crate::report::{BAD, BOLD, DIM, GOOD, folded};
 
 /// On the page; `--json` has all of them.
@@ -43,8 +43,8 @@ pub(super) fn born(page: &mut Page, line: &Lineage) {
     page.rows("broken", line.broken.as_ref().map(|why| folded(&why.to_string(), INDENT)));
     let child = |Child { run, how, iteration }: &Child| {
         let verb = match how {
-            BirthKind::Resume => "continues it",
-            BirthKind::Fork => "is a fork",
+            ResumeKind::Resume => "continues it",
+            ResumeKind::Fork => "is a fork",
         };
         format!("{run} {verb} after iteration {iteration}")
     };

@@ -3,7 +3,7 @@
 use belljar::run::DryRun;
 use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, OsText, PlannedMount, Presence, Source};
 
-use super::{agent_words, show};
+use super::{agent_summary, show};
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
 pub(crate) fn show(dry_run: &DryRun, as_json: bool) -> i32 {
@@ -44,12 +44,12 @@ fn in_words(dry_run: &DryRun) -> String {
             let mut row = |key: &str, words: String| {
                 line(format!("{BOLD}{key:<9}{BOLD:#} {}", report::folded(&words, 10)));
             };
-            row("agent", agent_words::agent(&work.agent));
+            row("agent", agent_summary::agent(&work.agent));
             let set_up =
                 work.setup.as_ref().map(|setup| belljar::spec::text::quote_command(&setup.command));
             set_up.into_iter().for_each(|words| row("set-up", words));
             if !work.repeat.is_once() {
-                row("loop", agent_words::limits(&work.repeat));
+                row("loop", agent_summary::limits(&work.repeat));
             }
         }
     }

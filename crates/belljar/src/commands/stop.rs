@@ -11,7 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::task::JoinSet;
 
-use super::{Done, EXIT_SOMETHING_OFF, in_runtime, open_home, reconcile_first, run_file, told};
+use super::{
+    CommandResult, EXIT_SOMETHING_OFF, exit_code, in_runtime, open_home, reconcile_first, run_file,
+};
 use crate::cli::StopArgs;
 use crate::report::{self, WARN};
 
@@ -28,10 +30,10 @@ enum StopError {
 }
 
 pub(crate) fn run(args: &StopArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &StopArgs) -> Done {
+fn act(args: &StopArgs) -> CommandResult {
     let home = open_home()?;
     let found = args.runs.iter().map(|query| store::find(&home, query));
     let found = found.collect::<Result<Vec<RunInfo>, _>>()?;
@@ -74,7 +76,7 @@ pub(super) async fn stop(
     match tokio::time::timeout(within, ask(home, &run.id, grace)).await {
         Ok(Ok(Some(report))) => {
             if let Some(leak) = report.leak {
-                report::say(&format!(
+                report::eprintln(&format!(
                     "{WARN}warning:{WARN:#} something of the run is left: {leak}"
                 ));
             }
@@ -116,7 +118,7 @@ fn is_held(home: &Home, run: &RunId) -> bool {
 fn kill_supervisor(home: &Home, run: &RunId) -> Result<(), StopError> {
     let failed = |why: String| StopError::NotEnded { run: *run, why };
     let listener = || {
-        let socket = belljar::run::knock(&home.socket_path(run))?;
+        let socket = belljar::run::connect(&home.socket_path(run))?;
         rustix::net::sockopt::socket_peercred(&socket)
     };
     let first = listener().map_err(|errno| failed(errno.to_string()))?;

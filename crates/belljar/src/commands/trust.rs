@@ -31,14 +31,14 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
             }
             TreeBefore::Clean => "could not be written by any run; nothing to do",
         };
-        report::say(&format!("{} {what}", OsText::from(tree.as_path())));
+        report::eprintln(&format!("{} {what}", OsText::from(tree.as_path())));
         return Ok(());
     }
     if args.forget {
         let before = distrust(&args.path, &home)?;
         let word =
             if before == Standing::Unknown { "was not trusted" } else { "is trusted no more" };
-        report::say(&format!("{} {word}", OsText::from(args.path.as_path())));
+        report::eprintln(&format!("{} {word}", OsText::from(args.path.as_path())));
         return Ok(());
     }
     let kind = if args.context.is_some() { Kind::Dockerfile } else { kind(&args.path) };
@@ -49,19 +49,19 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
     };
     let shown = OsText::from(examined.path.as_path());
     if examined.widenings.is_empty() {
-        report::say(&format!(
+        report::eprintln(&format!(
             "{shown} asks for nothing beyond the defaults and your own configuration"
         ));
     } else {
-        report::say(&format!("{BOLD}{shown}{BOLD:#} asks for:"));
+        report::eprintln(&format!("{BOLD}{shown}{BOLD:#} asks for:"));
         for widening in &examined.widenings {
-            report::say(&format!("  {}: {}", widening.key, widening.what));
+            report::eprintln(&format!("  {}: {}", widening.key, widening.what));
         }
     }
     if args.show {
         return Ok(());
     }
     trust(&examined, &home)?;
-    report::say("trusted, as it is now; a change makes it untrusted again");
+    report::eprintln("trusted, as it is now; a change makes it untrusted again");
     Ok(())
 }

@@ -6,15 +6,15 @@ use belljar::record::{HomeKey, KeyError, Life, Report, verify_recorded};
 use belljar::store::{self, RunInfo, Which};
 use serde_json::json;
 
-use super::{Done, EXIT_SOMETHING_OFF, open_home, told};
+use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, open_home};
 use crate::cli::VerifyArgs;
 use crate::report::{self, BAD, GOOD};
 
 pub(crate) fn run(args: &VerifyArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &VerifyArgs) -> Done {
+fn act(args: &VerifyArgs) -> CommandResult {
     let home = open_home()?;
     let runs = if args.all {
         store::list(&home, Which::All)?

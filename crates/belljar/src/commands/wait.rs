@@ -7,17 +7,17 @@ use belljar::spec::{EXIT_NOT_STARTED, Exit, RunId};
 use belljar::store::{self, Life, RunInfo};
 use belljar::{Client, Error};
 
-use super::{Done, in_runtime, open_home, reconcile_first, told};
+use super::{CommandResult, exit_code, in_runtime, open_home, reconcile_first};
 use crate::cli::WaitArgs;
 
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &WaitArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
 /// The code of the first that did not end with 0.
-fn act(args: &WaitArgs) -> Done {
+fn act(args: &WaitArgs) -> CommandResult {
     let home = open_home()?;
     let found = args.runs.iter().map(|query| store::find(&home, query));
     let found = found.collect::<Result<Vec<RunInfo>, _>>()?;
@@ -33,7 +33,7 @@ fn act(args: &WaitArgs) -> Done {
     })
 }
 
-async fn until_over(home: &Home, run: &RunId) -> Done {
+async fn until_over(home: &Home, run: &RunId) -> CommandResult {
     while is_live(home, run) {
         let told = match Client::connect(home.path(), run).await {
             Ok(client) => client.stopped().await,

@@ -7,7 +7,7 @@ use belljar::spec::egress::{EgressBudgetHit, Reach};
 use belljar::spec::text::escape;
 use belljar::store;
 
-use super::{Done, open_home, run_file, told};
+use super::{CommandResult, exit_code, open_home, run_file};
 use crate::cli::WhyArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 
@@ -15,10 +15,10 @@ use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 const MOST_SHOWN: usize = 40;
 
 pub(crate) fn run(args: &WhyArgs) -> i32 {
-    told(act(args))
+    exit_code(act(args))
 }
 
-fn act(args: &WhyArgs) -> Done {
+fn act(args: &WhyArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?;
     let mut account = account(&home, &run.id)?;

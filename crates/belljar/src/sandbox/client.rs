@@ -9,7 +9,7 @@ use belljar_spec::wire::control::{
     StopReport, Streams, ToSupervisor,
 };
 use belljar_spec::wire::{FrameKey, Mux, Side, Work};
-use belljar_spec::{BackendChoice, BackendName, NotTaken, Posture, RunId};
+use belljar_spec::{BackendChoice, BackendName, Posture, RunId, SkippedBackend};
 use tokio::sync::oneshot;
 
 use super::connector::{Connector, Destination, Supervisors};
@@ -36,7 +36,7 @@ pub struct LaunchedRun {
     pub backend: BackendName,
     pub posture: Posture,
     /// Backends that come before it in the operator's order, and why they were not taken.
-    pub not_taken: Vec<NotTaken>,
+    pub not_taken: Vec<SkippedBackend>,
     /// The run's own command, if its streams are followed.
     pub command: Option<Running>,
 }

@@ -16,7 +16,7 @@ use belljar_spec::wire::control::{
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Mux, WireError};
-use belljar_spec::{BackendName, NotTaken, Posture, RunId};
+use belljar_spec::{BackendName, Posture, RunId, SkippedBackend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, oneshot};
 
@@ -38,7 +38,7 @@ pub(super) struct Launched {
     pub(super) run: RunId,
     pub(super) backend: BackendName,
     pub(super) posture: Posture,
-    pub(super) not_taken: Vec<NotTaken>,
+    pub(super) not_taken: Vec<SkippedBackend>,
 }
 
 #[derive(Debug)]

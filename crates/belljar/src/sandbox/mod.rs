@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar_spec::wire::control::{RunStatus, StopReport};
-use belljar_spec::{BackendName, NotTaken, OsText, Posture, RunId};
+use belljar_spec::{BackendName, OsText, Posture, RunId, SkippedBackend};
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
 pub use builder::{RunOutput, SandboxBuilder};
@@ -44,7 +44,7 @@ enum Bonded {
     Owner {
         backend: BackendName,
         posture: Posture,
-        not_taken: Vec<NotTaken>,
+        not_taken: Vec<SkippedBackend>,
     },
     Visitor,
 }
@@ -160,7 +160,7 @@ impl Sandbox {
 
     /// Backends that come before it in the operator's order, and why they were not taken. Nothing for a run
     /// that was started elsewhere, whose record has it.
-    pub fn not_taken(&self) -> &[NotTaken] {
+    pub fn not_taken(&self) -> &[SkippedBackend] {
         match &self.bonded {
             Bonded::Owner { not_taken, .. } => not_taken,
             Bonded::Visitor => &[],

@@ -5,8 +5,8 @@ use std::io::Write;
 
 use belljar::record::{HomeKey, Recorder, Secrets};
 use belljar::spec::{
-    AgentReport, Birth, BirthKind, CheckpointReport, EventKind, IterationReport, Money, RunId,
-    StopReason, Tally, TokenUsage,
+    AgentReport, CheckpointReport, EventKind, IterationReport, Money, ResumeKind, ResumeOrigin,
+    RunId, StopReason, Tally, TokenUsage,
 };
 use belljar_testkit::{Done, Lab};
 use rustix::fs::{FlockOperation, flock};
@@ -38,7 +38,7 @@ impl Agents {
         self.lab.belljar(words).done()
     }
 
-    fn begin(&self, number: u64, birth: Option<&Birth>) -> Writing<'_> {
+    fn begin(&self, number: u64, birth: Option<&ResumeOrigin>) -> Writing<'_> {
         let id = RunId::from_parts(1_700_000_000_000 + number * 1000, number * 977);
         let mut record = self.like.clone();
         record["id"] = json!(id);
@@ -165,8 +165,8 @@ fn line(agents: &Agents) -> (RunId, RunId) {
     }
     first.event(EventKind::IterationStart, json!({ "iteration": 4, "exec": 4 }));
     let (from, head) = first.stop(StopReason::Lost, "");
-    let birth = Birth {
-        how: BirthKind::Resume,
+    let birth = ResumeOrigin {
+        how: ResumeKind::Resume,
         from,
         continues: from,
         iteration: 3,

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use belljar_spec::{BackendName, Place, Plan};
+use belljar_spec::{BackendName, HostPaths, Plan};
 
 use super::{BindError, Binder, Layer, Via};
 use crate::jail::resolve::{ResolveError, Resolved, resolve};
 
 /// The plan's names, with the links on the way to them followed, as the trees' own paths are.
-pub(super) fn resolve_all(plan: &Plan, place: &Place) -> Result<Vec<PathBuf>, BindError> {
+pub(super) fn resolve_all(plan: &Plan, place: &HostPaths) -> Result<Vec<PathBuf>, BindError> {
     let mut all = Vec::new();
     for hidden in &plan.hidden {
         let path = hidden.as_path();

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, Attributes, BackendName, Backing, Clause, LayeredTree, Moment, MountKind, OsText,
-    Place, Plan, Source, Tree,
+    Access, Attributes, BackendName, Backing, Clause, HostPaths, LayeredTree, Moment, MountKind,
+    OsText, Plan, Source, Tree,
 };
 use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
 use rustix::io::Errno;
@@ -24,8 +24,8 @@ use crate::jail::idmap::{IdMaps, Writer};
 use crate::jail::overlay::{self, Changes, DATA, Layers, WORK};
 use crate::jail::resolve::{Resolved, resolve};
 use crate::jail::root::Root;
-use crate::sys::aside::in_own_mount_namespace;
 use crate::sys::mount::{Depth, make_private};
+use crate::sys::mount_ns_child::in_own_mount_namespace;
 
 /// Bytes of a tree that is copied, where no limit says it.
 const MOST_COPIED: u64 = 10 << 30;
@@ -39,7 +39,7 @@ pub struct AnnouncedCopy {
 }
 
 /// What [`bind`](super::bind) will copy, so that it can be said before. A tree that cannot be looked at is left to it.
-pub fn copies_ahead(plan: &Plan, place: &Place) -> Vec<AnnouncedCopy> {
+pub fn copies_ahead(plan: &Plan, place: &HostPaths) -> Vec<AnnouncedCopy> {
     if rustix::process::geteuid().is_root() || place.seed.is_some() {
         return Vec::new();
     }

@@ -14,8 +14,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, BackendName, Clause, Enforcement, Expectation, HostUid, LayeredTree, MountKind, Place,
-    Plan, Posture, User,
+    Access, BackendName, Clause, Enforcement, Expectation, HostPaths, HostUid, LayeredTree,
+    MountKind, Plan, Posture, User,
 };
 use rustix::io::Errno;
 
@@ -226,7 +226,7 @@ pub(crate) struct Upper {
     pub(crate) mounted: Option<OwnedFd>,
 }
 
-pub fn bind(plan: &Plan, place: &Place) -> Result<Bound, BindError> {
+pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
     let arrived = Arrival::now();
     let table = MountTable::read()
         .map_err(|error| BindError::Read { path: "/proc/self/mountinfo".into(), error })?;
@@ -315,7 +315,7 @@ pub struct SurveyedTree {
 
 struct Binder<'a> {
     plan: &'a Plan,
-    place: &'a Place,
+    place: &'a HostPaths,
     table: &'a MountTable,
     posture: Posture,
     writable: Vec<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use belljar_spec::egress::TRUST_BUNDLE;
 use belljar_spec::{
-    Access, MountKind, Place, Plan, PlannedMount, Presence, Source, Tree, WritableTree,
+    Access, HostPaths, MountKind, Plan, PlannedMount, Presence, Source, Tree, WritableTree,
 };
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -15,7 +15,10 @@ use crate::jail::resolve::{ResolveError, Resolved, resolve};
 use crate::jail::sensitive::{OwnPlaces, check as check_source};
 
 /// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
-pub(super) fn open_sources(plan: &Plan, place: &Place) -> Result<Vec<Option<Resolved>>, BindError> {
+pub(super) fn open_sources(
+    plan: &Plan,
+    place: &HostPaths,
+) -> Result<Vec<Option<Resolved>>, BindError> {
     let own = OwnPlaces::of(&place.own);
     plan.mounts.iter().map(|mount| open_source(mount, plan, place, &own)).collect()
 }
@@ -23,7 +26,7 @@ pub(super) fn open_sources(plan: &Plan, place: &Place) -> Result<Vec<Option<Reso
 fn open_source(
     mount: &PlannedMount,
     plan: &Plan,
-    place: &Place,
+    place: &HostPaths,
     own: &OwnPlaces,
 ) -> Result<Option<Resolved>, BindError> {
     let MountKind::Bind { source, access, presence, tree } = &mount.what else { return Ok(None) };

@@ -16,8 +16,8 @@ use crate::jail::idmap::IdMaps;
 use crate::jail::linked::other_names;
 use crate::jail::resolve::{Resolved, file_type, resolve};
 use crate::jail::sensitive::TOOL_CREDENTIALS;
-use crate::sys::aside::look_at_files_as;
 use crate::sys::mount::{Depth, MountAttr, set_attributes, set_id_map};
+use crate::sys::mount_ns_child::look_at_files_as;
 
 impl Binder<'_> {
     pub(super) fn bind_tree(

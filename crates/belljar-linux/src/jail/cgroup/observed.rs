@@ -6,8 +6,8 @@ use belljar_spec::{Limits, Usage};
 use rustix::process::Pid;
 
 use super::{read_keyed, read_number, v2};
+use crate::container_init::NotHeld;
 use crate::mountinfo::MountTable;
-use crate::outside::NotHeld;
 
 /// One directory for each controller; the same one for all on cgroup v2.
 #[derive(Clone, Debug, Default)]

@@ -4,11 +4,11 @@
 //! loop. Set-up, agent and check are commands like those of `exec`: attested, recorded, ended with all that they
 //! started.
 
-mod ear;
-mod keeper;
-mod kept;
-mod own;
-mod steps;
+mod agent_recorder;
+mod checkpoint_task;
+mod commit_iteration;
+mod spawn;
+mod state_machine;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use belljar_linux::file_clock::Arrival;
 use belljar_spec::{
-    AgentReport, AgentWork, Birth, BirthKind, Budget, Exit, ExitSource, Failure, Moment,
+    AgentReport, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind, ResumeOrigin,
     SessionTotals, StopReason, Tally,
 };
 use rustix::event::PollFd;
 
-pub(super) use ear::Ear;
-use keeper::Keeping;
+pub(super) use agent_recorder::AgentRecorder;
+use checkpoint_task::PendingCheckpoint;
 
 use crate::agent::{Adapter, SessionUse, Summary, adapter};
 use crate::looping::{Ended, Loop};
@@ -30,9 +30,9 @@ use belljar_workspace::checkpoint::Subject;
 
 /// What a driver is told apart from the run's plan.
 #[derive(Debug)]
-pub(crate) struct DriveOrders {
+pub(crate) struct AgentLoopOptions {
     pub(crate) work: AgentWork,
-    pub(crate) birth: Option<Box<Birth>>,
+    pub(crate) birth: Option<Box<ResumeOrigin>>,
     pub(crate) subject: Subject,
     /// The tree that the agent works on, as `until` looks at it.
     pub(crate) workspace: Option<WorkTree>,
@@ -76,7 +76,7 @@ enum Step {
         ended: Box<AgentEnded>,
     },
     Checkpoint {
-        keeping: Keeping,
+        keeping: PendingCheckpoint,
         ended: Box<AgentEnded>,
     },
     Over,
@@ -115,7 +115,7 @@ struct AgentEnded {
 }
 
 pub(crate) struct Driver {
-    orders: DriveOrders,
+    orders: AgentLoopOptions,
     adapter: &'static dyn Adapter,
     state: Loop,
     begun: Instant,
@@ -126,14 +126,14 @@ pub(crate) struct Driver {
     totals: SessionTotals,
     message: Option<String>,
     /// A command of its own ended just now.
-    over: Option<steps::OwnEnd>,
+    over: Option<state_machine::OwnEnd>,
     end: Option<DriveEnd>,
     /// What is to be told of an end that came from elsewhere.
     why: Option<String>,
 }
 
 impl Driver {
-    pub(crate) fn new(orders: DriveOrders) -> Self {
+    pub(crate) fn new(orders: AgentLoopOptions) -> Self {
         let birth = orders.birth.as_deref();
         let tally = birth.map(|birth| birth.tally.clone()).unwrap_or_default();
         Self {
@@ -172,13 +172,13 @@ impl Driver {
     }
 
     /// When something is due that nothing else tells of. `ear` is the agent's.
-    pub(super) fn next_moment(&self, ear: Option<&Ear>) -> Option<Instant> {
+    pub(super) fn next_moment(&self, ear: Option<&AgentRecorder>) -> Option<Instant> {
         match &self.step {
             Step::Begin | Step::Between => Some(Instant::now()),
             Step::Pausing { until } => Some(*until),
             Step::Agent(Iteration { cut: None, .. }) => {
                 let silent = ear.and_then(|ear| match ear.finished() {
-                    Some(_) => Some(ear.heard() + steps::LINGERS),
+                    Some(_) => Some(ear.heard() + state_machine::LINGERS),
                     None => self.orders.idle.map(|idle| ear.heard() + idle),
                 });
                 let left = self.state.time_left(self.begun.elapsed());
@@ -201,7 +201,7 @@ impl Driver {
         let birth = self.orders.birth.as_deref().map(|birth| birth.how);
         match (self.orders.work.repeat.session, &self.session, birth) {
             (SessionMode::Fresh, _, _) | (_, None, _) => SessionUse::New { id: new },
-            (SessionMode::Continue, Some(id), Some(BirthKind::Fork)) if is_first => {
+            (SessionMode::Continue, Some(id), Some(ResumeKind::Fork)) if is_first => {
                 SessionUse::Fork { id: id.clone() }
             }
             (SessionMode::Continue, Some(id), _) => SessionUse::Continue { id: id.clone() },

@@ -52,7 +52,7 @@ const ACCEPTED: RangeFrom<u32> = FIRST_ACCEPT_STREAM..;
 
 /// Everything of one run that crosses the boundary besides its commands' streams.
 #[derive(Debug, Default)]
-pub(crate) struct Crossing {
+pub(crate) struct NetworkBridge {
     pub(crate) proxy: Option<Proxy>,
     pub(crate) ports: Ports,
     relays: Relays,
@@ -64,7 +64,7 @@ pub(crate) struct Crossing {
     after_setup: Option<AfterSetup>,
 }
 
-impl Crossing {
+impl NetworkBridge {
     pub(crate) fn new(proxy: Option<Proxy>, ports: Ports) -> Self {
         Self { proxy, ports, ..Self::default() }
     }

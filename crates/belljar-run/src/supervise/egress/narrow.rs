@@ -7,7 +7,7 @@ use belljar_spec::wire::Mux;
 use serde_json::json;
 
 use super::proxy::NotNarrowed;
-use super::{ACCEPTED, Crossing, Proxy, news};
+use super::{ACCEPTED, NetworkBridge, Proxy, news};
 use belljar_record::{RecordError, Recorder};
 
 /// It only has to close what it has; on a machine under heavy load too.
@@ -21,7 +21,7 @@ pub(crate) enum AfterSetup {
     Nothing,
 }
 
-impl Crossing {
+impl NetworkBridge {
     pub(crate) fn with_setup(self, after_setup: AfterSetup) -> Self {
         Self { after_setup: Some(after_setup), ..self }
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use belljar_linux::apart::keep_only_network;
+use belljar_linux::self_confine::confine_to_network;
 use belljar_linux::sys::{process, signal};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -55,7 +55,7 @@ pub fn egress_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
 
 fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let control = leave_the_caller()?;
-    keep_only_network(&readable())?;
+    confine_to_network(&readable())?;
     Ok(belljar_egress::serve(control)?)
 }
 

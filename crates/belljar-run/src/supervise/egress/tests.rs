@@ -19,7 +19,7 @@ use belljar_spec::{EventKind, RunId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Crossing, EgressError, Ports, Proxy};
+use super::{EgressError, NetworkBridge, Ports, Proxy};
 use belljar_record::{EventReader, HomeKey, Recorder, Secrets};
 
 const CANARY: &str = "canary-value";
@@ -103,7 +103,7 @@ impl Wire {
     }
 
     /// What PID 1 said goes to the connections.
-    pub(super) fn pass_to(&mut self, crossing: &mut Crossing) {
+    pub(super) fn pass_to(&mut self, crossing: &mut NetworkBridge) {
         for arrival in carry(&mut self.theirs, &mut self.ours) {
             match arrival {
                 Arrival::Data { stream, bytes } => {
@@ -120,7 +120,7 @@ impl Wire {
     }
 
     /// Somebody inside connected.
-    pub(super) fn accept(&mut self, number: u32, crossing: &mut Crossing) -> u32 {
+    pub(super) fn accept(&mut self, number: u32, crossing: &mut NetworkBridge) -> u32 {
         let stream = FIRST_ACCEPT_STREAM + number;
         self.ours.open(stream).unwrap();
         self.theirs.open(stream).unwrap();
@@ -137,7 +137,7 @@ fn carry(from: &mut Mux, to: &mut Mux) -> Vec<Arrival> {
 }
 
 /// One round of the loop: what can be read is read.
-pub(super) fn turn(crossing: &mut Crossing, wire: &mut Wire, record: &mut Record) {
+pub(super) fn turn(crossing: &mut NetworkBridge, wire: &mut Wire, record: &mut Record) {
     let mut fds = Vec::new();
     let streams = crossing.watch(Some(&wire.ours), &mut fds);
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -191,7 +191,7 @@ fn sockets_wait_for_a_proxy_that_is_slow_and_all_arrive() {
 #[test]
 fn a_connection_from_inside_reaches_the_proxy_and_each_direction_ends_on_its_own() {
     let (proxy, end) = proxy();
-    let mut crossing = Crossing::new(Some(proxy), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     let stream = wire.accept(0, &mut crossing);
     let (said, socket) = receive::<ToProxy>(&end).unwrap().unwrap();
@@ -216,7 +216,7 @@ fn a_connection_from_inside_reaches_the_proxy_and_each_direction_ends_on_its_own
 #[test]
 fn an_answer_to_what_was_not_read_still_arrives() {
     let (proxy, end) = proxy();
-    let mut crossing = Crossing::new(Some(proxy), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     let stream = wire.accept(0, &mut crossing);
     let mut socket = UnixStream::from(receive::<ToProxy>(&end).unwrap().unwrap().1.unwrap());
@@ -234,7 +234,7 @@ fn an_answer_to_what_was_not_read_still_arrives() {
 #[test]
 fn news_are_recorded_without_secrets() {
     let (proxy, end) = proxy();
-    let mut crossing = Crossing::new(Some(proxy), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     send(end.as_fd(), &denied(&format!("{CANARY}.example")), None).unwrap();
     let hit =
@@ -249,7 +249,7 @@ fn news_are_recorded_without_secrets() {
 #[test]
 fn a_lost_proxy_is_told_once_and_closes_what_it_carried() {
     let (proxy, end) = proxy();
-    let mut crossing = Crossing::new(Some(proxy), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     let carried = wire.accept(0, &mut crossing);
     drop(end);
@@ -269,7 +269,7 @@ fn a_lost_proxy_is_told_once_and_closes_what_it_carried() {
 #[test]
 fn the_last_news_are_waited_for_and_not_for_long() {
     let (tells, end) = proxy();
-    let mut crossing = Crossing::new(Some(tells), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(tells), Ports::default());
     let mut record = Record::new();
     let telling = std::thread::spawn(move || {
         while receive::<ToProxy>(&end).unwrap().is_some() {}
@@ -281,7 +281,7 @@ fn the_last_news_are_waited_for_and_not_for_long() {
     assert_eq!(record.kinds(), [EventKind::EgressDenied], "and no loss is told");
 
     let (silent, end) = proxy();
-    let mut crossing = Crossing::new(Some(silent), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(silent), Ports::default());
     let begun = Instant::now();
     crossing.end();
     crossing.finish(&mut record.recorder).unwrap();
@@ -292,7 +292,7 @@ fn the_last_news_are_waited_for_and_not_for_long() {
 #[test]
 fn more_connections_than_there_may_be_are_closed() {
     let (proxy, _end) = proxy();
-    let mut crossing = Crossing::new(Some(proxy), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
     let mut wire = Wire::new();
     // Their streams are over at once, and what they brought waits for a proxy that takes nothing.
     for number in 0..2 * MAX_CONNECTIONS as u32 + 1 {
@@ -312,7 +312,7 @@ fn a_port_of_the_host_leads_inside() {
     let ports = Ports::open(&[wanted]).unwrap();
     let published = ports.published()[0];
     assert!(published.host_port != 0 && published.port == 3000);
-    let mut crossing = Crossing::new(None, ports);
+    let mut crossing = NetworkBridge::new(None, ports);
     let (mut wire, mut record) = (Wire::new(), Record::new());
     crossing.prepare(Vec::new(), &mut record.recorder).unwrap();
     assert_eq!(record.kinds(), [EventKind::PortPublished]);

@@ -12,16 +12,16 @@ use rustix::process::{Resource, getrlimit};
 
 use super::files::WANTED;
 use super::tests::{Record, Wire, proxy, setup, turn};
-use super::{Crossing, Ports, Proxy};
+use super::{NetworkBridge, Ports, Proxy};
 
-fn held(crossing: &Crossing) -> usize {
+fn held(crossing: &NetworkBridge) -> usize {
     crossing.relays.count(..) + crossing.proxy.as_ref().map_or(0, Proxy::waiting)
 }
 
 #[test]
 fn connections_that_are_reset_before_the_proxy_took_them_leave_nothing() {
     let (proxy, _end) = proxy();
-    let mut crossing = Crossing::new(Some(proxy), Ports::default());
+    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     for number in 0..3000 {
         let stream = wire.accept(number, &mut crossing);
@@ -43,7 +43,7 @@ fn connections_that_are_reset_before_the_proxy_took_them_leave_nothing() {
 fn visitors_that_break_off_while_pid_1_is_busy_take_no_stream_from_a_command() {
     let ports = Ports::open(&[PublishSpec::parse("3000").unwrap()]).unwrap();
     let at = (Ipv4Addr::LOCALHOST, ports.published()[0].host_port);
-    let mut crossing = Crossing::new(None, ports);
+    let mut crossing = NetworkBridge::new(None, ports);
     let (mut wire, mut record) = (Wire::new(), Record::new());
     for _ in 0..MAX_CONNECTS + 50 {
         let visitor = TcpStream::connect(at).unwrap();
@@ -107,10 +107,10 @@ fn there_are_descriptors_enough_and_nobody_inherits_them() {
     assert_eq!(own(), Some(256));
     let ports = Ports::open(&[PublishSpec::parse("3000").unwrap()]).unwrap();
     let mut record = Record::new();
-    let mut sealed = Crossing::default();
+    let mut sealed = NetworkBridge::default();
     sealed.prepare(Vec::new(), &mut record.recorder).unwrap();
     assert_eq!(own(), Some(256), "for nothing");
-    let mut crossing = Crossing::new(None, ports);
+    let mut crossing = NetworkBridge::new(None, ports);
     crossing.prepare(Vec::new(), &mut record.recorder).unwrap();
     let most = getrlimit(Resource::Nofile).maximum;
     assert_eq!(own(), Some(most.map_or(WANTED, |most| most.min(WANTED))));

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::tests::{Record, Wire, denied, proxy, turn};
-use super::{AfterSetup, Crossing, Ports, Proxy};
+use super::{AfterSetup, NetworkBridge, Ports, Proxy};
 
 /// Echoes what comes.
 fn outside() -> String {
@@ -48,7 +48,7 @@ fn serving(setup: &str, allow: &[&str]) -> Proxy {
 }
 
 struct Inside {
-    crossing: Crossing,
+    crossing: NetworkBridge,
     wire: Wire,
     record: Record,
     next: u32,
@@ -56,7 +56,7 @@ struct Inside {
 
 impl Inside {
     fn new(proxy: Proxy, after: AfterSetup) -> Self {
-        let crossing = Crossing::new(Some(proxy), Ports::default()).with_setup(after);
+        let crossing = NetworkBridge::new(Some(proxy), Ports::default()).with_setup(after);
         Self { crossing, wire: Wire::new(), record: Record::new(), next: 0 }
     }
 

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use belljar_spec::{
-    Access, BackendName, Backing, CgroupUse, CommandPlan, HostUid, Identity, LayeredTree, Limits,
-    MountKind, OsText, Place, Plan, PlannedMount, Posture, Presence, Source, Stdin, Terminal, Tree,
-    User,
+    Access, BackendName, Backing, CgroupUse, CommandPlan, HostPaths, HostUid, Identity,
+    LayeredTree, Limits, MountKind, OsText, Plan, PlannedMount, Posture, Presence, Source, Stdin,
+    Terminal, Tree, User,
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -81,8 +81,8 @@ impl Yard {
         self.0.path().join(path)
     }
 
-    fn place(&self, run: &str, seed: Option<PathBuf>) -> Place {
-        Place {
+    fn place(&self, run: &str, seed: Option<PathBuf>) -> HostPaths {
+        HostPaths {
             run: run.to_owned(),
             directory: self.at(run),
             bin: self.at("bin"),

@@ -1,0 +1,323 @@
+//! Rules on commands that are given to a sandbox later. A second layer: they catch what nobody meant, and keep nobody
+//! from anything. The boundary is elsewhere, and whoever wants to get around a rule does.
+
+mod ansi;
+mod apart;
+mod braces;
+mod builtin;
+mod grammar;
+mod guard;
+mod parse;
+mod pattern;
+#[cfg(test)]
+mod tests;
+mod unwrap;
+mod word;
+
+pub use apart::judge_if_asked;
+pub(crate) use guard::{Against, Answer, ExecRules};
+
+use builtin::{BOMB, BOMB_WHY, BUILT_IN};
+use grammar::{Script, Simple};
+use pattern::Pattern;
+use unwrap::{Inner, inner};
+use word::Word;
+
+use belljar_spec::{CommandPolicy, OsText, RuleSpec};
+use serde::{Deserialize, Serialize};
+
+/// Scripts within commands within scripts.
+const DEEPEST: usize = 6;
+/// Commands of one request, all scripts together.
+const MOST_COMMANDS: usize = 5_000;
+/// Of what is shown.
+const LONGEST_PIECE: usize = 200;
+/// The name of what no rule says.
+pub const UNDECIDED: &str = "(undecided)";
+
+/// A rule that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("commands.{list}: the rule \"{rule}\" {why}")]
+pub struct RuleError {
+    pub list: &'static str,
+    pub rule: String,
+    pub why: String,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    text: String,
+    why: String,
+    pattern: Pattern,
+}
+
+/// All that hold for a run.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    deny: Vec<Rule>,
+    allow: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Verdict {
+    Allowed,
+    Denied {
+        rule: String,
+        why: String,
+        /// The command that is meant.
+        piece: String,
+    },
+}
+
+impl Rules {
+    /// The built-in rules and the policy's own, whose examples must hold.
+    pub fn compile(policy: &CommandPolicy) -> Result<Self, RuleError> {
+        let mut rules = Self { deny: built_in(), allow: Vec::new() };
+        for (list, specs) in [("deny", &policy.deny), ("allow", &policy.allow)] {
+            for spec in specs {
+                let rule = checked(list, spec)?;
+                match list {
+                    "deny" => rules.deny.push(rule),
+                    _ => rules.allow.push(rule),
+                }
+            }
+        }
+        Ok(rules)
+    }
+
+    pub fn judge(&self, argv: &[OsText]) -> Verdict {
+        let words: Vec<Word> = argv
+            .iter()
+            .map(|word| Word::known(&String::from_utf8_lossy(word.as_bytes())))
+            .collect();
+        let simple = Simple { words, ..Simple::default() };
+        let mut judge = Judge { rules: self, left: MOST_COMMANDS };
+        judge.pipeline(&[simple], 0).map_or_else(|denied| *denied, |()| Verdict::Allowed)
+    }
+
+    /// Whether a shell's grammar is needed to judge it.
+    pub fn needs_grammar(argv: &[OsText]) -> bool {
+        let mut words: Vec<Word> = argv
+            .iter()
+            .map(|word| Word::known(&String::from_utf8_lossy(word.as_bytes())))
+            .collect();
+        for _ in 0..DEEPEST {
+            match inner(&words) {
+                Some(Inner::Command(command)) => words = command,
+                Some(Inner::Script(_) | Inner::FedShell) => return true,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+fn built_in() -> Vec<Rule> {
+    let each =
+        BUILT_IN.iter().flat_map(|group| group.rules.iter().map(move |text| (*text, group.why)));
+    each.flat_map(|(text, why)| {
+        let pattern = Pattern::parse(text).ok()?;
+        Some(Rule { text: text.to_owned(), why: why.to_owned(), pattern })
+    })
+    .collect()
+}
+
+fn checked(list: &'static str, spec: &RuleSpec) -> Result<Rule, RuleError> {
+    let wrong = |why: String| RuleError { list, rule: spec.rule.clone(), why };
+    let pattern =
+        Pattern::parse(&spec.rule).map_err(|why| wrong(format!("makes no sense: {why}")))?;
+    let why = match list {
+        "deny" => "commands.deny has it".to_owned(),
+        _ => "commands.allow has it".to_owned(),
+    };
+    let rule = Rule { text: spec.rule.clone(), why, pattern };
+    let alone = Rules { deny: vec![rule.clone()], allow: Vec::new() };
+    for (examples, expected) in [(&spec.matches, true), (&spec.no_match, false)] {
+        for example in examples {
+            let found = alone.examined(example).map_err(|why| {
+                wrong(format!("has an example that cannot be read, \"{example}\": {why}"))
+            })?;
+            if found != expected {
+                let says = if expected {
+                    "does not match its example"
+                } else {
+                    "matches what it must not"
+                };
+                return Err(wrong(format!("{says} \"{example}\"")));
+            }
+        }
+    }
+    Ok(rule)
+}
+
+impl Rules {
+    /// Whether a rule denies an example, which is written as in a shell.
+    fn examined(&self, example: &str) -> Result<bool, String> {
+        let script = grammar::read(example).map_err(|undecided| undecided.0)?;
+        let mut judge = Judge { rules: self, left: MOST_COMMANDS };
+        Ok(match judge.script(&script, 1) {
+            Ok(()) => false,
+            Err(denied) => !matches!(&*denied, Verdict::Denied { rule, .. } if rule == UNDECIDED),
+        })
+    }
+}
+
+/// `Err` is a denial.
+type Judged = Result<(), Box<Verdict>>;
+
+struct Judge<'a> {
+    rules: &'a Rules,
+    left: usize,
+}
+
+impl Judge<'_> {
+    fn script(&mut self, script: &Script, depth: usize) -> Judged {
+        if let Some(name) = &script.bomb {
+            let allowed = self.rules.allow.iter().any(|rule| rule.text == BOMB);
+            if !allowed {
+                return denied(BOMB, BOMB_WHY, &format!("{name}() {{ {name} | {name} }}"));
+            }
+        }
+        script.pipelines.iter().try_for_each(|pipeline| self.pipeline(pipeline, depth))
+    }
+
+    fn pipeline(&mut self, pipeline: &[Simple], depth: usize) -> Judged {
+        match self.left.checked_sub(pipeline.len()) {
+            Some(left) => self.left = left,
+            None => return undecided("it has too many commands", pipeline),
+        }
+        let mut layers: Vec<Vec<Word>> =
+            pipeline.iter().map(|simple| simple.words.clone()).collect();
+        for simple in pipeline {
+            self.writes(simple)?;
+        }
+        let (mut scripts, mut is_done) = (Vec::new(), vec![false; layers.len()]);
+        // What a command starts stands in its place in the pipeline, layer by layer.
+        for _ in 0..=DEEPEST {
+            self.layer(&layers)?;
+            let mut deeper = false;
+            for (at, words) in layers.iter_mut().enumerate() {
+                if is_done[at] {
+                    continue;
+                }
+                match inner(words) {
+                    Some(Inner::Command(command)) => {
+                        *words = command;
+                        deeper = true;
+                        continue;
+                    }
+                    Some(Inner::Script(script)) => scripts.push((words.clone(), script)),
+                    Some(Inner::FedShell) => {
+                        scripts.extend(fed(pipeline, at).map(|fed| (words.clone(), fed)));
+                    }
+                    None => {}
+                }
+                is_done[at] = true;
+            }
+            if !deeper {
+                return scripts
+                    .into_iter()
+                    .try_for_each(|(words, script)| self.inner_script(&words, &script, depth));
+            }
+        }
+        undecided("there are too many programs that start programs", pipeline)
+    }
+
+    /// One command of each, as it stands in its pipeline.
+    fn layer(&self, layers: &[Vec<Word>]) -> Judged {
+        let commands: Vec<&[Word]> = layers.iter().map(Vec::as_slice).collect();
+        for rule in &self.rules.deny {
+            if let Some(at) = rule.pattern.find(&commands)
+                && !self.is_allowed(&commands, at)
+            {
+                return denied(&rule.text, &rule.why, &shown(commands[at]));
+            }
+        }
+        for (at, command) in commands.iter().enumerate() {
+            if command.first().is_some_and(Word::is_unknown) && !self.is_allowed(&commands, at) {
+                return denied(
+                    UNDECIDED,
+                    "which program it is will only be known when it runs",
+                    &shown(command),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn is_allowed(&self, commands: &[&[Word]], at: usize) -> bool {
+        let alone = &commands[at..=at];
+        self.rules.allow.iter().any(|rule| {
+            rule.pattern.find(alone).is_some() || rule.pattern.find(&commands[..=at]) == Some(at)
+        })
+    }
+
+    fn writes(&self, simple: &Simple) -> Judged {
+        for target in &simple.writes {
+            let fits = |rule: &&Rule| rule.pattern.fits_file(target);
+            if let Some(rule) = self.rules.deny.iter().find(fits)
+                && !self.rules.allow.iter().any(|rule| fits(&rule))
+            {
+                return denied(
+                    &rule.text,
+                    &rule.why,
+                    &format!("{} > {}", shown(&simple.words), target.shown()),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn inner_script(&mut self, command: &[Word], script: &Word, depth: usize) -> Judged {
+        let read = match script.text() {
+            None => Err("what the shell is to execute will only be known when it runs".to_owned()),
+            Some(_) if depth >= DEEPEST => {
+                Err("there are too many scripts within scripts".to_owned())
+            }
+            Some(text) => grammar::read(text).map_err(|undecided| undecided.0),
+        };
+        match read {
+            Ok(script) => self.script(&script, depth + 1),
+            Err(_) if self.is_allowed(&[command], 0) => Ok(()),
+            Err(why) => denied(UNDECIDED, &why, &shown(command)),
+        }
+    }
+}
+
+/// What a shell without a script reads: its own input, or what `echo` says before it.
+fn fed(pipeline: &[Simple], at: usize) -> Option<Word> {
+    if let Some(input) = &pipeline[at].input {
+        return Some(input.clone());
+    }
+    let before = &pipeline[at.checked_sub(1)?].words;
+    let (program, words) = before.split_first()?;
+    if !matches!(program.name(), "echo" | "printf") {
+        return None;
+    }
+    let mut text = Word::default();
+    for word in words.iter().skip_while(|word| word.raw().starts_with('-')) {
+        text.append(word);
+        text.push(" ");
+    }
+    Some(text)
+}
+
+fn denied(rule: &str, why: &str, piece: &str) -> Judged {
+    let (rule, why) = (rule.to_owned(), why.to_owned());
+    Err(Box::new(Verdict::Denied { rule, why, piece: piece.to_owned() }))
+}
+
+fn undecided(why: &str, pipeline: &[Simple]) -> Judged {
+    let first = pipeline.first().map_or(String::new(), |simple| shown(&simple.words));
+    denied(UNDECIDED, why, &first)
+}
+
+fn shown(words: &[Word]) -> String {
+    let all: Vec<String> = words.iter().map(Word::shown).collect();
+    let all = all.join(" ");
+    match all.char_indices().nth(LONGEST_PIECE) {
+        Some((at, _)) => format!("{}…", &all[..at]),
+        None => all,
+    }
+}

@@ -1,0 +1,327 @@
+//! Which backend a run is started on.
+//!
+//! The operator's order is followed step by step. A step is taken only if the backend can be had, has a
+//! plan for the run, and holds every clause that is required and not waived: no step asks for less than
+//! the one before it. Why a step was not taken is kept, told and recorded. A backend that says it works
+//! and then fails to start a sandbox is such a step too, found out at the start itself.
+
+use std::collections::VecDeque;
+
+use belljar_backend::{
+    Backend, Capabilities, Fetch, ImageFacts, Unavailable, by_name, refuse_what_is_not_there,
+};
+use belljar_spec::egress::SecretValue;
+use belljar_spec::wire::control::{Keep, LaunchRefusal};
+use belljar_spec::{
+    BackendName, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend, Unmet, candidates,
+};
+
+use super::bypass_requires_boundary;
+use super::{DryRun, LaunchError};
+use crate::block_on;
+use crate::supervise::SuperviseError;
+use belljar_record::redact::{plan_without_secret_values, secrets_of, without_secret_values};
+
+/// A backend, chosen and asked, and its plan. Nothing exists yet.
+pub struct Prepared<'f> {
+    pub(super) backend: Box<dyn Backend>,
+    pub plan: Plan,
+    pub spec: RunSpec,
+    pub(super) keep: Keep,
+    /// The checkpoint that it begins with, if it does not begin at the beginning.
+    pub(super) birth: Option<Box<ResumeOrigin>>,
+    /// Until they are handed to the proxy.
+    pub(super) secrets: Vec<SecretValue>,
+    candidates: Candidates<'f>,
+}
+
+impl std::fmt::Debug for Prepared<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared")
+            .field("plan", &self.plan)
+            .field("candidates", &self.candidates)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Chooses a backend and makes the plan. Where none holds what is required, the first plan that could be
+/// made comes back, with [`Prepared::refusal`], so that it can be looked at.
+pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'_>, LaunchError> {
+    // An agent's run has no command of its own, and lasts as long as its loop.
+    let keep = if spec.agent.is_some() { Keep::UntilStopped } else { keep };
+    if spec.command.is_empty() && keep == Keep::WhileCommandRuns {
+        return Err(LaunchError::NoCommand);
+    }
+    let candidates = Candidates::of(&spec, fetch);
+    // What no backend of this version does is no reason to ask another one.
+    if let Some(first) = candidates.left.front() {
+        if *first == BackendName::Host && bypass_requires_boundary::bypasses(&spec) {
+            return Err(bypass_requires_boundary::on_host());
+        }
+        refuse_what_is_not_there(&spec, *first)?;
+    }
+    candidates.choose(spec, keep)
+}
+
+impl Prepared<'_> {
+    /// What would be done, and what stands in the way.
+    pub fn dry_run(&self) -> DryRun {
+        let secrets = secrets_of(&self.spec);
+        let spec = without_secret_values(&self.spec, &secrets);
+        let trees = spec.workspace.iter().chain(&spec.mounts);
+        let layered = trees.filter(|mount| mount.mode == MountMode::Overlay);
+        DryRun {
+            spec_hash: spec.hash(),
+            plan_hash: plan_without_secret_values(&self.plan, &secrets).hash(),
+            plan: self.plan.clone(),
+            layered: layered.map(|mount| mount.target.clone()).collect(),
+            agent: spec.agent.clone(),
+            not_taken: self.not_taken().to_vec(),
+            missing: self.missing(),
+        }
+    }
+
+    /// Steps that were not taken, in their order.
+    pub fn not_taken(&self) -> &[SkippedBackend] {
+        &self.candidates.not_taken
+    }
+
+    /// Why this would not be started.
+    pub fn refusal(&self) -> Option<LaunchError> {
+        let missing = self.missing();
+        if missing.is_empty() {
+            return None;
+        }
+        let alone = LaunchError::NotGuaranteed { backend: self.plan.backend, missing };
+        Some(self.candidates.nothing_left().unwrap_or(alone))
+    }
+
+    fn missing(&self) -> Vec<Unmet> {
+        self.plan.posture.unmet(&self.spec.required, &self.spec.waivers)
+    }
+}
+
+impl<'f> Prepared<'f> {
+    /// The values of the spec's secrets, which are in no plan and no record.
+    #[must_use]
+    pub fn with_secrets(self, secrets: Vec<SecretValue>) -> Self {
+        Self { secrets, ..self }
+    }
+
+    /// It goes on from a checkpoint of another run.
+    #[must_use]
+    pub fn born(self, birth: Option<Box<ResumeOrigin>>) -> Self {
+        Self { birth, ..self }
+    }
+
+    /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
+    /// the record of the attempt.
+    pub(super) fn instead(
+        mut self,
+        error: LaunchError,
+        run: Option<RunId>,
+    ) -> Result<Self, LaunchError> {
+        let backend = self.plan.backend;
+        if self.candidates.count == 1 || !is_the_backends(&error, backend) {
+            return Err(error);
+        }
+        self.candidates.pass_over(backend, &error, run);
+        let next = self.candidates.choose(self.spec, self.keep)?;
+        Ok(next.born(self.birth))
+    }
+}
+
+/// What is still to be tried, and what was not taken so far.
+#[derive(Debug)]
+struct Candidates<'f> {
+    left: VecDeque<BackendName>,
+    /// How many there were.
+    count: usize,
+    not_taken: Vec<SkippedBackend>,
+    /// Why the first was not taken: what the operator wanted most.
+    first: Option<Box<LaunchRefusal>>,
+    fetch: Fetch<'f>,
+}
+
+impl<'f> Candidates<'f> {
+    fn of(spec: &RunSpec, fetch: Fetch<'f>) -> Self {
+        let left = VecDeque::from(candidates(spec.backend, &spec.fallback));
+        Self { count: left.len(), left, not_taken: Vec::new(), first: None, fetch }
+    }
+
+    /// The next one that can be taken. None after it is asked anything.
+    fn choose(mut self, spec: RunSpec, keep: Keep) -> Result<Prepared<'f>, LaunchError> {
+        let mut shown = None;
+        let others = if self.count == 1 { Others::None } else { Others::Wait };
+        while let Some(name) = self.left.pop_front() {
+            let error = match plan_on(name, others, &spec, keep, self.fetch) {
+                Ok((backend, plan)) => {
+                    let missing = plan.posture.unmet(&spec.required, &spec.waivers);
+                    if missing.is_empty() || self.count == 1 {
+                        let secrets = Vec::new();
+                        return Ok(Prepared {
+                            backend,
+                            plan,
+                            spec,
+                            keep,
+                            birth: None,
+                            secrets,
+                            candidates: self,
+                        });
+                    }
+                    shown.get_or_insert((backend, plan));
+                    LaunchError::NotGuaranteed { backend: name, missing }
+                }
+                Err(error) if self.count == 1 => return Err(error),
+                Err(error) => error,
+            };
+            self.pass_over(name, &error, None);
+        }
+        match (shown, self.nothing_left()) {
+            (Some((backend, plan)), _) => {
+                let secrets = Vec::new();
+                Ok(Prepared { backend, plan, spec, keep, birth: None, secrets, candidates: self })
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(LaunchError::NoneLeft { tried: self.not_taken, first: None }),
+        }
+    }
+
+    fn pass_over(&mut self, backend: BackendName, error: &LaunchError, run: Option<RunId>) {
+        let (why, fix) = in_words(error);
+        self.first.get_or_insert_with(|| Box::new(error.refusal()));
+        self.not_taken.push(SkippedBackend { backend, why, fix, run });
+    }
+
+    /// The error, where there were several and none of them was taken.
+    fn nothing_left(&self) -> Option<LaunchError> {
+        (self.not_taken.len() == self.count && self.count > 1).then(|| LaunchError::NoneLeft {
+            tried: self.not_taken.clone(),
+            first: self.first.clone(),
+        })
+    }
+}
+
+/// Whether there are backends beside the one that is asked.
+#[derive(Clone, Copy)]
+enum Others {
+    None,
+    Wait,
+}
+
+/// The required clauses that an engine would not hold, whatever the image.
+fn foreseen(
+    backend: &dyn Backend,
+    spec: &RunSpec,
+    capabilities: &Capabilities,
+) -> Result<Vec<Unmet>, LaunchError> {
+    let image = Some(ImageFacts {
+        name: spec.image.clone(),
+        id: String::new(),
+        digest: None,
+        architecture: String::new(),
+        env: Vec::new(),
+        volumes: Vec::new(),
+    });
+    let mut plan = backend.plan(spec, &Capabilities { image, ..capabilities.clone() })?;
+    bypass_requires_boundary::mark_login(spec, &mut plan.posture);
+    Ok(plan.posture.unmet(&spec.required, &spec.waivers))
+}
+
+/// Finds the backend, asks it, and lets it plan.
+fn plan_on(
+    name: BackendName,
+    others: Others,
+    spec: &RunSpec,
+    keep: Keep,
+    fetch: Fetch<'_>,
+) -> Result<(Box<dyn Backend>, Plan), LaunchError> {
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
+    if name == BackendName::Host && bypass_requires_boundary::bypasses(spec) {
+        return Err(bypass_requires_boundary::on_host());
+    }
+    let backend = by_name(name).map_err(unavailable)?;
+    let mut capabilities = block_on(backend.probe()).map_err(unavailable)?;
+    if let (Others::Wait, true) = (others, capabilities.engine.is_some()) {
+        // An image may take long to fetch: not for a step that would not be taken anyway.
+        let missing = foreseen(&*backend, spec, &capabilities)?;
+        if !missing.is_empty() {
+            return Err(LaunchError::NotGuaranteed { backend: name, missing });
+        }
+    }
+    capabilities.image = block_on(backend.image(spec, fetch))
+        .map_err(|reason| LaunchError::Image { backend: name, reason })?;
+    if keep == Keep::UntilStopped && name == BackendName::Host {
+        return Err(LaunchError::Conflict {
+            option: "a sandbox that stays".to_owned(),
+            needs: "a boundary; the host backend has none".to_owned(),
+        });
+    }
+    let mut plan = backend.plan(spec, &capabilities)?;
+    bypass_requires_boundary::mark_login(spec, &mut plan.posture);
+    bypass_requires_boundary::check(spec, name, &plan.posture)?;
+    Ok((backend, plan))
+}
+
+/// Whether another backend might do better. What is wrong with the run itself, with the record or with
+/// this process is wrong with every backend.
+fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
+    match error {
+        LaunchError::NotGuaranteed { .. }
+        | LaunchError::Start(_)
+        | LaunchError::NotAsPlanned { .. } => true,
+        // The jail binds what the run names and nothing else; an engine has to be given it as well.
+        LaunchError::Bind(_) => matches!(backend, BackendName::Docker | BackendName::Podman),
+        LaunchError::Supervise(error) => match error {
+            SuperviseError::SetUp(_)
+            | SuperviseError::LockDown { .. }
+            | SuperviseError::Hello(_)
+            | SuperviseError::NoAnswer(_)
+            | SuperviseError::Wire(_) => true,
+            // Also how a start is interrupted.
+            SuperviseError::Step(..)
+            | SuperviseError::TooLong
+            | SuperviseError::Record(_)
+            | SuperviseError::Checkpoint(_)
+            | SuperviseError::CheckpointThread
+            | SuperviseError::Egress(_) => false,
+        },
+        LaunchError::AndCleanup { start, .. } => is_the_backends(start, backend),
+        LaunchError::Unavailable { .. }
+        | LaunchError::Image { .. }
+        | LaunchError::Plan(_)
+        | LaunchError::NoneLeft { .. }
+        | LaunchError::HomePlace { .. }
+        | LaunchError::Record { .. }
+        | LaunchError::EndNotRecorded { .. }
+        | LaunchError::Key(_)
+        | LaunchError::Log(_)
+        | LaunchError::NoCommand
+        | LaunchError::Checkpoint(_)
+        | LaunchError::Differs { .. }
+        | LaunchError::Egress(_)
+        | LaunchError::Publish(_)
+        | LaunchError::NoValue { .. }
+        | LaunchError::SecretInside { .. }
+        | LaunchError::Conflict { .. } => false,
+    }
+}
+
+/// Why a step was not taken, and what would change that.
+fn in_words(error: &LaunchError) -> (String, Option<String>) {
+    match error {
+        LaunchError::Unavailable { reason, .. } => (reason.why.clone(), Some(reason.fix.clone())),
+        LaunchError::NotGuaranteed { missing, .. } => {
+            let unmet = missing.iter().map(|unmet| {
+                let Unmet { clause, enforcement } = unmet;
+                format!("{clause} is {}: {}", enforcement.word(), enforcement.reason())
+            });
+            let fix = missing.iter().find_map(|unmet| unmet.enforcement.fix());
+            (unmet.collect::<Vec<_>>().join("; "), fix.map(str::to_owned))
+        }
+        LaunchError::NotAsPlanned { differences } => {
+            (format!("{error}: {}", differences.join("; ")), error.fix())
+        }
+        error => (belljar_spec::text::error_chain(error), error.fix()),
+    }
+}

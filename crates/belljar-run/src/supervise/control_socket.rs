@@ -1,0 +1,104 @@
+//! Where others find this run's supervisor: a socket in the home's `live/` directory.
+//!
+//! In the home and not in the session's runtime directory: that one goes at logout, and a detached run
+//! stays. A socket's address is at most 107 bytes long, so a longer path is reached through the
+//! directory's descriptor.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+const LONGEST: usize = 107;
+const SHUT_FOR: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct ControlSocket {
+    fd: OwnedFd,
+    path: PathBuf,
+    shut_until: Option<Instant>,
+}
+
+impl ControlSocket {
+    pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
+        let fd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        let (address, _directory) = address_of(path)?;
+        bind(&fd, &address)?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?;
+        listen(&fd, 64)?;
+        Ok(Self { fd, path: path.to_owned(), shut_until: None })
+    }
+
+    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.shut_until.is_none().then(|| PollFd::new(&self.fd, PollFlags::IN))
+    }
+
+    /// Somebody of the same user who wants to talk.
+    pub(super) fn answer(&mut self) -> Option<OwnedFd> {
+        if self.shut_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        self.shut_until = None;
+        loop {
+            match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(connection) => {
+                    let peer = rustix::net::sockopt::socket_peercred(&connection).ok()?;
+                    if peer.uid == rustix::process::geteuid() {
+                        return Some(connection);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return None,
+                // No descriptor is to be had: whoever knocks waits, and the loop must not spin.
+                Err(_) => {
+                    self.shut_until = Some(Instant::now() + SHUT_FOR);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// When to look again, if not before.
+    pub(super) fn shut_until(&self) -> Option<Instant> {
+        self.shut_until
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path); // else the next command does
+    }
+}
+
+/// Connects to a supervisor's socket.
+pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (address, _directory) = address_of(path)?;
+    rustix::net::connect(&fd, &address)?;
+    Ok(fd)
+}
+
+/// The descriptor is part of a long path's address, and must live as long as that is used.
+fn address_of(path: &Path) -> Result<(SocketAddrUnix, Option<OwnedFd>), Errno> {
+    if path.as_os_str().len() <= LONGEST {
+        return Ok((SocketAddrUnix::new(path)?, None));
+    }
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Errno::INVAL);
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    Ok((SocketAddrUnix::new(short)?, Some(directory)))
+}

@@ -1,0 +1,31 @@
+//! Where a run lives on the host. Not part of the record: it names directories of one machine.
+
+use std::path::PathBuf;
+
+use crate::writable::WritableTree;
+
+/// Where a run lives on the host, and what it must never be given.
+#[derive(Clone, Debug)]
+pub struct HostPaths {
+    pub run: String,
+    /// The run's own directory, which nothing inside can reach.
+    pub directory: PathBuf,
+    /// Where copies of belljar itself lie, for engines to mount.
+    pub bin: PathBuf,
+    /// Says whose container it is; nobody outside this home can know it.
+    pub owner: String,
+    /// `home/` in the run's directory.
+    pub home: PathBuf,
+    /// `upper/` in the run's directory: what the run changes in layered trees. Made when the first is bound.
+    pub upper: PathBuf,
+    /// What layered trees begin with instead of nothing: `upper/` in a checkpoint of another run.
+    pub seed: Option<PathBuf>,
+    /// Belljar's own directories.
+    pub own: Vec<PathBuf>,
+    /// The running executable: it and its directory are visible in a workspace at most read-only.
+    pub executable: Option<PathBuf>,
+    /// Trees that a run could write, now or earlier.
+    pub run_writable: Vec<WritableTree>,
+    /// Directories that people live in.
+    pub homes: Vec<PathBuf>,
+}
