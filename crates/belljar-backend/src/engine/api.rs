@@ -109,7 +109,7 @@ impl Api {
             endpoint: endpoint.to_string(),
             error,
         };
-        // No thread: everything is done while somebody waits for it.
+        // No worker threads: a request makes progress while its caller waits for it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -203,14 +203,14 @@ impl Api {
     }
 
     /// Waits for an answer, and no longer than to this moment.
-    pub(crate) fn wait_until<T>(
+    pub(crate) fn wait_until<T: Send>(
         &self,
         what: &'static str,
         until: Instant,
-        request: impl Future<Output = Result<T, bollard::errors::Error>>,
+        request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
         let left = until.saturating_duration_since(Instant::now());
-        match self.runtime.block_on(async { tokio::time::timeout(left, request).await }) {
+        match self.wait_for(async { tokio::time::timeout(left, request).await }) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.explain(what, error, QUICK)),
             Err(_) => Err(self.silent(what, QUICK)),
@@ -218,23 +218,25 @@ impl Api {
     }
 
     /// Waits for an answer, and no longer than this.
-    pub(crate) fn wait<T>(
+    pub(crate) fn wait<T: Send>(
         &self,
         what: &'static str,
         within: Duration,
-        request: impl Future<Output = Result<T, bollard::errors::Error>>,
+        request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
         let bounded = async { tokio::time::timeout(within, request).await };
-        match self.runtime.block_on(bounded) {
+        match self.wait_for(bounded) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.explain(what, error, within)),
             Err(_) => Err(self.silent(what, within)),
         }
     }
 
-    /// For requests that take as long as they take.
-    pub(crate) fn wait_for<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.block_on(work)
+    /// For requests that take as long as they take. Driven on a thread of their own: the caller's may
+    /// belong to another runtime, in which no other one can be entered.
+    pub(crate) fn wait_for<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+        let driven = std::thread::scope(|scope| scope.spawn(|| self.runtime.block_on(work)).join());
+        driven.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     pub(crate) fn explain(

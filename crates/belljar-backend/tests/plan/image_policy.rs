@@ -21,7 +21,7 @@ fn found(
 ) -> Result<ImageFacts, ImageError> {
     let (engine, spec) = (fake.engine(), spec(name, pull));
     // Its answers are ready at once: the engine has a runtime of its own.
-    engine.image(&spec, fetch).now_or_never().unwrap().map(Option::unwrap)
+    engine.image(&spec, fetch).map(Option::unwrap)
 }
 
 fn as_said(fake: &FakeEngine, name: &str, pull: Policy) -> Result<ImageFacts, ImageError> {

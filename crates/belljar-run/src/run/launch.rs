@@ -8,7 +8,7 @@ use belljar_linux::file_clock::Arrival;
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::FromSupervisor;
 use belljar_spec::{
-    Access, BackendName, Backing, HostPaths, MountKind, Plan, RunId, RunState, Source, WritableTree,
+    Access, Backing, HostPaths, MountKind, Plan, RunId, RunState, Source, WritableTree,
 };
 
 use super::agent;
@@ -24,7 +24,6 @@ use belljar_record::{Outcome, writable_trees};
 
 use super::outcome::{mark_output_lost, not_started};
 use super::{LaunchError, Observer, Streams};
-use crate::block_on;
 use crate::supervise::{
     Caller, DiskLimit, LaunchOptions, Layers, NetworkBridge, Supervised, open, supervise,
 };
@@ -185,7 +184,7 @@ fn bind(
             copy.entries
         ));
     }
-    let bound = block_on(prepared.backend.bind(&prepared.plan, &where_it_lives))?;
+    let bound = prepared.backend.bind(&prepared.plan, &where_it_lives)?;
     let missing = bound.posture.unmet(&prepared.spec.required, &prepared.spec.waivers);
     if !missing.is_empty() {
         // Binding may have found out more.
@@ -301,7 +300,8 @@ fn attempt(
     let (layered, written) = (bound.layered.clone(), written_trees(plan, &bound));
     let since = orders.arrived.passed(); // the last moment at which nothing of the run can have written
     orders.live.say(RunState::Starting);
-    let mut started = block_on(prepared.backend.start(bound))?;
+    let mut pod = prepared.backend.open(&bound)?;
+    let mut started = pod.start(bound.sandbox)?;
     let mut housekeeping = None;
     let ports = orders.crossing.ports.published();
     let let_go = &mut |caller: &mut Caller| {
@@ -320,7 +320,7 @@ fn attempt(
     let supervised = open(&mut started, (plan, &expectation), &run, caller)
         .map_err(LaunchError::from)
         .and_then(|mut opened| {
-            started.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
+            started.sandbox.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
             opened.ask_for_command(plan, caller)?;
             log.started(&started)?; // while the command locks itself down
             let recorder = &mut log.recorder;
@@ -334,7 +334,7 @@ fn attempt(
                 let_go,
             )?)
         });
-    started.kill(); // the kernel takes it apart while the rest is found out
+    started.sandbox.kill(); // the kernel takes it apart while the rest is found out
     let mut supervised = match supervised {
         Ok(supervised) if supervised.not_as_planned.is_empty() => supervised,
         Ok(Supervised { not_as_planned: differences, .. }) => {
@@ -345,11 +345,11 @@ fn attempt(
     if let Some(found) = housekeeping.and_then(Housekeeping::finish) {
         observer.reconciled(&found);
     }
-    started.reap();
+    started.sandbox.reap();
     let mut usage = supervised.usage;
-    started.usage(&mut usage);
-    let (reason, exit) = supervised.judged(started.oom_kills());
-    let leak = started.destroy().err().map(|leak| leak.to_string());
+    started.sandbox.usage(&mut usage);
+    let (reason, exit) = supervised.judged(started.sandbox.oom_kills());
+    let leak = started.sandbox.destroy().err().map(|leak| leak.to_string());
     let workspace = belljar_workspace::report_at_end(&AtEnd {
         run: &run,
         directory: &home.run_dir(&run),
@@ -384,7 +384,7 @@ fn attempt(
 
 /// A command without a boundary is not watched: what it writes cannot be told from what others write.
 fn disk_limit(plan: &Plan, place: &RunDir, bound: &Bound) -> Option<DiskLimit> {
-    let bytes = plan.limits.disk.filter(|_| plan.backend != BackendName::Host)?;
+    let bytes = plan.limits.disk.filter(|_| plan.backend.features().has_boundary())?;
     let (mut own, mut copies) = (vec![place.home()], Vec::new());
     own.push(place.directory.join(belljar_workspace::checkpoint::CHECKPOINTS));
     for note in &bound.layered {
@@ -415,7 +415,7 @@ fn written_trees(plan: &Plan, bound: &Bound) -> Vec<WrittenTree> {
 
 /// Nothing was let go: what was made for it is taken away, and both failures are told.
 fn and_destroy(started: &mut belljar_backend::Started, start: LaunchError) -> LaunchError {
-    match started.destroy() {
+    match started.sandbox.destroy() {
         Ok(()) => start,
         Err(cleanup) => LaunchError::AndCleanup { start: Box::new(start), cleanup },
     }
