@@ -13,10 +13,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::body::Body;
-use crate::framing::watched;
-use crate::server;
-use crate::sniff::{Due, Look, Sniffer};
+use crate::http::body::Body;
+use crate::http::framing::watched;
+use crate::inbound::http_server;
+use crate::inbound::sniff_tls::{Due, Look, Sniffer};
 
 /// Whether a tunnel that begins so is let through, if it comes in pieces of that length. `None`: it cannot be said
 /// yet.
@@ -60,7 +60,7 @@ pub fn requests(bytes: &[u8], piece: usize) -> Vec<Taken> {
         }
     });
     if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() {
-        let _ = runtime.block_on(server::h1(io, service)); // whatever ends it is fine
+        let _ = runtime.block_on(http_server::h1(io, service)); // whatever ends it is fine
     }
     std::mem::take(&mut *taken.lock().unwrap_or_else(PoisonError::into_inner))
 }

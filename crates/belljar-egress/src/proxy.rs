@@ -10,15 +10,15 @@ use belljar_spec::egress::{
 };
 use belljar_spec::host_rule::Seen;
 
-use crate::budget::{Account, Ledger, Over, Presence};
-use crate::buffers::Buffers;
-use crate::headers::without_user;
+use crate::http::headers::without_user;
+use crate::io::buffer_pool::Buffers;
+use crate::policy::budget::{Account, Ledger, Over, Presence};
 use crate::policy::{Addresses, Allowance, Denial, Policy};
+use crate::report::denial_text;
 use crate::report::{Reporter, cut};
-use crate::resolve::Resolver;
-use crate::words;
+use crate::upstream::resolve::Resolver;
 
-pub(crate) use crate::ticket::{Flow, Ticket};
+pub(crate) use crate::upstream::ticket::{Flow, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -150,7 +150,7 @@ impl Proxy {
     }
 
     pub(crate) fn deny(&self, ask: &Ask<'_>, denial: Denial) -> Refusal {
-        let words = words::refusal(self.policy.whose, ask, &denial);
+        let words = denial_text::refusal(self.policy.whose, ask, &denial);
         let (method, path) = shown(ask.seen);
         let Denial { reason, detail } = denial;
         self.reporter.tell(EgressNews::Denied(EgressDenied {
@@ -172,7 +172,7 @@ impl Proxy {
         let Denial { reason, detail } = denial;
         let why = detail.as_deref().unwrap_or("it cannot be read");
         let words = match reason {
-            DenyReason::NotAName => format!("belljar: {}", words::unreadable(&host, why)),
+            DenyReason::NotAName => format!("belljar: {}", denial_text::unreadable(&host, why)),
             _ => format!("belljar: the request for \"{host}\" is refused: {why}."),
         };
         let (port, method, path) = (None, None, None);

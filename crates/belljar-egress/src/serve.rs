@@ -15,12 +15,12 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use crate::control::{ControlError, FromProxy, Setup, ToProxy, receive, send};
+use crate::inbound::phase::{Doors, Stage};
+use crate::io::stream::{Stream, is_passing};
 use crate::policy::{Policy, Whose};
 use crate::proxy::Proxy;
 use crate::report::Reporter;
-use crate::stage::{Doors, Stage};
-use crate::stream::{Stream, is_passing};
-use crate::tls::Tls;
+use crate::upstream::tls::Tls;
 
 /// For the last news, when the supervisor wants no more connections.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -266,5 +266,4 @@ fn tell_by(control: BorrowedFd<'_>, news: &FromProxy, until: Instant) -> bool {
 }
 
 #[cfg(test)]
-#[path = "serve_tests.rs"]
 mod tests;

@@ -14,8 +14,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Run, host};
-use crate::roots::{ALPN_H1, ALPN_H2, provider};
-use crate::{intercept, route};
+use crate::inbound::intercept;
+use crate::inbound::route;
+use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
 pub(crate) enum Client {
     H1(http1::SendRequest<Full<Bytes>>),

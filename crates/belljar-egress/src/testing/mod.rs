@@ -12,12 +12,12 @@ use rustls::RootCertStore;
 
 pub(crate) use self::client::{Client, H1, H2};
 pub(crate) use self::origin::{Ca, Origin, Speaks};
-use crate::intercept::Interceptor;
+use crate::inbound::intercept::Interceptor;
 use crate::policy::Policy;
 use crate::proxy::Proxy;
 use crate::report::Reporter;
-use crate::roots::Outside;
-use crate::tls::Tls;
+use crate::upstream::roots::Outside;
+use crate::upstream::tls::Tls;
 
 pub(crate) struct Run {
     pub(crate) proxy: Arc<Proxy>,

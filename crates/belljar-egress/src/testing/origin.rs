@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
-use crate::roots::{ALPN_H1, ALPN_H2, provider};
+use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
 /// Whom the world trusts, in a test.
 pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);

@@ -11,8 +11,8 @@ use hickory_resolver::proto::rr::{RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 
-use crate::door;
-use crate::stream::Stream;
+use crate::inbound::sniff_protocol;
+use crate::io::stream::Stream;
 use crate::testing::client::{get, raw_route, text};
 use crate::testing::{Ca, Client, Origin, Run, Speaks, host};
 
@@ -57,7 +57,7 @@ async fn said_to(run: &Run, bytes: &[u8]) -> String {
     let (mut inside, outside) = UnixStream::pair().unwrap();
     let outside = OwnedFd::from(outside.into_std().unwrap());
     let stream = Stream::from_fd(outside).unwrap();
-    tokio::spawn(door::serve(run.proxy.clone(), run.tls.clone(), stream, PROXY_PORT));
+    tokio::spawn(sniff_protocol::serve(run.proxy.clone(), run.tls.clone(), stream, PROXY_PORT));
     let mut answer = Vec::new();
     inside.write_all(bytes).await.unwrap();
     let _ = inside.read_to_end(&mut answer).await;

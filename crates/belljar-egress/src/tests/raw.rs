@@ -10,11 +10,12 @@ use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::intercept::opening;
-use crate::framing::watched;
+use crate::http::forward;
+use crate::http::framing::watched;
+use crate::inbound::http_server;
 use crate::testing::client::tls;
 use crate::testing::{Ca, H1, Origin, Run, Speaks, host};
-use crate::upstream::Slot;
-use crate::{forward, server};
+use crate::upstream::pool::Slot;
 
 /// The proxy's port, for requests in absolute form.
 fn door(run: &Run) -> DuplexStream {
@@ -38,7 +39,7 @@ fn door_that(run: &Run, looks: Looks) -> DuplexStream {
             let (proxy, slot) = (proxy.clone(), slot.clone());
             async move { Ok::<_, Infallible>(forward::plain(&proxy, &slot, request).await) }
         });
-        let _ = server::h1(io, service).await;
+        let _ = http_server::h1(io, service).await;
     });
     inside
 }

@@ -1,0 +1,322 @@
+//! Bodies on their way through: counted, cut off when they stand still, and never collected.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::http::framing::Framing;
+use crate::http::headers::{size_of, strip_trailers};
+use crate::http::secret_mask::Mask;
+use crate::policy::Denial;
+use crate::proxy::{Flow, Refusal, Ticket};
+use crate::upstream::pool::Busy;
+
+/// A model may think for long, and a stream may have nothing to say for long.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// After the last bytes, whatever they are. What a host says at once comes closer together than this.
+const HELD_AT_MOST: Duration = Duration::from_millis(20);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    #[error("nothing came for {} minutes", IDLE.as_secs() / 60)]
+    Idle,
+    #[error("a budget is spent")]
+    Budget,
+    #[error("{0}")]
+    Framing(&'static str),
+}
+
+/// What was admitted, held by both directions of it.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<Option<Ticket>>>);
+
+impl Shared {
+    pub(crate) fn new(ticket: Ticket) -> Self {
+        Self(Arc::new(Mutex::new(Some(ticket))))
+    }
+
+    /// Takes it away for a while, in which no byte passes.
+    pub(crate) fn lend(&self) -> Option<Ticket> {
+        self.ticket().take()
+    }
+
+    pub(crate) fn give_back(&self, ticket: Ticket) {
+        *self.ticket() = Some(ticket);
+    }
+
+    pub(crate) fn status(&self, status: u16) {
+        if let Some(ticket) = &mut *self.ticket() {
+            ticket.status(status);
+        }
+    }
+
+    pub(crate) fn failed(&self, status: u16, why: &'static str) -> Refusal {
+        self.failed_because(status, why, why.to_owned())
+    }
+
+    /// Where what was found out is for the record alone.
+    pub(crate) fn failed_because(&self, status: u16, told: &'static str, why: String) -> Refusal {
+        match &mut *self.ticket() {
+            Some(ticket) => ticket.failed_because(status, told, why),
+            None => Refusal { status, words: format!("belljar: {told}."), reason: None },
+        }
+    }
+
+    pub(crate) fn denied(&self, denial: Denial) -> Refusal {
+        match &mut *self.ticket() {
+            Some(ticket) => ticket.denied(denial),
+            None => Refusal::denied(denial.reason, "belljar: it is not allowed".to_owned()),
+        }
+    }
+
+    pub(crate) fn count_out(&self, bytes: usize) -> Flow {
+        self.ticket().as_mut().map_or(Flow::Stops, |ticket| ticket.count_out(bytes as u64))
+    }
+
+    pub(crate) fn count_in(&self, bytes: usize) -> Flow {
+        self.ticket().as_mut().map_or(Flow::Stops, |ticket| ticket.count_in(bytes as u64))
+    }
+
+    fn ticket(&self) -> MutexGuard<'_, Option<Ticket>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// From inside to a host.
+pub(crate) struct Upload {
+    /// `None`: there is none.
+    body: Option<Incoming>,
+    shared: Shared,
+    framing: Option<Arc<Framing>>,
+    idle: Idle,
+    /// How many frames went through, so that whoever waits for an answer knows that something still moves.
+    moved: Arc<AtomicU64>,
+}
+
+impl Upload {
+    pub(crate) fn new(
+        body: Option<Incoming>,
+        shared: Shared,
+        framing: Option<Arc<Framing>>,
+    ) -> Self {
+        Self { body, shared, framing, idle: Idle::new(), moved: Arc::default() }
+    }
+
+    pub(crate) fn moved(&self) -> Arc<AtomicU64> {
+        self.moved.clone()
+    }
+}
+
+impl HttpBody for Upload {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let frame = match Pin::new(body).poll_frame(cx) {
+            Poll::Ready(Some(frame)) => frame?,
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => {
+                ready!(this.idle.poll(cx));
+                return Poll::Ready(Some(Err(BodyError::Idle)));
+            }
+        };
+        if let Some(fault) = this.framing.as_ref().and_then(|framing| framing.fault()) {
+            return Poll::Ready(Some(Err(BodyError::Framing(fault))));
+        }
+        this.idle.moved();
+        this.moved.fetch_add(1, Ordering::Relaxed);
+        let frame = match frame.into_trailers() {
+            Ok(mut trailers) => {
+                strip_trailers(&mut trailers);
+                Frame::trailers(trailers)
+            }
+            Err(data) => data,
+        };
+        if this.shared.count_out(size_of_frame(&frame)) == Flow::Stops {
+            return Poll::Ready(Some(Err(BodyError::Budget)));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+/// What the one inside gets: the answer of a host, or the proxy's own words.
+pub(crate) enum Body {
+    Words(Option<Bytes>),
+    Download(Box<Download>),
+}
+
+impl Body {
+    pub(crate) fn words(words: String) -> Self {
+        Self::Words(Some(words.into()).filter(|words: &Bytes| !words.is_empty()))
+    }
+}
+
+/// From a host to the inside.
+pub(crate) struct Download {
+    body: Incoming,
+    shared: Shared,
+    idle: Idle,
+    mask: Option<Mask>,
+    /// When what is held back goes on, if nothing follows it.
+    release: Option<Pin<Box<Sleep>>>,
+    last: Option<Frame<Bytes>>,
+    /// While it is there, the connection that it comes from serves nothing else.
+    _busy: Option<Busy>,
+}
+
+impl Download {
+    pub(crate) fn new(
+        body: Incoming,
+        shared: Shared,
+        mask: Option<Mask>,
+        busy: Option<Busy>,
+    ) -> Self {
+        let (idle, release, last) = (Idle::new(), None, None);
+        Self { body, shared, idle, mask, release, last, _busy: busy }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(Some(Err(error))) => return self.broke(error.into()),
+                Poll::Ready(None) => return Poll::Ready(self.rest().map(Ok)),
+                Poll::Pending => {
+                    if let Poll::Ready(held) = self.poll_release(cx) {
+                        return Poll::Ready(Some(Ok(held)));
+                    }
+                    ready!(self.idle.poll(cx));
+                    return self.broke(BodyError::Idle);
+                }
+            };
+            self.idle.moved();
+            if self.shared.count_in(size_of_frame(&frame)) == Flow::Stops {
+                return Poll::Ready(Some(Err(BodyError::Budget)));
+            }
+            let Some(mask) = &mut self.mask else { return Poll::Ready(Some(Ok(frame))) };
+            match frame.into_data() {
+                Ok(data) => {
+                    let seen = mask.cover(data);
+                    self.release = Some(Box::pin(sleep(HELD_AT_MOST)));
+                    if !seen.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(seen))));
+                    }
+                }
+                Err(frame) => {
+                    if let Ok(mut trailers) = frame.into_trailers() {
+                        mask.cover_headers(&mut trailers);
+                        self.last = Some(Frame::trailers(trailers));
+                    }
+                }
+            }
+        }
+    }
+
+    fn broke(&self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let _ = self.shared.failed_because(502, "it broke off", error.to_string()); // too late to tell the one inside
+        Poll::Ready(Some(Err(error)))
+    }
+
+    /// Events that come one by one are not held until the next.
+    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<Frame<Bytes>> {
+        let Some(release) = &mut self.release else { return Poll::Pending };
+        ready!(release.as_mut().poll(cx));
+        self.release = None;
+        match self.mask.as_mut().map(Mask::rest).filter(|held| !held.is_empty()) {
+            Some(held) => Poll::Ready(Frame::data(held)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// What was held back, then what comes last.
+    fn rest(&mut self) -> Option<Frame<Bytes>> {
+        let held = self.mask.as_mut().map(Mask::rest).filter(|held| !held.is_empty());
+        held.map(Frame::data).or_else(|| self.last.take())
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut *self {
+            Self::Words(words) => Poll::Ready(words.take().map(|words| Ok(Frame::data(words)))),
+            Self::Download(download) => download.poll_next(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Words(words) => words.is_none(),
+            Self::Download(download) => {
+                let held = download.mask.as_ref().map_or(0, Mask::held);
+                download.body.is_end_stream() && held == 0 && download.last.is_none()
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Words(words) => SizeHint::with_exact(words.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Download(download) => {
+                let held = download.mask.as_ref().map_or(0, Mask::held) as u64;
+                let inner = download.body.size_hint();
+                let mut hint = SizeHint::new();
+                hint.set_lower(inner.lower().saturating_add(held));
+                if let Some(upper) = inner.upper() {
+                    hint.set_upper(upper.saturating_add(held));
+                }
+                hint
+            }
+        }
+    }
+}
+
+/// Trailers carry as much as anything else.
+fn size_of_frame(frame: &Frame<Bytes>) -> usize {
+    let trailers = frame.trailers_ref().map_or(0, |trailers| size_of(0, trailers));
+    frame.data_ref().map_or(0, Bytes::len) + trailers as usize
+}
+
+struct Idle(Pin<Box<Sleep>>);
+
+impl Idle {
+    fn new() -> Self {
+        Self(Box::pin(sleep(IDLE)))
+    }
+
+    fn moved(&mut self) {
+        self.0.as_mut().reset(Instant::now() + IDLE);
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}

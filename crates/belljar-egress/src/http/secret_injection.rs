@@ -1,0 +1,251 @@
+//! Puts the values of secrets into requests: in their one place, to their one host and port, and nowhere else.
+//!
+//! The proxy follows no redirect. Whoever inside follows one makes a new request, which gets the secrets of the
+//! host that it goes to and of no other.
+
+use belljar_spec::egress::{RouteSpec, Scheme, SecretPlace, SecretSpec, SecretValue};
+use data_encoding::BASE64;
+use hyper::Uri;
+use hyper::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE,
+};
+use hyper::http::request::Parts;
+use memchr::memmem;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
+use zeroize::Zeroizing;
+
+use crate::http::headers::Target;
+use crate::proxy::Proxy;
+
+/// What needs no escape in a query.
+pub(crate) const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Secrets that one request gets.
+#[derive(Debug, Default)]
+pub(crate) struct Keys<'a>(Vec<Key<'a>>);
+
+#[derive(Debug)]
+pub(crate) struct Key<'a> {
+    pub(crate) place: &'a SecretPlace,
+    pub(crate) value: &'a SecretValue,
+}
+
+/// The name of a secret that could not be put in. Without it a request is not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the secret {env} cannot be put in: {why}")]
+pub(crate) struct NotPut {
+    env: String,
+    why: &'static str,
+}
+
+impl NotPut {
+    /// What whoever asked is told.
+    pub(crate) const TOLD: &'static str = "its secret cannot be put in";
+}
+
+impl<'a> Keys<'a> {
+    /// Of whoever is asked. Without TLS nobody gets any: the one inside chooses the scheme. For a service without TLS
+    /// the operator writes a route.
+    pub(crate) fn of_host(proxy: &'a Proxy, target: &Target) -> Result<Self, NotPut> {
+        if target.scheme == Scheme::Http {
+            return Ok(Self::default());
+        }
+        let secrets = proxy.policy.secrets(&target.host, target.port);
+        secrets.map(|secret| key(proxy, secret)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Of a route: its own one. The operator wrote its target, and whether that has TLS.
+    pub(crate) fn of_route(proxy: &'a Proxy, route: &RouteSpec) -> Result<Self, NotPut> {
+        let Some(env) = &route.secret else { return Ok(Self::default()) };
+        let missing = NotPut { env: env.clone(), why: "it is not for this host and port" };
+        let mut secrets = proxy.policy.secrets(&route.to.host, route.to.port);
+        let secret = secrets.find(|secret| secret.env == *env).ok_or(missing)?;
+        Ok(Self(vec![key(proxy, secret)?]))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(keys: Vec<Key<'a>>) -> Self {
+        Self(keys)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Key<'a>> {
+        self.0.iter()
+    }
+
+    pub(crate) fn put_into(&self, request: &mut Parts) -> Result<(), NotPut> {
+        for key in &self.0 {
+            let put = match key.place {
+                SecretPlace::Header { name } => put_header(&mut request.headers, name, key.value),
+                SecretPlace::Bearer => {
+                    let text = Zeroizing::new(format!("Bearer {}", key.value.value));
+                    set(&mut request.headers, AUTHORIZATION, text.as_bytes())
+                }
+                SecretPlace::Basic { user } => {
+                    let text = Zeroizing::new(format!("Basic {}", *basic(user, key.value)));
+                    set(&mut request.headers, AUTHORIZATION, text.as_bytes())
+                }
+                SecretPlace::Query { name } => put_query(&mut request.uri, name, key.value),
+            };
+            put.map_err(|why| NotPut { env: key.value.env.clone(), why })?;
+        }
+        if !self.is_empty() {
+            // So that an answer which repeats the value can be read, and the value covered: not compressed,
+            // and not in parts of which none holds the whole value.
+            request.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            request.headers.remove(RANGE);
+            request.headers.remove(IF_RANGE);
+        }
+        Ok(())
+    }
+}
+
+fn key<'a>(proxy: &'a Proxy, secret: &'a SecretSpec) -> Result<Key<'a>, NotPut> {
+    let value = proxy.secrets.iter().find(|value| value.env == secret.env);
+    let missing = || NotPut { env: secret.env.clone(), why: "it has no value" };
+    Ok(Key { place: &secret.place, value: value.ok_or_else(missing)? })
+}
+
+/// What Basic authentication writes for it.
+pub(crate) fn basic(user: &str, secret: &SecretValue) -> Zeroizing<String> {
+    let pair = Zeroizing::new(format!("{user}:{}", secret.value));
+    Zeroizing::new(BASE64.encode(pair.as_bytes()))
+}
+
+/// Around the placeholder stays what the one inside wrote (`Bearer …`, `token …`). What he wrote without it is
+/// replaced: a key of his own would carry out what the operator's is watched for.
+fn put_header(
+    headers: &mut HeaderMap,
+    name: &str,
+    secret: &SecretValue,
+) -> Result<(), &'static str> {
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "no header has such a name")?;
+    let placeholder = secret.placeholder.as_bytes();
+    let holds = |value: &&HeaderValue| {
+        !placeholder.is_empty() && memmem::find(value.as_bytes(), placeholder).is_some()
+    };
+    let Some(template) = headers.get_all(&name).iter().find(holds) else {
+        return set(headers, name, secret.value.as_bytes());
+    };
+    let mut text = Zeroizing::new(Vec::new());
+    let mut rest = template.as_bytes();
+    while let Some(at) = memmem::find(rest, placeholder) {
+        text.extend_from_slice(&rest[..at]);
+        text.extend_from_slice(secret.value.as_bytes());
+        rest = &rest[at + placeholder.len()..];
+    }
+    text.extend_from_slice(rest);
+    set(headers, name, &text)
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) -> Result<(), &'static str> {
+    let mut value =
+        HeaderValue::from_bytes(value).map_err(|_| "its value has no place in a header")?;
+    value.set_sensitive(true); // HTTP/2 then keeps it out of its tables
+    headers.insert(name, value);
+    Ok(())
+}
+
+/// Other parameters stay as they are, byte for byte.
+fn put_query(uri: &mut Uri, name: &str, secret: &SecretValue) -> Result<(), &'static str> {
+    let named = |part: &&str| {
+        let own = part.split('=').next().unwrap_or_default().replace('+', " ");
+        percent_decode(own.as_bytes()).eq(name.bytes())
+    };
+    let mut text = Zeroizing::new(format!("{}?", uri.path()));
+    for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        if !named(&part) {
+            text.push_str(part);
+            text.push('&');
+        }
+    }
+    text.extend(utf8_percent_encode(name, ESCAPED));
+    text.push('=');
+    text.extend(utf8_percent_encode(&secret.value, ESCAPED));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(text.parse().map_err(|_| "it makes no address")?);
+    *uri = Uri::from_parts(parts).map_err(|_| "it makes no address")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn put(place: SecretPlace, uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let value = SecretValue {
+            env: "KEY".into(),
+            value: "s3/cr et".into(),
+            placeholder: "belljar-placeholder".into(),
+        };
+        let mut request = Request::builder().uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        Keys::of(vec![Key { place: &place, value: &value }]).put_into(&mut parts).unwrap();
+        parts
+    }
+
+    fn header(name: &str, headers: &[(&str, &str)]) -> Vec<String> {
+        let parts = put(SecretPlace::Header { name: name.into() }, "/", headers);
+        assert_eq!(parts.headers[ACCEPT_ENCODING], "identity");
+        let values = parts.headers.get_all(name).iter();
+        values.map(|value| value.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_header_is_set_or_its_placeholder_replaced() {
+        assert_eq!(header("x-key", &[]), ["s3/cr et"]);
+        assert_eq!(header("x-key", &[("x-key", "the agent's own")]), ["s3/cr et"]);
+        let twice = [("x-key", "his"), ("X-Key", "token belljar-placeholder;v=1")];
+        assert_eq!(header("x-key", &twice), ["token s3/cr et;v=1"]);
+        assert_eq!(header("x-key", &[("accept-encoding", "br, gzip")]), ["s3/cr et"]);
+    }
+
+    #[test]
+    fn elsewhere_a_placeholder_stays_one() {
+        let headers = [("x-other", "belljar-placeholder")];
+        let parts = put(SecretPlace::Bearer, "/?k=belljar-placeholder", &headers);
+        assert_eq!(parts.headers["x-other"], "belljar-placeholder");
+        assert_eq!(parts.uri, "/?k=belljar-placeholder");
+        assert_eq!(parts.headers[AUTHORIZATION], "Bearer s3/cr et");
+    }
+
+    #[test]
+    fn basic_authentication_has_a_user() {
+        let mine = [("authorization", "Basic bXk6b3du")];
+        let parts = put(SecretPlace::Basic { user: "x".into() }, "/", &mine);
+        assert_eq!(parts.headers[AUTHORIZATION], "Basic eDpzMy9jciBldA==");
+        assert!(parts.headers[AUTHORIZATION].is_sensitive());
+    }
+
+    #[test]
+    fn a_parameter_is_set_and_the_others_stay() {
+        let query = |uri: &str| {
+            put(SecretPlace::Query { name: "api key".into() }, uri, &[]).uri.to_string()
+        };
+        assert_eq!(query("/a"), "/a?api%20key=s3%2Fcr%20et");
+        assert_eq!(query("/a?b=%2f&c"), "/a?b=%2f&c&api%20key=s3%2Fcr%20et");
+        assert_eq!(query("/?api+key=own&b&a%70i%20key"), "/?b&api%20key=s3%2Fcr%20et");
+        assert_eq!(query("https://h/x?"), "https://h/x?api%20key=s3%2Fcr%20et");
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_stops_the_request() {
+        let value =
+            SecretValue { env: "KEY".into(), value: "a\nb".into(), placeholder: String::new() };
+        let (mut parts, ()) = Request::new(()).into_parts();
+        let error = Keys::of(vec![Key { place: &SecretPlace::Bearer, value: &value }])
+            .put_into(&mut parts)
+            .unwrap_err();
+        assert_eq!(error.env, "KEY");
+        assert!(!error.to_string().contains("a\nb"));
+    }
+}

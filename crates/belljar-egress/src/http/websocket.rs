@@ -1,0 +1,124 @@
+//! Connections that begin as HTTP/1.1 and become a WebSocket: bytes both ways from then on, counted and not
+//! looked at. Extended CONNECT is not offered on HTTP/2; clients then open a connection of HTTP/1.1.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Version};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::http::body::Shared;
+use crate::http::headers::strip_hop_by_hop;
+use crate::proxy::Flow;
+
+/// Nothing in either direction for that long ends it.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+const PIECE: usize = 16 * 1024;
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
+
+/// Whether a request asks to become one.
+pub(crate) fn wanted<B>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    request.version() == Version::HTTP_11
+        && *request.method() == Method::GET
+        && has_token(headers, CONNECTION, b"upgrade")
+        && has_token(headers, UPGRADE, b"websocket")
+        && !headers.contains_key(CONTENT_LENGTH)
+        && !headers.contains_key(TRANSFER_ENCODING)
+}
+
+fn has_token(headers: &HeaderMap, name: HeaderName, token: &[u8]) -> bool {
+    headers.get_all(name).iter().any(|value| {
+        let mut tokens = value.as_bytes().split(|byte| *byte == b',');
+        tokens.any(|one| one.trim_ascii().eq_ignore_ascii_case(token))
+    })
+}
+
+/// What was taken off a request with everything else that belongs to a connection.
+pub(crate) fn ask(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, UPGRADES);
+    headers.insert(UPGRADE, WEBSOCKET);
+}
+
+/// The host agreed, and is held to what was asked.
+pub(crate) fn answer(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    ask(headers);
+}
+
+pub(crate) async fn relay(inside: OnUpgrade, outside: OnUpgrade, shared: Shared) {
+    let (inside, outside) = match tokio::try_join!(inside, outside) {
+        Ok((inside, outside)) => (TokioIo::new(inside), TokioIo::new(outside)),
+        Err(error) => {
+            let _ = shared.failed_because(502, "it broke off", error.to_string());
+            return;
+        }
+    };
+    let (from_inside, to_inside) = tokio::io::split(inside);
+    let (from_outside, to_outside) = tokio::io::split(outside);
+    let moved = AtomicU64::new(0);
+    // Whichever direction breaks ends both; one that ends in good order leaves the other.
+    let _ = tokio::try_join!(
+        pass(from_inside, to_outside, &moved, |bytes| shared.count_out(bytes)),
+        pass(from_outside, to_inside, &moved, |bytes| shared.count_in(bytes)),
+    );
+}
+
+struct Broken;
+
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    moved: &AtomicU64,
+    count: impl Fn(usize) -> Flow,
+) -> Result<(), Broken> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let before = moved.load(Ordering::Relaxed);
+        let length = match timeout(IDLE, from.read(&mut buffer)).await {
+            Ok(read) => read.map_err(|_| Broken)?,
+            Err(_) if moved.load(Ordering::Relaxed) == before => return Err(Broken),
+            Err(_) => continue,
+        };
+        moved.fetch_add(1, Ordering::Relaxed);
+        if length == 0 {
+            return to.shutdown().await.map_err(|_| Broken);
+        }
+        if count(length) == Flow::Stops {
+            return Err(Broken);
+        }
+        to.write_all(&buffer[..length]).await.map_err(|_| Broken)?;
+        to.flush().await.map_err(|_| Broken)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(method: &str, headers: &[(&str, &str)]) -> bool {
+        let mut request = Request::builder().method(method);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        wanted(&request.body(()).unwrap())
+    }
+
+    #[test]
+    fn only_a_websocket_is_made() {
+        let upgrade = [("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
+        assert!(asks("GET", &upgrade));
+        assert!(!asks("POST", &upgrade));
+        assert!(!asks("GET", &[("connection", "upgrade"), ("upgrade", "h2c")]));
+        assert!(!asks("GET", &[("upgrade", "websocket")]));
+        let body = [("connection", "upgrade"), ("upgrade", "websocket"), ("content-length", "1")];
+        assert!(!asks("GET", &body));
+    }
+}

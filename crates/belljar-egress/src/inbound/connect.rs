@@ -1,0 +1,119 @@
+//! CONNECT: a client asks for a tunnel to a host.
+
+use std::sync::Arc;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{DenyReason, PROXY_PORT, Via};
+use belljar_spec::host::parse_authority;
+use belljar_spec::host_rule::Seen;
+use hyper::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use hyper::http::request::Parts;
+
+use crate::http::headers::{bad, differs};
+use crate::inbound::connect_plan::Way;
+use crate::policy::Denial;
+use crate::proxy::{Ask, Proxy, Refusal};
+
+/// Decides about it and connects.
+pub(crate) async fn open(proxy: &Arc<Proxy>, request: &Parts) -> Result<Way, Refusal> {
+    let (host, port) = target(proxy, request)?;
+    if let Some(denial) = contradiction(request, &host, port) {
+        let ask = Ask { host, port, via: Via::Connect, seen: Seen::Nothing };
+        return Err(proxy.deny(&ask, denial));
+    }
+    Way::open(proxy, host, port, Via::Connect).await
+}
+
+fn target(proxy: &Proxy, request: &Parts) -> Result<(Host, u16), Refusal> {
+    let uri = &request.uri;
+    let text = uri.to_string();
+    let refuse = |denial| proxy.deny_text(text.as_bytes(), Via::Connect, denial);
+    let plain = uri.scheme().is_none() && uri.path_and_query().is_none();
+    let Some(authority) = uri.authority().filter(|_| plain) else {
+        return Err(refuse(bad("CONNECT takes host:port")));
+    };
+    match parse_authority(authority.as_str().as_bytes()) {
+        Ok((host, Some(port))) => Ok((host, port)),
+        Ok((_, None)) => Err(refuse(bad("CONNECT needs a port"))),
+        Err(error) => {
+            let detail = Some(error.to_string());
+            Err(refuse(Denial { reason: DenyReason::NotAName, detail }))
+        }
+    }
+}
+
+/// What in the request could be read as something else than what it asks for.
+fn contradiction(request: &Parts, host: &Host, port: u16) -> Option<Denial> {
+    let headers = &request.headers;
+    let empty = |length: &hyper::header::HeaderValue| length.as_bytes() == b"0";
+    if headers.contains_key(TRANSFER_ENCODING) || !headers.get_all(CONTENT_LENGTH).iter().all(empty)
+    {
+        return Some(bad("CONNECT has no body"));
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    let named = hosts.next()?;
+    if hosts.next().is_some() {
+        return Some(bad("Host is there more than once"));
+    }
+    match parse_authority(named.as_bytes()) {
+        Ok((own, at)) if own == *host && at.is_none_or(|at| at == port) => None,
+        // Some clients name whom they speak to, and not whom they ask for.
+        Ok((own, Some(PROXY_PORT))) if is_loopback(&own) => None,
+        _ => Some(differs(named.as_bytes())),
+    }
+}
+
+fn is_loopback(host: &Host) -> bool {
+    match host {
+        Host::Name(name) => name == "localhost",
+        Host::Address(address) => address.is_loopback(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn judge(headers: &[(&str, &str)]) -> Option<DenyReason> {
+        let mut request = Request::builder().method("CONNECT").uri("a.example:443");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let host = Host::parse(b"a.example").unwrap();
+        contradiction(&parts, &host, 443).map(|denial| denial.reason)
+    }
+
+    #[test]
+    fn the_host_header_agrees_or_is_absent() {
+        for good in
+            ["a.example", "a.example:443", "A.EXAMPLE.", "A.example.:443", "127.0.0.1:61080"]
+        {
+            assert_eq!(judge(&[("host", good)]), None, "{good}");
+        }
+        for bad in [
+            "b.example",
+            "a.example:80",
+            "127.0.0.1:443",
+            "b.example:61080",
+            "",
+            "a.example@b",
+            "a.example:443:443",
+            "[a",
+        ] {
+            assert_eq!(judge(&[("host", bad)]), Some(DenyReason::NamesDiffer), "{bad}");
+        }
+        assert_eq!(judge(&[]), None);
+        let twice = [("host", "a.example"), ("host", "a.example")];
+        assert_eq!(judge(&twice), Some(DenyReason::BadRequest));
+    }
+
+    #[test]
+    fn a_body_has_no_place() {
+        assert_eq!(judge(&[("content-length", "0")]), None);
+        assert_eq!(judge(&[("content-length", "5")]), Some(DenyReason::BadRequest));
+        assert_eq!(judge(&[("transfer-encoding", "chunked")]), Some(DenyReason::BadRequest));
+    }
+}

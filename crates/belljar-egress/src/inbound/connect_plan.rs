@@ -1,0 +1,73 @@
+//! Where a tunnel that somebody asked for leads: blindly to the host, or to the proxy, which opens it.
+
+use std::sync::Arc;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{Scheme, Via};
+use belljar_spec::host_rule::Seen;
+
+use crate::http::headers::Target;
+use crate::inbound::intercept;
+use crate::inbound::plain_tunnel;
+use crate::inbound::tunnel::Tunnel;
+use crate::io::stream::Stream;
+use crate::proxy::{Ask, Proxy, Refusal};
+use crate::upstream::tls::Tls;
+
+#[derive(Debug)]
+pub(crate) enum Way {
+    Blind(Box<Tunnel>),
+    /// Each request in it is decided about when it is seen.
+    Opened {
+        proxy: Arc<Proxy>,
+        host: Host,
+        port: u16,
+    },
+    /// To the port of plain HTTP, where requests are seen as well.
+    Plain {
+        proxy: Arc<Proxy>,
+        host: Host,
+        via: Via,
+    },
+}
+
+const PLAIN_PORT: u16 = 80;
+
+impl Way {
+    pub(crate) async fn open(
+        proxy: &Arc<Proxy>,
+        host: Host,
+        port: u16,
+        via: Via,
+    ) -> Result<Self, Refusal> {
+        let intercepts = proxy.policy.intercepts(&host, port);
+        if !intercepts && port != PLAIN_PORT {
+            let tunnel = Tunnel::open(proxy, host, port, via).await?;
+            return Ok(Self::Blind(Box::new(tunnel)));
+        }
+        if let Err(denial) = proxy.policy.may_allow(&host, port) {
+            let ask = Ask { host, port, via, seen: Seen::Nothing };
+            return Err(proxy.deny(&ask, denial));
+        }
+        let proxy = proxy.clone();
+        Ok(match intercepts {
+            true => Self::Opened { proxy, host, port },
+            false => Self::Plain { proxy, host, via },
+        })
+    }
+
+    /// Until it is over. `early` was read from `inner` before.
+    pub(crate) async fn carry(self, tls: &Arc<Tls>, inner: Stream, early: Vec<u8>) {
+        match self {
+            Self::Blind(tunnel) => tunnel.carry(inner, early).await,
+            Self::Opened { proxy, host, port } => {
+                let io = (inner, early.into());
+                Box::pin(intercept::serve(&proxy, tls, io, host, port)).await;
+            }
+            Self::Plain { proxy, host, via } => {
+                let target = Target { scheme: Scheme::Http, host, port: PLAIN_PORT };
+                Box::pin(plain_tunnel::serve(&proxy, tls, (inner, early), target, via)).await;
+            }
+        }
+    }
+}

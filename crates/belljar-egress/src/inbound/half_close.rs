@@ -1,0 +1,169 @@
+//! A client that ended its own side may wait for its answer (`nc -N`), or be gone: TCP tells both in the same way.
+//! So the end is held back while a request is under way, and for as long as a client may fairly be waited for.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::http::body::{Body, BodyError};
+
+/// Without anything that could be passed on to it. One that is gone holds its place no longer.
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
+
+/// The requests of one connection that have no whole answer yet.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    under_way: AtomicUsize,
+    reader: Mutex<Option<Waker>>,
+}
+
+impl Requests {
+    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.clone())
+    }
+
+    fn reader(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of them, until this is dropped.
+pub(crate) struct UnderWay(Arc<Requests>);
+
+impl UnderWay {
+    /// Lasts as long as the answer.
+    pub(crate) fn until_the_end_of(self, body: Body) -> Answered {
+        Answered { body, _request: self }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        if let Some(reader) = self.0.reader().take() {
+            reader.wake();
+        }
+    }
+}
+
+/// An answer on its way to the inside.
+pub(crate) struct Answered {
+    body: Body,
+    _request: UnderWay,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A connection from inside on which requests are read.
+pub(crate) struct Patient<I> {
+    io: I,
+    requests: Arc<Requests>,
+    /// Once nothing more comes: until when that is kept from the reader.
+    ended: Option<Pin<Box<Sleep>>>,
+}
+
+impl<I> Patient<I> {
+    pub(crate) fn new(io: I, requests: &Arc<Requests>) -> Self {
+        Self { io, requests: requests.clone(), ended: None }
+    }
+
+    pub(crate) fn into_inner(self) -> I {
+        self.io
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        *self.requests.reader() = Some(cx.waker().clone());
+        if self.requests.under_way.load(Ordering::Relaxed) == 0 {
+            return Poll::Ready(());
+        }
+        match &mut self.ended {
+            Some(until) => until.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
+
+    fn wrote(&mut self) {
+        if let Some(until) = &mut self.ended {
+            until.as_mut().reset(Instant::now() + GRACE);
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ended.is_none() {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+            if buffer.filled().len() > before || buffer.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.ended = Some(Box::pin(sleep(GRACE)));
+        }
+        self.poll_end(cx).map(Ok)
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        self.wrote();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, parts))?;
+        self.wrote();
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}

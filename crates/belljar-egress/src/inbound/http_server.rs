@@ -1,0 +1,58 @@
+//! The HTTP that the proxy speaks towards the inside. All of it is bounded, since all of it is hostile.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::http::body::Body;
+use crate::limits::{CONNECTION_WINDOW, LONGEST_HEAD, MOST_HEADERS, SEND_BUFFER, STREAM_WINDOW};
+
+/// Until a head is there. Clients keep connections for the next request, and one that is closed under their
+/// hands fails it, so this is longer than they usually keep one.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5 * 60);
+const MOST_STREAMS: u32 = 100;
+
+pub(crate) async fn h1<I, S>(io: I, service: S) -> Result<(), hyper::Error>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send,
+{
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_headers(MOST_HEADERS)
+        .max_header_size(LONGEST_HEAD)
+        .max_buf_size(LONGEST_HEAD)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades()
+        .await
+}
+
+/// What one peer may reset is bounded by h2's own limits, which were made for that attack.
+pub(crate) async fn h2<I, S>(io: I, service: S) -> Result<(), hyper::Error>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MOST_STREAMS)
+        .max_header_list_size(LONGEST_HEAD as u32)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(Duration::from_secs(60))
+        .keep_alive_timeout(Duration::from_secs(30))
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(io), service)
+        .await
+}

@@ -1,0 +1,80 @@
+//! Certificates for single hosts, made when they are first needed.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use belljar_spec::Host;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::server::{NoServerSessionStorage, ServerConnection};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use super::InterceptError;
+use super::authority::Authority;
+use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
+
+/// A run that opens more hosts than this makes some certificates twice.
+const KEPT: usize = 128;
+
+pub(super) struct Leaves {
+    /// One for all of the run: they are all known to the same process and die with it.
+    key: KeyPair,
+    signing: Arc<dyn rustls::sign::SigningKey>,
+    made: Mutex<Made>,
+}
+
+#[derive(Default)]
+struct Made {
+    by_host: HashMap<Host, Arc<ServerConfig>>,
+    oldest_first: VecDeque<Host>,
+}
+
+impl Leaves {
+    pub(super) fn new() -> Result<Self, InterceptError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let der = PrivatePkcs8KeyDer::from(key.serialized_der().to_vec());
+        let signing = provider().key_provider.load_private_key(der.into())?;
+        Ok(Self { key, signing, made: Mutex::default() })
+    }
+
+    /// How the proxy answers in the place of this host.
+    pub(super) fn of(
+        &self,
+        host: &Host,
+        authority: &Authority,
+    ) -> Result<Arc<ServerConfig>, InterceptError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = made.by_host.get(host) {
+            return Ok(config.clone());
+        }
+        let config = Arc::new(self.make(host, authority)?);
+        if made.oldest_first.len() >= KEPT
+            && let Some(oldest) = made.oldest_first.pop_front()
+        {
+            made.by_host.remove(&oldest);
+        }
+        made.oldest_first.push_back(host.clone());
+        made.by_host.insert(host.clone(), config.clone());
+        Ok(config)
+    }
+
+    fn make(&self, host: &Host, authority: &Authority) -> Result<ServerConfig, InterceptError> {
+        let leaf = authority.leaf(host, &self.key)?;
+        let certified = CertifiedKey::new(vec![leaf.der().clone()], self.signing.clone());
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_H1.to_vec()];
+        // The client is on the same machine: what a resumed session saves is less than what it holds.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+}
+
+/// Whether HTTP/2 was agreed on.
+pub(super) fn is_h2(connection: &ServerConnection) -> bool {
+    connection.alpn_protocol() == Some(ALPN_H2)
+}

@@ -1,0 +1,147 @@
+//! Opens the TLS of hosts that the operator named, or whose secrets have to be put in: the proxy answers in the
+//! place of the host, with a certificate of the run's own authority, and speaks TLS to the host itself.
+
+mod authority;
+mod java_keystore;
+mod leaf;
+pub mod trust;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{DenyReason, Scheme, Via};
+use belljar_spec::host_rule::Seen;
+use bytes::Bytes;
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use self::authority::Authority;
+use self::leaf::{Leaves, is_h2};
+use crate::control::Trust;
+use crate::http::forward;
+use crate::http::framing::watched;
+use crate::http::headers::{Target, bad, differs};
+use crate::inbound::http_server;
+use crate::io::prefixed_io::Rewound;
+use crate::limits::TLS_PATIENCE;
+use crate::policy::{Denial, Policy};
+use crate::proxy::{Ask, Proxy, Unused};
+use crate::upstream::pool::Slot;
+use crate::upstream::tls::Tls;
+
+/// The run's own authority. Its keys never leave the process.
+pub(crate) struct Interceptor {
+    authority: Authority,
+    leaves: Leaves,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InterceptError {
+    #[error("{0}")]
+    Rule(String),
+    #[error("a certificate cannot be made: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("there are no random bytes")]
+    Random,
+}
+
+impl Interceptor {
+    /// `None` where nothing is intercepted.
+    pub(crate) fn new(policy: &Policy) -> Result<Option<Self>, InterceptError> {
+        let names = authority::names(policy)?;
+        if names.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self { authority: Authority::new(&names)?, leaves: Leaves::new()? }))
+    }
+
+    pub(crate) fn trust(&self) -> Trust {
+        Trust { own: self.authority.pem() }
+    }
+
+    fn config(&self, host: &Host) -> Result<Arc<ServerConfig>, InterceptError> {
+        self.leaves.of(host, &self.authority)
+    }
+}
+
+/// Takes a connection whose client believes that it reached this host. `early` was read from it before.
+pub(crate) async fn serve<I>(
+    proxy: &Arc<Proxy>,
+    tls: &Arc<Tls>,
+    (mut io, mut early): (I, Bytes),
+    host: Host,
+    port: u16,
+) where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let ask = Ask { host: host.clone(), port, via: Via::Intercepted, seen: Seen::Nothing };
+    if early.is_empty() {
+        let (mut first, began) = ([0; 1], Instant::now());
+        match timeout(TLS_PATIENCE, io.read(&mut first)).await {
+            Ok(Ok(1)) => early = Bytes::copy_from_slice(&first),
+            Ok(_) => return proxy.tell_unused(&ask, began, Unused::Closed),
+            Err(_) => return proxy.tell_unused(&ask, began, Unused::Silent),
+        }
+    }
+    let io = Rewound { io, early };
+    let stream = match timeout(TLS_PATIENCE, accept(tls, io, &host)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(denial)) => return drop(proxy.deny(&ask, denial)),
+        Err(_) => return drop(proxy.deny(&ask, not_tls("it took too long"))),
+    };
+    let target = Target { scheme: Scheme::Https, host, port };
+    let served = if is_h2(stream.get_ref().1) {
+        let slot = Arc::new(Slot::new(tls, None));
+        http_server::h2(stream, forward::handler(proxy, &slot, &target, Via::Intercepted)).await
+    } else {
+        let (stream, framing) = watched(stream);
+        let slot = Arc::new(Slot::new(tls, Some(framing)));
+        let handler = forward::handler(proxy, &slot, &target, Via::Intercepted);
+        let served = http_server::h1(stream, handler).await;
+        slot.ended().await;
+        served
+    };
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        // hyper has answered it already.
+        let _ = proxy.deny(&ask, bad(&error.to_string()));
+    }
+}
+
+/// The name in the greeting must be the name that was asked for: else the one inside shows the proxy one name
+/// and the host another.
+async fn accept<I>(tls: &Tls, io: I, host: &Host) -> Result<TlsStream<I>, Denial>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let handshake = |error: io::Error| not_tls(&error.to_string());
+    let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(handshake)?;
+    match start.client_hello().server_name() {
+        Some(name) if Host::parse(name.as_bytes()).as_ref() == Ok(host) => {}
+        Some(name) => return Err(differs(name.as_bytes())),
+        // Nobody greets an address by name, and Java no name without a dot either.
+        None if host.name().is_some_and(|name| name.contains('.')) => {
+            return Err(differs(b"(none)"));
+        }
+        None => {}
+    }
+    let Some(interceptor) = &tls.interceptor else {
+        return Err(not_tls("there is no authority of the run's own"));
+    };
+    let config = interceptor.config(host).map_err(|error| not_tls(&error.to_string()))?;
+    start.into_stream(config).await.map_err(handshake)
+}
+
+/// Also for a client that does not believe the run's authority, which is worth telling.
+fn not_tls(why: &str) -> Denial {
+    Denial { reason: DenyReason::NotTls, detail: Some(why.to_owned()) }
+}

@@ -1,0 +1,254 @@
+//! A plain HTTP port inside that leads to one place, with its secret: for tools that take a base URL.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{DenyReason, RouteSpec, RouteTarget, Via};
+use belljar_spec::host::parse_authority;
+use belljar_spec::host_rule::{Seen, is_plain_path};
+use hyper::body::Incoming;
+use hyper::header::{HOST, HeaderMap, HeaderValue, LOCATION, ORIGIN, REFERER};
+use hyper::http::request::Parts;
+use hyper::http::uri::PathAndQuery;
+use hyper::service::service_fn;
+use hyper::{Request, Response, Uri, Version};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::http::body::Body;
+use crate::http::forward::{Errand, carry, check_form};
+use crate::http::framing::watched;
+use crate::http::headers::{Target, bad, differs, path_of};
+use crate::http::overrides;
+use crate::http::refusal_response::refused;
+use crate::http::request_target::settle;
+use crate::http::secret_injection::{Keys, NotPut};
+use crate::inbound::http_server;
+use crate::policy::Denial;
+use crate::proxy::{Ask, Proxy, Refusal};
+use crate::upstream::pool::Slot;
+use crate::upstream::tls::Tls;
+
+/// Takes a connection to a route's port.
+pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, tls: &Arc<Tls>, io: I, port: u16)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Some(route) = proxy.policy.route(port).cloned() else { return };
+    let (io, framing) = watched(io);
+    let slot = Arc::new(Slot::new(tls, Some(framing)));
+    let route = Arc::new(route);
+    let (handled, with, through) = (proxy.clone(), route.clone(), slot.clone());
+    let service = service_fn(move |request| {
+        let (proxy, slot, route) = (handled.clone(), through.clone(), with.clone());
+        async move {
+            let answer = answer(&proxy, &slot, &route, request).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refused(&refusal)))
+        }
+    });
+    if let Err(error) = http_server::h1(io, service).await
+        && error.is_parse()
+    {
+        let _ = proxy.deny(&ask(&route, Seen::Nothing), bad(&error.to_string()));
+    }
+    slot.ended().await;
+}
+
+fn ask<'a>(route: &RouteSpec, seen: Seen<'a>) -> Ask<'a> {
+    Ask { host: route.to.host.clone(), port: route.to.port, via: Via::Route, seen }
+}
+
+async fn answer(
+    proxy: &Arc<Proxy>,
+    slot: &Slot,
+    route: &RouteSpec,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    let own = parts.headers.get(HOST).cloned();
+    let settled = settle(&mut parts);
+    let whole = format!("{}{}", route.to.path, path_of(&parts.uri));
+    let method = parts.method.clone();
+    let ask = ask(route, Seen::Request { method: method.as_str(), path: &whole });
+    check_form(slot, &parts)
+        .and(settled)
+        .and_then(|()| check(route, &parts))
+        .map_err(|denial| proxy.deny(&ask, denial))?;
+    parts.uri =
+        below(&route.to, &parts.uri).ok_or_else(|| proxy.deny(&ask, bad("its path is no path")))?;
+    // They name a place that exists only inside.
+    parts.headers.remove(ORIGIN);
+    parts.headers.remove(REFERER);
+    let mut ticket = proxy.admit_route(&ask, route.listen);
+    let keys = Keys::of_route(proxy, route)
+        .map_err(|error| ticket.failed_because(502, NotPut::TOLD, error.to_string()))?;
+    let RouteTarget { scheme, host, port, .. } = route.to.clone();
+    let errand = Errand { target: Target { scheme, host, port }, keys, ticket };
+    let mut response = carry(proxy, slot, errand, Request::from_parts(parts, body)).await?;
+    stay(response.headers_mut(), route, own.as_ref());
+    Ok(response)
+}
+
+/// Whoever asks must mean this port: a page of somebody else's, whose name was made to lead to loopback, says
+/// that name.
+fn check(route: &RouteSpec, request: &Parts) -> Result<(), Denial> {
+    if request.uri.authority().is_some() || request.uri.scheme().is_some() {
+        return Err(bad("this port is no proxy; ask for /path"));
+    }
+    let mut hosts = request.headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if is_loopback(host.as_bytes()) => {}
+        (None, _) if request.version == Version::HTTP_10 => {}
+        (Some(host), None) => return Err(differs(host.as_bytes())),
+        (None, _) => return Err(bad("Host is not there")),
+        (Some(_), Some(_)) => return Err(bad("Host is there more than once")),
+    }
+    // Where the operator named a path, nobody gets above it.
+    if route.to.path.is_empty() {
+        return Ok(());
+    }
+    if !is_plain_path(path_of(&request.uri)) {
+        return Err(Denial {
+            reason: DenyReason::RequestNotListed,
+            detail: Some(format!("its path may lead out of {}", route.to.path)),
+        });
+    }
+    overrides::check_path(&request.headers)
+}
+
+fn is_loopback(authority: &[u8]) -> bool {
+    match parse_authority(authority) {
+        Ok((Host::Name(name), _)) => name == "localhost" || name.ends_with(".localhost"),
+        Ok((Host::Address(IpAddr::V4(address)), _)) => address.is_loopback(),
+        Ok((Host::Address(IpAddr::V6(address)), _)) => address.is_loopback(),
+        Err(_) => false,
+    }
+}
+
+/// The same path and query, below the target's path.
+fn below(target: &RouteTarget, uri: &Uri) -> Option<Uri> {
+    let asked = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let joined = if asked == "*" { asked.to_owned() } else { format!("{}{asked}", target.path) };
+    joined.parse().ok()
+}
+
+/// A redirect within the target leads back to this port, so that the next request has the secret too.
+fn stay(headers: &mut HeaderMap, route: &RouteSpec, own: Option<&HeaderValue>) {
+    let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
+        return;
+    };
+    let elsewhere = location.starts_with("//"); // the scheme of this page, and another host
+    let Some(location) = location.parse::<Uri>().ok().filter(|_| !elsewhere) else { return };
+    if let Some(authority) = location.authority() {
+        let scheme = location.scheme_str().unwrap_or_default();
+        let Ok((host, port)) = parse_authority(authority.as_str().as_bytes()) else { return };
+        let port = port.unwrap_or(route.to.scheme.usual_port());
+        if scheme != route.to.scheme.name() || host != route.to.host || port != route.to.port {
+            return;
+        }
+    }
+    let path = location.path_and_query().map_or("/", PathAndQuery::as_str);
+    let rest = match path.strip_prefix(route.to.path.as_str()) {
+        Some("") => "/".to_owned(),
+        Some(rest) if rest.starts_with('/') => rest.to_owned(),
+        Some(rest) if rest.starts_with('?') => format!("/{rest}"),
+        _ => return,
+    };
+    let own = own.and_then(|own| own.to_str().ok()).map(str::to_owned);
+    let own = own.unwrap_or_else(|| format!("127.0.0.1:{}", route.listen));
+    if let Ok(value) = HeaderValue::try_from(format!("http://{own}{rest}")) {
+        headers.insert(LOCATION, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_spec::egress::Scheme;
+
+    use super::*;
+
+    fn route(path: &str) -> RouteSpec {
+        let host = Host::parse(b"api.example").unwrap();
+        let to = RouteTarget { scheme: Scheme::Https, host, port: 443, path: path.to_owned() };
+        RouteSpec { listen: 8080, to, secret: None }
+    }
+
+    fn redirected(path: &str, location: &str) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(LOCATION, HeaderValue::try_from(location).unwrap());
+        stay(&mut headers, &route(path), Some(&HeaderValue::from_static("localhost:8080")));
+        headers[LOCATION].to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_redirect_within_the_target_leads_back_here() {
+        let cases = [
+            ("", "https://api.example/a?b", "http://localhost:8080/a?b"),
+            ("", "https://API.example:443/a", "http://localhost:8080/a"),
+            ("", "https://api.example", "http://localhost:8080/"),
+            ("/v1", "https://api.example/v1/a", "http://localhost:8080/a"),
+            ("/v1", "/v1/a", "http://localhost:8080/a"),
+            ("/v1", "/v1?x", "http://localhost:8080/?x"),
+            ("/v1", "/v10", "/v10"),
+            ("/v1", "https://api.example/other", "https://api.example/other"),
+            ("", "https://api.example.evil/", "https://api.example.evil/"),
+            ("", "http://api.example/", "http://api.example/"),
+            ("", "https://api.example:8443/", "https://api.example:8443/"),
+            ("", "relative", "relative"),
+            ("", "//evil.example/x", "//evil.example/x"),
+        ];
+        for (path, location, expected) in cases {
+            assert_eq!(redirected(path, location), expected, "{location}");
+        }
+    }
+
+    fn asked(path: &str, uri: &str, hosts: &[&str]) -> Option<DenyReason> {
+        let mut request = Request::builder().uri(uri);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        check(&route(path), &parts).err().map(|denial| denial.reason)
+    }
+
+    #[test]
+    fn only_who_means_this_port_is_served() {
+        for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080"] {
+            assert_eq!(asked("", "/x", &[host]), None, "{host}");
+        }
+        for host in ["evil.example", "api.example", "10.0.0.1:8080", "localhost.evil", "127.1", ""]
+        {
+            assert_eq!(asked("", "/x", &[host]), Some(DenyReason::NamesDiffer), "{host}");
+        }
+        assert_eq!(asked("", "/x", &[]), Some(DenyReason::BadRequest));
+        assert_eq!(asked("", "/", &["localhost", "localhost"]), Some(DenyReason::BadRequest));
+        assert_eq!(asked("", "http://localhost/", &["localhost"]), Some(DenyReason::BadRequest));
+    }
+
+    #[test]
+    fn no_header_leads_above_the_path_that_the_operator_named() {
+        let asked = |path: &str, header: &str| {
+            let request =
+                Request::builder().uri("/x").header(HOST, "localhost").header(header, "/y");
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            check(&route(path), &parts).err().map(|denial| denial.reason)
+        };
+        for header in ["x-original-url", "x-forwarded-prefix", "destination"] {
+            assert_eq!(asked("/v1", header), Some(DenyReason::BadRequest), "{header}");
+            assert_eq!(asked("", header), None, "{header}");
+        }
+        assert_eq!(asked("/v1", "x-http-method-override"), None);
+    }
+
+    #[test]
+    fn nobody_gets_above_the_path_that_the_operator_named() {
+        assert_eq!(asked("/v1", "/a/b?c=../..", &["localhost"]), None);
+        for path in ["/../admin", "/%2e%2e/admin", "/..%2fadmin", "//x"] {
+            assert_eq!(asked("/v1", path, &["localhost"]), Some(DenyReason::RequestNotListed));
+            assert_eq!(asked("", path, &["localhost"]), None);
+        }
+        let uri = below(&route("/v1").to, &"/a?b=c".parse().unwrap()).unwrap();
+        assert_eq!(uri, "/v1/a?b=c");
+    }
+}

@@ -1,0 +1,159 @@
+//! SOCKS 5 (RFC 1928): the client asks for a connection to a name, and the name is resolved outside.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_spec::Host;
+use belljar_spec::egress::{DenyReason, Via};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::inbound::connect_plan::Way;
+use crate::io::stream::Stream;
+use crate::policy::Denial;
+use crate::proxy::{Proxy, Refusal};
+use crate::upstream::tls::Tls;
+
+/// For everything that is said before a connection is made.
+const PATIENCE: Duration = Duration::from_secs(30);
+const VERSION: u8 = 5;
+const NO_AUTHENTICATION: u8 = 0;
+const NO_METHOD: u8 = 0xff;
+const CONNECT: u8 = 1;
+const IPV4: u8 = 1;
+const NAME: u8 = 3;
+const IPV6: u8 = 4;
+
+/// What the client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Succeeded = 0,
+    GeneralFailure = 1,
+    NotAllowed = 2,
+    HostUnreachable = 4,
+    ConnectionRefused = 5,
+    TimedOut = 6,
+    CommandNotSupported = 7,
+    AddressTypeNotSupported = 8,
+}
+
+impl From<&Refusal> for Reply {
+    fn from(refusal: &Refusal) -> Self {
+        match (refusal.told_reason(), refusal.status) {
+            (Some(DenyReason::BadRequest), _) => Self::GeneralFailure,
+            (Some(_), _) => Self::NotAllowed,
+            (None, 504) => Self::TimedOut,
+            (None, 503) => Self::ConnectionRefused,
+            (None, _) => Self::HostUnreachable,
+        }
+    }
+}
+
+/// Why no connection was asked for.
+#[derive(Debug)]
+enum Failure {
+    /// The client is gone, or does not speak the protocol.
+    Broken,
+    Answered(Reply),
+}
+
+impl From<io::Error> for Failure {
+    fn from(_: io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+pub(crate) async fn serve(proxy: &Arc<Proxy>, tls: &Arc<Tls>, mut stream: Stream) {
+    let asked = match timeout(PATIENCE, read_request(proxy, &mut stream)).await {
+        Ok(asked) => asked,
+        Err(_) => return,
+    };
+    let opened = match asked {
+        Ok((host, port)) => Way::open(proxy, host, port, Via::Socks).await,
+        Err(Failure::Broken) => return,
+        Err(Failure::Answered(reply)) => return drop(say(&mut stream, reply).await),
+    };
+    match opened {
+        Ok(way) => {
+            if say(&mut stream, Reply::Succeeded).await.is_ok() {
+                way.carry(tls, stream, Vec::new()).await;
+            }
+        }
+        Err(refusal) => drop(say(&mut stream, Reply::from(&refusal)).await),
+    }
+}
+
+async fn read_request(proxy: &Proxy, stream: &mut Stream) -> Result<(Host, u16), Failure> {
+    let [version, methods] = read(stream).await?;
+    if version != VERSION {
+        return Err(Failure::Broken);
+    }
+    let mut offered = vec![0; methods.into()];
+    stream.read_exact(&mut offered).await?;
+    if !offered.contains(&NO_AUTHENTICATION) {
+        stream.write_all(&[VERSION, NO_METHOD]).await?;
+        return Err(Failure::Broken);
+    }
+    stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
+
+    let [version, command, _, kind] = read(stream).await?;
+    if version != VERSION {
+        return Err(Failure::Broken);
+    }
+    // The whole request is read before it is answered, so that the answer is not lost.
+    let target = match kind {
+        IPV4 => Ok(Host::Address(Ipv4Addr::from(read::<4>(stream).await?).into())),
+        IPV6 => {
+            let address = Ipv6Addr::from(read::<16>(stream).await?);
+            Ok(Host::Address(IpAddr::V6(address).to_canonical()))
+        }
+        NAME => {
+            let [length] = read(stream).await?;
+            let mut name = vec![0; length.into()];
+            stream.read_exact(&mut name).await?;
+            Host::parse(&name).map_err(|error| (name, error))
+        }
+        _ => return Err(Failure::Answered(Reply::AddressTypeNotSupported)),
+    };
+    let port = u16::from_be_bytes(read(stream).await?);
+    if command != CONNECT {
+        let text = format!("(command {command})");
+        deny(proxy, text.as_bytes(), DenyReason::BadRequest, "only CONNECT is understood");
+        return Err(Failure::Answered(Reply::CommandNotSupported));
+    }
+    match target {
+        Ok(_) if port == 0 => {
+            deny(proxy, b"(port 0)", DenyReason::BadRequest, "0 is no port");
+            Err(Failure::Answered(Reply::GeneralFailure))
+        }
+        Ok(host) => Ok((host, port)),
+        Err((text, error)) => {
+            deny(proxy, &text, DenyReason::NotAName, &error.to_string());
+            Err(Failure::Answered(Reply::NotAllowed))
+        }
+    }
+}
+
+fn deny(proxy: &Proxy, text: &[u8], reason: DenyReason, why: &str) {
+    proxy.deny_text(text, Via::Socks, Denial { reason, detail: Some(why.to_owned()) });
+}
+
+async fn read<const N: usize>(stream: &mut Stream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// The address in it is that of the proxy's own end, which says nothing to anybody inside.
+async fn say(stream: &mut Stream, reply: Reply) -> io::Result<()> {
+    stream.write_all(&[VERSION, reply as u8, 0, IPV4, 0, 0, 0, 0, 0, 0]).await
+}
+
+/// Version 4 has addresses only, resolved by whoever asks.
+pub(crate) fn refuse_version_4(proxy: &Proxy, stream: &Stream) {
+    const REJECTED: [u8; 8] = [0, 0x5b, 0, 0, 0, 0, 0, 0];
+    deny(proxy, b"(SOCKS 4)", DenyReason::BadRequest, "only version 5 of SOCKS is understood");
+    let _ = stream.try_write(&REJECTED); // its end says the same
+}

@@ -1,0 +1,199 @@
+//! Names become addresses, outside, and every address is checked. The host's own resolver library is not asked
+//! (the executable is static), its settings are.
+
+use std::fs::{self, Metadata};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hickory_resolver::config::{
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, TokioResolver};
+
+use crate::policy::Addresses;
+use crate::upstream::address::may_lead_to;
+
+const SETTINGS: &str = "/etc/resolv.conf";
+/// For all of it, whatever the settings say.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For one question, so that a second server is asked in time.
+const ONE_QUESTION: Duration = Duration::from_secs(2);
+const REMEMBERED: u64 = 64;
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ResolveError {
+    #[error("it leads to {0}")]
+    NotAllowed(IpAddr),
+    #[error("the name has no address: {0}")]
+    NotFound(String),
+    #[error("no name server answered in time")]
+    TimedOut,
+}
+
+/// Asks the host's name servers.
+#[derive(Debug, Default)]
+pub(crate) struct Resolver {
+    asked: Mutex<Option<Asked>>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    of: Stamp,
+    resolver: TokioResolver,
+}
+
+/// Which state of a file was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl From<Metadata> for Stamp {
+    fn from(of: Metadata) -> Self {
+        let changed = (of.ctime(), of.ctime_nsec());
+        Self { device: of.dev(), inode: of.ino(), size: of.size(), changed }
+    }
+}
+
+impl Resolver {
+    /// All addresses of a name, each of which may be dialled: one that may not makes the name refused, since
+    /// which one is taken is up to chance.
+    pub(crate) async fn addresses(
+        &self,
+        name: &str,
+        allowed: Addresses,
+    ) -> Result<Vec<IpAddr>, ResolveError> {
+        let own = match allowed {
+            Addresses::Private => own_addresses(name),
+            Addresses::Public | Addresses::Written => Vec::new(),
+        };
+        let found = if own.is_empty() { self.ask(name).await? } else { own };
+        checked(found, allowed)
+    }
+
+    /// As long as the host's settings stay as they are.
+    #[cfg(test)]
+    pub(crate) fn ask_only(&self, port: u16) {
+        let of = fs::metadata(SETTINGS).map(Stamp::from).unwrap();
+        let mut connection = hickory_resolver::config::ConnectionConfig::udp();
+        connection.port = port;
+        let server = NameServerConfig::new(Ipv4Addr::LOCALHOST.into(), true, vec![connection]);
+        let resolver = resolver(vec![server], ResolverOpts::default()).unwrap();
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        *asked = Some(Asked { of, resolver });
+    }
+
+    async fn ask(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        if is_local(name) {
+            return Err(ResolveError::NotFound("it is a name of the host itself".to_owned()));
+        }
+        let resolver = self.current().map_err(|error| ResolveError::NotFound(error.to_string()))?;
+        look_up(&resolver, name).await
+    }
+
+    /// By the settings as they are now: a machine can change its network while a run lives.
+    fn current(&self) -> Result<TokioResolver, NetError> {
+        let now = fs::metadata(SETTINGS).map(Stamp::from)?;
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*asked {
+            Some(asked) if asked.of == now => Ok(asked.resolver.clone()),
+            _ => {
+                let resolver = read_settings()?;
+                *asked = Some(Asked { of: now, resolver: resolver.clone() });
+                Ok(resolver)
+            }
+        }
+    }
+}
+
+async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+    let not_found = |error: &dyn std::fmt::Display| ResolveError::NotFound(error.to_string());
+    // With the dot at its end it is complete: nothing is appended to it.
+    let full = Name::from_ascii(format!("{name}.")).map_err(|error| not_found(&error))?;
+    match tokio::time::timeout(PATIENCE, resolver.lookup_ip(full)).await {
+        Ok(Ok(found)) => Ok(found.iter().collect()),
+        Ok(Err(error)) if error.is_no_records_found() => {
+            Err(ResolveError::NotFound("the name servers know no address of it".to_owned()))
+        }
+        Ok(Err(error)) => Err(not_found(&error)),
+        Err(_) => Err(ResolveError::TimedOut),
+    }
+}
+
+/// All or nothing.
+fn checked(found: Vec<IpAddr>, allowed: Addresses) -> Result<Vec<IpAddr>, ResolveError> {
+    if let Some(bad) = found.iter().find(|address| !may_lead_to(**address, allowed)) {
+        return Err(ResolveError::NotAllowed(*bad));
+    }
+    if found.is_empty() {
+        return Err(ResolveError::NotFound("the answer is empty".to_owned()));
+    }
+    Ok(found)
+}
+
+fn read_settings() -> Result<TokioResolver, NetError> {
+    let (settings, options) = hickory_resolver::system_conf::read_system_conf()?;
+    let (_, _, servers) = settings.into_parts();
+    resolver(servers, options)
+}
+
+fn resolver(
+    servers: Vec<NameServerConfig>,
+    mut options: ResolverOpts,
+) -> Result<TokioResolver, NetError> {
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.timeout = options.timeout.min(ONE_QUESTION);
+    options.cache_size = REMEMBERED;
+    options.positive_max_ttl = Some(REMEMBERED_FOR);
+    options.negative_max_ttl = Some(ONE_QUESTION);
+    options.try_tcp_on_error = true;
+    let settings = ResolverConfig::from_name_servers(servers);
+    let provider = TokioRuntimeProvider::default();
+    TokioResolver::builder_with_config(settings, provider).with_options(options).build()
+}
+
+fn is_local(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+/// From the host's own file, which an operator's own service may be named in; as everywhere, what is found
+/// there is not asked about further.
+fn own_addresses(name: &str) -> Vec<IpAddr> {
+    let listed = fs::File::open(Path::new("/etc/hosts"))
+        .and_then(|file| {
+            let mut hosts = Hosts::default();
+            hosts.read_hosts_conf(file).map(|()| listed(&hosts, name))
+        })
+        .unwrap_or_default();
+    if listed.is_empty() && is_local(name) {
+        return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    }
+    listed
+}
+
+fn listed(hosts: &Hosts, name: &str) -> Vec<IpAddr> {
+    let Ok(name) = Name::from_ascii(format!("{name}.")) else { return Vec::new() };
+    [RecordType::A, RecordType::AAAA]
+        .into_iter()
+        .filter_map(|kind| hosts.lookup_static_host(&Query::query(name.clone(), kind)))
+        .flat_map(|found| {
+            let addresses = found.answers().iter().filter_map(|record| record.data.ip_addr());
+            addresses.collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

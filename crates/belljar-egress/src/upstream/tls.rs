@@ -1,0 +1,36 @@
+//! Everything about TLS that the doors of one run share.
+
+use belljar_spec::egress::Scheme;
+
+use crate::control::Trust;
+use crate::inbound::intercept::{InterceptError, Interceptor};
+use crate::policy::Policy;
+use crate::upstream::roots::{Outside, RootsError};
+
+pub(crate) struct Tls {
+    /// Only where the proxy itself speaks TLS to somebody: blind tunnels need none of it.
+    pub(crate) outside: Option<Outside>,
+    pub(crate) interceptor: Option<Interceptor>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    #[error("no authority of the run's own")]
+    Intercept(#[from] InterceptError),
+    #[error(transparent)]
+    Outside(#[from] RootsError),
+}
+
+impl Tls {
+    pub(crate) fn new(policy: &Policy) -> Result<Self, TlsError> {
+        let interceptor = Interceptor::new(policy)?;
+        let routed = policy.spec.routes.iter().any(|route| route.to.scheme == Scheme::Https);
+        let needed = interceptor.is_some() || routed;
+        let outside = if needed { Some(Outside::of_host()?) } else { None };
+        Ok(Self { outside, interceptor })
+    }
+
+    pub(crate) fn trust(&self) -> Option<Trust> {
+        self.interceptor.as_ref().map(Interceptor::trust)
+    }
+}
