@@ -14,19 +14,19 @@ use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::http::body::Body;
-use crate::http::framing::watched;
+use crate::http::framing::monitor_framing;
 use crate::inbound::http_server;
-use crate::inbound::sniff_tls::{Due, Look, Sniffer};
+use crate::inbound::sniff_tls::{Expected, SniffResult, Sniffer};
 
 /// Whether a tunnel that begins so is let through, if it comes in pieces of that length. `None`: it cannot be said
 /// yet.
 pub fn sniff(host: &Host, port: u16, bytes: &[u8], piece: usize) -> Option<bool> {
-    let mut sniffer = Sniffer::new(host, Due::at(port));
+    let mut sniffer = Sniffer::new(host, Expected::at(port));
     for some in bytes.chunks(piece.max(1)) {
-        match sniffer.look(some) {
-            Look::More => {}
-            Look::Fine => return Some(true),
-            Look::Wrong(_) => return Some(false),
+        match sniffer.feed(some) {
+            SniffResult::NeedMore => {}
+            SniffResult::Allowed => return Some(true),
+            SniffResult::Denied(_) => return Some(false),
         }
     }
     None
@@ -34,16 +34,16 @@ pub fn sniff(host: &Host, port: u16, bytes: &[u8], piece: usize) -> Option<bool>
 
 /// A request that was handed over, and with which nothing was wrong up to the end of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct ParsedRequest {
     pub method: String,
     pub target: String,
     pub body: Vec<u8>,
 }
 
 /// The requests that are taken from a connection on which this comes, in pieces of that length.
-pub fn requests(bytes: &[u8], piece: usize) -> Vec<Taken> {
+pub fn requests(bytes: &[u8], piece: usize) -> Vec<ParsedRequest> {
     let taken = Arc::new(Mutex::new(Vec::new()));
-    let (io, framing) = watched(Pieces { left: bytes.to_vec(), piece: piece.max(1) });
+    let (io, framing) = monitor_framing(Pieces { left: bytes.to_vec(), piece: piece.max(1) });
     let service = service_fn(|request: Request<Incoming>| {
         let (framing, taken) = (framing.clone(), taken.clone());
         async move {
@@ -54,13 +54,13 @@ pub fn requests(bytes: &[u8], piece: usize) -> Vec<Taken> {
                 let (method, target) = (parts.method.to_string(), parts.uri.to_string());
                 let body = body.to_bytes().to_vec();
                 let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-                taken.push(Taken { method, target, body });
+                taken.push(ParsedRequest { method, target, body });
             }
-            Ok::<_, Infallible>(Response::new(Body::words(String::new())))
+            Ok::<_, Infallible>(Response::new(Body::text(String::new())))
         }
     });
     if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() {
-        let _ = runtime.block_on(http_server::h1(io, service)); // whatever ends it is fine
+        let _ = runtime.block_on(http_server::serve_h1(io, service)); // whatever ends it is fine
     }
     std::mem::take(&mut *taken.lock().unwrap_or_else(PoisonError::into_inner))
 }

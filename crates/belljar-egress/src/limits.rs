@@ -10,10 +10,10 @@
 use std::time::Duration;
 
 /// Of a head, and of the trailers behind a body.
-pub(crate) const LONGEST_HEAD: usize = 32 * 1024;
-pub(crate) const MOST_HEADERS: usize = 100;
+pub(crate) const MAX_HEAD_BYTES: usize = 32 * 1024;
+pub(crate) const MAX_HEADERS: usize = 100;
 /// For a handshake, on either side.
-pub(crate) const TLS_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TLS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of HTTP/2, towards the inside, which is near.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 256 * 1024;

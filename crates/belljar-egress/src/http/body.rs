@@ -12,23 +12,23 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::http::framing::Framing;
-use crate::http::headers::{size_of, strip_trailers};
-use crate::http::secret_mask::Mask;
+use crate::http::headers::{head_size, strip_trailers};
+use crate::http::secret_mask::SecretMask;
 use crate::policy::Denial;
 use crate::proxy::{Flow, Refusal, Ticket};
-use crate::upstream::pool::Busy;
+use crate::upstream::pool::H1Lease;
 
 /// A model may think for long, and a stream may have nothing to say for long.
-const IDLE: Duration = Duration::from_secs(30 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// After the last bytes, whatever they are. What a host says at once comes closer together than this.
-const HELD_AT_MOST: Duration = Duration::from_millis(20);
+const MAX_HOLD: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error(transparent)]
     Http(#[from] hyper::Error),
-    #[error("nothing came for {} minutes", IDLE.as_secs() / 60)]
+    #[error("nothing came for {} minutes", IDLE_TIMEOUT.as_secs() / 60)]
     Idle,
     #[error("a budget is spent")]
     Budget,
@@ -38,19 +38,19 @@ pub(crate) enum BodyError {
 
 /// What was admitted, held by both directions of it.
 #[derive(Clone)]
-pub(crate) struct Shared(Arc<Mutex<Option<Ticket>>>);
+pub(crate) struct SharedTicket(Arc<Mutex<Option<Ticket>>>);
 
-impl Shared {
+impl SharedTicket {
     pub(crate) fn new(ticket: Ticket) -> Self {
         Self(Arc::new(Mutex::new(Some(ticket))))
     }
 
     /// Takes it away for a while, in which no byte passes.
-    pub(crate) fn lend(&self) -> Option<Ticket> {
+    pub(crate) fn take(&self) -> Option<Ticket> {
         self.ticket().take()
     }
 
-    pub(crate) fn give_back(&self, ticket: Ticket) {
+    pub(crate) fn put_back(&self, ticket: Ticket) {
         *self.ticket() = Some(ticket);
     }
 
@@ -60,15 +60,20 @@ impl Shared {
         }
     }
 
-    pub(crate) fn failed(&self, status: u16, why: &'static str) -> Refusal {
-        self.failed_because(status, why, why.to_owned())
+    pub(crate) fn failed(&self, status: u16, detail: &'static str) -> Refusal {
+        self.failed_because(status, detail, detail.to_owned())
     }
 
     /// Where what was found out is for the record alone.
-    pub(crate) fn failed_because(&self, status: u16, told: &'static str, why: String) -> Refusal {
+    pub(crate) fn failed_because(
+        &self,
+        status: u16,
+        public: &'static str,
+        detail: String,
+    ) -> Refusal {
         match &mut *self.ticket() {
-            Some(ticket) => ticket.failed_because(status, told, why),
-            None => Refusal { status, words: format!("belljar: {told}."), reason: None },
+            Some(ticket) => ticket.failed_because(status, public, detail),
+            None => Refusal { status, message: format!("belljar: {public}."), reason: None },
         }
     }
 
@@ -96,24 +101,24 @@ impl Shared {
 pub(crate) struct Upload {
     /// `None`: there is none.
     body: Option<Incoming>,
-    shared: Shared,
+    ticket: SharedTicket,
     framing: Option<Arc<Framing>>,
-    idle: Idle,
+    idle: IdleTimer,
     /// How many frames went through, so that whoever waits for an answer knows that something still moves.
-    moved: Arc<AtomicU64>,
+    progress: Arc<AtomicU64>,
 }
 
 impl Upload {
     pub(crate) fn new(
         body: Option<Incoming>,
-        shared: Shared,
+        ticket: SharedTicket,
         framing: Option<Arc<Framing>>,
     ) -> Self {
-        Self { body, shared, framing, idle: Idle::new(), moved: Arc::default() }
+        Self { body, ticket, framing, idle: IdleTimer::new(), progress: Arc::default() }
     }
 
-    pub(crate) fn moved(&self) -> Arc<AtomicU64> {
-        self.moved.clone()
+    pub(crate) fn progress(&self) -> Arc<AtomicU64> {
+        self.progress.clone()
     }
 }
 
@@ -138,8 +143,8 @@ impl HttpBody for Upload {
         if let Some(fault) = this.framing.as_ref().and_then(|framing| framing.fault()) {
             return Poll::Ready(Some(Err(BodyError::Framing(fault))));
         }
-        this.idle.moved();
-        this.moved.fetch_add(1, Ordering::Relaxed);
+        this.idle.progress();
+        this.progress.fetch_add(1, Ordering::Relaxed);
         let frame = match frame.into_trailers() {
             Ok(mut trailers) => {
                 strip_trailers(&mut trailers);
@@ -147,7 +152,7 @@ impl HttpBody for Upload {
             }
             Err(data) => data,
         };
-        if this.shared.count_out(size_of_frame(&frame)) == Flow::Stops {
+        if this.ticket.count_out(size_of_frame(&frame)) == Flow::Stops {
             return Poll::Ready(Some(Err(BodyError::Budget)));
         }
         Poll::Ready(Some(Ok(frame)))
@@ -164,70 +169,70 @@ impl HttpBody for Upload {
 
 /// What the one inside gets: the answer of a host, or the proxy's own words.
 pub(crate) enum Body {
-    Words(Option<Bytes>),
+    Text(Option<Bytes>),
     Download(Box<Download>),
 }
 
 impl Body {
-    pub(crate) fn words(words: String) -> Self {
-        Self::Words(Some(words.into()).filter(|words: &Bytes| !words.is_empty()))
+    pub(crate) fn text(text: String) -> Self {
+        Self::Text(Some(text.into()).filter(|text: &Bytes| !text.is_empty()))
     }
 }
 
 /// From a host to the inside.
 pub(crate) struct Download {
     body: Incoming,
-    shared: Shared,
-    idle: Idle,
-    mask: Option<Mask>,
+    ticket: SharedTicket,
+    idle: IdleTimer,
+    mask: Option<SecretMask>,
     /// When what is held back goes on, if nothing follows it.
     release: Option<Pin<Box<Sleep>>>,
     last: Option<Frame<Bytes>>,
     /// While it is there, the connection that it comes from serves nothing else.
-    _busy: Option<Busy>,
+    _lease: Option<H1Lease>,
 }
 
 impl Download {
     pub(crate) fn new(
         body: Incoming,
-        shared: Shared,
-        mask: Option<Mask>,
-        busy: Option<Busy>,
+        ticket: SharedTicket,
+        mask: Option<SecretMask>,
+        lease: Option<H1Lease>,
     ) -> Self {
-        let (idle, release, last) = (Idle::new(), None, None);
-        Self { body, shared, idle, mask, release, last, _busy: busy }
+        let (idle, release, last) = (IdleTimer::new(), None, None);
+        Self { body, ticket, idle, mask, release, last, _lease: lease }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(Some(Err(error))) => return self.broke(error.into()),
-                Poll::Ready(None) => return Poll::Ready(self.rest().map(Ok)),
+                Poll::Ready(Some(Err(error))) => return self.fail(error.into()),
+                Poll::Ready(None) => return Poll::Ready(self.flush().map(Ok)),
                 Poll::Pending => {
                     if let Poll::Ready(held) = self.poll_release(cx) {
                         return Poll::Ready(Some(Ok(held)));
                     }
                     ready!(self.idle.poll(cx));
-                    return self.broke(BodyError::Idle);
+                    return self.fail(BodyError::Idle);
                 }
             };
-            self.idle.moved();
-            if self.shared.count_in(size_of_frame(&frame)) == Flow::Stops {
+            self.idle.progress();
+            if self.ticket.count_in(size_of_frame(&frame)) == Flow::Stops {
                 return Poll::Ready(Some(Err(BodyError::Budget)));
             }
             let Some(mask) = &mut self.mask else { return Poll::Ready(Some(Ok(frame))) };
             match frame.into_data() {
                 Ok(data) => {
-                    let seen = mask.cover(data);
-                    self.release = Some(Box::pin(sleep(HELD_AT_MOST)));
+                    let seen = mask.mask_data(data);
+                    self.release = Some(Box::pin(sleep(MAX_HOLD)));
                     if !seen.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(seen))));
                     }
                 }
                 Err(frame) => {
                     if let Ok(mut trailers) = frame.into_trailers() {
-                        mask.cover_headers(&mut trailers);
+                        mask.mask_headers(&mut trailers);
                         self.last = Some(Frame::trailers(trailers));
                     }
                 }
@@ -235,8 +240,8 @@ impl Download {
         }
     }
 
-    fn broke(&self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let _ = self.shared.failed_because(502, "it broke off", error.to_string()); // too late to tell the one inside
+    fn fail(&self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let _ = self.ticket.failed_because(502, "it broke off", error.to_string()); // too late to tell the one inside
         Poll::Ready(Some(Err(error)))
     }
 
@@ -245,15 +250,15 @@ impl Download {
         let Some(release) = &mut self.release else { return Poll::Pending };
         ready!(release.as_mut().poll(cx));
         self.release = None;
-        match self.mask.as_mut().map(Mask::rest).filter(|held| !held.is_empty()) {
+        match self.mask.as_mut().map(SecretMask::flush).filter(|held| !held.is_empty()) {
             Some(held) => Poll::Ready(Frame::data(held)),
             None => Poll::Pending,
         }
     }
 
     /// What was held back, then what comes last.
-    fn rest(&mut self) -> Option<Frame<Bytes>> {
-        let held = self.mask.as_mut().map(Mask::rest).filter(|held| !held.is_empty());
+    fn flush(&mut self) -> Option<Frame<Bytes>> {
+        let held = self.mask.as_mut().map(SecretMask::flush).filter(|held| !held.is_empty());
         held.map(Frame::data).or_else(|| self.last.take())
     }
 }
@@ -267,16 +272,16 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut *self {
-            Self::Words(words) => Poll::Ready(words.take().map(|words| Ok(Frame::data(words)))),
+            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Download(download) => download.poll_next(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Words(words) => words.is_none(),
+            Self::Text(text) => text.is_none(),
             Self::Download(download) => {
-                let held = download.mask.as_ref().map_or(0, Mask::held);
+                let held = download.mask.as_ref().map_or(0, SecretMask::held);
                 download.body.is_end_stream() && held == 0 && download.last.is_none()
             }
         }
@@ -284,9 +289,9 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Words(words) => SizeHint::with_exact(words.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
             Self::Download(download) => {
-                let held = download.mask.as_ref().map_or(0, Mask::held) as u64;
+                let held = download.mask.as_ref().map_or(0, SecretMask::held) as u64;
                 let inner = download.body.size_hint();
                 let mut hint = SizeHint::new();
                 hint.set_lower(inner.lower().saturating_add(held));
@@ -301,19 +306,19 @@ impl HttpBody for Body {
 
 /// Trailers carry as much as anything else.
 fn size_of_frame(frame: &Frame<Bytes>) -> usize {
-    let trailers = frame.trailers_ref().map_or(0, |trailers| size_of(0, trailers));
+    let trailers = frame.trailers_ref().map_or(0, |trailers| head_size(0, trailers));
     frame.data_ref().map_or(0, Bytes::len) + trailers as usize
 }
 
-struct Idle(Pin<Box<Sleep>>);
+struct IdleTimer(Pin<Box<Sleep>>);
 
-impl Idle {
+impl IdleTimer {
     fn new() -> Self {
-        Self(Box::pin(sleep(IDLE)))
+        Self(Box::pin(sleep(IDLE_TIMEOUT)))
     }
 
-    fn moved(&mut self) {
-        self.0.as_mut().reset(Instant::now() + IDLE);
+    fn progress(&mut self) {
+        self.0.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {

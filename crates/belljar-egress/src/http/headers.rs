@@ -35,14 +35,14 @@ impl Target {
     }
 
     /// Whether the operator named it as a service of his own.
-    pub(crate) fn is_own(&self, spec: &EgressSpec) -> bool {
+    pub(crate) fn is_private_service(&self, spec: &EgressSpec) -> bool {
         spec.allow_private.iter().any(|text| {
             let listed = parse_authority(text.as_bytes());
             listed.is_ok_and(|(host, port)| host == self.host && port == Some(self.port))
         })
     }
 
-    fn is_written(&self, authority: &[u8]) -> bool {
+    fn matches_authority(&self, authority: &[u8]) -> bool {
         let Ok((host, port)) = parse_authority(authority) else { return false };
         host == self.host && port.unwrap_or(self.scheme.usual_port()) == self.port
     }
@@ -52,32 +52,32 @@ impl Target {
         let mut hosts = request.headers.get_all(HOST).iter();
         let (host, second) = (hosts.next(), hosts.next());
         if second.is_some() {
-            return Err(bad("Host is there more than once"));
+            return Err(bad_request("Host is there more than once"));
         }
         if host.is_none() && request.version == Version::HTTP_11 {
-            return Err(bad("Host is not there"));
+            return Err(bad_request("Host is not there"));
         }
         let authority = request.uri.authority().map(|authority| authority.as_str().as_bytes());
         if host.is_none() && authority.is_none() && request.version != Version::HTTP_10 {
-            return Err(bad("it names no host"));
+            return Err(bad_request("it names no host"));
         }
         for name in [host.map(HeaderValue::as_bytes), authority].into_iter().flatten() {
-            if !self.is_written(name) {
-                return Err(differs(name));
+            if !self.matches_authority(name) {
+                return Err(name_mismatch(name));
             }
         }
         match request.uri.scheme_str() {
-            Some(scheme) if scheme != self.scheme.name() => Err(differs(scheme.as_bytes())),
+            Some(scheme) if scheme != self.scheme.name() => Err(name_mismatch(scheme.as_bytes())),
             _ => Ok(()),
         }
     }
 }
 
-pub(crate) fn bad(why: &str) -> Denial {
+pub(crate) fn bad_request(why: &str) -> Denial {
     Denial { reason: DenyReason::BadRequest, detail: Some(why.to_owned()) }
 }
 
-pub(crate) fn differs(name: &[u8]) -> Denial {
+pub(crate) fn name_mismatch(name: &[u8]) -> Denial {
     let name = without_user(name);
     let shown = escape(&name[..name.len().min(SHOWN)]);
     Denial { reason: DenyReason::NamesDiffer, detail: Some(shown) }
@@ -92,7 +92,7 @@ pub(crate) fn without_user(authority: &[u8]) -> &[u8] {
 pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Denial> {
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
     if lengths > 1 || (lengths == 1 && headers.contains_key(TRANSFER_ENCODING)) {
-        return Err(bad("its length can be read in two ways"));
+        return Err(bad_request("its length can be read in two ways"));
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ pub(crate) fn strip_trailers(headers: &mut HeaderMap) {
 }
 
 /// Without the query, which may hold what nobody else should see.
-pub(crate) fn path_of(uri: &Uri) -> &str {
+pub(crate) fn path_only(uri: &Uri) -> &str {
     match uri.path() {
         "" => "/",
         path => path,
@@ -146,7 +146,7 @@ pub(crate) fn path_of(uri: &Uri) -> &str {
 }
 
 /// About what a head takes on the wire. Bytes that get out in a header get out.
-pub(crate) fn size_of(first_line: usize, headers: &HeaderMap) -> u64 {
+pub(crate) fn head_size(first_line: usize, headers: &HeaderMap) -> u64 {
     let fields: usize =
         headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     (first_line + fields) as u64

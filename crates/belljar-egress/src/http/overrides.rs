@@ -5,23 +5,25 @@ use hyper::header::{HeaderMap, HeaderName};
 use hyper::http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use crate::http::headers::bad;
-use crate::policy::{Denial, Judged};
-use crate::report::cut;
+use crate::http::headers::bad_request;
+use crate::policy::{Denial, RuleScope};
+use crate::report::shorten;
 
 /// Where rules judge requests.
-pub(crate) fn check(judged: Judged, request: &Parts) -> Result<(), Denial> {
+pub(crate) fn check(scope: RuleScope, request: &Parts) -> Result<(), Denial> {
     let is_one = |name: &HeaderName| replaces_method(name.as_str()) || replaces_path(name.as_str());
     refuse_header(&request.headers, is_one)?;
-    let parameter = match judged {
-        Judged::MethodsToo => request.uri.query().and_then(method_parameter),
-        Judged::Paths => None,
+    let parameter = match scope {
+        RuleScope::MethodsAndPaths => request.uri.query().and_then(method_parameter),
+        RuleScope::Paths => None,
     };
     match parameter {
         Some(name) => {
-            let why =
-                format!("the parameter {} can replace the method that the rules judge", cut(&name));
-            Err(bad(&why))
+            let why = format!(
+                "the parameter {} can replace the method that the rules judge",
+                shorten(&name)
+            );
+            Err(bad_request(&why))
         }
         None => Ok(()),
     }
@@ -35,8 +37,8 @@ pub(crate) fn check_path(headers: &HeaderMap) -> Result<(), Denial> {
 fn refuse_header(headers: &HeaderMap, is_one: impl Fn(&HeaderName) -> bool) -> Result<(), Denial> {
     match headers.keys().find(|name| is_one(name)) {
         Some(name) => {
-            let name = cut(name.as_str());
-            Err(bad(&format!(
+            let name = shorten(name.as_str());
+            Err(bad_request(&format!(
                 "the header {name} can replace the method or path that the rules judge"
             )))
         }
@@ -46,27 +48,27 @@ fn refuse_header(headers: &HeaderMap, is_one: impl Fn(&HeaderName) -> bool) -> R
 
 /// Behind a body nobody can refuse any more, and some servers read trailers as headers.
 pub(crate) fn strip(trailers: &mut HeaderMap) {
-    let gone: Vec<HeaderName> = trailers
+    let removed: Vec<HeaderName> = trailers
         .keys()
         .filter(|name| replaces_method(name.as_str()) || replaces_path(name.as_str()))
         .cloned()
         .collect();
-    gone.iter().for_each(|name| drop(trailers.remove(name)));
+    removed.iter().for_each(|name| drop(trailers.remove(name)));
 }
 
 /// Letters and digits alone: gateways write `-`, `_` and other characters as one, and letters in any case.
-fn squeezed(name: &str) -> String {
+fn normalized(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-fn contains_any(text: &str, words: &[&str]) -> bool {
-    words.iter().any(|word| text.contains(word))
+fn contains_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
 }
 
 /// `X-HTTP-Method-Override`, `X-HTTP-Method`, `X-Method-Override`, `X-Original-Method` and so on. Not a header that
 /// only has the word, such as `X-Payment-Method`.
 fn replaces_method(name: &str) -> bool {
-    const BESIDE: &[&str] = &[
+    const MARKERS: &[&str] = &[
         "override",
         "httpmethod",
         "httpverb",
@@ -77,19 +79,19 @@ fn replaces_method(name: &str) -> bool {
         "realmethod",
         "requestmethod",
     ];
-    let name = squeezed(name);
+    let name = normalized(name);
     // What a browser asks about a request to come.
     if name.starts_with("accesscontrol") {
         return false;
     }
     matches!(name.as_str(), "method" | "xmethod" | "verb" | "xverb")
-        || (contains_any(&name, &["method", "verb"]) && contains_any(&name, BESIDE))
+        || (contains_any(&name, &["method", "verb"]) && contains_any(&name, MARKERS))
 }
 
 /// `X-Original-URL`, `X-Rewrite-URL`, `X-Forwarded-Prefix`, what gateways hand to applications (`SCRIPT_NAME`,
 /// `PATH_INFO`), and second paths: `Destination`, `X-Amz-Copy-Source`.
 fn replaces_path(name: &str) -> bool {
-    const BESIDE: &[&str] = &[
+    const MARKERS: &[&str] = &[
         "original",
         "rewrit",
         "forwarded",
@@ -103,13 +105,13 @@ fn replaces_path(name: &str) -> bool {
         "unencoded",
         "proxyur",
     ];
-    const ALONE: &[&str] =
+    const EXACT: &[&str] =
         &["url", "uri", "path", "xurl", "xuri", "xpath", "baseurl", "xbaseurl", "destination"];
     const SECOND: &[&str] = &["copysource", "renamesource", "copyfrom", "scriptname", "pathinfo"];
-    let name = squeezed(name);
-    ALONE.contains(&name.as_str())
+    let name = normalized(name);
+    EXACT.contains(&name.as_str())
         || contains_any(&name, SECOND)
-        || (contains_any(&name, &["url", "uri", "path", "prefix"]) && contains_any(&name, BESIDE))
+        || (contains_any(&name, &["url", "uri", "path", "prefix"]) && contains_any(&name, MARKERS))
 }
 
 /// The name of a parameter such as `_method`, as some server may read it. `method` alone is an ordinary one.
@@ -117,10 +119,10 @@ fn method_parameter(query: &str) -> Option<String> {
     query.split(['&', ';']).find_map(|part| {
         let name = part.split('=').next().unwrap_or_default().replace('+', " ");
         let name = percent_decode_str(&name).decode_utf8_lossy().trim().to_owned();
-        let begins_plainly = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-        let is_plain_word =
-            matches!(squeezed(&name).as_str(), "method" | "xmethod" | "verb" | "xverb");
-        (replaces_method(&name) && !(begins_plainly && is_plain_word)).then_some(name)
+        let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        let is_plain_name =
+            matches!(normalized(&name).as_str(), "method" | "xmethod" | "verb" | "xverb");
+        (replaces_method(&name) && !(starts_plain && is_plain_name)).then_some(name)
     })
 }
 

@@ -10,28 +10,28 @@ use crate::report::denial_text;
 pub(crate) const DENIED_HEADER: &str = "x-belljar-denied";
 
 /// Whatever was malformed may go on with anything, so nothing more is read then.
-pub(crate) fn refused(refusal: &Refusal) -> Response<Body> {
+pub(crate) fn refusal_response(refusal: &Refusal) -> Response<Body> {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
-    let mut answer = Response::new(Body::words(format!("{}\n", refusal.words)));
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
+    let mut response = Response::new(Body::text(format!("{}\n", refusal.message)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    if let Some(reason) = refusal.told_reason() {
-        headers.insert(DENIED_HEADER, HeaderValue::from_static(denial_text::name(reason)));
+    if let Some(reason) = refusal.public_reason() {
+        headers.insert(DENIED_HEADER, HeaderValue::from_static(denial_text::reason_name(reason)));
     }
     if status == StatusCode::BAD_REQUEST {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    answer
+    response
 }
 
 /// The same as bytes, for a connection on which nothing is read.
-pub(crate) fn refused_unread(refusal: &Refusal) -> String {
-    let Refusal { status, words, .. } = refusal;
-    let reason = refusal.told_reason().map_or("", denial_text::name);
+pub(crate) fn refusal_bytes(refusal: &Refusal) -> String {
+    let Refusal { status, message, .. } = refusal;
+    let reason = refusal.public_reason().map_or("", denial_text::reason_name);
     format!(
         "HTTP/1.1 {status} Forbidden\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n\
-         content-length: {}\r\n{DENIED_HEADER}: {reason}\r\n\r\n{words}\n",
-        words.len() + 1
+         content-length: {}\r\n{DENIED_HEADER}: {reason}\r\n\r\n{message}\n",
+        message.len() + 1
     )
 }

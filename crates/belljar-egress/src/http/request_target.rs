@@ -5,7 +5,7 @@ use hyper::http::request::Parts;
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Uri};
 
-use crate::http::headers::bad;
+use crate::http::headers::bad_request;
 use crate::policy::Denial;
 
 /// What is wrong with bytes of a request line, whose end is not among them. The parser of addresses cuts a fragment
@@ -25,23 +25,23 @@ fn fault(byte: u8) -> Option<&'static str> {
 }
 
 /// To be called first. From then on the target is a path, with or without a query, or `*` where `OPTIONS` asks for it.
-pub(crate) fn settle(request: &mut Parts) -> Result<(), Denial> {
+pub(crate) fn normalize(request: &mut Parts) -> Result<(), Denial> {
     let uri = &request.uri;
     if uri.authority().is_some() && uri.scheme().is_none() {
-        return Err(bad("its target is neither a path nor a whole address"));
+        return Err(bad_request("its target is neither a path nor a whole address"));
     }
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     if let Some(fault) = fault_in_line(target.as_bytes()) {
-        return Err(bad(fault));
+        return Err(bad_request(fault));
     }
     let target = match target.as_bytes().first() {
         None => "/".to_owned(),
         Some(b'?') => format!("/{target}"),
         Some(b'/') => target.to_owned(),
         Some(b'*') if target == "*" && request.method == Method::OPTIONS => target.to_owned(),
-        Some(_) => return Err(bad("its target is no path")),
+        Some(_) => return Err(bad_request("its target is no path")),
     };
-    let unfit = || bad("its target is no path");
+    let unfit = || bad_request("its target is no path");
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(target.parse().map_err(|_| unfit())?);
     request.uri = Uri::from_parts(parts).map_err(|_| unfit())?;
@@ -49,7 +49,7 @@ pub(crate) fn settle(request: &mut Parts) -> Result<(), Denial> {
 }
 
 /// As it goes out. `None` for whatever is not in the form that [`settle`] gives it: that is not sent.
-pub(crate) fn on_the_wire(uri: &Uri) -> Option<PathAndQuery> {
+pub(crate) fn wire_form(uri: &Uri) -> Option<PathAndQuery> {
     let target = uri.path_and_query()?.as_str();
     let is_fit =
         (target.starts_with('/') || target == "*") && fault_in_line(target.as_bytes()).is_none();
@@ -63,18 +63,18 @@ mod tests {
 
     use super::*;
 
-    fn settled(method: &str, uri: &str) -> Option<String> {
+    fn normalized(method: &str, uri: &str) -> Option<String> {
         let request = Request::builder().method(method).uri(uri).body(()).ok()?;
         let (mut parts, ()) = request.into_parts();
-        settle(&mut parts).ok()?;
-        let sent = on_the_wire(&parts.uri)?;
+        normalize(&mut parts).ok()?;
+        let sent = wire_form(&parts.uri)?;
         let mut alone = hyper::http::uri::Parts::default();
         alone.path_and_query = Some(sent);
         let sent = Uri::from_parts(alone).unwrap().to_string();
         // What is judged is what is sent.
         assert_eq!(
             sent.split('?').next(),
-            Some(crate::http::headers::path_of(&parts.uri)),
+            Some(crate::http::headers::path_only(&parts.uri)),
             "{uri}"
         );
         Some(sent)
@@ -95,11 +95,11 @@ mod tests {
             ("http://a.example#x", "/"),
             ("http://a.example/a#x", "/a"),
         ] {
-            assert_eq!(settled("GET", uri).as_deref(), Some(sent), "{uri}");
+            assert_eq!(normalized("GET", uri).as_deref(), Some(sent), "{uri}");
         }
-        assert_eq!(settled("OPTIONS", "*").as_deref(), Some("*"));
+        assert_eq!(normalized("OPTIONS", "*").as_deref(), Some("*"));
         for uri in ["*", "a.example:80", "a.example", "/a\\b", "/a?b\\c", "/a\u{7f}b"] {
-            assert_eq!(settled("GET", uri), None, "{uri}");
+            assert_eq!(normalized("GET", uri), None, "{uri}");
         }
     }
 
@@ -117,7 +117,7 @@ mod tests {
             method in proptest::sample::select(vec!["GET", "OPTIONS"]),
             uri in "(http://a\\.example)?[/*?#%.;a-c\\\\]{0,8}",
         ) {
-            if let Some(sent) = settled(method, &uri) {
+            if let Some(sent) = normalized(method, &uri) {
                 proptest::prop_assert!(sent.starts_with('/') || sent == "*", "{} {}", uri, sent);
             }
         }

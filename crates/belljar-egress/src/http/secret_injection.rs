@@ -23,10 +23,10 @@ pub(crate) const ESCAPED: &AsciiSet =
 
 /// Secrets that one request gets.
 #[derive(Debug, Default)]
-pub(crate) struct Keys<'a>(Vec<Key<'a>>);
+pub(crate) struct Credentials<'a>(Vec<Credential<'a>>);
 
 #[derive(Debug)]
-pub(crate) struct Key<'a> {
+pub(crate) struct Credential<'a> {
     pub(crate) place: &'a SecretPlace,
     pub(crate) value: &'a SecretValue,
 }
@@ -34,38 +34,38 @@ pub(crate) struct Key<'a> {
 /// The name of a secret that could not be put in. Without it a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the secret {env} cannot be put in: {why}")]
-pub(crate) struct NotPut {
+pub(crate) struct InjectionError {
     env: String,
     why: &'static str,
 }
 
-impl NotPut {
+impl InjectionError {
     /// What whoever asked is told.
-    pub(crate) const TOLD: &'static str = "its secret cannot be put in";
+    pub(crate) const PUBLIC_MESSAGE: &'static str = "its secret cannot be put in";
 }
 
-impl<'a> Keys<'a> {
+impl<'a> Credentials<'a> {
     /// Of whoever is asked. Without TLS nobody gets any: the one inside chooses the scheme. For a service without TLS
     /// the operator writes a route.
-    pub(crate) fn of_host(proxy: &'a Proxy, target: &Target) -> Result<Self, NotPut> {
+    pub(crate) fn for_host(proxy: &'a Proxy, target: &Target) -> Result<Self, InjectionError> {
         if target.scheme == Scheme::Http {
             return Ok(Self::default());
         }
         let secrets = proxy.policy.secrets(&target.host, target.port);
-        secrets.map(|secret| key(proxy, secret)).collect::<Result<_, _>>().map(Self)
+        secrets.map(|secret| credential(proxy, secret)).collect::<Result<_, _>>().map(Self)
     }
 
     /// Of a route: its own one. The operator wrote its target, and whether that has TLS.
-    pub(crate) fn of_route(proxy: &'a Proxy, route: &RouteSpec) -> Result<Self, NotPut> {
+    pub(crate) fn for_route(proxy: &'a Proxy, route: &RouteSpec) -> Result<Self, InjectionError> {
         let Some(env) = &route.secret else { return Ok(Self::default()) };
-        let missing = NotPut { env: env.clone(), why: "it is not for this host and port" };
+        let missing = InjectionError { env: env.clone(), why: "it is not for this host and port" };
         let mut secrets = proxy.policy.secrets(&route.to.host, route.to.port);
         let secret = secrets.find(|secret| secret.env == *env).ok_or(missing)?;
-        Ok(Self(vec![key(proxy, secret)?]))
+        Ok(Self(vec![credential(proxy, secret)?]))
     }
 
     #[cfg(test)]
-    pub(crate) fn of(keys: Vec<Key<'a>>) -> Self {
+    pub(crate) fn of(keys: Vec<Credential<'a>>) -> Self {
         Self(keys)
     }
 
@@ -73,25 +73,28 @@ impl<'a> Keys<'a> {
         self.0.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Key<'a>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Credential<'a>> {
         self.0.iter()
     }
 
-    pub(crate) fn put_into(&self, request: &mut Parts) -> Result<(), NotPut> {
-        for key in &self.0 {
-            let put = match key.place {
-                SecretPlace::Header { name } => put_header(&mut request.headers, name, key.value),
+    pub(crate) fn insert_into(&self, request: &mut Parts) -> Result<(), InjectionError> {
+        for credential in &self.0 {
+            let insert_result = match credential.place {
+                SecretPlace::Header { name } => {
+                    set_header(&mut request.headers, name, credential.value)
+                }
                 SecretPlace::Bearer => {
-                    let text = Zeroizing::new(format!("Bearer {}", key.value.value));
+                    let text = Zeroizing::new(format!("Bearer {}", credential.value.value));
                     set(&mut request.headers, AUTHORIZATION, text.as_bytes())
                 }
                 SecretPlace::Basic { user } => {
-                    let text = Zeroizing::new(format!("Basic {}", *basic(user, key.value)));
+                    let text = Zeroizing::new(format!("Basic {}", *basic(user, credential.value)));
                     set(&mut request.headers, AUTHORIZATION, text.as_bytes())
                 }
-                SecretPlace::Query { name } => put_query(&mut request.uri, name, key.value),
+                SecretPlace::Query { name } => set_query(&mut request.uri, name, credential.value),
             };
-            put.map_err(|why| NotPut { env: key.value.env.clone(), why })?;
+            insert_result
+                .map_err(|why| InjectionError { env: credential.value.env.clone(), why })?;
         }
         if !self.is_empty() {
             // So that an answer which repeats the value can be read, and the value covered: not compressed,
@@ -104,10 +107,13 @@ impl<'a> Keys<'a> {
     }
 }
 
-fn key<'a>(proxy: &'a Proxy, secret: &'a SecretSpec) -> Result<Key<'a>, NotPut> {
+fn credential<'a>(
+    proxy: &'a Proxy,
+    secret: &'a SecretSpec,
+) -> Result<Credential<'a>, InjectionError> {
     let value = proxy.secrets.iter().find(|value| value.env == secret.env);
-    let missing = || NotPut { env: secret.env.clone(), why: "it has no value" };
-    Ok(Key { place: &secret.place, value: value.ok_or_else(missing)? })
+    let missing = || InjectionError { env: secret.env.clone(), why: "it has no value" };
+    Ok(Credential { place: &secret.place, value: value.ok_or_else(missing)? })
 }
 
 /// What Basic authentication writes for it.
@@ -118,7 +124,7 @@ pub(crate) fn basic(user: &str, secret: &SecretValue) -> Zeroizing<String> {
 
 /// Around the placeholder stays what the one inside wrote (`Bearer …`, `token …`). What he wrote without it is
 /// replaced: a key of his own would carry out what the operator's is watched for.
-fn put_header(
+fn set_header(
     headers: &mut HeaderMap,
     name: &str,
     secret: &SecretValue,
@@ -151,10 +157,10 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) -> Result<(), &'
 }
 
 /// Other parameters stay as they are, byte for byte.
-fn put_query(uri: &mut Uri, name: &str, secret: &SecretValue) -> Result<(), &'static str> {
+fn set_query(uri: &mut Uri, name: &str, secret: &SecretValue) -> Result<(), &'static str> {
     let named = |part: &&str| {
-        let own = part.split('=').next().unwrap_or_default().replace('+', " ");
-        percent_decode(own.as_bytes()).eq(name.bytes())
+        let name_part = part.split('=').next().unwrap_or_default().replace('+', " ");
+        percent_decode(name_part.as_bytes()).eq(name.bytes())
     };
     let mut text = Zeroizing::new(format!("{}?", uri.path()));
     for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
@@ -178,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    fn put(place: SecretPlace, uri: &str, headers: &[(&str, &str)]) -> Parts {
+    fn insert_result(place: SecretPlace, uri: &str, headers: &[(&str, &str)]) -> Parts {
         let value = SecretValue {
             env: "KEY".into(),
             value: "s3/cr et".into(),
@@ -189,12 +195,14 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        Keys::of(vec![Key { place: &place, value: &value }]).put_into(&mut parts).unwrap();
+        Credentials::of(vec![Credential { place: &place, value: &value }])
+            .insert_into(&mut parts)
+            .unwrap();
         parts
     }
 
     fn header(name: &str, headers: &[(&str, &str)]) -> Vec<String> {
-        let parts = put(SecretPlace::Header { name: name.into() }, "/", headers);
+        let parts = insert_result(SecretPlace::Header { name: name.into() }, "/", headers);
         assert_eq!(parts.headers[ACCEPT_ENCODING], "identity");
         let values = parts.headers.get_all(name).iter();
         values.map(|value| value.to_str().unwrap().to_owned()).collect()
@@ -212,7 +220,7 @@ mod tests {
     #[test]
     fn elsewhere_a_placeholder_stays_one() {
         let headers = [("x-other", "belljar-placeholder")];
-        let parts = put(SecretPlace::Bearer, "/?k=belljar-placeholder", &headers);
+        let parts = insert_result(SecretPlace::Bearer, "/?k=belljar-placeholder", &headers);
         assert_eq!(parts.headers["x-other"], "belljar-placeholder");
         assert_eq!(parts.uri, "/?k=belljar-placeholder");
         assert_eq!(parts.headers[AUTHORIZATION], "Bearer s3/cr et");
@@ -221,7 +229,7 @@ mod tests {
     #[test]
     fn basic_authentication_has_a_user() {
         let mine = [("authorization", "Basic bXk6b3du")];
-        let parts = put(SecretPlace::Basic { user: "x".into() }, "/", &mine);
+        let parts = insert_result(SecretPlace::Basic { user: "x".into() }, "/", &mine);
         assert_eq!(parts.headers[AUTHORIZATION], "Basic eDpzMy9jciBldA==");
         assert!(parts.headers[AUTHORIZATION].is_sensitive());
     }
@@ -229,7 +237,7 @@ mod tests {
     #[test]
     fn a_parameter_is_set_and_the_others_stay() {
         let query = |uri: &str| {
-            put(SecretPlace::Query { name: "api key".into() }, uri, &[]).uri.to_string()
+            insert_result(SecretPlace::Query { name: "api key".into() }, uri, &[]).uri.to_string()
         };
         assert_eq!(query("/a"), "/a?api%20key=s3%2Fcr%20et");
         assert_eq!(query("/a?b=%2f&c"), "/a?b=%2f&c&api%20key=s3%2Fcr%20et");
@@ -242,9 +250,10 @@ mod tests {
         let value =
             SecretValue { env: "KEY".into(), value: "a\nb".into(), placeholder: String::new() };
         let (mut parts, ()) = Request::new(()).into_parts();
-        let error = Keys::of(vec![Key { place: &SecretPlace::Bearer, value: &value }])
-            .put_into(&mut parts)
-            .unwrap_err();
+        let error =
+            Credentials::of(vec![Credential { place: &SecretPlace::Bearer, value: &value }])
+                .insert_into(&mut parts)
+                .unwrap_err();
         assert_eq!(error.env, "KEY");
         assert!(!error.to_string().contains("a\nb"));
     }

@@ -13,14 +13,14 @@ use memchr::memmem::Finder;
 use percent_encoding::utf8_percent_encode;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::http::secret_injection::{ESCAPED, Key, Keys, basic};
+use crate::http::secret_injection::{Credential, Credentials, ESCAPED, basic};
 use crate::report::Reporter;
 
 /// A shorter value stands in every other answer by chance.
-const SHORTEST: usize = 4;
-const SHORTEST_ENCODED: usize = 8;
+const MIN_LENGTH: usize = 4;
+const MIN_ENCODED_LENGTH: usize = 8;
 
-pub(crate) struct Mask {
+pub(crate) struct SecretMask {
     spellings: Vec<Spelling>,
     /// The end of what came, in which a value may have begun. Always as long as that takes, whatever it says: else
     /// the one inside could have a host repeat his guesses, and see which of them are held back.
@@ -32,23 +32,23 @@ pub(crate) struct Mask {
 
 struct Spelling {
     /// Into `counts`.
-    of: usize,
+    credential_index: usize,
     finder: Finder<'static>,
 }
 
-impl Mask {
+impl SecretMask {
     /// `None` where there is nothing to cover.
-    pub(crate) fn new(keys: &Keys<'_>, reporter: &Reporter) -> Option<Self> {
+    pub(crate) fn new(credentials: &Credentials<'_>, reporter: &Reporter) -> Option<Self> {
         let (mut spellings, mut counts) = (Vec::new(), Vec::new());
-        for key in keys.iter() {
-            for mut spelling in spellings_of(key) {
-                if spelling.len() >= SHORTEST {
+        for credential in credentials.iter() {
+            for mut spelling in spellings_of(credential) {
+                if spelling.len() >= MIN_LENGTH {
                     let finder = Finder::new(spelling.as_bytes()).into_owned();
-                    spellings.push(Spelling { of: counts.len(), finder });
+                    spellings.push(Spelling { credential_index: counts.len(), finder });
                 }
                 spelling.zeroize();
             }
-            counts.push((key.value.env.clone(), 0));
+            counts.push((credential.value.env.clone(), 0));
         }
         let longest = spellings.iter().map(|spelling| spelling.finder.needle().len()).max()?;
         let (held, reporter) = (Vec::new(), reporter.clone());
@@ -56,32 +56,32 @@ impl Mask {
     }
 
     /// What may be passed on now.
-    pub(crate) fn cover(&mut self, data: Bytes) -> Bytes {
+    pub(crate) fn mask_data(&mut self, data: Bytes) -> Bytes {
         let whole = self.with_held(data);
         let beginning = whole.len().saturating_sub(self.longest - 1);
         // What begins within the beginning of another one is judged when that one is known.
         let mut found = self.find(&whole);
         found.retain(|(range, _)| range.start < beginning);
         let until = found.last().map_or(beginning, |(range, _)| beginning.max(range.end));
-        let mut covered = self.cover_ranges(whole, found);
-        self.held = covered.split_off(until).to_vec();
-        covered
+        let mut masked = self.mask_ranges(whole, found);
+        self.held = masked.split_off(until).to_vec();
+        masked
     }
 
     /// When nothing more comes, or not soon.
-    pub(crate) fn rest(&mut self) -> Bytes {
+    pub(crate) fn flush(&mut self) -> Bytes {
         let held = self.with_held(Bytes::new());
         let found = self.find(&held);
-        self.cover_ranges(held, found)
+        self.mask_ranges(held, found)
     }
 
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
 
-    pub(crate) fn cover_headers(&mut self, headers: &mut HeaderMap) {
+    pub(crate) fn mask_headers(&mut self, headers: &mut HeaderMap) {
         let shown: Vec<HeaderName> =
-            headers.keys().filter(|name| self.is_in(name)).cloned().collect();
+            headers.keys().filter(|name| self.occurs_in(name)).cloned().collect();
         for name in shown {
             headers.remove(name);
         }
@@ -90,16 +90,16 @@ impl Mask {
             if found.is_empty() {
                 continue;
             }
-            let covered = self.cover_ranges(Bytes::copy_from_slice(value.as_bytes()), found);
+            let masked = self.mask_ranges(Bytes::copy_from_slice(value.as_bytes()), found);
             // Stars have a place in every header.
-            if let Ok(covered) = HeaderValue::from_maybe_shared(covered) {
-                *value = covered;
+            if let Ok(masked) = HeaderValue::from_maybe_shared(masked) {
+                *value = masked;
             }
         }
     }
 
     /// Names have no upper case.
-    fn is_in(&self, name: &HeaderName) -> bool {
+    fn occurs_in(&self, name: &HeaderName) -> bool {
         let spelled = |spelling: &Spelling| {
             let needle = spelling.finder.needle().to_ascii_lowercase();
             memchr::memmem::find(name.as_str().as_bytes(), &needle).is_some()
@@ -121,7 +121,10 @@ impl Mask {
         let mut found = Vec::new();
         for spelling in &self.spellings {
             let length = spelling.finder.needle().len();
-            let ranges = spelling.finder.find_iter(bytes).map(|at| (at..at + length, spelling.of));
+            let ranges = spelling
+                .finder
+                .find_iter(bytes)
+                .map(|at| (at..at + length, spelling.credential_index));
             found.extend(ranges);
         }
         found.sort_unstable_by_key(|(range, _)| range.start);
@@ -135,29 +138,29 @@ impl Mask {
         found
     }
 
-    fn cover_ranges(&mut self, bytes: Bytes, found: Vec<(Range<usize>, usize)>) -> Bytes {
+    fn mask_ranges(&mut self, bytes: Bytes, found: Vec<(Range<usize>, usize)>) -> Bytes {
         if found.is_empty() {
             return bytes;
         }
-        let mut covered = BytesMut::from(bytes);
-        for (range, of) in found {
-            self.counts[of].1 += 1;
-            covered[range].fill(b'*');
+        let mut masked = BytesMut::from(bytes);
+        for (range, credential_index) in found {
+            self.counts[credential_index].1 += 1;
+            masked[range].fill(b'*');
         }
-        covered.freeze()
+        masked.freeze()
     }
 }
 
-impl Drop for Mask {
+impl Drop for SecretMask {
     fn drop(&mut self) {
         for (env, count) in self.counts.drain(..).filter(|(_, count)| *count > 0) {
-            self.reporter.tell(EgressNews::SecretMasked { env, count });
+            self.reporter.send(EgressNews::SecretMasked { env, count });
         }
     }
 }
 
-fn spellings_of(key: &Key<'_>) -> Vec<String> {
-    let value = &key.value.value;
+fn spellings_of(credential: &Credential<'_>) -> Vec<String> {
+    let value = &credential.value.value;
     let mut spellings = vec![value.clone(), utf8_percent_encode(value, ESCAPED).to_string()];
     for encoding in [&BASE64_NOPAD, &BASE64URL_NOPAD] {
         spellings.extend((0..3).map(|before| encoded_within(encoding, before, value)));
@@ -166,8 +169,8 @@ fn spellings_of(key: &Key<'_>) -> Vec<String> {
         let quoted = Zeroizing::new(quoted);
         spellings.push(quoted[1..quoted.len() - 1].to_owned());
     }
-    if let SecretPlace::Basic { user } = key.place {
-        spellings.push(basic(user, key.value).trim_end_matches('=').to_owned());
+    if let SecretPlace::Basic { user } = credential.place {
+        spellings.push(basic(user, credential.value).trim_end_matches('=').to_owned());
     }
     spellings.sort_unstable();
     spellings.dedup();
@@ -180,8 +183,8 @@ fn encoded_within(encoding: &data_encoding::Encoding, before: usize, value: &str
     text.extend_from_slice(value.as_bytes());
     let all = Zeroizing::new(encoding.encode(&text));
     let (first, last) = ((before * 8).div_ceil(6), text.len() * 8 / 6);
-    let own = all.get(first..last).unwrap_or_default();
-    if own.len() >= SHORTEST_ENCODED { own.to_owned() } else { String::new() }
+    let encoded = all.get(first..last).unwrap_or_default();
+    if encoded.len() >= MIN_ENCODED_LENGTH { encoded.to_owned() } else { String::new() }
 }
 
 #[cfg(test)]
@@ -192,22 +195,22 @@ mod tests {
 
     const VALUE: &str = "sk-se/cret\"1";
 
-    fn mask(reporter: &Reporter) -> Mask {
+    fn mask(reporter: &Reporter) -> SecretMask {
         let value =
             SecretValue { env: "KEY".into(), value: VALUE.into(), placeholder: String::new() };
         let place = SecretPlace::Basic { user: "me".into() };
-        let keys = Keys::of(vec![Key { place: &place, value: &value }]);
-        Mask::new(&keys, reporter).unwrap()
+        let credentials = Credentials::of(vec![Credential { place: &place, value: &value }]);
+        SecretMask::new(&credentials, reporter).unwrap()
     }
 
-    fn covered(pieces: &[&[u8]]) -> (Vec<u8>, u64) {
+    fn masked(pieces: &[&[u8]]) -> (Vec<u8>, u64) {
         let reporter = Reporter::default();
         let mut mask = mask(&reporter);
         let mut out = Vec::new();
         for piece in pieces {
-            out.extend(mask.cover(Bytes::copy_from_slice(piece)));
+            out.extend(mask.mask_data(Bytes::copy_from_slice(piece)));
         }
-        out.extend(mask.rest());
+        out.extend(mask.flush());
         drop(mask);
         let count = match reporter.take_all().as_slice() {
             [EgressNews::SecretMasked { env, count }] if env == "KEY" => *count,
@@ -232,10 +235,10 @@ mod tests {
             let expected = format!("ask {stars}, s{stars}").into_bytes();
             for cut in 0..text.len() {
                 let (one, other) = text.as_bytes().split_at(cut);
-                assert_eq!(covered(&[one, other]), (expected.clone(), 2), "{text} at {cut}");
+                assert_eq!(masked(&[one, other]), (expected.clone(), 2), "{text} at {cut}");
             }
             let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-            assert_eq!(covered(&bytes), (expected, 2));
+            assert_eq!(masked(&bytes), (expected, 2));
         }
     }
 
@@ -244,20 +247,20 @@ mod tests {
         let sizes = |text: &str| {
             let mut mask = mask(&Reporter::default());
             let pieces = text.as_bytes().chunks(7).map(Bytes::copy_from_slice);
-            let sizes: Vec<usize> = pieces.map(|piece| mask.cover(piece).len()).collect();
+            let sizes: Vec<usize> = pieces.map(|piece| mask.mask_data(piece).len()).collect();
             (sizes, mask.held())
         };
         let guess = format!("{}{}", "x".repeat(60), &VALUE[..VALUE.len() - 1]);
         let other = "x".repeat(guess.len());
         assert_eq!(sizes(&guess), sizes(&other));
-        assert_eq!(covered(&[b"sk-se/cre"]), (b"sk-se/cre".to_vec(), 0));
+        assert_eq!(masked(&[b"sk-se/cre"]), (b"sk-se/cre".to_vec(), 0));
     }
 
     #[test]
     fn a_value_within_something_that_was_encoded_is_covered_but_for_its_edges() {
         for before in 0..6 {
             let text = format!("{}{VALUE}: and more", "p".repeat(before));
-            let (out, count) = covered(&[BASE64_NOPAD.encode(text.as_bytes()).as_bytes()]);
+            let (out, count) = masked(&[BASE64_NOPAD.encode(text.as_bytes()).as_bytes()]);
             assert_eq!(count, 1, "{before}");
             let stars = out.iter().filter(|byte| **byte == b'*').count();
             assert!(stars >= VALUE.len(), "{before}: {stars}");
@@ -268,12 +271,13 @@ mod tests {
     fn a_header_that_is_called_like_a_value_goes() {
         let value =
             SecretValue { env: "K".into(), value: "Sk-cret1".into(), placeholder: String::new() };
-        let keys = Keys::of(vec![Key { place: &SecretPlace::Bearer, value: &value }]);
-        let mut mask = Mask::new(&keys, &Reporter::default()).unwrap();
+        let credentials =
+            Credentials::of(vec![Credential { place: &SecretPlace::Bearer, value: &value }]);
+        let mut mask = SecretMask::new(&credentials, &Reporter::default()).unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("x-sk-cret1-x", HeaderValue::from_static("1"));
         headers.insert("x-other", HeaderValue::from_static("1"));
-        mask.cover_headers(&mut headers);
+        mask.mask_headers(&mut headers);
         assert_eq!(headers.len(), 1);
     }
 
@@ -283,7 +287,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-other", HeaderValue::from_static("same"));
         headers.insert("location", HeaderValue::from_static("/?key=sk-se%2Fcret%221&x"));
-        mask.cover_headers(&mut headers);
+        mask.mask_headers(&mut headers);
         assert_eq!(headers["x-other"], "same");
         assert_eq!(headers["location"], "/?key=****************&x");
     }

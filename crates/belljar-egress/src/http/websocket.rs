@@ -13,18 +13,18 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::http::body::Shared;
+use crate::http::body::SharedTicket;
 use crate::http::headers::strip_hop_by_hop;
 use crate::proxy::Flow;
 
 /// Nothing in either direction for that long ends it.
-const IDLE: Duration = Duration::from_secs(30 * 60);
-const PIECE: usize = 16 * 1024;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+const BUFFER_SIZE: usize = 16 * 1024;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
-const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
+const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
 
 /// Whether a request asks to become one.
-pub(crate) fn wanted<B>(request: &Request<B>) -> bool {
+pub(crate) fn is_upgrade_request<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     request.version() == Version::HTTP_11
         && *request.method() == Method::GET
@@ -42,32 +42,32 @@ fn has_token(headers: &HeaderMap, name: HeaderName, token: &[u8]) -> bool {
 }
 
 /// What was taken off a request with everything else that belongs to a connection.
-pub(crate) fn ask(headers: &mut HeaderMap) {
-    headers.insert(CONNECTION, UPGRADES);
+pub(crate) fn add_upgrade_headers(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, UPGRADE_TOKEN);
     headers.insert(UPGRADE, WEBSOCKET);
 }
 
 /// The host agreed, and is held to what was asked.
-pub(crate) fn answer(headers: &mut HeaderMap) {
+pub(crate) fn set_response_headers(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
-    ask(headers);
+    add_upgrade_headers(headers);
 }
 
-pub(crate) async fn relay(inside: OnUpgrade, outside: OnUpgrade, shared: Shared) {
+pub(crate) async fn relay(inside: OnUpgrade, outside: OnUpgrade, ticket: SharedTicket) {
     let (inside, outside) = match tokio::try_join!(inside, outside) {
         Ok((inside, outside)) => (TokioIo::new(inside), TokioIo::new(outside)),
         Err(error) => {
-            let _ = shared.failed_because(502, "it broke off", error.to_string());
+            let _ = ticket.failed_because(502, "it broke off", error.to_string());
             return;
         }
     };
     let (from_inside, to_inside) = tokio::io::split(inside);
     let (from_outside, to_outside) = tokio::io::split(outside);
-    let moved = AtomicU64::new(0);
+    let progress = AtomicU64::new(0);
     // Whichever direction breaks ends both; one that ends in good order leaves the other.
     let _ = tokio::try_join!(
-        pass(from_inside, to_outside, &moved, |bytes| shared.count_out(bytes)),
-        pass(from_outside, to_inside, &moved, |bytes| shared.count_in(bytes)),
+        pass(from_inside, to_outside, &progress, |bytes| ticket.count_out(bytes)),
+        pass(from_outside, to_inside, &progress, |bytes| ticket.count_in(bytes)),
     );
 }
 
@@ -76,18 +76,18 @@ struct Broken;
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    moved: &AtomicU64,
+    progress: &AtomicU64,
     count: impl Fn(usize) -> Flow,
 ) -> Result<(), Broken> {
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; BUFFER_SIZE];
     loop {
-        let before = moved.load(Ordering::Relaxed);
-        let length = match timeout(IDLE, from.read(&mut buffer)).await {
+        let before = progress.load(Ordering::Relaxed);
+        let length = match timeout(IDLE_TIMEOUT, from.read(&mut buffer)).await {
             Ok(read) => read.map_err(|_| Broken)?,
-            Err(_) if moved.load(Ordering::Relaxed) == before => return Err(Broken),
+            Err(_) if progress.load(Ordering::Relaxed) == before => return Err(Broken),
             Err(_) => continue,
         };
-        moved.fetch_add(1, Ordering::Relaxed);
+        progress.fetch_add(1, Ordering::Relaxed);
         if length == 0 {
             return to.shutdown().await.map_err(|_| Broken);
         }
@@ -108,7 +108,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        wanted(&request.body(()).unwrap())
+        is_upgrade_request(&request.body(()).unwrap())
     }
 
     #[test]

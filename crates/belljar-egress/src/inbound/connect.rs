@@ -9,32 +9,32 @@ use belljar_spec::host_rule::Seen;
 use hyper::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 
-use crate::http::headers::{bad, differs};
-use crate::inbound::connect_plan::Way;
+use crate::http::headers::{bad_request, name_mismatch};
+use crate::inbound::connect_plan::ConnectPlan;
 use crate::policy::Denial;
-use crate::proxy::{Ask, Proxy, Refusal};
+use crate::proxy::{AccessRequest, Proxy, Refusal};
 
 /// Decides about it and connects.
-pub(crate) async fn open(proxy: &Arc<Proxy>, request: &Parts) -> Result<Way, Refusal> {
+pub(crate) async fn open(proxy: &Arc<Proxy>, request: &Parts) -> Result<ConnectPlan, Refusal> {
     let (host, port) = target(proxy, request)?;
-    if let Some(denial) = contradiction(request, &host, port) {
-        let ask = Ask { host, port, via: Via::Connect, seen: Seen::Nothing };
-        return Err(proxy.deny(&ask, denial));
+    if let Some(denial) = find_contradiction(request, &host, port) {
+        let access = AccessRequest { host, port, via: Via::Connect, seen: Seen::Nothing };
+        return Err(proxy.deny(&access, denial));
     }
-    Way::open(proxy, host, port, Via::Connect).await
+    ConnectPlan::open(proxy, host, port, Via::Connect).await
 }
 
 fn target(proxy: &Proxy, request: &Parts) -> Result<(Host, u16), Refusal> {
     let uri = &request.uri;
     let text = uri.to_string();
-    let refuse = |denial| proxy.deny_text(text.as_bytes(), Via::Connect, denial);
+    let refuse = |denial| proxy.deny_unparsed(text.as_bytes(), Via::Connect, denial);
     let plain = uri.scheme().is_none() && uri.path_and_query().is_none();
     let Some(authority) = uri.authority().filter(|_| plain) else {
-        return Err(refuse(bad("CONNECT takes host:port")));
+        return Err(refuse(bad_request("CONNECT takes host:port")));
     };
     match parse_authority(authority.as_str().as_bytes()) {
         Ok((host, Some(port))) => Ok((host, port)),
-        Ok((_, None)) => Err(refuse(bad("CONNECT needs a port"))),
+        Ok((_, None)) => Err(refuse(bad_request("CONNECT needs a port"))),
         Err(error) => {
             let detail = Some(error.to_string());
             Err(refuse(Denial { reason: DenyReason::NotAName, detail }))
@@ -43,23 +43,27 @@ fn target(proxy: &Proxy, request: &Parts) -> Result<(Host, u16), Refusal> {
 }
 
 /// What in the request could be read as something else than what it asks for.
-fn contradiction(request: &Parts, host: &Host, port: u16) -> Option<Denial> {
+fn find_contradiction(request: &Parts, host: &Host, port: u16) -> Option<Denial> {
     let headers = &request.headers;
     let empty = |length: &hyper::header::HeaderValue| length.as_bytes() == b"0";
     if headers.contains_key(TRANSFER_ENCODING) || !headers.get_all(CONTENT_LENGTH).iter().all(empty)
     {
-        return Some(bad("CONNECT has no body"));
+        return Some(bad_request("CONNECT has no body"));
     }
     let mut hosts = headers.get_all(HOST).iter();
     let named = hosts.next()?;
     if hosts.next().is_some() {
-        return Some(bad("Host is there more than once"));
+        return Some(bad_request("Host is there more than once"));
     }
     match parse_authority(named.as_bytes()) {
-        Ok((own, at)) if own == *host && at.is_none_or(|at| at == port) => None,
+        Ok((named_host, named_port))
+            if named_host == *host && named_port.is_none_or(|named_port| named_port == port) =>
+        {
+            None
+        }
         // Some clients name whom they speak to, and not whom they ask for.
-        Ok((own, Some(PROXY_PORT))) if is_loopback(&own) => None,
-        _ => Some(differs(named.as_bytes())),
+        Ok((named_host, Some(PROXY_PORT))) if is_loopback(&named_host) => None,
+        _ => Some(name_mismatch(named.as_bytes())),
     }
 }
 
@@ -83,7 +87,7 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let host = Host::parse(b"a.example").unwrap();
-        contradiction(&parts, &host, 443).map(|denial| denial.reason)
+        find_contradiction(&parts, &host, 443).map(|denial| denial.reason)
     }
 
     #[test]

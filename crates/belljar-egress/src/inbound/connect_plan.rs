@@ -11,14 +11,14 @@ use crate::inbound::intercept;
 use crate::inbound::plain_tunnel;
 use crate::inbound::tunnel::Tunnel;
 use crate::io::stream::Stream;
-use crate::proxy::{Ask, Proxy, Refusal};
-use crate::upstream::tls::Tls;
+use crate::proxy::{AccessRequest, Proxy, Refusal};
+use crate::upstream::tls::TlsContext;
 
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum ConnectPlan {
     Blind(Box<Tunnel>),
     /// Each request in it is decided about when it is seen.
-    Opened {
+    Intercepted {
         proxy: Arc<Proxy>,
         host: Host,
         port: u16,
@@ -33,7 +33,7 @@ pub(crate) enum Way {
 
 const PLAIN_PORT: u16 = 80;
 
-impl Way {
+impl ConnectPlan {
     pub(crate) async fn open(
         proxy: &Arc<Proxy>,
         host: Host,
@@ -46,27 +46,27 @@ impl Way {
             return Ok(Self::Blind(Box::new(tunnel)));
         }
         if let Err(denial) = proxy.policy.may_allow(&host, port) {
-            let ask = Ask { host, port, via, seen: Seen::Nothing };
-            return Err(proxy.deny(&ask, denial));
+            let access = AccessRequest { host, port, via, seen: Seen::Nothing };
+            return Err(proxy.deny(&access, denial));
         }
         let proxy = proxy.clone();
         Ok(match intercepts {
-            true => Self::Opened { proxy, host, port },
+            true => Self::Intercepted { proxy, host, port },
             false => Self::Plain { proxy, host, via },
         })
     }
 
     /// Until it is over. `early` was read from `inner` before.
-    pub(crate) async fn carry(self, tls: &Arc<Tls>, inner: Stream, early: Vec<u8>) {
+    pub(crate) async fn run(self, tls: &Arc<TlsContext>, inner: Stream, prefix: Vec<u8>) {
         match self {
-            Self::Blind(tunnel) => tunnel.carry(inner, early).await,
-            Self::Opened { proxy, host, port } => {
-                let io = (inner, early.into());
+            Self::Blind(tunnel) => tunnel.run(inner, prefix).await,
+            Self::Intercepted { proxy, host, port } => {
+                let io = (inner, prefix.into());
                 Box::pin(intercept::serve(&proxy, tls, io, host, port)).await;
             }
             Self::Plain { proxy, host, via } => {
                 let target = Target { scheme: Scheme::Http, host, port: PLAIN_PORT };
-                Box::pin(plain_tunnel::serve(&proxy, tls, (inner, early), target, via)).await;
+                Box::pin(plain_tunnel::serve(&proxy, tls, (inner, prefix), target, via)).await;
             }
         }
     }

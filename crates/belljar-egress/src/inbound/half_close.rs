@@ -16,19 +16,19 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::http::body::{Body, BodyError};
 
 /// Without anything that could be passed on to it. One that is gone holds its place no longer.
-pub(crate) const GRACE: Duration = Duration::from_secs(3);
+pub(crate) const HALF_CLOSE_GRACE: Duration = Duration::from_secs(3);
 
 /// The requests of one connection that have no whole answer yet.
 #[derive(Debug, Default)]
-pub(crate) struct Requests {
-    under_way: AtomicUsize,
+pub(crate) struct PendingRequests {
+    pending: AtomicUsize,
     reader: Mutex<Option<Waker>>,
 }
 
-impl Requests {
-    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(self.clone())
+impl PendingRequests {
+    pub(crate) fn begin(self: &Arc<Self>) -> PendingRequest {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        PendingRequest(self.clone())
     }
 
     fn reader(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
@@ -37,18 +37,18 @@ impl Requests {
 }
 
 /// One of them, until this is dropped.
-pub(crate) struct UnderWay(Arc<Requests>);
+pub(crate) struct PendingRequest(Arc<PendingRequests>);
 
-impl UnderWay {
+impl PendingRequest {
     /// Lasts as long as the answer.
-    pub(crate) fn until_the_end_of(self, body: Body) -> Answered {
-        Answered { body, _request: self }
+    pub(crate) fn track(self, body: Body) -> TrackedBody {
+        TrackedBody { body, _request: self }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
         if let Some(reader) = self.0.reader().take() {
             reader.wake();
         }
@@ -56,12 +56,12 @@ impl Drop for UnderWay {
 }
 
 /// An answer on its way to the inside.
-pub(crate) struct Answered {
+pub(crate) struct TrackedBody {
     body: Body,
-    _request: UnderWay,
+    _request: PendingRequest,
 }
 
-impl HttpBody for Answered {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -82,15 +82,15 @@ impl HttpBody for Answered {
 }
 
 /// A connection from inside on which requests are read.
-pub(crate) struct Patient<I> {
+pub(crate) struct HalfCloseIo<I> {
     io: I,
-    requests: Arc<Requests>,
+    requests: Arc<PendingRequests>,
     /// Once nothing more comes: until when that is kept from the reader.
     ended: Option<Pin<Box<Sleep>>>,
 }
 
-impl<I> Patient<I> {
-    pub(crate) fn new(io: I, requests: &Arc<Requests>) -> Self {
+impl<I> HalfCloseIo<I> {
+    pub(crate) fn new(io: I, requests: &Arc<PendingRequests>) -> Self {
         Self { io, requests: requests.clone(), ended: None }
     }
 
@@ -100,7 +100,7 @@ impl<I> Patient<I> {
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         *self.requests.reader() = Some(cx.waker().clone());
-        if self.requests.under_way.load(Ordering::Relaxed) == 0 {
+        if self.requests.pending.load(Ordering::Relaxed) == 0 {
             return Poll::Ready(());
         }
         match &mut self.ended {
@@ -109,14 +109,14 @@ impl<I> Patient<I> {
         }
     }
 
-    fn wrote(&mut self) {
+    fn extend_grace(&mut self) {
         if let Some(until) = &mut self.ended {
-            until.as_mut().reset(Instant::now() + GRACE);
+            until.as_mut().reset(Instant::now() + HALF_CLOSE_GRACE);
         }
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for HalfCloseIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -128,20 +128,20 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
             if buffer.filled().len() > before || buffer.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            self.ended = Some(Box::pin(sleep(GRACE)));
+            self.ended = Some(Box::pin(sleep(HALF_CLOSE_GRACE)));
         }
         self.poll_end(cx).map(Ok)
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for HalfCloseIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.wrote();
+        self.extend_grace();
         Poll::Ready(Ok(written))
     }
 
@@ -159,7 +159,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, parts))?;
-        self.wrote();
+        self.extend_grace();
         Poll::Ready(Ok(written))
     }
 

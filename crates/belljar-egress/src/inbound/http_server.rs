@@ -11,14 +11,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::http::body::Body;
-use crate::limits::{CONNECTION_WINDOW, LONGEST_HEAD, MOST_HEADERS, SEND_BUFFER, STREAM_WINDOW};
+use crate::limits::{CONNECTION_WINDOW, MAX_HEAD_BYTES, MAX_HEADERS, SEND_BUFFER, STREAM_WINDOW};
 
 /// Until a head is there. Clients keep connections for the next request, and one that is closed under their
 /// hands fails it, so this is longer than they usually keep one.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5 * 60);
-const MOST_STREAMS: u32 = 100;
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const MAX_STREAMS: u32 = 100;
 
-pub(crate) async fn h1<I, S>(io: I, service: S) -> Result<(), hyper::Error>
+pub(crate) async fn serve_h1<I, S>(io: I, service: S) -> Result<(), hyper::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
@@ -26,10 +26,10 @@ where
 {
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
-        .max_headers(MOST_HEADERS)
-        .max_header_size(LONGEST_HEAD)
-        .max_buf_size(LONGEST_HEAD)
+        .header_read_timeout(KEEP_ALIVE_TIMEOUT)
+        .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEAD_BYTES)
+        .max_buf_size(MAX_HEAD_BYTES)
         .auto_date_header(false)
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades()
@@ -37,7 +37,7 @@ where
 }
 
 /// What one peer may reset is bounded by h2's own limits, which were made for that attack.
-pub(crate) async fn h2<I, S>(io: I, service: S) -> Result<(), hyper::Error>
+pub(crate) async fn serve_h2<I, S>(io: I, service: S) -> Result<(), hyper::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>,
@@ -45,8 +45,8 @@ where
 {
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MOST_STREAMS)
-        .max_header_list_size(LONGEST_HEAD as u32)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)

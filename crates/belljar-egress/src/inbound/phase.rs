@@ -10,37 +10,37 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tokio::net::TcpListener;
 
-use crate::http::refusal_response::refused_unread;
+use crate::http::refusal_response::refusal_bytes;
 use crate::inbound::sniff_protocol;
 use crate::io::stream::Stream;
 use crate::proxy::Proxy;
-use crate::upstream::tls::Tls;
+use crate::upstream::tls::TlsContext;
 
 /// Before accepting is tried again, when there is no descriptor left.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// As many as a kernel keeps waiting at one door. Whoever comes later is not of before.
-const MOST_WAITING: u64 = 4096;
+const MAX_BACKLOG: u64 = 4096;
 
 /// One policy, and what belongs to it.
 #[derive(Clone)]
-pub(crate) struct Stage {
+pub(crate) struct Phase {
     pub(crate) proxy: Arc<Proxy>,
-    pub(crate) tls: Arc<Tls>,
+    pub(crate) tls: Arc<TlsContext>,
 }
 
-impl Stage {
+impl Phase {
     /// A task for each, as long as there may be one more.
-    pub(crate) fn admit(&self, stream: Stream, port: u16) {
-        match self.proxy.enter(Via::Http) {
-            Ok(presence) => {
+    pub(crate) fn spawn_connection(&self, stream: Stream, port: u16) {
+        match self.proxy.open_connection(Via::Http) {
+            Ok(guard) => {
                 let Self { proxy, tls } = self.clone();
                 tokio::spawn(async move {
                     sniff_protocol::serve(proxy, tls, stream, port).await;
-                    drop(presence);
+                    drop(guard);
                 });
             }
             Err(refusal) => {
-                let _ = stream.try_write(refused_unread(&refusal).as_bytes()); // its end says the same
+                let _ = stream.try_write(refusal_bytes(&refusal).as_bytes()); // its end says the same
             }
         }
     }
@@ -48,27 +48,27 @@ impl Stage {
 
 /// Listening sockets of the sandbox's network, which outlast a stage.
 #[derive(Default)]
-pub(crate) struct Doors(Vec<(u16, OwnedFd)>);
+pub(crate) struct Listeners(Vec<(u16, OwnedFd)>);
 
-impl Doors {
-    pub(crate) fn add(&mut self, port: u16, socket: OwnedFd, stage: &Stage) -> io::Result<()> {
+impl Listeners {
+    pub(crate) fn add(&mut self, port: u16, socket: OwnedFd, phase: &Phase) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        open(port, &socket, stage)?;
+        spawn_accept_loop(port, &socket, phase)?;
         self.0.push((port, socket));
         Ok(())
     }
 
     /// For a stage that comes after another.
-    pub(crate) fn open_for(&self, stage: &Stage) -> io::Result<()> {
-        self.0.iter().try_for_each(|(port, socket)| open(*port, socket, stage))
+    pub(crate) fn serve_all(&self, phase: &Phase) -> io::Result<()> {
+        self.0.iter().try_for_each(|(port, socket)| spawn_accept_loop(*port, socket, phase))
     }
 
     /// Closes what waits to be accepted. The answer is how many those were.
-    pub(crate) fn clear(&self) -> u64 {
+    pub(crate) fn close_pending(&self) -> u64 {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let mut closed = 0;
         for (_, socket) in &self.0 {
-            for _ in 0..MOST_WAITING {
+            for _ in 0..MAX_BACKLOG {
                 match accept_with(socket, flags) {
                     Ok(_) => closed += 1,
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -80,20 +80,20 @@ impl Doors {
     }
 }
 
-fn open(port: u16, socket: &OwnedFd, stage: &Stage) -> io::Result<()> {
+fn spawn_accept_loop(port: u16, socket: &OwnedFd, phase: &Phase) -> io::Result<()> {
     let listener = TcpListener::from_std(socket.try_clone()?.into())?;
-    tokio::spawn(accept(listener, stage.clone(), port));
+    tokio::spawn(accept_loop(listener, phase.clone(), port));
     Ok(())
 }
 
-async fn accept(listener: TcpListener, stage: Stage, port: u16) {
+async fn accept_loop(listener: TcpListener, phase: Phase, port: u16) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let _ = stream.set_nodelay(true); // one that is gone already is found out later
-                stage.admit(Stream::Tcp(stream), port);
+                phase.spawn_connection(Stream::Tcp(stream), port);
             }
-            Err(_) => tokio::time::sleep(BREATH).await,
+            Err(_) => tokio::time::sleep(ACCEPT_BACKOFF).await,
         }
     }
 }

@@ -10,54 +10,54 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::http::forward;
-use crate::http::framing::watched;
-use crate::http::headers::{Target, bad};
+use crate::http::framing::monitor_framing;
+use crate::http::headers::{Target, bad_request};
 use crate::inbound::http_server;
 use crate::inbound::tunnel::Tunnel;
-use crate::io::prefixed_io::Rewound;
+use crate::io::prefixed_io::PrefixedIo;
 use crate::io::stream::Stream;
-use crate::proxy::{Ask, Proxy, Unused};
-use crate::upstream::pool::Slot;
-use crate::upstream::tls::Tls;
+use crate::proxy::{AccessRequest, Proxy, UnusedConnection};
+use crate::upstream::pool::UpstreamPool;
+use crate::upstream::tls::TlsContext;
 
 /// For the first bytes. Clients open connections ahead of need.
-const PATIENCE: Duration = Duration::from_secs(5 * 60);
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// What TLS begins with.
 const HANDSHAKE: u8 = 0x16;
 
 /// `early` was read from `inner` before.
 pub(crate) async fn serve(
     proxy: &Arc<Proxy>,
-    tls: &Arc<Tls>,
-    (mut inner, mut early): (Stream, Vec<u8>),
+    tls: &Arc<TlsContext>,
+    (mut inner, mut prefix): (Stream, Vec<u8>),
     target: Target,
     via: Via,
 ) {
     let Target { host, port, .. } = target.clone();
-    let ask = Ask { host: host.clone(), port, via, seen: Seen::Nothing };
-    if early.is_empty() {
+    let access = AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
+    if prefix.is_empty() {
         let (mut first, began) = ([0; 1], Instant::now());
-        match timeout(PATIENCE, inner.read(&mut first)).await {
-            Ok(Ok(1)) => early.extend_from_slice(&first),
-            Ok(_) => return proxy.tell_unused(&ask, began, Unused::Closed),
-            Err(_) => return proxy.tell_unused(&ask, began, Unused::Silent),
+        match timeout(FIRST_BYTE_TIMEOUT, inner.read(&mut first)).await {
+            Ok(Ok(1)) => prefix.extend_from_slice(&first),
+            Ok(_) => return proxy.report_unused(&access, began, UnusedConnection::Closed),
+            Err(_) => return proxy.report_unused(&access, began, UnusedConnection::TimedOut),
         }
     }
-    if early.first() == Some(&HANDSHAKE) {
+    if prefix.first() == Some(&HANDSHAKE) {
         // The name in it is compared there.
         if let Ok(tunnel) = Tunnel::open(proxy, host, port, via).await {
-            tunnel.carry(inner, early).await;
+            tunnel.run(inner, prefix).await;
         }
         return;
     }
-    let (io, framing) = watched(Rewound { io: inner, early: early.into() });
-    let slot = Arc::new(Slot::new(tls, Some(framing)));
-    let served = http_server::h1(io, forward::handler(proxy, &slot, &target, via)).await;
-    slot.ended().await;
+    let (io, framing) = monitor_framing(PrefixedIo { io: inner, prefix: prefix.into() });
+    let pool = Arc::new(UpstreamPool::new(tls, Some(framing)));
+    let served = http_server::serve_h1(io, forward::handler(proxy, &pool, &target, via)).await;
+    pool.wait_for_upgraded().await;
     if let Err(error) = served
         && error.is_parse()
     {
         // hyper has answered it already.
-        let _ = proxy.deny(&ask, bad(&error.to_string()));
+        let _ = proxy.deny(&access, bad_request(&error.to_string()));
     }
 }

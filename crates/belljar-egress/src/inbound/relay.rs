@@ -7,37 +7,37 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::io::buffer_pool::Buffers;
-use crate::io::stream::{Stream, is_passing};
+use crate::io::buffer_pool::BufferPool;
+use crate::io::stream::{Stream, is_retryable};
 use crate::policy::Denial;
 use crate::upstream::ticket::{Flow, Ticket};
 
 /// Without a byte either way.
-const IDLE: Duration = Duration::from_secs(30 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// The same, once one side has said that it will send no more.
-const IDLE_HALF_CLOSED: Duration = Duration::from_secs(5 * 60);
+const HALF_CLOSED_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Buffers that one direction passes on before the others get their turn.
-const IN_ONE_GO: usize = 16;
+const READS_PER_TURN: usize = 16;
 
 /// Why it ended before both sides had said all they had to say.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum RelayEnd {
     /// Whoever asked is gone.
-    Inside,
+    ClientGone,
     /// What comes from outside broke off.
-    Outside(io::Error),
+    UpstreamBroken(io::Error),
     /// What comes from outside came to its end, and the rest of what was sent there was not taken.
-    NotTaken(io::Error),
+    WriteFailed(io::Error),
     Budget,
     Idle,
     /// Whoever asked had to speak first, and did not.
-    Silent,
+    TimedOut,
     Denied(Denial),
 }
 
 /// What came first from inside, once it was looked at.
 #[derive(Debug, Default)]
-pub(crate) struct Opening {
+pub(crate) struct FirstBytes {
     pub(crate) bytes: Vec<u8>,
     pub(crate) ended: bool,
 }
@@ -46,21 +46,21 @@ pub(crate) struct Opening {
 pub(crate) struct Relay<'a> {
     pub(crate) inner: &'a Stream,
     pub(crate) outer: &'a Stream,
-    pub(crate) buffers: &'a Buffers,
-    state: Mutex<State<'a>>,
+    pub(crate) buffers: &'a BufferPool,
+    state: Mutex<RelayState<'a>>,
 }
 
-struct State<'a> {
+struct RelayState<'a> {
     ticket: &'a mut Ticket,
-    moved: Instant,
-    idle: Duration,
-    outside: Outside,
+    last_activity: Instant,
+    idle_timeout: Duration,
+    upstream: UpstreamState,
 }
 
 /// The kernel tells of a reset once: if whoever writes hears of it, whoever reads sees a plain end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outside {
-    There,
+enum UpstreamState {
+    Connected,
     Reset,
 }
 
@@ -82,14 +82,14 @@ impl<'a> Relay<'a> {
     pub(crate) fn new(
         inner: &'a Stream,
         outer: &'a Stream,
-        buffers: &'a Buffers,
+        buffers: &'a BufferPool,
         ticket: &'a mut Ticket,
     ) -> Self {
-        let state = Mutex::new(State {
+        let state = Mutex::new(RelayState {
             ticket,
-            moved: Instant::now(),
-            idle: IDLE,
-            outside: Outside::There,
+            last_activity: Instant::now(),
+            idle_timeout: IDLE_TIMEOUT,
+            upstream: UpstreamState::Connected,
         });
         Self { inner, outer, buffers, state }
     }
@@ -98,15 +98,15 @@ impl<'a> Relay<'a> {
     /// first to the outside; what comes from there does not wait for it, since some servers speak first.
     pub(crate) async fn run(
         &self,
-        opening: impl Future<Output = Result<Opening, End>>,
-    ) -> Result<(), End> {
+        first_bytes: impl Future<Output = Result<FirstBytes, RelayEnd>>,
+    ) -> Result<(), RelayEnd> {
         // A server that takes no more may still have something to say, such as why.
-        let outward = async {
-            match self.outward(opening).await {
-                Err(End::NotTaken(error)) => {
-                    self.hurry();
+        let pump_out = async {
+            match self.pump_out(first_bytes).await {
+                Err(RelayEnd::WriteFailed(error)) => {
+                    self.shorten_idle_timeout();
                     if error.kind() == io::ErrorKind::ConnectionReset {
-                        self.state().outside = Outside::Reset;
+                        self.state().upstream = UpstreamState::Reset;
                     }
                     Ok(Some(error))
                 }
@@ -114,19 +114,19 @@ impl<'a> Relay<'a> {
             }
         };
         tokio::select! {
-            ended = async { tokio::try_join!(outward, self.pump(Direction::In)) } => match ended? {
+            ended = async { tokio::try_join!(pump_out, self.pump(Direction::In)) } => match ended? {
                 (None, ()) => Ok(()),
-                (Some(error), ()) => Err(End::NotTaken(error)),
+                (Some(error), ()) => Err(RelayEnd::WriteFailed(error)),
             },
-            () = self.until_idle() => Err(End::Idle),
+            () = self.wait_until_idle() => Err(RelayEnd::Idle),
         }
     }
 
-    async fn outward(
+    async fn pump_out(
         &self,
-        opening: impl Future<Output = Result<Opening, End>>,
-    ) -> Result<(), End> {
-        let Opening { bytes, ended } = opening.await?;
+        first_bytes: impl Future<Output = Result<FirstBytes, RelayEnd>>,
+    ) -> Result<(), RelayEnd> {
+        let FirstBytes { bytes, ended } = first_bytes.await?;
         self.pass(Direction::Out, &bytes).await?;
         drop(bytes);
         if ended {
@@ -136,10 +136,10 @@ impl<'a> Relay<'a> {
         self.pump(Direction::Out).await
     }
 
-    async fn pump(&self, direction: Direction) -> Result<(), End> {
+    async fn pump(&self, direction: Direction) -> Result<(), RelayEnd> {
         let from = self.from(direction);
         loop {
-            from.readable().await.map_err(|error| self.broke_reading(direction, error))?;
+            from.readable().await.map_err(|error| self.read_error(direction, error))?;
             match self.drain(direction).await? {
                 Drained::Ended => {
                     self.check_end(direction)?;
@@ -153,36 +153,36 @@ impl<'a> Relay<'a> {
     }
 
     /// Passes on what is there. The buffer is held no longer.
-    async fn drain(&self, direction: Direction) -> Result<Drained, End> {
+    async fn drain(&self, direction: Direction) -> Result<Drained, RelayEnd> {
         let mut buffer = self.buffers.take();
-        for _ in 0..IN_ONE_GO {
+        for _ in 0..READS_PER_TURN {
             match self.from(direction).try_read(&mut buffer) {
                 Ok(0) => return Ok(Drained::Ended),
                 Ok(got) => self.pass(direction, &buffer[..got]).await?,
-                Err(error) if is_passing(&error) => return Ok(Drained::Empty),
-                Err(error) => return Err(self.broke_reading(direction, error)),
+                Err(error) if is_retryable(&error) => return Ok(Drained::Empty),
+                Err(error) => return Err(self.read_error(direction, error)),
             }
         }
         Ok(Drained::More)
     }
 
-    async fn pass(&self, direction: Direction, bytes: &[u8]) -> Result<(), End> {
+    async fn pass(&self, direction: Direction, bytes: &[u8]) -> Result<(), RelayEnd> {
         if bytes.is_empty() {
             return Ok(());
         }
         if self.count(direction, bytes.len() as u64) == Flow::Stops {
-            return Err(End::Budget);
+            return Err(RelayEnd::Budget);
         }
-        let (to, broke): (_, fn(io::Error) -> End) = match direction {
-            Direction::Out => (self.outer, End::NotTaken),
-            Direction::In => (self.inner, |_| End::Inside),
+        let (to, broke): (_, fn(io::Error) -> RelayEnd) = match direction {
+            Direction::Out => (self.outer, RelayEnd::WriteFailed),
+            Direction::In => (self.inner, |_| RelayEnd::ClientGone),
         };
-        to.write_everything(bytes).await.map_err(broke)
+        to.write_all_bytes(bytes).await.map_err(broke)
     }
 
     fn count(&self, direction: Direction, bytes: u64) -> Flow {
         let mut state = self.state();
-        state.moved = Instant::now();
+        state.last_activity = Instant::now();
         match direction {
             Direction::Out => state.ticket.count_out(bytes),
             Direction::In => state.ticket.count_in(bytes),
@@ -190,43 +190,43 @@ impl<'a> Relay<'a> {
     }
 
     /// One direction is over, so the other is not waited for as long.
-    fn hurry(&self) {
+    fn shorten_idle_timeout(&self) {
         let mut state = self.state();
-        state.moved = Instant::now();
-        state.idle = IDLE_HALF_CLOSED;
+        state.last_activity = Instant::now();
+        state.idle_timeout = HALF_CLOSED_IDLE_TIMEOUT;
     }
 
     fn half_close(&self, direction: Direction) {
-        self.hurry();
+        self.shorten_idle_timeout();
         match direction {
-            Direction::Out => self.outer.end_writing(),
-            Direction::In => self.inner.end_writing(),
+            Direction::Out => self.outer.shutdown_write(),
+            Direction::In => self.inner.shutdown_write(),
         }
     }
 
-    fn check_end(&self, direction: Direction) -> Result<(), End> {
-        match (direction, self.state().outside) {
-            (Direction::In, Outside::Reset) => {
-                Err(End::Outside(io::ErrorKind::ConnectionReset.into()))
+    fn check_end(&self, direction: Direction) -> Result<(), RelayEnd> {
+        match (direction, self.state().upstream) {
+            (Direction::In, UpstreamState::Reset) => {
+                Err(RelayEnd::UpstreamBroken(io::ErrorKind::ConnectionReset.into()))
             }
             _ => Ok(()),
         }
     }
 
-    async fn until_idle(&self) {
+    async fn wait_until_idle(&self) {
         loop {
-            let (due, now) = (self.idle_at(), Instant::now());
+            let (due, now) = (self.idle_deadline(), Instant::now());
             if due <= now {
                 return;
             }
             // Looked at again after the shorter time, which may apply by then.
-            sleep_until(due.min(now + IDLE_HALF_CLOSED)).await;
+            sleep_until(due.min(now + HALF_CLOSED_IDLE_TIMEOUT)).await;
         }
     }
 
-    fn idle_at(&self) -> Instant {
+    fn idle_deadline(&self) -> Instant {
         let state = self.state();
-        state.moved + state.idle
+        state.last_activity + state.idle_timeout
     }
 
     fn from(&self, direction: Direction) -> &'a Stream {
@@ -236,14 +236,14 @@ impl<'a> Relay<'a> {
         }
     }
 
-    fn broke_reading(&self, direction: Direction, error: io::Error) -> End {
+    fn read_error(&self, direction: Direction, error: io::Error) -> RelayEnd {
         match direction {
-            Direction::Out => End::Inside,
-            Direction::In => End::Outside(error),
+            Direction::Out => RelayEnd::ClientGone,
+            Direction::In => RelayEnd::UpstreamBroken(error),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<'a>> {
+    fn state(&self) -> MutexGuard<'_, RelayState<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,76 +17,77 @@ use hyper::{Request, Response, Uri, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::http::body::Body;
-use crate::http::forward::{Errand, carry, check_form};
-use crate::http::framing::watched;
-use crate::http::headers::{Target, bad, differs, path_of};
+use crate::http::forward::{AdmittedRequest, check_form, exchange};
+use crate::http::framing::monitor_framing;
+use crate::http::headers::{Target, bad_request, name_mismatch, path_only};
 use crate::http::overrides;
-use crate::http::refusal_response::refused;
-use crate::http::request_target::settle;
-use crate::http::secret_injection::{Keys, NotPut};
+use crate::http::refusal_response::refusal_response;
+use crate::http::request_target::normalize;
+use crate::http::secret_injection::{Credentials, InjectionError};
 use crate::inbound::http_server;
 use crate::policy::Denial;
-use crate::proxy::{Ask, Proxy, Refusal};
-use crate::upstream::pool::Slot;
-use crate::upstream::tls::Tls;
+use crate::proxy::{AccessRequest, Proxy, Refusal};
+use crate::upstream::pool::UpstreamPool;
+use crate::upstream::tls::TlsContext;
 
 /// Takes a connection to a route's port.
-pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, tls: &Arc<Tls>, io: I, port: u16)
+pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, tls: &Arc<TlsContext>, io: I, port: u16)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Some(route) = proxy.policy.route(port).cloned() else { return };
-    let (io, framing) = watched(io);
-    let slot = Arc::new(Slot::new(tls, Some(framing)));
+    let (io, framing) = monitor_framing(io);
+    let pool = Arc::new(UpstreamPool::new(tls, Some(framing)));
     let route = Arc::new(route);
-    let (handled, with, through) = (proxy.clone(), route.clone(), slot.clone());
+    let (handled, with, through) = (proxy.clone(), route.clone(), pool.clone());
     let service = service_fn(move |request| {
-        let (proxy, slot, route) = (handled.clone(), through.clone(), with.clone());
+        let (proxy, pool, route) = (handled.clone(), through.clone(), with.clone());
         async move {
-            let answer = answer(&proxy, &slot, &route, request).await;
-            Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refused(&refusal)))
+            let respond = respond(&proxy, &pool, &route, request).await;
+            Ok::<_, Infallible>(respond.unwrap_or_else(|refusal| refusal_response(&refusal)))
         }
     });
-    if let Err(error) = http_server::h1(io, service).await
+    if let Err(error) = http_server::serve_h1(io, service).await
         && error.is_parse()
     {
-        let _ = proxy.deny(&ask(&route, Seen::Nothing), bad(&error.to_string()));
+        let _ = proxy.deny(&access(&route, Seen::Nothing), bad_request(&error.to_string()));
     }
-    slot.ended().await;
+    pool.wait_for_upgraded().await;
 }
 
-fn ask<'a>(route: &RouteSpec, seen: Seen<'a>) -> Ask<'a> {
-    Ask { host: route.to.host.clone(), port: route.to.port, via: Via::Route, seen }
+fn access<'a>(route: &RouteSpec, seen: Seen<'a>) -> AccessRequest<'a> {
+    AccessRequest { host: route.to.host.clone(), port: route.to.port, via: Via::Route, seen }
 }
 
-async fn answer(
+async fn respond(
     proxy: &Arc<Proxy>,
-    slot: &Slot,
+    pool: &UpstreamPool,
     route: &RouteSpec,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
     let own = parts.headers.get(HOST).cloned();
-    let settled = settle(&mut parts);
-    let whole = format!("{}{}", route.to.path, path_of(&parts.uri));
+    let normalized = normalize(&mut parts);
+    let full_path = format!("{}{}", route.to.path, path_only(&parts.uri));
     let method = parts.method.clone();
-    let ask = ask(route, Seen::Request { method: method.as_str(), path: &whole });
-    check_form(slot, &parts)
-        .and(settled)
+    let access = access(route, Seen::Request { method: method.as_str(), path: &full_path });
+    check_form(pool, &parts)
+        .and(normalized)
         .and_then(|()| check(route, &parts))
-        .map_err(|denial| proxy.deny(&ask, denial))?;
-    parts.uri =
-        below(&route.to, &parts.uri).ok_or_else(|| proxy.deny(&ask, bad("its path is no path")))?;
+        .map_err(|denial| proxy.deny(&access, denial))?;
+    parts.uri = join_path(&route.to, &parts.uri)
+        .ok_or_else(|| proxy.deny(&access, bad_request("its path is no path")))?;
     // They name a place that exists only inside.
     parts.headers.remove(ORIGIN);
     parts.headers.remove(REFERER);
-    let mut ticket = proxy.admit_route(&ask, route.listen);
-    let keys = Keys::of_route(proxy, route)
-        .map_err(|error| ticket.failed_because(502, NotPut::TOLD, error.to_string()))?;
+    let mut ticket = proxy.admit_route(&access, route.listen);
+    let credentials = Credentials::for_route(proxy, route).map_err(|error| {
+        ticket.failed_because(502, InjectionError::PUBLIC_MESSAGE, error.to_string())
+    })?;
     let RouteTarget { scheme, host, port, .. } = route.to.clone();
-    let errand = Errand { target: Target { scheme, host, port }, keys, ticket };
-    let mut response = carry(proxy, slot, errand, Request::from_parts(parts, body)).await?;
-    stay(response.headers_mut(), route, own.as_ref());
+    let admitted = AdmittedRequest { target: Target { scheme, host, port }, credentials, ticket };
+    let mut response = exchange(proxy, pool, admitted, Request::from_parts(parts, body)).await?;
+    rewrite_redirect(response.headers_mut(), route, own.as_ref());
     Ok(response)
 }
 
@@ -94,21 +95,21 @@ async fn answer(
 /// that name.
 fn check(route: &RouteSpec, request: &Parts) -> Result<(), Denial> {
     if request.uri.authority().is_some() || request.uri.scheme().is_some() {
-        return Err(bad("this port is no proxy; ask for /path"));
+        return Err(bad_request("this port is no proxy; ask for /path"));
     }
     let mut hosts = request.headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) if is_loopback(host.as_bytes()) => {}
         (None, _) if request.version == Version::HTTP_10 => {}
-        (Some(host), None) => return Err(differs(host.as_bytes())),
-        (None, _) => return Err(bad("Host is not there")),
-        (Some(_), Some(_)) => return Err(bad("Host is there more than once")),
+        (Some(host), None) => return Err(name_mismatch(host.as_bytes())),
+        (None, _) => return Err(bad_request("Host is not there")),
+        (Some(_), Some(_)) => return Err(bad_request("Host is there more than once")),
     }
     // Where the operator named a path, nobody gets above it.
     if route.to.path.is_empty() {
         return Ok(());
     }
-    if !is_plain_path(path_of(&request.uri)) {
+    if !is_plain_path(path_only(&request.uri)) {
         return Err(Denial {
             reason: DenyReason::RequestNotListed,
             detail: Some(format!("its path may lead out of {}", route.to.path)),
@@ -127,14 +128,15 @@ fn is_loopback(authority: &[u8]) -> bool {
 }
 
 /// The same path and query, below the target's path.
-fn below(target: &RouteTarget, uri: &Uri) -> Option<Uri> {
-    let asked = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    let joined = if asked == "*" { asked.to_owned() } else { format!("{}{asked}", target.path) };
+fn join_path(target: &RouteTarget, uri: &Uri) -> Option<Uri> {
+    let requested = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let joined =
+        if requested == "*" { requested.to_owned() } else { format!("{}{requested}", target.path) };
     joined.parse().ok()
 }
 
 /// A redirect within the target leads back to this port, so that the next request has the secret too.
-fn stay(headers: &mut HeaderMap, route: &RouteSpec, own: Option<&HeaderValue>) {
+fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, own: Option<&HeaderValue>) {
     let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
         return;
     };
@@ -177,7 +179,11 @@ mod tests {
     fn redirected(path: &str, location: &str) -> String {
         let mut headers = HeaderMap::new();
         headers.insert(LOCATION, HeaderValue::try_from(location).unwrap());
-        stay(&mut headers, &route(path), Some(&HeaderValue::from_static("localhost:8080")));
+        rewrite_redirect(
+            &mut headers,
+            &route(path),
+            Some(&HeaderValue::from_static("localhost:8080")),
+        );
         headers[LOCATION].to_str().unwrap().to_owned()
     }
 
@@ -203,7 +209,7 @@ mod tests {
         }
     }
 
-    fn asked(path: &str, uri: &str, hosts: &[&str]) -> Option<DenyReason> {
+    fn target(path: &str, uri: &str, hosts: &[&str]) -> Option<DenyReason> {
         let mut request = Request::builder().uri(uri);
         for host in hosts {
             request = request.header(HOST, *host);
@@ -215,40 +221,40 @@ mod tests {
     #[test]
     fn only_who_means_this_port_is_served() {
         for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080"] {
-            assert_eq!(asked("", "/x", &[host]), None, "{host}");
+            assert_eq!(target("", "/x", &[host]), None, "{host}");
         }
         for host in ["evil.example", "api.example", "10.0.0.1:8080", "localhost.evil", "127.1", ""]
         {
-            assert_eq!(asked("", "/x", &[host]), Some(DenyReason::NamesDiffer), "{host}");
+            assert_eq!(target("", "/x", &[host]), Some(DenyReason::NamesDiffer), "{host}");
         }
-        assert_eq!(asked("", "/x", &[]), Some(DenyReason::BadRequest));
-        assert_eq!(asked("", "/", &["localhost", "localhost"]), Some(DenyReason::BadRequest));
-        assert_eq!(asked("", "http://localhost/", &["localhost"]), Some(DenyReason::BadRequest));
+        assert_eq!(target("", "/x", &[]), Some(DenyReason::BadRequest));
+        assert_eq!(target("", "/", &["localhost", "localhost"]), Some(DenyReason::BadRequest));
+        assert_eq!(target("", "http://localhost/", &["localhost"]), Some(DenyReason::BadRequest));
     }
 
     #[test]
     fn no_header_leads_above_the_path_that_the_operator_named() {
-        let asked = |path: &str, header: &str| {
+        let target = |path: &str, header: &str| {
             let request =
                 Request::builder().uri("/x").header(HOST, "localhost").header(header, "/y");
             let (parts, ()) = request.body(()).unwrap().into_parts();
             check(&route(path), &parts).err().map(|denial| denial.reason)
         };
         for header in ["x-original-url", "x-forwarded-prefix", "destination"] {
-            assert_eq!(asked("/v1", header), Some(DenyReason::BadRequest), "{header}");
-            assert_eq!(asked("", header), None, "{header}");
+            assert_eq!(target("/v1", header), Some(DenyReason::BadRequest), "{header}");
+            assert_eq!(target("", header), None, "{header}");
         }
-        assert_eq!(asked("/v1", "x-http-method-override"), None);
+        assert_eq!(target("/v1", "x-http-method-override"), None);
     }
 
     #[test]
     fn nobody_gets_above_the_path_that_the_operator_named() {
-        assert_eq!(asked("/v1", "/a/b?c=../..", &["localhost"]), None);
+        assert_eq!(target("/v1", "/a/b?c=../..", &["localhost"]), None);
         for path in ["/../admin", "/%2e%2e/admin", "/..%2fadmin", "//x"] {
-            assert_eq!(asked("/v1", path, &["localhost"]), Some(DenyReason::RequestNotListed));
-            assert_eq!(asked("", path, &["localhost"]), None);
+            assert_eq!(target("/v1", path, &["localhost"]), Some(DenyReason::RequestNotListed));
+            assert_eq!(target("", path, &["localhost"]), None);
         }
-        let uri = below(&route("/v1").to, &"/a?b=c".parse().unwrap()).unwrap();
+        let uri = join_path(&route("/v1").to, &"/a?b=c".parse().unwrap()).unwrap();
         assert_eq!(uri, "/v1/a?b=c");
     }
 }

@@ -5,73 +5,77 @@ use belljar_spec::egress::DenyReason;
 use rustls::server::Acceptor;
 
 use crate::policy::Denial;
-use crate::report::cut;
+use crate::report::shorten;
 
 /// No honest greeting is longer.
-pub(crate) const MOST_LOOKED_AT: usize = 16 * 1024;
+pub(crate) const MAX_CLIENT_HELLO: usize = 16 * 1024;
 const TLS_PORT: u16 = 443;
 const HANDSHAKE: u8 = 0x16;
 const TLS_MAJOR: u8 = 3;
 
 /// What has to come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum Expected {
     Tls,
     /// The operator listed the port, so whatever is spoken there; but TLS with another host's name is not.
     Anything,
 }
 
-impl Due {
+impl Expected {
     pub(crate) fn at(port: u16) -> Self {
         if port == TLS_PORT { Self::Tls } else { Self::Anything }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum SniffResult {
     /// It cannot be said yet.
-    More,
-    Fine,
-    Wrong(Denial),
+    NeedMore,
+    Allowed,
+    Denied(Denial),
 }
 
 /// Is given the bytes as they come, until it knows.
 pub(crate) struct Sniffer<'a> {
     host: &'a Host,
-    due: Due,
+    expected: Expected,
     seen: usize,
     start: [u8; 2],
     acceptor: Acceptor,
 }
 
 impl<'a> Sniffer<'a> {
-    pub(crate) fn new(host: &'a Host, due: Due) -> Self {
-        Self { host, due, seen: 0, start: [0; 2], acceptor: Acceptor::default() }
+    pub(crate) fn new(host: &'a Host, expected: Expected) -> Self {
+        Self { host, expected, seen: 0, start: [0; 2], acceptor: Acceptor::default() }
     }
 
-    pub(crate) fn look(&mut self, bytes: &[u8]) -> Look {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> SniffResult {
         for (at, byte) in bytes.iter().enumerate().take(2usize.saturating_sub(self.seen)) {
             self.start[self.seen + at] = *byte;
         }
         self.seen += bytes.len();
         let looks_like_tls = match (self.seen, self.start) {
-            (0, _) => return Look::More,
+            (0, _) => return SniffResult::NeedMore,
             (1, [first, _]) => first == HANDSHAKE,
             (_, start) => start == [HANDSHAKE, TLS_MAJOR],
         };
-        match (looks_like_tls, self.due) {
+        match (looks_like_tls, self.expected) {
             (true, _) => self.hello(bytes),
-            (false, Due::Tls) => not_tls("it does not begin as TLS does"),
-            (false, Due::Anything) => Look::Fine,
+            (false, Expected::Tls) => not_tls("it does not begin as TLS does"),
+            (false, Expected::Anything) => SniffResult::Allowed,
         }
     }
 
     /// No more comes.
-    pub(crate) fn end(&self) -> Look {
-        if self.seen == 0 { Look::Fine } else { not_tls("it ends within the ClientHello") }
+    pub(crate) fn finish(&self) -> SniffResult {
+        if self.seen == 0 {
+            SniffResult::Allowed
+        } else {
+            not_tls("it ends within the ClientHello")
+        }
     }
 
-    fn hello(&mut self, mut bytes: &[u8]) -> Look {
+    fn hello(&mut self, mut bytes: &[u8]) -> SniffResult {
         while !bytes.is_empty() {
             match self.acceptor.read_tls(&mut bytes) {
                 Ok(read) if read > 0 => {}
@@ -79,29 +83,33 @@ impl<'a> Sniffer<'a> {
             }
         }
         match self.acceptor.accept() {
-            Ok(None) if self.seen > MOST_LOOKED_AT => not_tls("the ClientHello is too long"),
-            Ok(None) => Look::More,
-            Ok(Some(accepted)) => self.named(accepted.client_hello().server_name()),
+            Ok(None) if self.seen > MAX_CLIENT_HELLO => not_tls("the ClientHello is too long"),
+            Ok(None) => SniffResult::NeedMore,
+            Ok(Some(accepted)) => self.check_server_name(accepted.client_hello().server_name()),
             Err((error, _)) => not_tls(&error.to_string()),
         }
     }
 
     /// Of an encrypted ClientHello the outer name counts: it is what everybody on the way sees.
-    fn named(&self, name: Option<&str>) -> Look {
+    fn check_server_name(&self, name: Option<&str>) -> SniffResult {
         let wrong = |detail: String| {
-            Look::Wrong(Denial { reason: DenyReason::NamesDiffer, detail: Some(detail) })
+            SniffResult::Denied(Denial { reason: DenyReason::NamesDiffer, detail: Some(detail) })
         };
         match name {
-            None if self.host.name().is_none() || self.due == Due::Anything => Look::Fine,
+            None if self.host.name().is_none() || self.expected == Expected::Anything => {
+                SniffResult::Allowed
+            }
             None => wrong("TLS without a server name (SNI)".to_owned()),
-            Some(name) if Host::parse(name.as_bytes()).as_ref() == Ok(self.host) => Look::Fine,
-            Some(name) => wrong(format!("TLS for the server \"{}\" (SNI)", cut(name))),
+            Some(name) if Host::parse(name.as_bytes()).as_ref() == Ok(self.host) => {
+                SniffResult::Allowed
+            }
+            Some(name) => wrong(format!("TLS for the server \"{}\" (SNI)", shorten(name))),
         }
     }
 }
 
-fn not_tls(why: &str) -> Look {
-    Look::Wrong(Denial { reason: DenyReason::NotTls, detail: Some(cut(why)) })
+fn not_tls(why: &str) -> SniffResult {
+    SniffResult::Denied(Denial { reason: DenyReason::NotTls, detail: Some(shorten(why)) })
 }
 
 #[cfg(test)]
@@ -129,20 +137,20 @@ mod tests {
 
     fn look(host: &str, port: u16, bytes: &[u8]) -> Result<(), DenyReason> {
         let host = Host::parse(host.as_bytes()).unwrap();
-        let at_once = Sniffer::new(&host, Due::at(port)).look(bytes);
-        let mut slowly = Sniffer::new(&host, Due::at(port));
-        let mut by_byte = Look::More;
+        let at_once = Sniffer::new(&host, Expected::at(port)).feed(bytes);
+        let mut slowly = Sniffer::new(&host, Expected::at(port));
+        let mut by_byte = SniffResult::NeedMore;
         for byte in bytes {
-            by_byte = slowly.look(std::slice::from_ref(byte));
-            if by_byte != Look::More {
+            by_byte = slowly.feed(std::slice::from_ref(byte));
+            if by_byte != SniffResult::NeedMore {
                 break;
             }
         }
         assert_eq!(std::mem::discriminant(&at_once), std::mem::discriminant(&by_byte));
         match at_once {
-            Look::Fine => Ok(()),
-            Look::Wrong(denial) => Err(denial.reason),
-            Look::More => panic!("it cannot be said"),
+            SniffResult::Allowed => Ok(()),
+            SniffResult::Denied(denial) => Err(denial.reason),
+            SniffResult::NeedMore => panic!("it cannot be said"),
         }
     }
 
@@ -182,31 +190,31 @@ mod tests {
     #[test]
     fn a_greeting_without_end_is_not_read_for_ever() {
         let host = Host::parse(b"a.example").unwrap();
-        let mut sniffer = Sniffer::new(&host, Due::Tls);
+        let mut sniffer = Sniffer::new(&host, Expected::Tls);
         // A record of a handshake message that claims to be very long.
         let mut record = vec![HANDSHAKE, TLS_MAJOR, 1, 0x10, 0, 1, 0, 0xff, 0xff];
         record.resize(5 + 0x1000, 0);
-        assert_eq!(sniffer.look(&record), Look::More);
+        assert_eq!(sniffer.feed(&record), SniffResult::NeedMore);
         let mut next = vec![HANDSHAKE, TLS_MAJOR, 1, 0x10, 0];
         next.resize(5 + 0x1000, 0);
         let mut rounds = 1;
-        while sniffer.look(&next) == Look::More {
+        while sniffer.feed(&next) == SniffResult::NeedMore {
             rounds += 1;
             assert!(rounds < 10);
         }
-        assert!(matches!(sniffer.end(), Look::Wrong(_)));
-        assert_eq!(Sniffer::new(&host, Due::Tls).end(), Look::Fine);
+        assert!(matches!(sniffer.finish(), SniffResult::Denied(_)));
+        assert_eq!(Sniffer::new(&host, Expected::Tls).finish(), SniffResult::Allowed);
     }
 
-    fn settle(host: &Host, due: Due, pieces: &[&[u8]]) -> Look {
-        let mut sniffer = Sniffer::new(host, due);
+    fn sniff_all(host: &Host, expected: Expected, pieces: &[&[u8]]) -> SniffResult {
+        let mut sniffer = Sniffer::new(host, expected);
         for piece in pieces {
-            match sniffer.look(piece) {
-                Look::More => {}
+            match sniffer.feed(piece) {
+                SniffResult::NeedMore => {}
                 known => return known,
             }
         }
-        sniffer.end()
+        sniffer.finish()
     }
 
     proptest::proptest! {
@@ -219,15 +227,15 @@ mod tests {
             tls in proptest::prelude::any::<bool>(),
         ) {
             let host = Host::parse(b"a.example").unwrap();
-            let due = if tls { Due::Tls } else { Due::Anything };
+            let expected = if tls { Expected::Tls } else { Expected::Anything };
             let mut bytes = hello("a.example");
             bytes.truncate(start);
             bytes.extend(noise);
             let cut = cut.min(bytes.len());
-            let whole = settle(&host, due, &[&bytes]);
+            let whole = sniff_all(&host, expected, &[&bytes]);
             let (one, other) = bytes.split_at(cut);
-            let cut = settle(&host, due, &[one, other]);
-            proptest::prop_assert_eq!(whole == Look::Fine, cut == Look::Fine);
+            let split = sniff_all(&host, expected, &[one, other]);
+            proptest::prop_assert_eq!(whole == SniffResult::Allowed, split == SniffResult::Allowed);
         }
     }
 }

@@ -10,14 +10,14 @@ use belljar_spec::egress::{DenyReason, Via};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::inbound::connect_plan::Way;
+use crate::inbound::connect_plan::ConnectPlan;
 use crate::io::stream::Stream;
 use crate::policy::Denial;
 use crate::proxy::{Proxy, Refusal};
-use crate::upstream::tls::Tls;
+use crate::upstream::tls::TlsContext;
 
 /// For everything that is said before a connection is made.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
 const NO_METHOD: u8 = 0xff;
@@ -28,7 +28,7 @@ const IPV6: u8 = 4;
 
 /// What the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reply {
+enum SocksReply {
     Succeeded = 0,
     GeneralFailure = 1,
     NotAllowed = 2,
@@ -39,9 +39,9 @@ enum Reply {
     AddressTypeNotSupported = 8,
 }
 
-impl From<&Refusal> for Reply {
+impl From<&Refusal> for SocksReply {
     fn from(refusal: &Refusal) -> Self {
-        match (refusal.told_reason(), refusal.status) {
+        match (refusal.public_reason(), refusal.status) {
             (Some(DenyReason::BadRequest), _) => Self::GeneralFailure,
             (Some(_), _) => Self::NotAllowed,
             (None, 504) => Self::TimedOut,
@@ -53,54 +53,54 @@ impl From<&Refusal> for Reply {
 
 /// Why no connection was asked for.
 #[derive(Debug)]
-enum Failure {
+enum SocksError {
     /// The client is gone, or does not speak the protocol.
     Broken,
-    Answered(Reply),
+    Reply(SocksReply),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for SocksError {
     fn from(_: io::Error) -> Self {
         Self::Broken
     }
 }
 
-pub(crate) async fn serve(proxy: &Arc<Proxy>, tls: &Arc<Tls>, mut stream: Stream) {
-    let asked = match timeout(PATIENCE, read_request(proxy, &mut stream)).await {
-        Ok(asked) => asked,
+pub(crate) async fn serve(proxy: &Arc<Proxy>, tls: &Arc<TlsContext>, mut stream: Stream) {
+    let target = match timeout(REQUEST_TIMEOUT, read_request(proxy, &mut stream)).await {
+        Ok(target) => target,
         Err(_) => return,
     };
-    let opened = match asked {
-        Ok((host, port)) => Way::open(proxy, host, port, Via::Socks).await,
-        Err(Failure::Broken) => return,
-        Err(Failure::Answered(reply)) => return drop(say(&mut stream, reply).await),
+    let plan = match target {
+        Ok((host, port)) => ConnectPlan::open(proxy, host, port, Via::Socks).await,
+        Err(SocksError::Broken) => return,
+        Err(SocksError::Reply(reply)) => return drop(send_reply(&mut stream, reply).await),
     };
-    match opened {
-        Ok(way) => {
-            if say(&mut stream, Reply::Succeeded).await.is_ok() {
-                way.carry(tls, stream, Vec::new()).await;
+    match plan {
+        Ok(plan) => {
+            if send_reply(&mut stream, SocksReply::Succeeded).await.is_ok() {
+                plan.run(tls, stream, Vec::new()).await;
             }
         }
-        Err(refusal) => drop(say(&mut stream, Reply::from(&refusal)).await),
+        Err(refusal) => drop(send_reply(&mut stream, SocksReply::from(&refusal)).await),
     }
 }
 
-async fn read_request(proxy: &Proxy, stream: &mut Stream) -> Result<(Host, u16), Failure> {
+async fn read_request(proxy: &Proxy, stream: &mut Stream) -> Result<(Host, u16), SocksError> {
     let [version, methods] = read(stream).await?;
     if version != VERSION {
-        return Err(Failure::Broken);
+        return Err(SocksError::Broken);
     }
     let mut offered = vec![0; methods.into()];
     stream.read_exact(&mut offered).await?;
     if !offered.contains(&NO_AUTHENTICATION) {
         stream.write_all(&[VERSION, NO_METHOD]).await?;
-        return Err(Failure::Broken);
+        return Err(SocksError::Broken);
     }
     stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
 
     let [version, command, _, kind] = read(stream).await?;
     if version != VERSION {
-        return Err(Failure::Broken);
+        return Err(SocksError::Broken);
     }
     // The whole request is read before it is answered, so that the answer is not lost.
     let target = match kind {
@@ -115,29 +115,29 @@ async fn read_request(proxy: &Proxy, stream: &mut Stream) -> Result<(Host, u16),
             stream.read_exact(&mut name).await?;
             Host::parse(&name).map_err(|error| (name, error))
         }
-        _ => return Err(Failure::Answered(Reply::AddressTypeNotSupported)),
+        _ => return Err(SocksError::Reply(SocksReply::AddressTypeNotSupported)),
     };
     let port = u16::from_be_bytes(read(stream).await?);
     if command != CONNECT {
         let text = format!("(command {command})");
         deny(proxy, text.as_bytes(), DenyReason::BadRequest, "only CONNECT is understood");
-        return Err(Failure::Answered(Reply::CommandNotSupported));
+        return Err(SocksError::Reply(SocksReply::CommandNotSupported));
     }
     match target {
         Ok(_) if port == 0 => {
             deny(proxy, b"(port 0)", DenyReason::BadRequest, "0 is no port");
-            Err(Failure::Answered(Reply::GeneralFailure))
+            Err(SocksError::Reply(SocksReply::GeneralFailure))
         }
         Ok(host) => Ok((host, port)),
         Err((text, error)) => {
             deny(proxy, &text, DenyReason::NotAName, &error.to_string());
-            Err(Failure::Answered(Reply::NotAllowed))
+            Err(SocksError::Reply(SocksReply::NotAllowed))
         }
     }
 }
 
 fn deny(proxy: &Proxy, text: &[u8], reason: DenyReason, why: &str) {
-    proxy.deny_text(text, Via::Socks, Denial { reason, detail: Some(why.to_owned()) });
+    proxy.deny_unparsed(text, Via::Socks, Denial { reason, detail: Some(why.to_owned()) });
 }
 
 async fn read<const N: usize>(stream: &mut Stream) -> io::Result<[u8; N]> {
@@ -147,7 +147,7 @@ async fn read<const N: usize>(stream: &mut Stream) -> io::Result<[u8; N]> {
 }
 
 /// The address in it is that of the proxy's own end, which says nothing to anybody inside.
-async fn say(stream: &mut Stream, reply: Reply) -> io::Result<()> {
+async fn send_reply(stream: &mut Stream, reply: SocksReply) -> io::Result<()> {
     stream.write_all(&[VERSION, reply as u8, 0, IPV4, 0, 0, 0, 0, 0, 0]).await
 }
 

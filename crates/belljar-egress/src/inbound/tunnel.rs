@@ -10,15 +10,15 @@ use belljar_spec::host_rule::Seen;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::inbound::relay::{End, Opening, Relay};
-use crate::inbound::sniff_tls::{Due, Look, Sniffer};
-use crate::io::stream::{Stream, is_passing};
+use crate::inbound::relay::{FirstBytes, Relay, RelayEnd};
+use crate::inbound::sniff_tls::{Expected, SniffResult, Sniffer};
+use crate::io::stream::{Stream, is_retryable};
 use crate::policy::Denial;
-use crate::proxy::{Ask, Proxy, Refusal, Ticket, Unused};
+use crate::proxy::{AccessRequest, Proxy, Refusal, Ticket, UnusedConnection};
 
 /// For the first bytes, where they must come from inside, and for the rest of a greeting anywhere.
-const GREETING: Duration = Duration::from_secs(10);
-const AT_ONCE: usize = 4096;
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_SIZE: usize = 4096;
 
 /// Allowed and connected.
 #[derive(Debug)]
@@ -37,106 +37,117 @@ impl Tunnel {
         port: u16,
         via: Via,
     ) -> Result<Self, Refusal> {
-        let ask = Ask { host: host.clone(), port, via, seen: Seen::Nothing };
+        let access = AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
         if let Err(denial) = proxy.policy.may_allow(&host, port) {
-            return Err(proxy.deny(&ask, denial));
+            return Err(proxy.deny(&access, denial));
         }
         if proxy.policy.secrets(&host, port).next().is_some() {
-            return Err(proxy.deny(&ask, DenyReason::BlindToSecret.into()));
+            return Err(proxy.deny(&access, DenyReason::BlindToSecret.into()));
         }
         // Those are never carried blindly.
         if proxy.policy.intercepts(&host, port) {
-            return Err(proxy.deny(&ask, DenyReason::CannotLookInside.into()));
+            return Err(proxy.deny(&access, DenyReason::CannotLookInside.into()));
         }
-        let mut ticket = proxy.admit(&ask)?;
+        let mut ticket = proxy.admit(&access)?;
         let outer = ticket.dial().await?;
         Ok(Self { proxy: proxy.clone(), host, port, ticket, outer })
     }
 
     /// Until it is over. `early` was read from `inner` before.
-    pub(crate) async fn carry(self, inner: Stream, early: Vec<u8>) {
+    pub(crate) async fn run(self, inner: Stream, prefix: Vec<u8>) {
         let Self { proxy, host, port, mut ticket, outer } = self;
         let outer = Stream::Tcp(outer);
-        let due = Due::at(port);
-        let opening = greeting(&inner, early, &host, due);
+        let expected = Expected::at(port);
+        let first_bytes = read_first_bytes(&inner, prefix, &host, expected);
         let relay = Relay::new(&inner, &outer, &proxy.buffers, &mut ticket);
-        match relay.run(opening).await {
+        match relay.run(first_bytes).await {
             // TLS begins with the client.
-            Ok(()) | Err(End::Inside) if due == Due::Tls && ticket.is_unused() => {
-                let _ = ticket.failed(502, Unused::Closed.words());
+            Ok(()) | Err(RelayEnd::ClientGone)
+                if expected == Expected::Tls && ticket.is_unused() =>
+            {
+                let _ = ticket.failed(502, UnusedConnection::Closed.message());
             }
             // The ticket knows of a spent budget.
-            Ok(()) | Err(End::Inside | End::Budget) => {}
-            Err(End::Silent) => drop(ticket.failed(504, Unused::Silent.words())),
-            Err(End::NotTaken(error)) => broke_off(&mut ticket, &error),
-            Err(End::Outside(error)) => {
-                broke_off(&mut ticket, &error);
-                inner.break_off();
+            Ok(()) | Err(RelayEnd::ClientGone | RelayEnd::Budget) => {}
+            Err(RelayEnd::TimedOut) => {
+                drop(ticket.failed(504, UnusedConnection::TimedOut.message()))
             }
-            Err(End::Idle) => drop(ticket.failed(504, "nothing passed for too long")),
-            Err(End::Denied(denial)) => drop(ticket.denied(denial)),
+            Err(RelayEnd::WriteFailed(error)) => connection_broken(&mut ticket, &error),
+            Err(RelayEnd::UpstreamBroken(error)) => {
+                connection_broken(&mut ticket, &error);
+                inner.reset();
+            }
+            Err(RelayEnd::Idle) => drop(ticket.failed(504, "nothing passed for too long")),
+            Err(RelayEnd::Denied(denial)) => drop(ticket.denied(denial)),
         }
     }
 }
 
-fn broke_off(ticket: &mut Ticket, error: &io::Error) {
+fn connection_broken(ticket: &mut Ticket, error: &io::Error) {
     let _ = ticket.failed_because(502, "it broke off", format!("it broke off: {error}"));
 }
 
 /// Reads from inside until it is known whether that is meant for the host.
-async fn greeting(inner: &Stream, early: Vec<u8>, host: &Host, due: Due) -> Result<Opening, End> {
+async fn read_first_bytes(
+    inner: &Stream,
+    prefix: Vec<u8>,
+    host: &Host,
+    expected: Expected,
+) -> Result<FirstBytes, RelayEnd> {
     let late = |why: &str| {
         let detail = Some(why.to_owned());
-        End::Denied(Denial { reason: DenyReason::NotTls, detail })
+        RelayEnd::Denied(Denial { reason: DenyReason::NotTls, detail })
     };
-    if early.is_empty() {
-        match due {
-            Due::Tls => timeout(GREETING, inner.readable()).await.map_err(|_| End::Silent)?,
-            Due::Anything => inner.readable().await,
+    if prefix.is_empty() {
+        match expected {
+            Expected::Tls => timeout(FIRST_BYTES_TIMEOUT, inner.readable())
+                .await
+                .map_err(|_| RelayEnd::TimedOut)?,
+            Expected::Anything => inner.readable().await,
         }
-        .map_err(|_| End::Inside)?;
+        .map_err(|_| RelayEnd::ClientGone)?;
     }
     // Apart, since it is large and soon over.
-    timeout(GREETING, Box::pin(read_greeting(inner, early, host, due)))
+    timeout(FIRST_BYTES_TIMEOUT, Box::pin(sniff_first_bytes(inner, prefix, host, expected)))
         .await
         .map_err(|_| late("the ClientHello does not end in time"))?
 }
 
-async fn read_greeting(
+async fn sniff_first_bytes(
     inner: &Stream,
-    early: Vec<u8>,
+    prefix: Vec<u8>,
     host: &Host,
-    due: Due,
-) -> Result<Opening, End> {
-    let mut sniffer = Sniffer::new(host, due);
-    let mut opening = Opening { bytes: early, ended: false };
+    expected: Expected,
+) -> Result<FirstBytes, RelayEnd> {
+    let mut sniffer = Sniffer::new(host, expected);
+    let mut first_bytes = FirstBytes { bytes: prefix, ended: false };
     let mut new = 0;
     loop {
-        match sniffer.look(&opening.bytes[new..]) {
-            Look::Fine => return Ok(opening),
-            Look::Wrong(denial) => return Err(End::Denied(denial)),
-            Look::More => new = opening.bytes.len(),
+        match sniffer.feed(&first_bytes.bytes[new..]) {
+            SniffResult::Allowed => return Ok(first_bytes),
+            SniffResult::Denied(denial) => return Err(RelayEnd::Denied(denial)),
+            SniffResult::NeedMore => new = first_bytes.bytes.len(),
         }
-        opening.bytes.resize(new + AT_ONCE, 0);
-        let got = read_some(inner, &mut opening.bytes[new..]).await?;
-        opening.bytes.truncate(new + got);
+        first_bytes.bytes.resize(new + READ_SIZE, 0);
+        let got = read_some(inner, &mut first_bytes.bytes[new..]).await?;
+        first_bytes.bytes.truncate(new + got);
         if got == 0 {
-            opening.ended = true;
-            return match sniffer.end() {
-                Look::Wrong(denial) => Err(End::Denied(denial)),
-                Look::Fine | Look::More => Ok(opening),
+            first_bytes.ended = true;
+            return match sniffer.finish() {
+                SniffResult::Denied(denial) => Err(RelayEnd::Denied(denial)),
+                SniffResult::Allowed | SniffResult::NeedMore => Ok(first_bytes),
             };
         }
     }
 }
 
-async fn read_some(from: &Stream, into: &mut [u8]) -> Result<usize, End> {
+async fn read_some(from: &Stream, into: &mut [u8]) -> Result<usize, RelayEnd> {
     loop {
-        from.readable().await.map_err(|_| End::Inside)?;
+        from.readable().await.map_err(|_| RelayEnd::ClientGone)?;
         match from.try_read(into) {
             Ok(got) => return Ok(got),
-            Err(error) if is_passing(&error) => {}
-            Err(_) => return Err(End::Inside),
+            Err(error) if is_retryable(&error) => {}
+            Err(_) => return Err(RelayEnd::ClientGone),
         }
     }
 }
@@ -147,21 +158,20 @@ mod tests {
 
     use super::*;
 
-    async fn greeted(bytes: &[u8]) -> Result<Opening, End> {
+    async fn first_bytes_of(bytes: &[u8]) -> Result<FirstBytes, RelayEnd> {
         let (inside, outside) = UnixStream::pair().unwrap();
         inside.try_write(bytes).unwrap();
         drop(inside);
         let host = Host::parse(b"a.example").unwrap();
-        greeting(&Stream::Unix(outside), Vec::new(), &host, Due::Tls).await
+        read_first_bytes(&Stream::Unix(outside), Vec::new(), &host, Expected::Tls).await
     }
 
     #[tokio::test]
     async fn a_client_that_closes_before_its_first_byte_is_not_denied() {
-        let opening = greeted(b"").await.unwrap();
-        assert!(opening.ended && opening.bytes.is_empty());
-        let denied = greeted(b"x").await;
-        let is_not_tls =
-            |end: &End| matches!(end, End::Denied(it) if it.reason == DenyReason::NotTls);
+        let first_bytes = first_bytes_of(b"").await.unwrap();
+        assert!(first_bytes.ended && first_bytes.bytes.is_empty());
+        let denied = first_bytes_of(b"x").await;
+        let is_not_tls = |finish: &RelayEnd| matches!(finish, RelayEnd::Denied(it) if it.reason == DenyReason::NotTls);
         assert!(denied.as_ref().is_err_and(is_not_tls), "{denied:?}");
     }
 }

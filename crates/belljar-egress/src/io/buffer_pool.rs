@@ -6,36 +6,36 @@ use std::sync::{Mutex, PoisonError};
 
 const LARGE: usize = 64 * 1024;
 const SMALL: usize = 8 * 1024;
-const MOST_LARGE: usize = 32;
+const MAX_LARGE: usize = 32;
 
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    shelf: Mutex<Shelf>,
+pub(crate) struct BufferPool {
+    state: Mutex<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct PoolState {
     free: Vec<Box<[u8]>>,
-    lent: usize,
+    in_use: usize,
 }
 
-impl Buffers {
+impl BufferPool {
     pub(crate) fn take(&self) -> Buffer<'_> {
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = match shelf.free.pop() {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match state.free.pop() {
             Some(bytes) => bytes,
-            None if shelf.lent < MOST_LARGE => vec![0; LARGE].into_boxed_slice(),
-            None => return Buffer { of: None, bytes: vec![0; SMALL].into_boxed_slice() },
+            None if state.in_use < MAX_LARGE => vec![0; LARGE].into_boxed_slice(),
+            None => return Buffer { pool: None, bytes: vec![0; SMALL].into_boxed_slice() },
         };
-        shelf.lent += 1;
-        Buffer { of: Some(self), bytes }
+        state.in_use += 1;
+        Buffer { pool: Some(self), bytes }
     }
 }
 
 /// Goes back where it came from.
 #[derive(Debug)]
 pub(crate) struct Buffer<'a> {
-    of: Option<&'a Buffers>,
+    pool: Option<&'a BufferPool>,
     bytes: Box<[u8]>,
 }
 
@@ -55,10 +55,10 @@ impl DerefMut for Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        if let Some(buffers) = self.of {
-            let mut shelf = buffers.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-            shelf.lent -= 1;
-            shelf.free.push(std::mem::take(&mut self.bytes));
+        if let Some(buffers) = self.pool {
+            let mut state = buffers.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.in_use -= 1;
+            state.free.push(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -69,12 +69,12 @@ mod tests {
 
     #[test]
     fn large_ones_are_few_and_come_back() {
-        let buffers = Buffers::default();
-        let taken: Vec<_> = (0..MOST_LARGE + 3).map(|_| buffers.take()).collect();
-        assert_eq!(taken.iter().filter(|buffer| buffer.len() == LARGE).count(), MOST_LARGE);
-        assert!(taken.iter().skip(MOST_LARGE).all(|buffer| buffer.len() == SMALL));
+        let buffers = BufferPool::default();
+        let taken: Vec<_> = (0..MAX_LARGE + 3).map(|_| buffers.take()).collect();
+        assert_eq!(taken.iter().filter(|buffer| buffer.len() == LARGE).count(), MAX_LARGE);
+        assert!(taken.iter().skip(MAX_LARGE).all(|buffer| buffer.len() == SMALL));
         drop(taken);
         assert_eq!(buffers.take().len(), LARGE);
-        assert_eq!(buffers.shelf.lock().unwrap().free.len(), MOST_LARGE);
+        assert_eq!(buffers.state.lock().unwrap().free.len(), MAX_LARGE);
     }
 }

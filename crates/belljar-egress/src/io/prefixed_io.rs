@@ -7,28 +7,28 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-pub(crate) struct Rewound<I> {
+pub(crate) struct PrefixedIo<I> {
     pub(crate) io: I,
-    pub(crate) early: Bytes,
+    pub(crate) prefix: Bytes,
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for PrefixedIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.early.is_empty() {
+        if self.prefix.is_empty() {
             return Pin::new(&mut self.io).poll_read(cx, buffer);
         }
-        let length = self.early.len().min(buffer.remaining());
-        buffer.put_slice(&self.early[..length]);
-        self.early.advance(length);
+        let length = self.prefix.len().min(buffer.remaining());
+        buffer.put_slice(&self.prefix[..length]);
+        self.prefix.advance(length);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

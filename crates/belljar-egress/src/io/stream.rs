@@ -71,18 +71,18 @@ impl Stream {
             match each!(self, stream => stream.try_io(Interest::READABLE, look)) {
                 Ok(0) => return Ok(None),
                 Ok(_) => return Ok(Some(byte[0])),
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_retryable(&error) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    pub(crate) async fn write_everything(&self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write_all_bytes(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.try_write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
-                Err(error) if is_passing(&error) => self.writable().await?,
+                Err(error) if is_retryable(&error) => self.writable().await?,
                 Err(error) => return Err(error),
             }
         }
@@ -91,7 +91,7 @@ impl Stream {
 
     /// Lets the other end see that what it got is not the whole. A pair of Unix sockets has no way to say that: its
     /// end is all there is.
-    pub(crate) fn break_off(self) {
+    pub(crate) fn reset(self) {
         // One that is gone already needs no telling.
         let _ = match &self {
             Self::Tcp(stream) => sockopt::set_socket_linger(stream, Some(Duration::ZERO)),
@@ -100,13 +100,13 @@ impl Stream {
     }
 
     /// Nothing more will be written; what was, arrives. The other end being gone already is no failure.
-    pub(crate) fn end_writing(&self) {
+    pub(crate) fn shutdown_write(&self) {
         let _ = each!(self, stream => rustix::net::shutdown(stream.as_fd(), Shutdown::Write));
     }
 }
 
 /// It is worth trying again.
-pub(crate) fn is_passing(error: &io::Error) -> bool {
+pub(crate) fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 

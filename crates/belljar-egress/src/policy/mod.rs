@@ -3,4 +3,4 @@
 pub(crate) mod budget;
 mod rules;
 
-pub(crate) use rules::{Addresses, Allowance, Denial, Judged, Policy, Whose};
+pub(crate) use rules::{AddressScope, Allowance, Denial, Policy, PolicyPhase, RuleScope};

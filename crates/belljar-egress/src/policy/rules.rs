@@ -8,7 +8,7 @@ use belljar_spec::host_rule::{HostPattern, HostRule, Seen};
 /// The rules, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Policy {
-    pub(crate) whose: Whose,
+    pub(crate) phase: PolicyPhase,
     rules: Vec<HostRule>,
     private: Vec<(Host, u16)>,
     intercept: Vec<HostRule>,
@@ -17,7 +17,7 @@ pub(crate) struct Policy {
 
 /// Whom it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum PolicyPhase {
     /// The set-up, before the agent.
     Setup,
     /// Everything else.
@@ -26,31 +26,31 @@ pub(crate) enum Whose {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BadPolicy(String);
+pub(crate) struct PolicyError(String);
 
 /// By what it is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
     /// As the record names it.
     pub(crate) rule: String,
-    pub(crate) addresses: Addresses,
+    pub(crate) addresses: AddressScope,
 }
 
 /// What rules say about requests to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum RuleScope {
     Paths,
-    MethodsToo,
+    MethodsAndPaths,
 }
 
 /// Which addresses a name may lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Addresses {
+pub(crate) enum AddressScope {
     Public,
     /// The operator's own network too, and names from the host's own file.
     Private,
     /// This very address was written in a rule.
-    Written,
+    Literal,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,20 +66,20 @@ impl From<DenyReason> for Denial {
 }
 
 impl Policy {
-    pub(crate) fn new(policy: EgressPolicy) -> Result<Self, BadPolicy> {
+    pub(crate) fn new(policy: EgressPolicy) -> Result<Self, PolicyError> {
         let rules = |texts: &[String]| {
             texts
                 .iter()
                 .map(|text| HostRule::parse(text))
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(BadPolicy)
+                .map_err(PolicyError)
         };
         let private = |text: &String| match parse_authority(text.as_bytes()) {
             Ok((host, Some(port))) => Ok((host, port)),
-            _ => Err(BadPolicy(format!("\"{text}\" is no host:port"))),
+            _ => Err(PolicyError(format!("\"{text}\" is no host:port"))),
         };
         Ok(Self {
-            whose: Whose::Run,
+            phase: PolicyPhase::Run,
             rules: rules(&policy.allow)?,
             private: policy.spec.allow_private.iter().map(private).collect::<Result<_, _>>()?,
             intercept: rules(&policy.spec.intercept)?,
@@ -90,19 +90,19 @@ impl Policy {
     /// What holds while the set-up lasts: its own rules and nothing else. It executes code of packages that nobody has
     /// looked at, so it gets no secret, no route, no TLS that the proxy opens, and nothing to learn from. `None` where
     /// there is no set-up.
-    pub(crate) fn of_setup(policy: &EgressPolicy) -> Result<Option<Self>, BadPolicy> {
+    pub(crate) fn for_setup(policy: &EgressPolicy) -> Result<Option<Self>, PolicyError> {
         let Some(allow) = &policy.setup else { return Ok(None) };
         let EgressSpec { allow_private, budget, per_host, .. } = &policy.spec;
         let (allow_private, budget, per_host) = (allow_private.clone(), *budget, *per_host);
         let spec = EgressSpec { allow_private, budget, per_host, ..EgressSpec::default() };
         let (run, allow) = (policy.run.clone(), allow.clone());
         let mut own = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
-        own.whose = Whose::Setup;
+        own.phase = PolicyPhase::Setup;
         // Where a rule of the set-up's own names the host, it may lie in the own network as it may for the run.
-        let named = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(own) if own == host);
+        let rule_name = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(own) if own == host);
         let rules = &own.rules;
         own.private.retain(|(host, port)| {
-            rules.iter().any(|rule| named(rule, host) && rule.has_port(*port))
+            rules.iter().any(|rule| rule_name(rule, host) && rule.has_port(*port))
         });
         Ok(Some(own))
     }
@@ -117,22 +117,22 @@ impl Policy {
         if let Some(rule) = self.rules.iter().find(|rule| rule.allows(host, port, seen)) {
             let written = matches!(&rule.hosts, HostPattern::Host(Host::Address(_)));
             let addresses = match (written, is_private) {
-                (true, _) => Addresses::Written,
-                (false, true) => Addresses::Private,
-                (false, false) => Addresses::Public,
+                (true, _) => AddressScope::Literal,
+                (false, true) => AddressScope::Private,
+                (false, false) => AddressScope::Public,
             };
-            return Ok(Allowance { rule: self.named(rule), addresses });
+            return Ok(Allowance { rule: self.rule_name(rule), addresses });
         }
         let is_ruled = self.rules.iter().any(|rule| rule.is_about(host) && rule.has_port(port));
         // Where rules say what may be asked of it, it only says where it may lie.
         if is_private && !is_ruled {
             let rule = format!("allow_private {host}:{port}");
             let addresses =
-                if host.name().is_some() { Addresses::Private } else { Addresses::Written };
+                if host.name().is_some() { AddressScope::Private } else { AddressScope::Literal };
             return Ok(Allowance { rule, addresses });
         }
         if self.spec.reach == Reach::Learn && host.name().is_some() {
-            return Ok(Allowance { rule: "learn".to_owned(), addresses: Addresses::Public });
+            return Ok(Allowance { rule: "learn".to_owned(), addresses: AddressScope::Public });
         }
         let about: Vec<&HostRule> = self.rules.iter().filter(|rule| rule.is_about(host)).collect();
         Err(Denial::from(match (about.is_empty(), host) {
@@ -150,20 +150,20 @@ impl Policy {
     pub(crate) fn may_allow(&self, host: &Host, port: u16) -> Result<String, Denial> {
         let listed = |rule: &&HostRule| rule.is_about(host) && rule.has_port(port);
         match self.rules.iter().find(listed) {
-            Some(rule) => Ok(self.named(rule)),
+            Some(rule) => Ok(self.rule_name(rule)),
             None => self.decide(host, port, Seen::Nothing).map(|allowance| allowance.rule),
         }
     }
 
-    fn named(&self, rule: &HostRule) -> String {
-        match self.whose {
-            Whose::Setup => format!("setup {rule}"),
-            Whose::Run => rule.to_string(),
+    fn rule_name(&self, rule: &HostRule) -> String {
+        match self.phase {
+            PolicyPhase::Setup => format!("setup {rule}"),
+            PolicyPhase::Run => rule.to_string(),
         }
     }
 
     /// Whether rules judge what is asked of it. `None` where a rule allows everything, or nothing does.
-    pub(crate) fn judges(&self, host: &Host, port: u16) -> Option<Judged> {
+    pub(crate) fn rule_scope(&self, host: &Host, port: u16) -> Option<RuleScope> {
         let reason = self.decide(host, port, Seen::Nothing).err()?.reason;
         let rules = || {
             let about = |rule: &&HostRule| rule.is_about(host) && rule.has_port(port);
@@ -171,7 +171,7 @@ impl Policy {
         };
         (reason == DenyReason::CannotLookInside).then(|| {
             let methods = rules().any(|rule| !rule.methods.is_empty());
-            if methods { Judged::MethodsToo } else { Judged::Paths }
+            if methods { RuleScope::MethodsAndPaths } else { RuleScope::Paths }
         })
     }
 
@@ -233,14 +233,14 @@ mod tests {
 
     #[test]
     fn rules_judge_requests_where_none_allows_all_of_them() {
-        let judges =
-            |allow: &[&str]| policy(allow).judges(&Host::parse(b"a.example").unwrap(), 443);
-        assert_eq!(judges(&["GET a.example"]), Some(Judged::MethodsToo));
-        assert_eq!(judges(&["a.example/docs"]), Some(Judged::Paths));
-        assert_eq!(judges(&["*.example/docs", "GET *"]), Some(Judged::MethodsToo));
-        assert_eq!(judges(&["a.example/docs", "a.example"]), None);
-        assert_eq!(judges(&["GET a.example:8443"]), None);
-        assert_eq!(judges(&[]), None);
+        let rule_scope =
+            |allow: &[&str]| policy(allow).rule_scope(&Host::parse(b"a.example").unwrap(), 443);
+        assert_eq!(rule_scope(&["GET a.example"]), Some(RuleScope::MethodsAndPaths));
+        assert_eq!(rule_scope(&["a.example/docs"]), Some(RuleScope::Paths));
+        assert_eq!(rule_scope(&["*.example/docs", "GET *"]), Some(RuleScope::MethodsAndPaths));
+        assert_eq!(rule_scope(&["a.example/docs", "a.example"]), None);
+        assert_eq!(rule_scope(&["GET a.example:8443"]), None);
+        assert_eq!(rule_scope(&[]), None);
     }
 
     #[test]
@@ -255,10 +255,10 @@ mod tests {
             let decided = policy.decide(&host, port, Seen::Request { method, path });
             decided.map(|allowance| allowance.addresses).map_err(|denial| denial.reason)
         };
-        assert_eq!(ask("db.internal", 8080, "GET", "/docs/x"), Ok(Addresses::Private));
+        assert_eq!(ask("db.internal", 8080, "GET", "/docs/x"), Ok(AddressScope::Private));
         let refused = Err(DenyReason::RequestNotListed);
         assert_eq!(ask("db.internal", 8080, "DELETE", "/docs/x"), refused);
         assert_eq!(ask("db.internal", 8080, "GET", "/admin"), refused);
-        assert_eq!(ask("other.internal", 1, "PUT", "/"), Ok(Addresses::Private));
+        assert_eq!(ask("other.internal", 1, "PUT", "/"), Ok(AddressScope::Private));
     }
 }

@@ -8,16 +8,16 @@ use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, Via};
 use belljar_spec::host_rule::{Seen, USUAL_PORTS};
 
-use crate::policy::{Denial, Whose};
-use crate::proxy::Ask;
+use crate::policy::{Denial, PolicyPhase};
+use crate::proxy::AccessRequest;
 
 /// For every name that leads nowhere: one that is not there, one whose name servers fail, and one that leads to an
 /// address that the run may not reach. Which of them it is would tell of the names in the host's network.
-pub(crate) const LEADS_NOWHERE: &str = "the name leads to no address that this run may reach. The operator sees why \
+pub(crate) const NO_REACHABLE_ADDRESS: &str = "the name leads to no address that this run may reach. The operator sees why \
      with belljar why, and can open a host of the own network with network.allow_private";
 
 /// Where it was to go, for whoever asked.
-fn place(host: &Host, port: u16, via: Via) -> String {
+fn destination(host: &Host, port: u16, via: Via) -> String {
     match via {
         Via::Route => "the target of this route".to_owned(),
         Via::Connect | Via::Socks | Via::Http | Via::Intercepted => format!("{host}:{port}"),
@@ -25,23 +25,27 @@ fn place(host: &Host, port: u16, via: Via) -> String {
 }
 
 /// It was allowed, and did not work. What is told is fixed: whatever a resolver or a socket says is for the record.
-pub(crate) fn failure(host: &Host, port: u16, via: Via, told: &'static str) -> String {
-    format!("belljar: {}: {told}.", place(host, port, via))
+pub(crate) fn failure_text(host: &Host, port: u16, via: Via, message: &'static str) -> String {
+    format!("belljar: {}: {message}.", destination(host, port, via))
 }
 
-pub(crate) fn refusal(whose: Whose, ask: &Ask<'_>, denial: &Denial) -> String {
-    let Ask { host, port, via, seen } = ask;
-    let (port, place) = (*port, place(host, *port, *via));
+pub(crate) fn denial_text(
+    phase: PolicyPhase,
+    access: &AccessRequest<'_>,
+    denial: &Denial,
+) -> String {
+    let AccessRequest { host, port, via, seen } = access;
+    let (port, destination) = (*port, destination(host, *port, *via));
     let rule =
         if USUAL_PORTS.contains(&port) { host.to_string() } else { format!("{host}:{port}") };
-    let (list, allow) = match whose {
-        Whose::Run => (
+    let (list, allow) = match phase {
+        PolicyPhase::Run => (
             "this run's allow-list",
             format!(
                 "The operator can allow it with --allow-host {rule} or network.allow = [\"{rule}\"]."
             ),
         ),
-        Whose::Setup => (
+        PolicyPhase::Setup => (
             "the set-up's allow-list",
             format!("The operator can allow it with setup.network = [\"{rule}\"]."),
         ),
@@ -73,20 +77,20 @@ pub(crate) fn refusal(whose: Whose, ask: &Ask<'_>, denial: &Denial) -> String {
             "{host}:{port} is an address, and no rule of this run names it. Ask for the host by its \
              name, and let the proxy resolve it (socks5h instead of socks5). {allow}"
         ),
-        DenyReason::PrivateAddress => return failure(host, port, *via, LEADS_NOWHERE),
+        DenyReason::PrivateAddress => return failure_text(host, port, *via, NO_REACHABLE_ADDRESS),
         DenyReason::BlindToSecret => format!(
             "{host}:{port} gets a secret from the proxy, which cannot put it into this connection. \
              Speak HTTP over TLS, or use the run's route to it."
         ),
         DenyReason::NamesDiffer => {
-            format!("the connection is to {place}, and what is sent names another: {detail}.")
+            format!("the connection is to {destination}, and what is sent names another: {detail}.")
         }
         DenyReason::NotTls => {
-            format!("what is sent to {place} is not TLS, which is due there: {detail}.")
+            format!("what is sent to {destination} is not TLS, which is due there: {detail}.")
         }
-        DenyReason::BadRequest => format!("the request to {place} is refused: {detail}."),
+        DenyReason::BadRequest => format!("the request to {destination} is refused: {detail}."),
         DenyReason::Budget if *via == Via::Route => {
-            format!("{place} is refused: a budget of the run is spent.")
+            format!("{destination} is refused: a budget of the run is spent.")
         }
         DenyReason::Budget => format!("{host}:{port} is refused: {detail}."),
     };
@@ -101,7 +105,7 @@ pub(crate) fn unreadable(shown: &str, why: &str) -> String {
 }
 
 /// As a header and a record spell it.
-pub(crate) fn name(reason: DenyReason) -> &'static str {
+pub(crate) fn reason_name(reason: DenyReason) -> &'static str {
     match reason {
         DenyReason::NotListed => "not_listed",
         DenyReason::PortNotListed => "port_not_listed",
@@ -140,23 +144,25 @@ mod tests {
     #[test]
     fn a_refusal_says_what_would_allow_it() {
         let host = Host::parse(b"pypi.org").unwrap();
-        let words = |port| {
-            let ask = Ask { host: host.clone(), port, via: Via::Connect, seen: Seen::Nothing };
-            refusal(Whose::Run, &ask, &DenyReason::NotListed.into())
+        let text = |port| {
+            let access =
+                AccessRequest { host: host.clone(), port, via: Via::Connect, seen: Seen::Nothing };
+            denial_text(PolicyPhase::Run, &access, &DenyReason::NotListed.into())
         };
         assert_eq!(
-            words(443),
+            text(443),
             "belljar: pypi.org:443 is not on this run's allow-list. The operator can allow it with \
              --allow-host pypi.org or network.allow = [\"pypi.org\"]."
         );
-        assert!(words(22).contains("--allow-host pypi.org:22"));
+        assert!(text(22).contains("--allow-host pypi.org:22"));
     }
 
     /// What a resolver or the operator's own configuration says stays outside, whatever the reason is.
     #[test]
     fn no_refusal_tells_of_the_hosts_network() {
-        let asks = [("db.corp.example", Via::Connect), ("db.corp.example", Via::Http)];
-        for (reason, (host, via)) in REASONS.into_iter().flat_map(|one| asks.map(|ask| (one, ask)))
+        let accesses = [("db.corp.example", Via::Connect), ("db.corp.example", Via::Http)];
+        for (reason, (host, via)) in
+            REASONS.into_iter().flat_map(|one| accesses.map(|access| (one, access)))
         {
             // Of these the detail is what was sent, or a number of the budget.
             let is_of_the_request = matches!(
@@ -169,9 +175,12 @@ mod tests {
             );
             let host = Host::parse(host.as_bytes()).unwrap();
             let denial = Denial { reason, detail: Some("10.77.0.9".to_owned()) };
-            let words =
-                refusal(Whose::Run, &Ask { host, port: 443, via, seen: Seen::Nothing }, &denial);
-            assert_eq!(words.contains("10.77.0.9"), is_of_the_request, "{reason:?}: {words}");
+            let text = denial_text(
+                PolicyPhase::Run,
+                &AccessRequest { host, port: 443, via, seen: Seen::Nothing },
+                &denial,
+            );
+            assert_eq!(text.contains("10.77.0.9"), is_of_the_request, "{reason:?}: {text}");
         }
         let host = Host::parse(b"10.77.0.9").unwrap();
         for reason in [
@@ -182,20 +191,20 @@ mod tests {
             DenyReason::PrivateAddress,
         ] {
             let (port, via) = (7654, Via::Route);
-            let ask = |via| Ask { host: host.clone(), port, via, seen: Seen::Nothing };
+            let access = |via| AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
             let denial = Denial::from(reason);
-            let words = refusal(Whose::Run, &ask(via), &denial);
-            assert!(!words.contains("10.77.0.9") && !words.contains("7654"), "{reason:?}: {words}");
+            let text = denial_text(PolicyPhase::Run, &access(via), &denial);
+            assert!(!text.contains("10.77.0.9") && !text.contains("7654"), "{reason:?}: {text}");
             // The control: whoever named the host himself is told which one it is.
-            let words = refusal(Whose::Run, &ask(Via::Connect), &denial);
-            assert!(words.contains("10.77.0.9:7654"), "{reason:?}: {words}");
+            let text = denial_text(PolicyPhase::Run, &access(Via::Connect), &denial);
+            assert!(text.contains("10.77.0.9:7654"), "{reason:?}: {text}");
         }
     }
 
     #[test]
     fn names_are_those_of_the_record() {
         for reason in REASONS {
-            assert_eq!(serde_json::to_value(reason).unwrap(), name(reason));
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason_name(reason));
         }
     }
 }

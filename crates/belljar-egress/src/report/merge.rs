@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use belljar_spec::egress::{DenyReason, EgressNews, Via};
 
 /// Different ones; all further ones are those of `(others)`.
-const MOST: usize = 256;
+const MAX_KINDS: usize = 256;
 const OTHERS: &str = "(others)";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum MergeKey {
     Opened { host: String, port: u16, via: Via, rule: String },
     Allowed { host: String, port: u16, via: Via, rule: String, failed: bool },
     Denied { host: String, port: Option<u16>, via: Via, reason: DenyReason },
@@ -18,59 +18,59 @@ enum Key {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Merged {
-    news: HashMap<Key, EgressNews>,
+pub(crate) struct MergedEvents {
+    events: HashMap<MergeKey, EgressNews>,
 }
 
-impl Merged {
-    pub(crate) fn add(&mut self, mut news: EgressNews) {
-        let mut key = key(&news);
-        if self.news.len() >= MOST && !self.news.contains_key(&key) {
-            generalise(&mut news);
-            key = self::key(&news);
+impl MergedEvents {
+    pub(crate) fn add(&mut self, mut event: EgressNews) {
+        let mut key = key(&event);
+        if self.events.len() >= MAX_KINDS && !self.events.contains_key(&key) {
+            generalise(&mut event);
+            key = self::key(&event);
         }
-        match self.news.get_mut(&key) {
-            Some(sum) => add_up(sum, news),
-            None => drop(self.news.insert(key, news)),
+        match self.events.get_mut(&key) {
+            Some(sum) => accumulate(sum, event),
+            None => drop(self.events.insert(key, event)),
         }
     }
 
     pub(crate) fn take(&mut self) -> impl Iterator<Item = EgressNews> {
-        std::mem::take(&mut self.news).into_values()
+        std::mem::take(&mut self.events).into_values()
     }
 }
 
-fn key(news: &EgressNews) -> Key {
-    match news {
-        EgressNews::Opened(opened) => Key::Opened {
+fn key(event: &EgressNews) -> MergeKey {
+    match event {
+        EgressNews::Opened(opened) => MergeKey::Opened {
             host: opened.host.clone(),
             port: opened.port,
             via: opened.via,
             rule: opened.rule.clone(),
         },
-        EgressNews::Allowed(allowed) => Key::Allowed {
+        EgressNews::Allowed(allowed) => MergeKey::Allowed {
             host: allowed.host.clone(),
             port: allowed.port,
             via: allowed.via,
             rule: allowed.rule.clone(),
             failed: allowed.error.is_some(),
         },
-        EgressNews::Denied(denied) => Key::Denied {
+        EgressNews::Denied(denied) => MergeKey::Denied {
             host: denied.host.clone(),
             port: denied.port,
             via: denied.via,
             reason: denied.reason,
         },
         EgressNews::BudgetHit(hit) => {
-            Key::BudgetHit { what: hit.what.clone(), host: hit.host.clone() }
+            MergeKey::BudgetHit { what: hit.what.clone(), host: hit.host.clone() }
         }
-        EgressNews::SecretMasked { env, .. } => Key::SecretMasked { env: env.clone() },
+        EgressNews::SecretMasked { env, .. } => MergeKey::SecretMasked { env: env.clone() },
     }
 }
 
 /// Leaves what has few values.
-fn generalise(news: &mut EgressNews) {
-    match news {
+fn generalise(event: &mut EgressNews) {
+    match event {
         EgressNews::SecretMasked { .. } => {}
         EgressNews::Opened(opened) => {
             OTHERS.clone_into(&mut opened.host);
@@ -93,8 +93,8 @@ fn generalise(news: &mut EgressNews) {
 }
 
 /// Keeps of the particulars only what both have.
-fn add_up(sum: &mut EgressNews, news: EgressNews) {
-    match (sum, news) {
+fn accumulate(sum: &mut EgressNews, event: EgressNews) {
+    match (sum, event) {
         (EgressNews::Opened(sum), EgressNews::Opened(one)) => {
             sum.id = 0;
             sum.count = sum.count.saturating_add(one.count);
@@ -105,16 +105,16 @@ fn add_up(sum: &mut EgressNews, news: EgressNews) {
             sum.bytes_out = sum.bytes_out.saturating_add(one.bytes_out);
             sum.bytes_in = sum.bytes_in.saturating_add(one.bytes_in);
             sum.duration_ms = sum.duration_ms.saturating_add(one.duration_ms);
-            keep_common(&mut sum.address, &one.address);
-            keep_common(&mut sum.method, &one.method);
-            keep_common(&mut sum.path, &one.path);
-            keep_common(&mut sum.status, &one.status);
+            clear_if_different(&mut sum.address, &one.address);
+            clear_if_different(&mut sum.method, &one.method);
+            clear_if_different(&mut sum.path, &one.path);
+            clear_if_different(&mut sum.status, &one.status);
         }
         (EgressNews::Denied(sum), EgressNews::Denied(one)) => {
             sum.count = sum.count.saturating_add(one.count);
-            keep_common(&mut sum.detail, &one.detail);
-            keep_common(&mut sum.method, &one.method);
-            keep_common(&mut sum.path, &one.path);
+            clear_if_different(&mut sum.detail, &one.detail);
+            clear_if_different(&mut sum.method, &one.method);
+            clear_if_different(&mut sum.path, &one.path);
         }
         (EgressNews::SecretMasked { count: sum, .. }, EgressNews::SecretMasked { count, .. }) => {
             *sum = sum.saturating_add(count);
@@ -123,7 +123,7 @@ fn add_up(sum: &mut EgressNews, news: EgressNews) {
     }
 }
 
-fn keep_common<T: PartialEq>(sum: &mut Option<T>, one: &Option<T>) {
+fn clear_if_different<T: PartialEq>(sum: &mut Option<T>, one: &Option<T>) {
     if sum != one {
         *sum = None;
     }
@@ -175,16 +175,16 @@ mod tests {
 
     #[test]
     fn equal_ones_are_summed_and_keep_what_they_share() {
-        let mut merged = Merged::default();
+        let mut merged = MergedEvents::default();
         merged.add(allowed("a", 10));
         merged.add(allowed("a", 5));
         merged.add(denied("a", "/x"));
         merged.add(denied("a", "/y"));
         merged.add(opened("a"));
         merged.add(opened("a"));
-        let news: Vec<_> = merged.take().collect();
-        assert_eq!(news.len(), 3);
-        for one in news {
+        let event: Vec<_> = merged.take().collect();
+        assert_eq!(event.len(), 3);
+        for one in event {
             match one {
                 EgressNews::Allowed(sum) => {
                     let figures = (sum.id, sum.count, sum.bytes_out, sum.bytes_in);
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn different_ones_are_bounded() {
-        let mut merged = Merged::default();
+        let mut merged = MergedEvents::default();
         for number in 0..10_000 {
             merged.add(denied(&format!("h{number}"), "/"));
             merged.add(allowed(&format!("h{number}"), 1));
@@ -211,9 +211,9 @@ mod tests {
             let what = "requests".to_owned();
             merged.add(EgressNews::BudgetHit(EgressBudgetHit { what, limit: 1, host }));
         }
-        let news: Vec<_> = merged.take().collect();
-        assert!(news.len() < MOST + 10, "{}", news.len());
-        let others = |news: &&EgressNews| matches!(news, EgressNews::Denied(denied) if denied.host == OTHERS);
-        assert!(news.iter().find(others).is_some());
+        let event: Vec<_> = merged.take().collect();
+        assert!(event.len() < MAX_KINDS + 10, "{}", event.len());
+        let others = |event: &&EgressNews| matches!(event, EgressNews::Denied(denied) if denied.host == OTHERS);
+        assert!(event.iter().find(others).is_some());
     }
 }

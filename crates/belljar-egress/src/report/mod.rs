@@ -6,4 +6,4 @@ mod rate_limit;
 mod repeats;
 mod reporter;
 
-pub(crate) use reporter::{Reporter, cut};
+pub(crate) use reporter::{Reporter, shorten};

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use belljar_spec::egress::{DenyReason, EgressDenied, Via};
 
 /// Different denials that are remembered. Of more than these the oldest is forgotten, and told anew.
-const MOST: usize = 256;
+const MAX_KNOWN: usize = 256;
 /// From the first repetition until its count is told.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// The same for what goes on and on.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 
 /// All of a denial but how often it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct DenialKey {
     host: String,
     port: Option<u16>,
     via: Via,
@@ -25,14 +25,14 @@ struct Key {
     path: Option<String>,
 }
 
-impl From<EgressDenied> for Key {
+impl From<EgressDenied> for DenialKey {
     fn from(denied: EgressDenied) -> Self {
         let EgressDenied { host, port, via, reason, detail, method, path, count: _ } = denied;
         Self { host, port, via, reason, detail, method, path }
     }
 }
 
-impl Key {
+impl DenialKey {
     fn counted(self, count: u64) -> EgressDenied {
         let Self { host, port, via, reason, detail, method, path } = self;
         EgressDenied { host, port, via, reason, detail, method, path, count }
@@ -40,25 +40,25 @@ impl Key {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct DenialRepeats {
     /// How often each came again since its count was told.
-    known: HashMap<Key, u64>,
-    oldest_first: VecDeque<Key>,
+    known: HashMap<DenialKey, u64>,
+    oldest_first: VecDeque<DenialKey>,
     /// Since when there is a count to tell.
     since: Option<Instant>,
-    last_told: Option<Instant>,
+    last_report: Option<Instant>,
     pause: Duration,
 }
 
-impl Repeats {
+impl DenialRepeats {
     /// Counts it, if an equal one was told; else gives it back.
     pub(crate) fn count(&mut self, denied: EgressDenied, now: Instant) -> Option<EgressDenied> {
-        let (count, key) = (denied.count, Key::from(denied));
+        let (count, key) = (denied.count, DenialKey::from(denied));
         let Some(again) = self.known.get_mut(&key) else { return Some(key.counted(count)) };
         *again = again.saturating_add(count);
         if self.since.is_none() {
             self.since = Some(now);
-            let is_quiet = self.last_told.is_none_or(|last| now > last + 2 * self.pause);
+            let is_quiet = self.last_report.is_none_or(|last| now > last + 2 * self.pause);
             if is_quiet {
                 self.pause = FIRST_PAUSE;
             }
@@ -68,15 +68,15 @@ impl Repeats {
 
     /// Remembers one that is told now. What is forgotten for it may have a count that is not told yet.
     pub(crate) fn remember(&mut self, denied: &EgressDenied) -> Option<EgressDenied> {
-        let key = Key::from(denied.clone());
+        let key = DenialKey::from(denied.clone());
         self.oldest_first.push_back(key.clone());
         self.known.insert(key, 0);
-        if self.known.len() <= MOST {
+        if self.known.len() <= MAX_KNOWN {
             return None;
         }
-        let forgotten = self.oldest_first.pop_front()?;
-        let count = self.known.remove(&forgotten).filter(|count| *count > 0)?;
-        Some(forgotten.counted(count))
+        let evicted = self.oldest_first.pop_front()?;
+        let count = self.known.remove(&evicted).filter(|count| *count > 0)?;
+        Some(evicted.counted(count))
     }
 
     /// When the counts are to be told.
@@ -87,14 +87,14 @@ impl Repeats {
     /// The counts since they were last told.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<EgressDenied> {
         self.since = None;
-        self.last_told = Some(now);
-        self.pause = (2 * self.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.last_report = Some(now);
+        self.pause = (2 * self.pause).clamp(FIRST_PAUSE, MAX_PAUSE);
         let again = self.known.iter_mut().filter(|(_, count)| **count > 0);
         again.map(|(key, count)| key.clone().counted(std::mem::take(count))).collect()
     }
 
     /// The next of each is told at once again.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn equal_ones_are_counted_and_others_are_not() {
-        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        let (mut repeats, now) = (DenialRepeats::default(), Instant::now());
         assert!(repeats.count(denied("a", "/x"), now).is_some());
         assert_eq!(repeats.remember(&denied("a", "/x")), None);
         assert_eq!(repeats.due(), None);
@@ -130,39 +130,39 @@ mod tests {
         assert_eq!(repeats.take(now), []);
         // It is still known.
         assert_eq!(repeats.count(denied("a", "/x"), now), None);
-        repeats.forget();
+        repeats.reset();
         assert!(repeats.count(denied("a", "/x"), now).is_some());
     }
 
     #[test]
     fn what_is_remembered_is_bounded_and_no_count_is_lost() {
-        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        let (mut repeats, now) = (DenialRepeats::default(), Instant::now());
         let mut counted = 0;
-        for number in 0..10 * MOST {
+        for number in 0..10 * MAX_KNOWN {
             let one = denied(&format!("h{number}"), "/");
             counted += repeats.count(one.clone(), now).map_or(0, |one| one.count);
             counted += repeats.remember(&one).map_or(0, |one| one.count);
             assert_eq!(repeats.count(one, now), None);
         }
-        assert_eq!((repeats.known.len(), repeats.oldest_first.len()), (MOST, MOST));
+        assert_eq!((repeats.known.len(), repeats.oldest_first.len()), (MAX_KNOWN, MAX_KNOWN));
         counted += repeats.take(now).iter().map(|one| one.count).sum::<u64>();
-        assert_eq!(counted, 20 * MOST as u64);
+        assert_eq!(counted, 20 * MAX_KNOWN as u64);
     }
 
     #[test]
     fn what_goes_on_is_told_ever_more_seldom() {
-        let mut repeats = Repeats::default();
+        let mut repeats = DenialRepeats::default();
         let begin = Instant::now();
         repeats.remember(&denied("a", "/"));
-        let mut told = 0;
+        let mut reported = 0;
         for second in 0..86_400 {
             let now = begin + Duration::from_secs(second);
             repeats.count(denied("a", "/"), now);
             if repeats.due().is_some_and(|due| due <= now) {
-                told += repeats.take(now).len();
+                reported += repeats.take(now).len();
             }
         }
-        assert!((100..200).contains(&told), "{told}");
+        assert!((100..200).contains(&reported), "{reported}");
         // After a time of quiet, soon again.
         let later = begin + Duration::from_secs(100_000);
         repeats.take(begin + Duration::from_secs(86_400));

@@ -9,65 +9,65 @@ use belljar_spec::egress::EgressNews;
 use belljar_spec::text::escape;
 use tokio::sync::Notify;
 
-use crate::report::merge::Merged;
-use crate::report::rate_limit::Quota;
-use crate::report::repeats::Repeats;
+use crate::report::merge::MergedEvents;
+use crate::report::rate_limit::RateLimit;
+use crate::report::repeats::DenialRepeats;
 
 /// That wait for a supervisor that does not listen.
-const MOST_WAITING: usize = 1024;
+const MAX_QUEUED: usize = 1024;
 /// For which equal ones are put together, at least.
 const WINDOW: Duration = Duration::from_secs(1);
 /// The same, at most.
-const LONGEST_WINDOW: Duration = Duration::from_secs(60);
+const MAX_WINDOW: Duration = Duration::from_secs(60);
 /// Sums in a second, in the long run: many at once are paid for with the time until the next.
-const SUMS: u32 = 4;
-const LONGEST_TEXT: usize = 255;
+const SUMS_PER_SECOND: u32 = 4;
+const MAX_TEXT: usize = 255;
 
 /// Where news go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reporter {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    more: Notify,
+struct Inner {
+    state: Mutex<EventQueue>,
+    added: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EventQueue {
     waiting: VecDeque<EgressNews>,
-    merged: Merged,
+    merged: MergedEvents,
     merging_since: Option<Instant>,
     /// When the next sums may go out.
     sums_from: Option<Instant>,
     /// Apart from the others: no flood of those may hide that something is about to be reached.
-    opened: Quota,
-    others: Quota,
+    opened: RateLimit,
+    others: RateLimit,
     /// Of denials that were told.
-    repeats: Repeats,
+    repeats: DenialRepeats,
 }
 
 impl Reporter {
-    pub(crate) fn tell(&self, mut news: EgressNews) {
-        cut_texts(&mut news);
-        self.state().add(news, Instant::now());
-        self.shared.more.notify_one();
+    pub(crate) fn send(&self, mut event: EgressNews) {
+        shorten_texts(&mut event);
+        self.state().add(event, Instant::now());
+        self.inner.added.notify_one();
     }
 
     /// The next one for the supervisor. For one listener.
     pub(crate) async fn next(&self) -> EgressNews {
         loop {
             let due = match self.state().next(Instant::now()) {
-                Next::News(news) => return *news,
-                Next::At(due) => Some(due),
-                Next::Nothing => None,
+                NextEvent::Event(event) => return *event,
+                NextEvent::WaitUntil(due) => Some(due),
+                NextEvent::Empty => None,
             };
-            let more = self.shared.more.notified();
+            let added = self.inner.added.notified();
             match due {
-                None => more.await,
-                Some(due) => drop(tokio::time::timeout_at(due.into(), more).await),
+                None => added.await,
+                Some(due) => drop(tokio::time::timeout_at(due.into(), added).await),
             }
         }
     }
@@ -77,55 +77,55 @@ impl Reporter {
         let (mut state, now) = (self.state(), Instant::now());
         state.flush(now);
         state.flush_repeats(now);
-        state.repeats.forget();
+        state.repeats.reset();
         state.waiting.drain(..).collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, EventQueue> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-enum Next {
-    News(Box<EgressNews>),
-    At(Instant),
-    Nothing,
+enum NextEvent {
+    Event(Box<EgressNews>),
+    WaitUntil(Instant),
+    Empty,
 }
 
-impl State {
-    fn add(&mut self, news: EgressNews, now: Instant) {
-        let news = match news {
+impl EventQueue {
+    fn add(&mut self, event: EgressNews, now: Instant) {
+        let event = match event {
             EgressNews::Denied(denied) => match self.repeats.count(denied, now) {
                 Some(denied) => EgressNews::Denied(denied),
                 None => return,
             },
             other => other,
         };
-        let quota = match news {
+        let quota = match event {
             EgressNews::Opened(_) => &mut self.opened,
             _ => &mut self.others,
         };
-        if self.waiting.len() >= MOST_WAITING || quota.take(now).is_none() {
-            return self.merge(news, now);
+        if self.waiting.len() >= MAX_QUEUED || quota.take(now).is_none() {
+            return self.merge(event, now);
         }
-        let forgotten = match &news {
+        let evicted = match &event {
             EgressNews::Denied(denied) => self.repeats.remember(denied),
             _ => None,
         };
-        self.waiting.push_back(news);
-        if let Some(forgotten) = forgotten {
-            self.merge(EgressNews::Denied(forgotten), now);
+        self.waiting.push_back(event);
+        if let Some(evicted) = evicted {
+            self.merge(EgressNews::Denied(evicted), now);
         }
     }
 
-    fn merge(&mut self, news: EgressNews, now: Instant) {
-        self.merged.add(news);
+    fn merge(&mut self, event: EgressNews, now: Instant) {
+        self.merged.add(event);
         self.merging_since.get_or_insert(now);
     }
 
-    fn next(&mut self, now: Instant) -> Next {
-        if let Some(news) = self.waiting.pop_front() {
-            return Next::News(Box::new(news));
+    fn next(&mut self, now: Instant) -> NextEvent {
+        if let Some(event) = self.waiting.pop_front() {
+            return NextEvent::Event(Box::new(event));
         }
         let merged = self
             .merging_since
@@ -138,8 +138,12 @@ impl State {
             self.flush_repeats(now);
         }
         match self.waiting.pop_front() {
-            Some(news) => Next::News(Box::new(news)),
-            None => merged.into_iter().chain(repeats).min().map_or(Next::Nothing, Next::At),
+            Some(event) => NextEvent::Event(Box::new(event)),
+            None => merged
+                .into_iter()
+                .chain(repeats)
+                .min()
+                .map_or(NextEvent::Empty, NextEvent::WaitUntil),
         }
     }
 
@@ -152,16 +156,16 @@ impl State {
         let before = self.waiting.len();
         self.waiting.extend(self.merged.take());
         let sums = u32::try_from(self.waiting.len() - before).unwrap_or(u32::MAX);
-        let pause = (Duration::from_secs(1) / SUMS).saturating_mul(sums);
-        self.sums_from = Some(now + pause.min(LONGEST_WINDOW));
+        let pause = (Duration::from_secs(1) / SUMS_PER_SECOND).saturating_mul(sums);
+        self.sums_from = Some(now + pause.min(MAX_WINDOW));
     }
 }
 
 /// Texts from inside are shown to people: escaped, and no longer than a name can be.
-pub(crate) fn cut(text: &str) -> String {
+pub(crate) fn shorten(text: &str) -> String {
     let mut shown = escape(text.as_bytes());
-    if shown.len() > LONGEST_TEXT {
-        let mut end = LONGEST_TEXT - '…'.len_utf8();
+    if shown.len() > MAX_TEXT {
+        let mut end = MAX_TEXT - '…'.len_utf8();
         while !shown.is_char_boundary(end) {
             end -= 1;
         }
@@ -171,20 +175,20 @@ pub(crate) fn cut(text: &str) -> String {
     shown
 }
 
-fn cut_texts(news: &mut EgressNews) {
-    let cut_one = |text: &mut String| *text = cut(text);
-    let cut_all = |texts: [&mut Option<String>; 3]| {
-        texts.into_iter().flatten().for_each(|text| *text = cut(text));
+fn shorten_texts(event: &mut EgressNews) {
+    let shorten_one = |text: &mut String| *text = shorten(text);
+    let shorten_all = |texts: [&mut Option<String>; 3]| {
+        texts.into_iter().flatten().for_each(|text| *text = shorten(text));
     };
-    match news {
-        EgressNews::Opened(opened) => cut_one(&mut opened.host),
+    match event {
+        EgressNews::Opened(opened) => shorten_one(&mut opened.host),
         EgressNews::Allowed(allowed) => {
-            cut_one(&mut allowed.host);
-            cut_all([&mut allowed.method, &mut allowed.path, &mut allowed.error]);
+            shorten_one(&mut allowed.host);
+            shorten_all([&mut allowed.method, &mut allowed.path, &mut allowed.error]);
         }
         EgressNews::Denied(denied) => {
-            cut_one(&mut denied.host);
-            cut_all([&mut denied.method, &mut denied.path, &mut denied.detail]);
+            shorten_one(&mut denied.host);
+            shorten_all([&mut denied.method, &mut denied.path, &mut denied.detail]);
         }
         EgressNews::BudgetHit(_) | EgressNews::SecretMasked { .. } => {}
     }
@@ -195,7 +199,7 @@ mod tests {
     use belljar_spec::egress::{DenyReason, EgressDenied, EgressOpened, Via};
 
     use super::*;
-    use crate::report::rate_limit::{LASTING, SINGLY};
+    use crate::report::rate_limit::{BURST, PER_SECOND};
     use crate::report::repeats::FIRST_PAUSE;
 
     fn denied(host: &str) -> EgressNews {
@@ -211,29 +215,29 @@ mod tests {
         })
     }
 
-    fn count(news: &[EgressNews]) -> u64 {
-        let one = |news: &EgressNews| match news {
+    fn count(event: &[EgressNews]) -> u64 {
+        let one = |event: &EgressNews| match event {
             EgressNews::Denied(denied) => denied.count,
             _ => 0,
         };
-        news.iter().map(one).sum()
+        event.iter().map(one).sum()
     }
 
     #[test]
     fn a_flood_is_put_together_and_none_is_lost() {
         let reporter = Reporter::default();
         for number in 0..100_000 {
-            reporter.tell(denied(&format!("h{}.example", number % 1000)));
+            reporter.send(denied(&format!("h{}.example", number % 1000)));
         }
-        let news = reporter.take_all();
-        assert!(news.len() < 700, "{}", news.len());
-        assert_eq!(count(&news), 100_000);
+        let event = reporter.take_all();
+        assert!(event.len() < 700, "{}", event.len());
+        assert_eq!(count(&event), 100_000);
         assert!(reporter.take_all().is_empty());
     }
 
     #[test]
     fn a_supervisor_that_does_not_listen_makes_nothing_grow() {
-        let mut state = State::default();
+        let mut state = EventQueue::default();
         let begin = Instant::now();
         for second in 0..100 {
             for number in 0..150 {
@@ -241,21 +245,21 @@ mod tests {
                 state.add(denied(&host), begin + Duration::from_secs(100 * second));
             }
         }
-        assert_eq!(state.waiting.len(), MOST_WAITING);
+        assert_eq!(state.waiting.len(), MAX_QUEUED);
         state.flush(begin);
-        let news: Vec<_> = state.waiting.drain(..).collect();
-        assert_eq!(count(&news), 15_000);
+        let event: Vec<_> = state.waiting.drain(..).collect();
+        assert_eq!(count(&event), 15_000);
     }
 
     #[test]
     fn what_was_put_together_waits_for_its_second() {
-        let mut state = State::default();
+        let mut state = EventQueue::default();
         let now = Instant::now();
-        (0..=SINGLY).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
-        (0..SINGLY).for_each(|_| assert!(matches!(state.next(now), Next::News(_))));
-        assert!(matches!(state.next(now), Next::At(due) if due == now + WINDOW));
-        assert!(matches!(state.next(now + WINDOW), Next::News(_)));
-        assert!(matches!(state.next(now + WINDOW), Next::Nothing));
+        (0..=BURST).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
+        (0..BURST).for_each(|_| assert!(matches!(state.next(now), NextEvent::Event(_))));
+        assert!(matches!(state.next(now), NextEvent::WaitUntil(due) if due == now + WINDOW));
+        assert!(matches!(state.next(now + WINDOW), NextEvent::Event(_)));
+        assert!(matches!(state.next(now + WINDOW), NextEvent::Empty));
     }
 
     fn opened(number: u64) -> EgressNews {
@@ -266,86 +270,86 @@ mod tests {
 
     #[test]
     fn no_flood_hides_what_is_opened() {
-        let mut state = State::default();
+        let mut state = EventQueue::default();
         let now = Instant::now();
         (0..10_000).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
         state.add(opened(7), now);
-        let told = |news: &EgressNews| matches!(news, EgressNews::Opened(one) if one.id == 7);
-        assert!(state.waiting.iter().any(told));
+        let reported = |event: &EgressNews| matches!(event, EgressNews::Opened(one) if one.id == 7);
+        assert!(state.waiting.iter().any(reported));
         // And beyond its own quota it is counted.
         (0..1000).for_each(|number| state.add(opened(number % 3), now));
         state.flush(now);
-        let count = |news: &EgressNews| match news {
+        let count = |event: &EgressNews| match event {
             EgressNews::Opened(opened) => opened.count,
             _ => 0,
         };
         assert_eq!(state.waiting.iter().map(count).sum::<u64>(), 1001);
-        assert!(state.waiting.len() < 2 * SINGLY as usize + 300);
+        assert!(state.waiting.len() < 2 * BURST as usize + 300);
     }
 
     #[test]
     fn a_flood_without_end_makes_no_record_without_end() {
-        let mut state = State::default();
+        let mut state = EventQueue::default();
         let begin = Instant::now();
-        let (long, mut told, mut counted) = (600, 0, 0);
+        let (long, mut reported, mut counted) = (600, 0, 0);
         for second in 0..long {
             let now = begin + Duration::from_secs(second);
             for number in 0..500 {
                 state.add(denied(&format!("h{number}.{second}.example")), now);
                 state.add(opened(number), now);
             }
-            while let Next::News(news) = state.next(now) {
-                told += 1;
-                counted += count(&[*news]);
+            while let NextEvent::Event(event) = state.next(now) {
+                reported += 1;
+                counted += count(&[*event]);
             }
         }
         state.flush(begin + Duration::from_secs(long));
         counted += count(state.waiting.make_contiguous());
         assert_eq!(counted, 500 * long);
-        let most = u64::from(2 * LASTING + SUMS + 1) * long + 1000;
-        assert!(told < most, "{told} of at most {most}");
+        let most = u64::from(2 * PER_SECOND + SUMS_PER_SECOND + 1) * long + 1000;
+        assert!(reported < most, "{reported} of at most {most}");
         // When it is over, single ones are told at once again.
         let later = begin + Duration::from_secs(2 * long);
         state.waiting.clear();
         state.add(denied("b.example"), later);
-        assert!(matches!(state.next(later), Next::News(_)));
+        assert!(matches!(state.next(later), NextEvent::Event(_)));
     }
 
     #[test]
     fn the_first_of_equal_denials_is_told_at_once_and_the_others_by_their_count() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (EventQueue::default(), Instant::now());
         (0..5).for_each(|_| state.add(denied("a.example"), now));
         state.add(denied("b.example"), now);
-        let told: Vec<EgressNews> = std::iter::from_fn(|| match state.next(now) {
-            Next::News(news) => Some(*news),
+        let reported: Vec<EgressNews> = std::iter::from_fn(|| match state.next(now) {
+            NextEvent::Event(event) => Some(*event),
             _ => None,
         })
         .collect();
-        assert_eq!(told, [denied("a.example"), denied("b.example")]);
+        assert_eq!(reported, [denied("a.example"), denied("b.example")]);
         let due = now + FIRST_PAUSE;
-        assert!(matches!(state.next(now), Next::At(at) if at == due));
-        let Next::News(sum) = state.next(due) else { panic!() };
+        assert!(matches!(state.next(now), NextEvent::WaitUntil(at) if at == due));
+        let NextEvent::Event(sum) = state.next(due) else { panic!() };
         assert!(
             matches!(&*sum, EgressNews::Denied(sum) if sum.host == "a.example" && sum.count == 4)
         );
-        assert!(matches!(state.next(due), Next::Nothing));
+        assert!(matches!(state.next(due), NextEvent::Empty));
     }
 
     #[test]
     fn at_the_end_the_counts_are_told_and_what_comes_then_is_told_at_once() {
         let reporter = Reporter::default();
-        (0..3).for_each(|_| reporter.tell(denied("a.example")));
-        let news = reporter.take_all();
-        assert_eq!((news.len(), count(&news)), (2, 3));
-        reporter.tell(denied("a.example"));
-        assert!(matches!(reporter.state().next(Instant::now()), Next::News(_)));
+        (0..3).for_each(|_| reporter.send(denied("a.example")));
+        let event = reporter.take_all();
+        assert_eq!((event.len(), count(&event)), (2, 3));
+        reporter.send(denied("a.example"));
+        assert!(matches!(reporter.state().next(Instant::now()), NextEvent::Event(_)));
     }
 
     #[test]
     fn a_text_is_escaped_and_cut() {
-        assert_eq!(cut("a\nb\x1b[2J"), "a\\u{a}b\\u{1b}[2J");
-        let long = cut(&"ä".repeat(1000));
-        assert!(long.len() <= LONGEST_TEXT && long.ends_with("ä…"), "{long}");
-        assert_eq!(cut(&cut("\0")), cut("\0"));
+        assert_eq!(shorten("a\nb\x1b[2J"), "a\\u{a}b\\u{1b}[2J");
+        let long = shorten(&"ä".repeat(1000));
+        assert!(long.len() <= MAX_TEXT && long.ends_with("ä…"), "{long}");
+        assert_eq!(shorten(&shorten("\0")), shorten("\0"));
     }
 }

@@ -12,14 +12,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::*;
 
 const NAME: &str = "slow.example";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Answers the questions that came, now.
-fn answer_all(server: &UdpSocket, asked: &[(Vec<u8>, std::net::SocketAddr)]) {
-    for (packet, from) in asked {
-        let asked = Message::from_vec(packet).unwrap();
-        let query = asked.queries[0].clone();
-        let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
+fn answer_all(server: &UdpSocket, queries: &[(Vec<u8>, std::net::SocketAddr)]) {
+    for (packet, from) in queries {
+        let queries = Message::from_vec(packet).unwrap();
+        let query = queries.queries[0].clone();
+        let mut answer = Message::response(queries.metadata.id, queries.metadata.op_code);
         answer.add_query(query.clone());
         if query.query_type() == RecordType::A {
             let data = RData::from(std::net::IpAddr::from([127, 0, 0, 1]));
@@ -30,18 +30,18 @@ fn answer_all(server: &UdpSocket, asked: &[(Vec<u8>, std::net::SocketAddr)]) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    Answered,
-    NarrowedAndAnswered,
+enum LookupEnds {
+    DuringSetup,
+    AfterNarrowing,
 }
 
 /// How many came to the host whose name was asked for.
-fn arrived(then: Then) -> usize {
+fn connections_to_host(then: LookupEnds) -> usize {
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     host.set_nonblocking(true).unwrap();
     let authority = format!("{NAME}:{}", host.local_addr().unwrap().port());
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(TIMEOUT)).unwrap();
     let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
     let (setup, allow) = (Some(vec![authority.clone()]), Vec::new());
     let policy = EgressPolicy { run: "r".into(), allow, setup, spec };
@@ -50,43 +50,43 @@ fn arrived(then: Then) -> usize {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let port = server.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
-        let mut telling = Telling::default();
-        let stages = set_up(Setup { policy, secrets }, telling.reporter.clone()).unwrap();
-        let setup = stages.setup.as_ref().unwrap();
-        setup.proxy.resolver.ask_only(port);
-        serve_stages(&theirs.into(), stages, &mut telling).unwrap();
+        let mut outbox = Outbox::default();
+        let phases = build_phases(Setup { policy, secrets }, outbox.reporter.clone()).unwrap();
+        let setup = phases.setup.as_ref().unwrap();
+        setup.proxy.resolver.use_only_server(port);
+        serve_phases(&theirs.into(), phases, &mut outbox).unwrap();
     });
     rustix::io::ioctl_fionbio(&ours, false).unwrap();
     let (mut inside, handed) = UnixStream::pair().unwrap();
-    inside.set_read_timeout(Some(PATIENCE)).unwrap();
+    inside.set_read_timeout(Some(TIMEOUT)).unwrap();
     let connection = ToProxy::Connection { port: PROXY_PORT };
     send(ours.as_fd(), &connection, Some(handed.as_fd())).unwrap();
     drop(handed);
     write!(inside, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
     let mut packet = [0; 4096];
-    let asked: Vec<_> = (0..2)
+    let queries: Vec<_> = (0..2)
         .map(|_| {
             let (length, from) = server.recv_from(&mut packet).unwrap();
             (packet[..length].to_vec(), from)
         })
         .collect();
-    if then == Then::NarrowedAndAnswered {
+    if then == LookupEnds::AfterNarrowing {
         send(ours.as_fd(), &ToProxy::Narrow, None).unwrap();
         while !matches!(receive(&ours).unwrap().unwrap().0, FromProxy::Narrowed { closed: 1 }) {}
     }
-    answer_all(&server, &asked);
+    answer_all(&server, &queries);
     let mut first = [0; 12];
-    let told = inside.read(&mut first).unwrap();
-    assert_eq!(told > 0, then == Then::Answered);
+    let received = inside.read(&mut first).unwrap();
+    assert_eq!(received > 0, then == LookupEnds::DuringSetup);
     std::thread::sleep(Duration::from_millis(300));
-    let arrived = std::iter::from_fn(|| host.accept().ok()).count();
+    let connections_to_host = std::iter::from_fn(|| host.accept().ok()).count();
     drop(ours);
     thread.join().unwrap();
-    arrived
+    connections_to_host
 }
 
 #[test]
 fn a_name_that_is_being_looked_up_leads_nowhere_any_more() {
-    assert_eq!(arrived(Then::Answered), 1);
-    assert_eq!(arrived(Then::NarrowedAndAnswered), 0);
+    assert_eq!(connections_to_host(LookupEnds::DuringSetup), 1);
+    assert_eq!(connections_to_host(LookupEnds::AfterNarrowing), 0);
 }

@@ -3,21 +3,21 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::policy::Addresses;
+use crate::policy::AddressScope;
 
 /// Whether a name may lead there. An address that a rule names is not asked about.
-pub(crate) fn may_lead_to(address: IpAddr, addresses: Addresses) -> bool {
+pub(crate) fn is_allowed_address(address: IpAddr, addresses: AddressScope) -> bool {
     match addresses {
-        Addresses::Public => is_public(address),
-        Addresses::Private => is_public(address) || is_own_network(address),
-        Addresses::Written => true,
+        AddressScope::Public => is_public(address),
+        AddressScope::Private => is_public(address) || is_private_network(address),
+        AddressScope::Literal => true,
     }
 }
 
-type Range<A> = (A, u32);
+type Cidr<A> = (A, u32);
 
 /// Everything that IANA keeps for something else than hosts of the internet, and what clouds put there.
-const NOT_PUBLIC_V4: &[Range<Ipv4Addr>] = &[
+const NOT_PUBLIC_V4: &[Cidr<Ipv4Addr>] = &[
     (Ipv4Addr::new(0, 0, 0, 0), 8),        // this network
     (Ipv4Addr::new(10, 0, 0, 0), 8),       // private
     (Ipv4Addr::new(100, 64, 0, 0), 10), // between a provider and its customers; Alibaba's metadata
@@ -36,18 +36,18 @@ const NOT_PUBLIC_V4: &[Range<Ipv4Addr>] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4),   // reserved, broadcast
 ];
 
-const GLOBAL_V6: Range<Ipv6Addr> = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
-const SIX_TO_FOUR: Range<Ipv6Addr> = (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16);
-const NAT64: Range<Ipv6Addr> = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
+const GLOBAL_V6: Cidr<Ipv6Addr> = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+const SIX_TO_FOUR: Cidr<Ipv6Addr> = (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16);
+const NAT64: Cidr<Ipv6Addr> = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 /// Within the global range.
-const NOT_PUBLIC_V6: &[Range<Ipv6Addr>] = &[
+const NOT_PUBLIC_V6: &[Cidr<Ipv6Addr>] = &[
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23), // protocols: Teredo, ORCHID, benchmarks
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32), // documentation
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20), // documentation
 ];
 
-const OWN_V4: &[Range<Ipv4Addr>] = &[
+const PRIVATE_V4: &[Cidr<Ipv4Addr>] = &[
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
@@ -55,12 +55,12 @@ const OWN_V4: &[Range<Ipv4Addr>] = &[
     (Ipv4Addr::new(192, 168, 0, 0), 16),
 ];
 
-const OWN_V6: &[Range<Ipv6Addr>] =
+const PRIVATE_V6: &[Cidr<Ipv6Addr>] =
     &[(Ipv6Addr::LOCALHOST, 128), (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7)];
 
 /// Services of clouds that hand out credentials, where their addresses lie in an operator's own ranges.
-const METADATA_V4: &[Range<Ipv4Addr>] = &[(Ipv4Addr::new(100, 100, 100, 200), 32)];
-const METADATA_V6: &[Range<Ipv6Addr>] = &[
+const METADATA_V4: &[Cidr<Ipv4Addr>] = &[(Ipv4Addr::new(100, 100, 100, 200), 32)];
+const METADATA_V6: &[Cidr<Ipv6Addr>] = &[
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0), 32), // AWS
     (Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0), 32),  // Google
     (Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0, 0), 32),  // Oracle
@@ -84,25 +84,25 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 }
 
 /// Loopback and what an operator uses at home, but never where a cloud hands out credentials.
-fn is_own_network(address: IpAddr) -> bool {
+fn is_private_network(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
-            OWN_V4.iter().any(|range| within_v4(address, range))
+            PRIVATE_V4.iter().any(|range| within_v4(address, range))
                 && !METADATA_V4.iter().any(|range| within_v4(address, range))
         }
         IpAddr::V6(address) => {
-            OWN_V6.iter().any(|range| within_v6(address, range))
+            PRIVATE_V6.iter().any(|range| within_v6(address, range))
                 && !METADATA_V6.iter().any(|range| within_v6(address, range))
         }
     }
 }
 
-fn within_v4(address: Ipv4Addr, (base, length): &Range<Ipv4Addr>) -> bool {
+fn within_v4(address: Ipv4Addr, (base, length): &Cidr<Ipv4Addr>) -> bool {
     let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
     address.to_bits() & mask == base.to_bits() & mask
 }
 
-fn within_v6(address: Ipv6Addr, (base, length): &Range<Ipv6Addr>) -> bool {
+fn within_v6(address: Ipv6Addr, (base, length): &Cidr<Ipv6Addr>) -> bool {
     let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
     address.to_bits() & mask == base.to_bits() & mask
 }
@@ -120,8 +120,8 @@ fn middle_v4(address: Ipv6Addr) -> Ipv4Addr {
 mod tests {
     use super::*;
 
-    fn may(text: &str, addresses: Addresses) -> bool {
-        may_lead_to(text.parse().unwrap(), addresses)
+    fn allowed(text: &str, addresses: AddressScope) -> bool {
+        is_allowed_address(text.parse().unwrap(), addresses)
     }
 
     const PUBLIC: &[&str] = &[
@@ -155,7 +155,7 @@ mod tests {
         "2002:101:101::1",
     ];
 
-    const OWN: &[&str] = &[
+    const PRIVATE: &[&str] = &[
         "127.0.0.1",
         "127.255.255.255",
         "10.0.0.1",
@@ -170,7 +170,7 @@ mod tests {
         "fd12:3456::1",
     ];
 
-    const NEVER: &[&str] = &[
+    const FORBIDDEN: &[&str] = &[
         "0.0.0.0",
         "0.1.2.3",
         "169.254.169.254",
@@ -229,20 +229,20 @@ mod tests {
     #[test]
     fn a_public_name_leads_to_public_addresses_only() {
         for good in PUBLIC {
-            assert!(may(good, Addresses::Public), "{good}");
+            assert!(allowed(good, AddressScope::Public), "{good}");
         }
-        for bad in OWN.iter().chain(NEVER) {
-            assert!(!may(bad, Addresses::Public), "{bad}");
+        for bad in PRIVATE.iter().chain(FORBIDDEN) {
+            assert!(!allowed(bad, AddressScope::Public), "{bad}");
         }
     }
 
     #[test]
     fn the_operators_own_network_has_no_metadata() {
-        for good in OWN.iter().chain(PUBLIC) {
-            assert!(may(good, Addresses::Private), "{good}");
+        for good in PRIVATE.iter().chain(PUBLIC) {
+            assert!(allowed(good, AddressScope::Private), "{good}");
         }
-        for bad in NEVER {
-            assert!(!may(bad, Addresses::Private), "{bad}");
+        for bad in FORBIDDEN {
+            assert!(!allowed(bad, AddressScope::Private), "{bad}");
         }
     }
 }

@@ -8,15 +8,15 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before the next address is tried beside the one that has not answered.
 const STAGGER: Duration = Duration::from_millis(250);
 /// Names with more addresses than this have enough.
-const MOST_TRIED: usize = 8;
+const MAX_ADDRESSES: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    #[error("nobody answered within {} s", PATIENCE.as_secs())]
+    #[error("nobody answered within {} s", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0} refuses the connection")]
     Refused(SocketAddr),
@@ -30,12 +30,12 @@ pub(crate) async fn dial(
     addresses: &[IpAddr],
     port: u16,
 ) -> Result<(TcpStream, IpAddr), DialError> {
-    timeout(PATIENCE, race(addresses, port)).await.map_err(|_| DialError::TimedOut)?
+    timeout(CONNECT_TIMEOUT, race(addresses, port)).await.map_err(|_| DialError::TimedOut)?
 }
 
 /// Each attempt ends with the set.
 async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
-    let mut waiting = interleaved(addresses).into_iter().take(MOST_TRIED);
+    let mut waiting = interleaved(addresses).into_iter().take(MAX_ADDRESSES);
     let mut attempts = JoinSet::new();
     let mut last = DialError::NoAddress;
     loop {

@@ -18,46 +18,46 @@ use tokio_rustls::TlsConnector;
 use crate::http::body::Upload;
 use crate::http::framing::Framing;
 use crate::http::headers::Target;
-use crate::limits::{HOST_WINDOW, LONGEST_HEAD, MOST_HEADERS, SEND_BUFFER, TLS_PATIENCE};
+use crate::limits::{HOST_WINDOW, MAX_HEAD_BYTES, MAX_HEADERS, SEND_BUFFER, TLS_TIMEOUT};
 use crate::proxy::{Refusal, Ticket};
 use crate::upstream::roots::ALPN_H2;
-use crate::upstream::tls::Tls;
+use crate::upstream::tls::TlsContext;
 
 /// hyper needs a turn to see that an answer is over.
-const SETTLE: Duration = Duration::from_millis(100);
+const READY_TIMEOUT: Duration = Duration::from_millis(100);
 /// Connections that wait for the next request.
-const MOST_FREE: usize = 4;
+const MAX_IDLE: usize = 4;
 const NO_HTTP: &str = "it does not speak HTTP as it should";
 
 /// The hosts' side of one connection from inside.
-pub(crate) struct Slot {
-    tls: Arc<Tls>,
+pub(crate) struct UpstreamPool {
+    tls: Arc<TlsContext>,
     /// Of the requests that come on it; `None` for HTTP/2, which leaves no doubt where anything ends.
     pub(crate) framing: Option<Arc<Framing>>,
-    kept: Arc<Mutex<Kept>>,
+    idle: Arc<Mutex<IdleConnections>>,
     /// Held by whoever makes the first connection, since it may serve all who wait; and how that failed last.
-    first: tokio::sync::Mutex<Option<Failure>>,
+    first: tokio::sync::Mutex<Option<DialFailure>>,
     /// What the connection has become, if it is no longer HTTP.
-    became: Mutex<Option<JoinHandle<()>>>,
+    upgraded: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Failure {
+struct DialFailure {
     at: Instant,
     refusal: Refusal,
     /// For the record.
-    why: String,
+    detail: String,
 }
 
 #[derive(Default)]
-struct Kept {
+struct IdleConnections {
     target: Option<Target>,
-    speaks: Option<Speaks>,
+    version: Option<HttpVersion>,
     h2: Option<http2::SendRequest<Upload>>,
     h1: Vec<http1::SendRequest<Upload>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Speaks {
+enum HttpVersion {
     H1,
     H2,
 }
@@ -72,125 +72,129 @@ pub(crate) enum Purpose {
 
 /// Whether somebody used it before, so that it may be dead without anybody's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Age {
+pub(crate) enum ConnectionAge {
     New,
-    Kept,
+    Reused,
 }
 
 /// Something to send one request with.
 pub(crate) enum Sender {
-    H1(Busy),
+    H1(H1Lease),
     H2(http2::SendRequest<Upload>),
 }
 
 /// A connection that serves one request. When this is dropped, it may serve the next.
-pub(crate) struct Busy {
+pub(crate) struct H1Lease {
     pub(crate) sender: Option<http1::SendRequest<Upload>>,
-    home: Option<(Target, Weak<Mutex<Kept>>)>,
+    return_to: Option<(Target, Weak<Mutex<IdleConnections>>)>,
 }
 
-impl Drop for Busy {
+impl Drop for H1Lease {
     fn drop(&mut self) {
-        let (Some(sender), Some((target, home))) = (self.sender.take(), self.home.take()) else {
+        let (Some(sender), Some((target, return_to))) = (self.sender.take(), self.return_to.take())
+        else {
             return;
         };
-        if let Some(home) = home.upgrade() {
-            let mut kept = lock(&home);
-            if !sender.is_closed() && kept.h1.len() < MOST_FREE && kept.target == Some(target) {
-                kept.h1.push(sender);
+        if let Some(return_to) = return_to.upgrade() {
+            let mut idle = lock(&return_to);
+            if !sender.is_closed() && idle.h1.len() < MAX_IDLE && idle.target == Some(target) {
+                idle.h1.push(sender);
             }
         }
     }
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(idle: &Mutex<IdleConnections>) -> MutexGuard<'_, IdleConnections> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Slot {
-    pub(crate) fn new(tls: &Arc<Tls>, framing: Option<Arc<Framing>>) -> Self {
-        let (kept, first, became) = Default::default();
-        Self { tls: tls.clone(), framing, kept, first, became }
+impl UpstreamPool {
+    pub(crate) fn new(tls: &Arc<TlsContext>, framing: Option<Arc<Framing>>) -> Self {
+        let (idle, first, upgraded) = Default::default();
+        Self { tls: tls.clone(), framing, idle, first, upgraded }
     }
 
-    pub(crate) fn becomes(&self, relay: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn set_upgraded(&self, relay: impl Future<Output = ()> + Send + 'static) {
         if let Some(framing) = &self.framing {
-            framing.over();
+            framing.stop();
         }
         let relay = tokio::spawn(relay);
-        *self.became.lock().unwrap_or_else(PoisonError::into_inner) = Some(relay);
+        *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(relay);
     }
 
     /// To be waited for when HTTP is over, since the connection may not be, and is counted as long as it lasts.
-    pub(crate) async fn ended(&self) {
-        let relay = self.became.lock().unwrap_or_else(PoisonError::into_inner).take();
+    pub(crate) async fn wait_for_upgraded(&self) {
+        let relay = self.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(relay) = relay {
             let _ = relay.await; // it has told how it ended
         }
     }
 
     /// One that was kept, if there is one that lives.
-    pub(crate) async fn kept(&self, target: &Target) -> Option<Sender> {
+    pub(crate) async fn reuse(&self, target: &Target) -> Option<Sender> {
         loop {
             let mut sender = {
-                let mut kept = lock(&self.kept);
-                if kept.target.as_ref() != Some(target) {
-                    *kept = Kept { target: Some(target.clone()), ..Kept::default() };
+                let mut idle = lock(&self.idle);
+                if idle.target.as_ref() != Some(target) {
+                    *idle = IdleConnections {
+                        target: Some(target.clone()),
+                        ..IdleConnections::default()
+                    };
                 }
-                if let Some(h2) = &kept.h2 {
+                if let Some(h2) = &idle.h2 {
                     if !h2.is_closed() {
                         return Some(Sender::H2(h2.clone()));
                     }
-                    kept.h2 = None;
+                    idle.h2 = None;
                 }
-                kept.h1.pop()?
+                idle.h1.pop()?
             };
-            if let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await {
-                return Some(Sender::H1(self.busy(target, sender)));
+            if let Ok(Ok(())) = timeout(READY_TIMEOUT, sender.ready()).await {
+                return Some(Sender::H1(self.lease(target, sender)));
             }
         }
     }
 
     /// A kept one, or a new one.
-    pub(crate) async fn any(
+    pub(crate) async fn acquire(
         &self,
         target: &Target,
         ticket: &mut Ticket,
-    ) -> Result<(Sender, Age), Refusal> {
-        if let Some(sender) = self.kept(target).await {
-            return Ok((sender, Age::Kept));
+    ) -> Result<(Sender, ConnectionAge), Refusal> {
+        if let Some(sender) = self.reuse(target).await {
+            return Ok((sender, ConnectionAge::Reused));
         }
-        if self.needs_one_each(target) {
-            return Ok((self.dial(target, ticket, Purpose::Requests).await?, Age::New));
+        if self.needs_own_connection(target) {
+            return Ok((self.dial(target, ticket, Purpose::Requests).await?, ConnectionAge::New));
         }
         let began = Instant::now();
         let mut first = self.first.lock().await;
-        if let Some(sender) = self.kept(target).await {
-            return Ok((sender, Age::Kept));
+        if let Some(sender) = self.reuse(target).await {
+            return Ok((sender, ConnectionAge::Reused));
         }
-        if self.needs_one_each(target) {
+        if self.needs_own_connection(target) {
             drop(first);
-            return Ok((self.dial(target, ticket, Purpose::Requests).await?, Age::New));
+            return Ok((self.dial(target, ticket, Purpose::Requests).await?, ConnectionAge::New));
         }
         // Whoever waited while somebody else tried would find out the same, as slowly.
         if let Some(failure) = first.as_ref().filter(|failure| failure.at >= began) {
-            return Err(ticket.failed_likewise(&failure.refusal, &failure.why));
+            return Err(ticket.failed_like(&failure.refusal, &failure.detail));
         }
         let dialled = self.dial(target, ticket, Purpose::Requests).await;
         *first = match &dialled {
             // What was denied was denied to one, and costs no time.
             Err(refusal) if refusal.reason.is_none() => {
-                let why = ticket.error().unwrap_or_default().to_owned();
-                Some(Failure { at: Instant::now(), refusal: refusal.clone(), why })
+                let detail = ticket.error().unwrap_or_default().to_owned();
+                Some(DialFailure { at: Instant::now(), refusal: refusal.clone(), detail })
             }
             _ => None,
         };
-        Ok((dialled?, Age::New))
+        Ok((dialled?, ConnectionAge::New))
     }
 
     /// No connection serves several at once.
-    fn needs_one_each(&self, target: &Target) -> bool {
-        target.scheme == Scheme::Http || lock(&self.kept).speaks == Some(Speaks::H1)
+    fn needs_own_connection(&self, target: &Target) -> bool {
+        target.scheme == Scheme::Http || lock(&self.idle).version == Some(HttpVersion::H1)
     }
 
     /// A new one.
@@ -204,12 +208,12 @@ impl Slot {
         if target.scheme == Scheme::Http {
             return self.h1(target, ticket, purpose, stream).await;
         }
-        let config = match (&self.tls.outside, purpose) {
-            (Some(outside), Purpose::Requests) => outside.any.clone(),
-            (Some(outside), Purpose::Upgrade) => outside.h1.clone(),
+        let config = match (&self.tls.client, purpose) {
+            (Some(client), Purpose::Requests) => client.any.clone(),
+            (Some(client), Purpose::Upgrade) => client.h1.clone(),
             (None, _) => return Err(ticket.failed(502, "TLS was not prepared")),
         };
-        let stream = secure(config, &target.host, ticket, stream).await?;
+        let stream = tls_handshake(config, &target.host, ticket, stream).await?;
         if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
             return self.h1(target, ticket, purpose, stream).await;
         }
@@ -218,17 +222,17 @@ impl Slot {
             .initial_stream_window_size(HOST_WINDOW)
             .initial_connection_window_size(HOST_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(LONGEST_HEAD as u32)
+            .max_header_list_size(MAX_HEAD_BYTES as u32)
             .keep_alive_interval(Duration::from_secs(60))
             .keep_alive_timeout(Duration::from_secs(30))
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ticket.failed_because(502, NO_HTTP, error.to_string()))?;
         tokio::spawn(connection);
-        let mut kept = lock(&self.kept);
-        if kept.target.as_ref() == Some(target) {
-            kept.speaks = Some(Speaks::H2);
-            kept.h2 = Some(sender.clone());
+        let mut idle = lock(&self.idle);
+        if idle.target.as_ref() == Some(target) {
+            idle.version = Some(HttpVersion::H2);
+            idle.h2 = Some(sender.clone());
         }
         Ok(Sender::H2(sender))
     }
@@ -244,31 +248,31 @@ impl Slot {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (sender, connection) = http1::Builder::new()
-            .max_headers(MOST_HEADERS)
-            .max_header_size(LONGEST_HEAD)
-            .max_buf_size(LONGEST_HEAD)
+            .max_headers(MAX_HEADERS)
+            .max_header_size(MAX_HEAD_BYTES)
+            .max_buf_size(MAX_HEAD_BYTES)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ticket.failed_because(502, NO_HTTP, error.to_string()))?;
         tokio::spawn(connection.with_upgrades());
         if purpose == Purpose::Upgrade {
-            return Ok(Sender::H1(Busy { sender: Some(sender), home: None }));
+            return Ok(Sender::H1(H1Lease { sender: Some(sender), return_to: None }));
         }
-        let mut kept = lock(&self.kept);
-        if kept.target.as_ref() == Some(target) {
-            kept.speaks = Some(Speaks::H1);
+        let mut idle = lock(&self.idle);
+        if idle.target.as_ref() == Some(target) {
+            idle.version = Some(HttpVersion::H1);
         }
-        drop(kept);
-        Ok(Sender::H1(self.busy(target, sender)))
+        drop(idle);
+        Ok(Sender::H1(self.lease(target, sender)))
     }
 
-    fn busy(&self, target: &Target, sender: http1::SendRequest<Upload>) -> Busy {
-        let home = Some((target.clone(), Arc::downgrade(&self.kept)));
-        Busy { sender: Some(sender), home }
+    fn lease(&self, target: &Target, sender: http1::SendRequest<Upload>) -> H1Lease {
+        let return_to = Some((target.clone(), Arc::downgrade(&self.idle)));
+        H1Lease { sender: Some(sender), return_to }
     }
 }
 
-async fn secure<I: AsyncRead + AsyncWrite + Unpin>(
+async fn tls_handshake<I: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<ClientConfig>,
     host: &Host,
     ticket: &mut Ticket,
@@ -279,10 +283,10 @@ async fn secure<I: AsyncRead + AsyncWrite + Unpin>(
         Host::Name(name) => ServerName::try_from(name.clone())
             .map_err(|_| ticket.failed(502, "no certificate has such a name"))?,
     };
-    match timeout(TLS_PATIENCE, TlsConnector::from(config).connect(name, stream)).await {
+    match timeout(TLS_TIMEOUT, TlsConnector::from(config).connect(name, stream)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => {
-            Err(ticket.failed_because(502, tls_fault(&error), format!("TLS: {error}")))
+            Err(ticket.failed_because(502, tls_error_text(&error), format!("TLS: {error}")))
         }
         Err(_) => Err(ticket.failed(504, "TLS took too long")),
     }
@@ -290,7 +294,7 @@ async fn secure<I: AsyncRead + AsyncWrite + Unpin>(
 
 /// What is told of a failed handshake. Neither what the socket says nor the names in a certificate of the host's network
 /// are part of it.
-fn tls_fault(error: &io::Error) -> &'static str {
+fn tls_error_text(error: &io::Error) -> &'static str {
     let rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(fault)) = rustls else { return "TLS failed" };
     match fault {

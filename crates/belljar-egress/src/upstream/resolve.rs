@@ -17,16 +17,16 @@ use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver};
 
-use crate::policy::Addresses;
-use crate::upstream::address::may_lead_to;
+use crate::policy::AddressScope;
+use crate::upstream::address::is_allowed_address;
 
-const SETTINGS: &str = "/etc/resolv.conf";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// For all of it, whatever the settings say.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// For one question, so that a second server is asked in time.
-const ONE_QUESTION: Duration = Duration::from_secs(2);
-const REMEMBERED: u64 = 64;
-const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+const CACHE_ENTRIES: u64 = 64;
+const CACHE_TTL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResolveError {
@@ -41,28 +41,28 @@ pub(crate) enum ResolveError {
 /// Asks the host's name servers.
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
-    asked: Mutex<Option<Asked>>,
+    cached: Mutex<Option<CachedResolver>>,
 }
 
 #[derive(Debug)]
-struct Asked {
-    of: Stamp,
+struct CachedResolver {
+    stamp: FileStamp,
     resolver: TokioResolver,
 }
 
 /// Which state of a file was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
     changed: (i64, i64),
 }
 
-impl From<Metadata> for Stamp {
-    fn from(of: Metadata) -> Self {
-        let changed = (of.ctime(), of.ctime_nsec());
-        Self { device: of.dev(), inode: of.ino(), size: of.size(), changed }
+impl From<Metadata> for FileStamp {
+    fn from(stamp: Metadata) -> Self {
+        let changed = (stamp.ctime(), stamp.ctime_nsec());
+        Self { device: stamp.dev(), inode: stamp.ino(), size: stamp.size(), changed }
     }
 }
 
@@ -72,56 +72,57 @@ impl Resolver {
     pub(crate) async fn addresses(
         &self,
         name: &str,
-        allowed: Addresses,
+        allowed: AddressScope,
     ) -> Result<Vec<IpAddr>, ResolveError> {
-        let own = match allowed {
-            Addresses::Private => own_addresses(name),
-            Addresses::Public | Addresses::Written => Vec::new(),
+        let from_hosts_file = match allowed {
+            AddressScope::Private => hosts_file_addresses(name),
+            AddressScope::Public | AddressScope::Literal => Vec::new(),
         };
-        let found = if own.is_empty() { self.ask(name).await? } else { own };
+        let found =
+            if from_hosts_file.is_empty() { self.query(name).await? } else { from_hosts_file };
         checked(found, allowed)
     }
 
     /// As long as the host's settings stay as they are.
     #[cfg(test)]
-    pub(crate) fn ask_only(&self, port: u16) {
-        let of = fs::metadata(SETTINGS).map(Stamp::from).unwrap();
+    pub(crate) fn use_only_server(&self, port: u16) {
+        let stamp = fs::metadata(RESOLV_CONF).map(FileStamp::from).unwrap();
         let mut connection = hickory_resolver::config::ConnectionConfig::udp();
         connection.port = port;
         let server = NameServerConfig::new(Ipv4Addr::LOCALHOST.into(), true, vec![connection]);
         let resolver = resolver(vec![server], ResolverOpts::default()).unwrap();
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        *asked = Some(Asked { of, resolver });
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        *cached = Some(CachedResolver { stamp, resolver });
     }
 
-    async fn ask(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+    async fn query(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         if is_local(name) {
             return Err(ResolveError::NotFound("it is a name of the host itself".to_owned()));
         }
         let resolver = self.current().map_err(|error| ResolveError::NotFound(error.to_string()))?;
-        look_up(&resolver, name).await
+        lookup(&resolver, name).await
     }
 
     /// By the settings as they are now: a machine can change its network while a run lives.
     fn current(&self) -> Result<TokioResolver, NetError> {
-        let now = fs::metadata(SETTINGS).map(Stamp::from)?;
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*asked {
-            Some(asked) if asked.of == now => Ok(asked.resolver.clone()),
+        let now = fs::metadata(RESOLV_CONF).map(FileStamp::from)?;
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
+            Some(cached) if cached.stamp == now => Ok(cached.resolver.clone()),
             _ => {
-                let resolver = read_settings()?;
-                *asked = Some(Asked { of: now, resolver: resolver.clone() });
+                let resolver = read_system_config()?;
+                *cached = Some(CachedResolver { stamp: now, resolver: resolver.clone() });
                 Ok(resolver)
             }
         }
     }
 }
 
-async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+async fn lookup(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     let not_found = |error: &dyn std::fmt::Display| ResolveError::NotFound(error.to_string());
     // With the dot at its end it is complete: nothing is appended to it.
     let full = Name::from_ascii(format!("{name}.")).map_err(|error| not_found(&error))?;
-    match tokio::time::timeout(PATIENCE, resolver.lookup_ip(full)).await {
+    match tokio::time::timeout(LOOKUP_TIMEOUT, resolver.lookup_ip(full)).await {
         Ok(Ok(found)) => Ok(found.iter().collect()),
         Ok(Err(error)) if error.is_no_records_found() => {
             Err(ResolveError::NotFound("the name servers know no address of it".to_owned()))
@@ -132,8 +133,8 @@ async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, Re
 }
 
 /// All or nothing.
-fn checked(found: Vec<IpAddr>, allowed: Addresses) -> Result<Vec<IpAddr>, ResolveError> {
-    if let Some(bad) = found.iter().find(|address| !may_lead_to(**address, allowed)) {
+fn checked(found: Vec<IpAddr>, allowed: AddressScope) -> Result<Vec<IpAddr>, ResolveError> {
+    if let Some(bad) = found.iter().find(|address| !is_allowed_address(**address, allowed)) {
         return Err(ResolveError::NotAllowed(*bad));
     }
     if found.is_empty() {
@@ -142,9 +143,9 @@ fn checked(found: Vec<IpAddr>, allowed: Addresses) -> Result<Vec<IpAddr>, Resolv
     Ok(found)
 }
 
-fn read_settings() -> Result<TokioResolver, NetError> {
-    let (settings, options) = hickory_resolver::system_conf::read_system_conf()?;
-    let (_, _, servers) = settings.into_parts();
+fn read_system_config() -> Result<TokioResolver, NetError> {
+    let (config, options) = hickory_resolver::system_conf::read_system_conf()?;
+    let (_, _, servers) = config.into_parts();
     resolver(servers, options)
 }
 
@@ -154,14 +155,14 @@ fn resolver(
 ) -> Result<TokioResolver, NetError> {
     options.use_hosts_file = ResolveHosts::Never;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.timeout = options.timeout.min(ONE_QUESTION);
-    options.cache_size = REMEMBERED;
-    options.positive_max_ttl = Some(REMEMBERED_FOR);
-    options.negative_max_ttl = Some(ONE_QUESTION);
+    options.timeout = options.timeout.min(QUERY_TIMEOUT);
+    options.cache_size = CACHE_ENTRIES;
+    options.positive_max_ttl = Some(CACHE_TTL);
+    options.negative_max_ttl = Some(QUERY_TIMEOUT);
     options.try_tcp_on_error = true;
-    let settings = ResolverConfig::from_name_servers(servers);
+    let config = ResolverConfig::from_name_servers(servers);
     let provider = TokioRuntimeProvider::default();
-    TokioResolver::builder_with_config(settings, provider).with_options(options).build()
+    TokioResolver::builder_with_config(config, provider).with_options(options).build()
 }
 
 fn is_local(name: &str) -> bool {
@@ -170,7 +171,7 @@ fn is_local(name: &str) -> bool {
 
 /// From the host's own file, which an operator's own service may be named in; as everywhere, what is found
 /// there is not asked about further.
-fn own_addresses(name: &str) -> Vec<IpAddr> {
+fn hosts_file_addresses(name: &str) -> Vec<IpAddr> {
     let listed = fs::File::open(Path::new("/etc/hosts"))
         .and_then(|file| {
             let mut hosts = Hosts::default();

@@ -14,14 +14,14 @@ use tokio::time::timeout;
 
 use crate::http::body::{BodyError, Upload};
 use crate::http::headers::Target;
-use crate::http::request_target::on_the_wire;
-use crate::upstream::pool::{Busy, Sender};
+use crate::http::request_target::wire_form;
+use crate::upstream::pool::{H1Lease, Sender};
 
 /// Models think long. It begins anew as long as the request itself is still on its way.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10 * 60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Why there is no answer.
-pub(crate) enum Unanswered {
+pub(crate) enum SendError {
     /// Nothing was sent: here it is again.
     NotSent(Box<Request<Upload>>),
     /// The connection ended, and not a byte had come back.
@@ -40,46 +40,46 @@ pub(crate) enum BodyFault {
 }
 
 /// The connection is busy for as long as the answer lasts.
-pub(crate) struct Answer {
+pub(crate) struct UpstreamResponse {
     pub(crate) response: Response<Incoming>,
-    pub(crate) busy: Option<Busy>,
+    pub(crate) lease: Option<H1Lease>,
 }
 
 pub(crate) async fn send(
     sender: Sender,
     target: &Target,
     mut request: Request<Upload>,
-) -> Result<Answer, Unanswered> {
-    let moved = request.body().moved();
-    let unfit = |_| Unanswered::Failed("the request has no form on the wire".to_owned());
+) -> Result<UpstreamResponse, SendError> {
+    let progress = request.body().progress();
+    let invalid = |_| SendError::Failed("the request has no form on the wire".to_owned());
     match sender {
-        Sender::H1(mut busy) => {
-            shape_h1(&mut request, target).map_err(unfit)?;
-            let Some(sender) = &mut busy.sender else { return Err(Unanswered::Ended) };
-            let response = answer(sender.try_send_request(request), &moved).await?;
-            Ok(Answer { response, busy: Some(busy) })
+        Sender::H1(mut lease) => {
+            format_h1(&mut request, target).map_err(invalid)?;
+            let Some(sender) = &mut lease.sender else { return Err(SendError::Ended) };
+            let response = wait_for_response(sender.try_send_request(request), &progress).await?;
+            Ok(UpstreamResponse { response, lease: Some(lease) })
         }
         Sender::H2(mut sender) => {
-            shape_h2(&mut request, target).map_err(unfit)?;
-            let response = answer(sender.try_send_request(request), &moved).await?;
-            Ok(Answer { response, busy: None })
+            format_h2(&mut request, target).map_err(invalid)?;
+            let response = wait_for_response(sender.try_send_request(request), &progress).await?;
+            Ok(UpstreamResponse { response, lease: None })
         }
     }
 }
 
 /// The request has no form on the wire.
-struct Unfit;
+struct InvalidForm;
 
-impl<E: Into<hyper::http::Error>> From<E> for Unfit {
+impl<E: Into<hyper::http::Error>> From<E> for InvalidForm {
     fn from(_: E) -> Self {
         Self
     }
 }
 
 /// `GET /path`, and `Host`.
-fn shape_h1(request: &mut Request<Upload>, target: &Target) -> Result<(), Unfit> {
+fn format_h1(request: &mut Request<Upload>, target: &Target) -> Result<(), InvalidForm> {
     let mut parts = UriParts::default();
-    parts.path_and_query = Some(on_the_wire(request.uri()).ok_or(Unfit)?);
+    parts.path_and_query = Some(wire_form(request.uri()).ok_or(InvalidForm)?);
     *request.uri_mut() = Uri::from_parts(parts)?;
     *request.version_mut() = Version::HTTP_11;
     let host = HeaderValue::try_from(target.authority())?;
@@ -88,9 +88,9 @@ fn shape_h1(request: &mut Request<Upload>, target: &Target) -> Result<(), Unfit>
 }
 
 /// `:scheme`, `:authority` and `:path`.
-fn shape_h2(request: &mut Request<Upload>, target: &Target) -> Result<(), Unfit> {
+fn format_h2(request: &mut Request<Upload>, target: &Target) -> Result<(), InvalidForm> {
     let mut parts = UriParts::default();
-    parts.path_and_query = Some(on_the_wire(request.uri()).ok_or(Unfit)?);
+    parts.path_and_query = Some(wire_form(request.uri()).ok_or(InvalidForm)?);
     parts.scheme = Some(Scheme::try_from(target.scheme.name())?);
     parts.authority = Some(Authority::try_from(target.authority())?);
     *request.uri_mut() = Uri::from_parts(parts)?;
@@ -99,41 +99,43 @@ fn shape_h2(request: &mut Request<Upload>, target: &Target) -> Result<(), Unfit>
     Ok(())
 }
 
-async fn answer(
+async fn wait_for_response(
     sent: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
-    moved: &Arc<AtomicU64>,
-) -> Result<Response<Incoming>, Unanswered> {
+    progress: &Arc<AtomicU64>,
+) -> Result<Response<Incoming>, SendError> {
     let mut sent = Box::pin(sent);
     loop {
-        let before = moved.load(Ordering::Relaxed);
-        match timeout(ANSWER_PATIENCE, &mut sent).await {
+        let before = progress.load(Ordering::Relaxed);
+        match timeout(RESPONSE_TIMEOUT, &mut sent).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(mut error)) => {
                 return Err(match error.take_message() {
-                    Some(request) => Unanswered::NotSent(Box::new(request)),
-                    None => why(error.error()),
+                    Some(request) => SendError::NotSent(Box::new(request)),
+                    None => classify(error.error()),
                 });
             }
-            Err(_) if moved.load(Ordering::Relaxed) == before => return Err(Unanswered::TimedOut),
+            Err(_) if progress.load(Ordering::Relaxed) == before => {
+                return Err(SendError::TimedOut);
+            }
             Err(_) => {}
         }
     }
 }
 
-fn why(error: &hyper::Error) -> Unanswered {
+fn classify(error: &hyper::Error) -> SendError {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(inner) = cause {
         match inner.downcast_ref::<BodyError>() {
             Some(BodyError::Http(_) | BodyError::Framing(_)) => {
-                return Unanswered::Body(BodyFault::Malformed);
+                return SendError::Body(BodyFault::Malformed);
             }
-            Some(BodyError::Idle) => return Unanswered::Body(BodyFault::Idle),
-            Some(BodyError::Budget) => return Unanswered::Body(BodyFault::Budget),
+            Some(BodyError::Idle) => return SendError::Body(BodyFault::Idle),
+            Some(BodyError::Budget) => return SendError::Body(BodyFault::Budget),
             None => cause = inner.source(),
         }
     }
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
-        return Unanswered::Ended;
+        return SendError::Ended;
     }
-    Unanswered::Failed(error.to_string())
+    SendError::Failed(error.to_string())
 }

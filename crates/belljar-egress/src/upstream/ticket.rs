@@ -9,11 +9,11 @@ use belljar_spec::egress::{DenyReason, EgressAllowed, EgressNews};
 use belljar_spec::host_rule::Seen;
 use tokio::net::TcpStream;
 
-use crate::policy::budget::{Account, Over, What};
-use crate::policy::{Addresses, Allowance, Denial};
-use crate::proxy::{Ask, Proxy, Refusal, shown};
+use crate::policy::budget::{Account, BudgetExceeded, BudgetKind};
+use crate::policy::{AddressScope, Allowance, Denial};
+use crate::proxy::{AccessRequest, Proxy, Refusal, method_and_path};
 use crate::report::denial_text;
-use crate::upstream::address::may_lead_to;
+use crate::upstream::address::is_allowed_address;
 use crate::upstream::dial::{DialError, dial};
 use crate::upstream::resolve::ResolveError;
 
@@ -30,34 +30,34 @@ pub(crate) enum Flow {
 pub(crate) struct Ticket {
     proxy: Arc<Proxy>,
     host: Host,
-    addresses: Addresses,
-    facts: EgressAllowed,
-    account: Result<Account, Over>,
-    began: Instant,
-    ending: Ending,
+    addresses: AddressScope,
+    event: EgressAllowed,
+    account: Result<Account, BudgetExceeded>,
+    started: Instant,
+    end_report: EndReport,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Told,
+enum EndReport {
+    Send,
     /// It turned out that it is not allowed, which was told already.
-    Silent,
+    Skip,
 }
 
 impl Ticket {
     pub(crate) fn new(
         proxy: &Arc<Proxy>,
         id: u64,
-        ask: &Ask<'_>,
+        access: &AccessRequest<'_>,
         allowance: Allowance,
-        account: Result<Account, Over>,
+        account: Result<Account, BudgetExceeded>,
     ) -> Self {
-        let (method, path) = shown(ask.seen);
-        let facts = EgressAllowed {
+        let (method, path) = method_and_path(access.seen);
+        let event = EgressAllowed {
             id,
-            host: ask.host.to_string(),
-            port: ask.port,
-            via: ask.via,
+            host: access.host.to_string(),
+            port: access.port,
+            via: access.via,
             rule: allowance.rule,
             address: None,
             method,
@@ -71,153 +71,157 @@ impl Ticket {
         };
         Self {
             proxy: proxy.clone(),
-            host: ask.host.clone(),
+            host: access.host.clone(),
             addresses: allowance.addresses,
-            facts,
+            event,
             account,
-            began: Instant::now(),
-            ending: Ending::Told,
+            started: Instant::now(),
+            end_report: EndReport::Send,
         }
     }
 
     /// Connects to the host: each of its addresses is checked, and the one that is dialled is one that was.
     pub(crate) async fn dial(&mut self) -> Result<TcpStream, Refusal> {
-        if let Err(over) = &self.account {
-            let denial = self.proxy.budget_denial(over);
-            return Err(self.turn_down(denial));
+        if let Err(exceeded) = &self.account {
+            let denial = self.proxy.budget_denial(exceeded);
+            return Err(self.denied_before_dial(denial));
         }
         let addresses = self.resolve().await?;
-        match dial(&addresses, self.facts.port).await {
+        match dial(&addresses, self.event.port).await {
             Ok((stream, address)) => {
-                self.facts.address = Some(address);
+                self.event.address = Some(address);
                 Ok(stream)
             }
             Err(error) => {
-                let (status, told) = match &error {
+                let (status, public) = match &error {
                     DialError::TimedOut => (504, "it does not answer"),
                     DialError::Refused(_) => (503, "it refuses the connection"),
                     DialError::Failed(..) | DialError::NoAddress => {
                         (502, "no connection can be made")
                     }
                 };
-                Err(self.failed_because(status, told, error.to_string()))
+                Err(self.failed_because(status, public, error.to_string()))
             }
         }
     }
 
     async fn resolve(&mut self) -> Result<Vec<IpAddr>, Refusal> {
         let name = match &self.host {
-            Host::Address(address) if may_lead_to(*address, self.addresses) => {
+            Host::Address(address) if is_allowed_address(*address, self.addresses) => {
                 return Ok(vec![*address]);
             }
-            Host::Address(_) => return Err(self.turn_down(DenyReason::AddressNotListed.into())),
+            Host::Address(_) => {
+                return Err(self.denied_before_dial(DenyReason::AddressNotListed.into()));
+            }
             Host::Name(name) => name,
         };
         match self.proxy.resolver.addresses(name, self.addresses).await {
             Ok(addresses) => Ok(addresses),
             Err(ResolveError::NotAllowed(address)) => {
                 let detail = Some(address.to_string());
-                Err(self.turn_down(Denial { reason: DenyReason::PrivateAddress, detail }))
+                Err(self.denied_before_dial(Denial { reason: DenyReason::PrivateAddress, detail }))
             }
             Err(error @ (ResolveError::TimedOut | ResolveError::NotFound(_))) => {
-                Err(self.failed_because(502, denial_text::LEADS_NOWHERE, error.to_string()))
+                Err(self.failed_because(502, denial_text::NO_REACHABLE_ADDRESS, error.to_string()))
             }
         }
     }
 
     /// To be asked before the bytes are passed on.
     pub(crate) fn count_out(&mut self, bytes: u64) -> Flow {
-        let flow = self.take(What::BytesOut, bytes);
+        let flow = self.take(BudgetKind::BytesOut, bytes);
         if flow == Flow::Passes {
-            self.facts.bytes_out += bytes;
+            self.event.bytes_out += bytes;
         }
         flow
     }
 
     /// To be asked before the bytes are passed on.
     pub(crate) fn count_in(&mut self, bytes: u64) -> Flow {
-        let flow = self.take(What::BytesIn, bytes);
+        let flow = self.take(BudgetKind::BytesIn, bytes);
         if flow == Flow::Passes {
-            self.facts.bytes_in += bytes;
+            self.event.bytes_in += bytes;
         }
         flow
     }
 
-    fn take(&mut self, what: What, bytes: u64) -> Flow {
-        let over = match &self.account {
+    fn take(&mut self, what: BudgetKind, bytes: u64) -> Flow {
+        let exceeded = match &self.account {
             Ok(account) => match account.take(what, bytes) {
                 Ok(()) => return Flow::Passes,
-                Err(over) => over,
+                Err(exceeded) => exceeded,
             },
-            Err(over) => over.clone(),
+            Err(exceeded) => exceeded.clone(),
         };
-        let denial = self.proxy.budget_denial(&over);
-        self.facts.error = denial.detail;
+        let denial = self.proxy.budget_denial(&exceeded);
+        self.event.error = denial.detail;
         Flow::Stops
     }
 
     pub(crate) fn status(&mut self, status: u16) {
-        self.facts.status = Some(status);
+        self.event.status = Some(status);
     }
 
     /// It was allowed, and did not work, for a reason that may be told.
-    pub(crate) fn failed(&mut self, status: u16, why: &'static str) -> Refusal {
-        self.failed_because(status, why, why.to_owned())
+    pub(crate) fn failed(&mut self, status: u16, detail: &'static str) -> Refusal {
+        self.failed_because(status, detail, detail.to_owned())
     }
 
     /// The same, where what was found out is for the record alone.
     pub(crate) fn failed_because(
         &mut self,
         status: u16,
-        told: &'static str,
-        why: String,
+        public: &'static str,
+        detail: String,
     ) -> Refusal {
-        self.facts.error = Some(why);
-        let words = denial_text::failure(&self.host, self.facts.port, self.facts.via, told);
-        Refusal { status, words, reason: None }
+        self.event.error = Some(detail);
+        let message =
+            denial_text::failure_text(&self.host, self.event.port, self.event.via, public);
+        Refusal { status, message, reason: None }
     }
 
     /// Nothing passed in either direction.
     pub(crate) fn is_unused(&self) -> bool {
-        self.facts.bytes_out == 0 && self.facts.bytes_in == 0
+        self.event.bytes_out == 0 && self.event.bytes_in == 0
     }
 
     /// What went wrong, as the record has it.
     pub(crate) fn error(&self) -> Option<&str> {
-        self.facts.error.as_deref()
+        self.event.error.as_deref()
     }
 
     /// Somebody else tried the same in the meantime.
-    pub(crate) fn failed_likewise(&mut self, refusal: &Refusal, why: &str) -> Refusal {
-        self.facts.error = Some(why.to_owned());
+    pub(crate) fn failed_like(&mut self, refusal: &Refusal, detail: &str) -> Refusal {
+        self.event.error = Some(detail.to_owned());
         refusal.clone()
     }
 
     /// It was allowed, and what was seen later is not.
     pub(crate) fn denied(&mut self, denial: Denial) -> Refusal {
-        let (method, path) = (self.facts.method.as_deref(), self.facts.path.as_deref());
+        let (method, path) = (self.event.method.as_deref(), self.event.path.as_deref());
         let seen = match (method, path) {
             (Some(method), Some(path)) => Seen::Request { method, path },
             _ => Seen::Nothing,
         };
-        let (port, via) = (self.facts.port, self.facts.via);
-        let refusal = self.proxy.deny(&Ask { host: self.host.clone(), port, via, seen }, denial);
-        self.facts.error = Some(refusal.words.clone());
+        let (port, via) = (self.event.port, self.event.via);
+        let refusal =
+            self.proxy.deny(&AccessRequest { host: self.host.clone(), port, via, seen }, denial);
+        self.event.error = Some(refusal.message.clone());
         refusal
     }
 
     /// The same, before anything was connected.
-    fn turn_down(&mut self, denial: Denial) -> Refusal {
-        self.ending = Ending::Silent;
+    fn denied_before_dial(&mut self, denial: Denial) -> Refusal {
+        self.end_report = EndReport::Skip;
         self.denied(denial)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.facts.duration_ms = self.began.elapsed().as_millis() as u64;
-        if self.ending == Ending::Told {
-            self.proxy.reporter.tell(EgressNews::Allowed(self.facts.clone()));
+        self.event.duration_ms = self.started.elapsed().as_millis() as u64;
+        if self.end_report == EndReport::Send {
+            self.proxy.reporter.send(EgressNews::Allowed(self.event.clone()));
         }
     }
 }

@@ -5,11 +5,11 @@ use belljar_spec::egress::Scheme;
 use crate::control::Trust;
 use crate::inbound::intercept::{InterceptError, Interceptor};
 use crate::policy::Policy;
-use crate::upstream::roots::{Outside, RootsError};
+use crate::upstream::roots::{ClientTls, RootsError};
 
-pub(crate) struct Tls {
+pub(crate) struct TlsContext {
     /// Only where the proxy itself speaks TLS to somebody: blind tunnels need none of it.
-    pub(crate) outside: Option<Outside>,
+    pub(crate) client: Option<ClientTls>,
     pub(crate) interceptor: Option<Interceptor>,
 }
 
@@ -18,16 +18,16 @@ pub(crate) enum TlsError {
     #[error("no authority of the run's own")]
     Intercept(#[from] InterceptError),
     #[error(transparent)]
-    Outside(#[from] RootsError),
+    Roots(#[from] RootsError),
 }
 
-impl Tls {
+impl TlsContext {
     pub(crate) fn new(policy: &Policy) -> Result<Self, TlsError> {
         let interceptor = Interceptor::new(policy)?;
         let routed = policy.spec.routes.iter().any(|route| route.to.scheme == Scheme::Https);
         let needed = interceptor.is_some() || routed;
-        let outside = if needed { Some(Outside::of_host()?) } else { None };
-        Ok(Self { outside, interceptor })
+        let client = if needed { Some(ClientTls::from_host()?) } else { None };
+        Ok(Self { client, interceptor })
     }
 
     pub(crate) fn trust(&self) -> Option<Trust> {

@@ -8,13 +8,13 @@ use crate::support::{Proxy, private, read_all, server};
 use belljar_spec::egress::{Budget, EgressSpec};
 
 /// A server that reads a request, waits, says what it has to say, and tells when its connection ended.
-fn slow_server(wait: Duration, says: &'static str) -> (String, Receiver<Instant>) {
+fn slow_server(wait: Duration, response: &'static str) -> (String, Receiver<Instant>) {
     let (gone, ended) = channel();
     let outside = server(move |mut stream: TcpStream| {
         let mut piece = [0; 4096];
         assert!(stream.read(&mut piece).unwrap() > 0);
         std::thread::sleep(wait);
-        let _ = stream.write_all(says.as_bytes());
+        let _ = stream.write_all(response.as_bytes());
         while let Ok(1..) = stream.read(&mut piece) {}
         let _ = gone.send(Instant::now());
     });
@@ -28,8 +28,8 @@ fn get(authority: &str) -> String {
 #[test]
 fn a_request_that_nobody_waits_for_does_not_go_on() {
     let begun = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nbegun";
-    for says in ["", begun] {
-        let (authority, ended) = slow_server(Duration::ZERO, says);
+    for response in ["", begun] {
+        let (authority, ended) = slow_server(Duration::ZERO, response);
         let budget = Budget { connections: Some(1), ..Budget::default() };
         let spec = EgressSpec { budget, ..private(std::slice::from_ref(&authority)) };
         let proxy = Proxy::start(&[], spec);
@@ -45,8 +45,8 @@ fn a_request_that_nobody_waits_for_does_not_go_on() {
 
 #[test]
 fn who_only_ends_its_own_side_gets_its_answer_and_the_end_of_it_at_once() {
-    let says = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nlater";
-    let (authority, _ended) = slow_server(Duration::from_secs(1), says);
+    let response = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nlater";
+    let (authority, _ended) = slow_server(Duration::from_secs(1), response);
     let proxy = Proxy::start(&[], private(std::slice::from_ref(&authority)));
     let began = Instant::now();
     let answer = proxy.ask(get(&authority).as_bytes());

@@ -11,12 +11,12 @@ fn with(budget: Budget) -> EgressSpec {
     EgressSpec { budget, ..EgressSpec::default() }
 }
 
-fn hits(news: &[EgressNews]) -> Vec<EgressBudgetHit> {
-    let hit = |news: &EgressNews| match news {
+fn hits(events: &[EgressNews]) -> Vec<EgressBudgetHit> {
+    let hit = |event: &EgressNews| match event {
         EgressNews::BudgetHit(hit) => Some(hit.clone()),
         _ => None,
     };
-    news.iter().filter_map(hit).collect()
+    events.iter().filter_map(hit).collect()
 }
 
 fn hit(what: &str, limit: u64, host: Option<&str>) -> EgressBudgetHit {
@@ -43,7 +43,7 @@ fn no_more_gets_out_than_was_granted() {
         let _ = stream.write_all(&[0; 1_000_000]);
         assert!(read_all(&mut stream).is_empty());
     }
-    let error = proxy.wait_for(|news| match news {
+    let error = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => allowed.error.clone(),
         _ => None,
     });
@@ -82,7 +82,7 @@ fn requests_and_connections_are_counted() {
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     assert!(refused.contains("x-belljar-denied: budget\r\n"), "{refused}");
     drop((first, second));
-    proxy.wait_for(|news| matches!(news, EgressNews::Allowed(_)).then_some(()));
+    proxy.wait_for(|event| matches!(event, EgressNews::Allowed(_)).then_some(()));
     // The first is over, so there is room again, for one more request.
     let mut again = proxy.connect();
     again.write_all(ask.as_bytes()).unwrap();
@@ -91,6 +91,6 @@ fn requests_and_connections_are_counted() {
     read_all(&mut again);
     let answer = proxy.ask(ask.as_bytes());
     assert!(answer.contains("requests of the run reached the limit of 2"), "{answer}");
-    let news = proxy.end();
-    assert_eq!(hits(&news), [hit("connections", 2, None), hit("requests", 2, None)]);
+    let events = proxy.end();
+    assert_eq!(hits(&events), [hit("connections", 2, None), hit("requests", 2, None)]);
 }

@@ -31,7 +31,7 @@ const ROUTE: u16 = 8081;
 fn a_secret_gets_out_and_does_not_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "intercepted::within", "--ignored", "--nocapture"])
+        .args(["--exact", "intercepted::in_child", "--ignored", "--nocapture"])
         .env("SSL_CERT_FILE", directory.path().join("roots.pem"))
         .env_remove("SSL_CERT_DIR")
         .status()
@@ -51,7 +51,7 @@ fn without_the_authorities_that_were_named_it_does_not_begin() {
         ("SSL_CERT_DIR", directory.path()),
     ] {
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "intercepted::within_nothing", "--ignored", "--nocapture"])
+            .args(["--exact", "intercepted::in_child_without_roots", "--ignored", "--nocapture"])
             .env_remove("SSL_CERT_FILE")
             .env_remove("SSL_CERT_DIR")
             .env(name, path)
@@ -63,7 +63,7 @@ fn without_the_authorities_that_were_named_it_does_not_begin() {
 
 #[test]
 #[ignore = "run by the other one"]
-fn within_nothing() {
+fn in_child_without_roots() {
     match set_up(1).1 {
         FromProxy::Failed { why } => assert!(why.contains("SSL_CERT_FILE"), "{why}"),
         other => panic!("{other:?}"),
@@ -72,10 +72,10 @@ fn within_nothing() {
 
 #[test]
 #[ignore = "run by the other one"]
-fn within() {
+fn in_child() {
     let ca = ca();
     std::fs::write(std::env::var_os("SSL_CERT_FILE").unwrap(), ca.pem()).unwrap();
-    let (port, heard) = host(&ca);
+    let (port, received) = host(&ca);
     let (control, trust) = start(port);
 
     let client = client(&trust);
@@ -84,16 +84,16 @@ fn within() {
         let name = ServerName::try_from("localhost").unwrap();
         let connection = ClientConnection::new(client.clone(), name).unwrap();
         let mut stream = StreamOwned::new(connection, tunnel);
-        check(&ask(&mut stream, port), &heard);
+        check(&ask(&mut stream, port), &received);
     }
-    check(&ask(&mut listen(&control, ROUTE), ROUTE), &heard);
+    check(&ask(&mut listen(&control, ROUTE), ROUTE), &received);
 }
 
-fn check(answer: &str, heard: &Receiver<String>) {
+fn check(answer: &str, received: &Receiver<String>) {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(!answer.contains(VALUE) && answer.contains(&"*".repeat(VALUE.len())), "{answer}");
-    let heard = heard.recv_timeout(Duration::from_secs(10)).unwrap().to_lowercase();
-    assert!(heard.contains(&format!("x-key: {VALUE}\r\n")), "{heard}");
+    let received = received.recv_timeout(Duration::from_secs(10)).unwrap().to_lowercase();
+    assert!(received.contains(&format!("x-key: {VALUE}\r\n")), "{received}");
 }
 
 fn ca() -> CertifiedIssuer<'static, KeyPair> {
@@ -117,17 +117,17 @@ fn host(ca: &CertifiedIssuer<'static, KeyPair>) -> (u16, Receiver<String>) {
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (tell, heard) = channel();
+    let (sender, received) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let connection = ServerConnection::new(config.clone()).unwrap();
-            repeat(StreamOwned::new(connection, stream), &tell);
+            echo_head(StreamOwned::new(connection, stream), &sender);
         }
     });
-    (port, heard)
+    (port, received)
 }
 
-fn repeat(mut stream: StreamOwned<ServerConnection, TcpStream>, tell: &Sender<String>) {
+fn echo_head(mut stream: StreamOwned<ServerConnection, TcpStream>, sender: &Sender<String>) {
     let head = head(&mut stream);
     let length = head.len();
     let answer =
@@ -135,7 +135,7 @@ fn repeat(mut stream: StreamOwned<ServerConnection, TcpStream>, tell: &Sender<St
     stream.write_all(answer.as_bytes()).unwrap();
     stream.conn.send_close_notify();
     stream.flush().unwrap();
-    tell.send(head).unwrap();
+    sender.send(head).unwrap();
 }
 
 fn head(stream: &mut impl Read) -> String {
@@ -179,8 +179,8 @@ fn set_up(port: u16) -> (OwnedFd, FromProxy) {
     std::thread::spawn(move || serve(theirs));
     let setup = ToProxy::Setup(Box::new(Setup { policy, secrets }));
     send(control.as_fd(), &setup, None).unwrap();
-    let (said, _) = receive(&control).unwrap().unwrap();
-    (control, said)
+    let (message, _) = receive(&control).unwrap().unwrap();
+    (control, message)
 }
 
 /// Somebody inside connects to this port.

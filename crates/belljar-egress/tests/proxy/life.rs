@@ -27,9 +27,9 @@ fn the_end_of_what_was_under_way_is_told() {
         stream.write_all(b"hello").unwrap();
         std::io::Read::read_exact(stream, &mut [0; 5]).unwrap();
     }
-    let news = proxy.end();
-    let carried = |news: &&EgressNews| matches!(news, EgressNews::Allowed(allowed) if (allowed.bytes_out, allowed.bytes_in) == (5, 5));
-    assert_eq!(news.iter().filter(carried).count(), 20, "{news:?}");
+    let events = proxy.end();
+    let carried = |event: &&EgressNews| matches!(event, EgressNews::Allowed(allowed) if (allowed.bytes_out, allowed.bytes_in) == (5, 5));
+    assert_eq!(events.iter().filter(carried).count(), 20, "{events:?}");
 }
 
 #[test]
@@ -45,13 +45,13 @@ fn a_flood_of_refusals_becomes_few_news() {
         std::io::Read::read_exact(&mut stream, &mut vec![0; length.parse().unwrap()]).unwrap();
     }
     let began = std::time::Instant::now();
-    let news = proxy.end();
-    let count = |news: &EgressNews| match news {
+    let events = proxy.end();
+    let count = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => denied.count,
         other => panic!("{other:?}"),
     };
-    assert_eq!(news.iter().map(count).sum::<u64>(), asked);
-    assert!(news.len() < 1500, "{} in {:?}", news.len(), began.elapsed());
+    assert_eq!(events.iter().map(count).sum::<u64>(), asked);
+    assert!(events.len() < 1500, "{} in {:?}", events.len(), began.elapsed());
 }
 
 #[test]
@@ -63,14 +63,14 @@ fn what_it_cannot_understand_it_refuses() {
         secrets: Vec::new(),
     };
     send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
-    let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
-    assert!(matches!(said, FromProxy::Failed { why } if why.contains("a.example")));
+    let (message, _) = receive::<FromProxy>(&control).unwrap().unwrap();
+    assert!(matches!(message, FromProxy::Failed { why } if why.contains("a.example")));
     assert!(matches!(thread.join().unwrap(), Err(ServeError::BadSetup(_))));
 
     for wrong in [ToProxy::Listener { port: 1 }, ToProxy::Connection { port: 1 }] {
         let (control, theirs) = control_pair();
         send(control.as_fd(), &wrong, None).unwrap();
-        assert!(matches!(serve(theirs), Err(ServeError::OutOfTurn)));
+        assert!(matches!(serve(theirs), Err(ServeError::UnexpectedMessage)));
     }
     let (control, theirs) = control_pair();
     rustix::net::send(&control, b"nonsense", rustix::net::SendFlags::empty()).unwrap();

@@ -27,7 +27,7 @@ fn start(setup: &[&str], allow: &[&str], spec: EgressSpec) -> Proxy {
 }
 
 /// Answers each request on a connection, which it keeps, with what it was asked.
-fn kept_http(mut stream: TcpStream) {
+fn keep_alive_http(mut stream: TcpStream) {
     loop {
         let head = read_head(&mut stream);
         if head.is_empty() {
@@ -57,32 +57,32 @@ fn answer(stream: &mut TcpStream) -> String {
 fn each_has_its_own_hosts() {
     let (one, other) = (server(echo).to_string(), server(echo).to_string());
     let mut proxy = start(&[&one], &[&other], EgressSpec::default());
-    assert_eq!(proxy.asked_for(&one), "200");
-    assert_eq!(proxy.asked_for(&other), "403");
+    assert_eq!(proxy.connect_status(&one), "200");
+    assert_eq!(proxy.connect_status(&other), "403");
     let denied = proxy.denied();
     assert_eq!(denied.reason, DenyReason::PortNotListed);
     assert!(other.ends_with(&format!(":{}", denied.port.unwrap())), "{denied:?}");
     proxy.narrow();
-    assert_eq!(proxy.asked_for(&one), "403");
-    assert_eq!(proxy.asked_for(&other), "200");
-    let told = proxy.end();
-    let told = serde_json::to_string(&told).unwrap();
-    assert!(told.contains(&format!("setup {one}")), "{told}");
-    assert!(told.contains(&format!("\"{other}\"")), "{told}");
+    assert_eq!(proxy.connect_status(&one), "403");
+    assert_eq!(proxy.connect_status(&other), "200");
+    let reported = proxy.end();
+    let reported = serde_json::to_string(&reported).unwrap();
+    assert!(reported.contains(&format!("setup {one}")), "{reported}");
+    assert!(reported.contains(&format!("\"{other}\"")), "{reported}");
 }
 
 #[test]
 fn an_empty_list_is_an_empty_list_though_the_run_has_hosts() {
     let own = server(echo).to_string();
     let proxy = start(&[], &[&own], EgressSpec::default());
-    assert_eq!(proxy.asked_for(&own), "403");
+    assert_eq!(proxy.connect_status(&own), "403");
     proxy.narrow();
-    assert_eq!(proxy.asked_for(&own), "200");
+    assert_eq!(proxy.connect_status(&own), "200");
 }
 
 #[test]
 fn nothing_that_was_open_survives() {
-    let (echoing, asked) = (server(echo).to_string(), server(kept_http).to_string());
+    let (echoing, asked) = (server(echo).to_string(), server(keep_alive_http).to_string());
     // The run may reach both as well: what was opened for the set-up is closed all the same.
     let rules = [echoing.as_str(), asked.as_str()];
     let proxy = start(&rules, &rules, EgressSpec::default());
@@ -91,25 +91,25 @@ fn nothing_that_was_open_survives() {
     tunnel.read_exact(&mut [0; 5]).unwrap();
     let mut kept = proxy.connect();
     assert!(get(&mut kept, &asked).starts_with("HTTP/1.1 200"));
-    let mut half_said = proxy.connect();
-    write!(half_said, "CONNECT {echoing} HTTP/1.1\r\nHost: ").unwrap();
+    let mut half_sent = proxy.connect();
+    write!(half_sent, "CONNECT {echoing} HTTP/1.1\r\nHost: ").unwrap();
     let mut silent = proxy.connect();
     let mut socks = proxy.connect();
     socks.write_all(&[5, 1, 0]).unwrap();
     socks.read_exact(&mut [0; 2]).unwrap();
     let begun = Instant::now();
     assert_eq!(proxy.narrow(), 5);
-    for stream in [&mut tunnel, &mut kept, &mut half_said, &mut silent, &mut socks] {
+    for stream in [&mut tunnel, &mut kept, &mut half_sent, &mut silent, &mut socks] {
         assert_eq!(read_all(stream), b"");
     }
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     // The rest of what was half said is heard by nobody.
-    assert!(half_said.write_all(b"x\r\n\r\n").is_err() || read_all(&mut half_said).is_empty());
-    assert_eq!(proxy.asked_for(&echoing), "200");
+    assert!(half_sent.write_all(b"x\r\n\r\n").is_err() || read_all(&mut half_sent).is_empty());
+    assert_eq!(proxy.connect_status(&echoing), "200");
 }
 
 /// A host at whose door so many wait that the next one is not even answered.
-fn full_door() -> (TcpListener, Vec<TcpStream>) {
+fn full_backlog() -> (TcpListener, Vec<TcpStream>) {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
@@ -143,13 +143,13 @@ fn arrivals(listener: &TcpListener, within: Duration) -> usize {
 #[test]
 fn what_was_being_dialled_is_never_connected() {
     let dialled = |narrowed: bool| {
-        let (listener, waiting) = full_door();
+        let (listener, waiting) = full_backlog();
         let authority = listener.local_addr().unwrap().to_string();
         let mut proxy = start(&[&authority], &[], EgressSpec::default());
         let mut stream = proxy.connect();
         write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
-        proxy.wait_for(|news| {
-            matches!(news, belljar_spec::egress::EgressNews::Opened(_)).then_some(())
+        proxy.wait_for(|event| {
+            matches!(event, belljar_spec::egress::EgressNews::Opened(_)).then_some(())
         });
         std::thread::sleep(Duration::from_millis(100));
         if narrowed {
@@ -194,7 +194,7 @@ fn the_set_up_gets_no_secret_and_no_route() {
     let route = listen(&proxy.control, ROUTE);
     let ask_route = || {
         let mut stream = TcpStream::connect(route).unwrap();
-        stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         let _ = write!(stream, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); // it may be closed
         let mut some = [0; 12];
         stream.read(&mut some).unwrap_or(0) // reset: nothing
@@ -218,11 +218,11 @@ fn the_set_up_gets_no_secret_and_no_route() {
 fn the_set_up_learns_nothing_and_the_run_does() {
     let spec = EgressSpec { reach: Reach::Learn, ..EgressSpec::default() };
     let mut proxy = start(&[], &[], spec);
-    assert_eq!(proxy.asked_for("learned.invalid:443"), "403");
+    assert_eq!(proxy.connect_status("learned.invalid:443"), "403");
     assert_eq!(proxy.denied().reason, DenyReason::NotListed);
     proxy.narrow();
     // Allowed, and there is no such name.
-    assert_ne!(proxy.asked_for("learned.invalid:443"), "403");
+    assert_ne!(proxy.connect_status("learned.invalid:443"), "403");
 }
 
 #[test]
@@ -231,10 +231,10 @@ fn budgets_are_the_runs_whoever_uses_them() {
     let budget = Budget { requests: Some(2), ..Budget::default() };
     let spec = EgressSpec { budget, ..EgressSpec::default() };
     let proxy = start(&[&own], &[&own], spec);
-    assert_eq!(proxy.asked_for(&own), "200");
+    assert_eq!(proxy.connect_status(&own), "200");
     proxy.narrow();
-    assert_eq!(proxy.asked_for(&own), "200");
-    assert_eq!(proxy.asked_for(&own), "403");
+    assert_eq!(proxy.connect_status(&own), "200");
+    assert_eq!(proxy.connect_status(&own), "403");
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn a_private_host_is_the_set_ups_only_where_its_own_rule_names_it() {
         [(vec![], "403"), (vec!["*"], "403"), (vec![authority.as_str()], "200")]
     {
         let proxy = start(&rules, &[], spec.clone());
-        assert_eq!(proxy.asked_for(&authority), expected, "{rules:?}");
+        assert_eq!(proxy.connect_status(&authority), expected, "{rules:?}");
         proxy.narrow();
-        assert_eq!(proxy.asked_for(&authority), "200", "{rules:?}");
+        assert_eq!(proxy.connect_status(&authority), "200", "{rules:?}");
     }
 }
 
@@ -257,12 +257,12 @@ fn what_is_narrowed_twice_or_was_never_open_ends_it() {
     let own = server(echo).to_string();
     let once = start(&[&own], &[&own], EgressSpec::default());
     once.narrow();
-    assert_eq!(once.asked_for(&own), "200");
+    assert_eq!(once.connect_status(&own), "200");
     let never = Proxy::start(std::slice::from_ref(&own), EgressSpec::default());
-    assert_eq!(never.asked_for(&own), "200");
+    assert_eq!(never.connect_status(&own), "200");
     for proxy in [once, never] {
         send(proxy.control.as_fd(), &ToProxy::Narrow, None).unwrap();
-        assert!(matches!(proxy.join(), Err(ServeError::OutOfTurn)));
+        assert!(matches!(proxy.join(), Err(ServeError::UnexpectedMessage)));
     }
 }
 
@@ -271,19 +271,19 @@ fn what_is_narrowed_twice_or_was_never_open_ends_it() {
 fn what_was_denied_to_the_setup_is_told_before_its_end() {
     let proxy = start(&[], &["own.example:1"], EgressSpec::default());
     for _ in 0..3 {
-        assert_eq!(proxy.asked_for("other.example:443"), "403");
+        assert_eq!(proxy.connect_status("other.example:443"), "403");
     }
     proxy.narrow();
-    let before = proxy.told_so_far();
-    let count = |news: &[EgressNews]| -> u64 {
-        let one = |news: &EgressNews| match news {
+    let before = proxy.events_so_far();
+    let count = |events: &[EgressNews]| -> u64 {
+        let one = |event: &EgressNews| match event {
             EgressNews::Denied(denied) => denied.count,
             _ => 0,
         };
-        news.iter().map(one).sum()
+        events.iter().map(one).sum()
     };
     assert_eq!(count(&before), 3, "{before:?}");
     // And the run's first is told as a first.
-    assert_eq!(proxy.asked_for("other.example:443"), "403");
+    assert_eq!(proxy.connect_status("other.example:443"), "403");
     assert_eq!(count(&proxy.end()), 1);
 }

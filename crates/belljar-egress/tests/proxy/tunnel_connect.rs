@@ -26,14 +26,14 @@ fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
     let mut back = read_all(&mut stream);
     back.reverse();
     assert!(back == sent);
-    let allowed = proxy.wait_for(|news| match news {
+    let allowed = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => Some(allowed.clone()),
         _ => None,
     });
     assert_eq!((allowed.bytes_out, allowed.bytes_in), (1_000_000, 1_000_000));
     assert_eq!((allowed.via, allowed.rule, allowed.error), (Via::Connect, authority, None));
     assert_eq!(allowed.address, Some(outside.ip()));
-    assert!(matches!(&proxy.heard[0], EgressNews::Opened(opened) if opened.id == allowed.id));
+    assert!(matches!(&proxy.received[0], EgressNews::Opened(opened) if opened.id == allowed.id));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_name_is_resolved_outside_where_the_operator_says_so() {
     let mut proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
-    let error = proxy.wait_for(|news| match news {
+    let error = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => allowed.error.clone(),
         _ => None,
     });
@@ -96,10 +96,10 @@ fn each_refusal_has_its_reason() {
         let answer = proxy.ask(request.as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}\n{answer}");
         assert!(answer.contains(&format!("x-belljar-denied: {reason}\r\n")), "{request}\n{answer}");
-        let news = proxy.end();
-        let count = |news: &&EgressNews| matches!(news, EgressNews::Denied(_));
-        assert_eq!(news.iter().filter(count).count(), 1, "{request}\n{news:?}");
-        assert_eq!(news.len(), 1, "{request}\n{news:?}");
+        let events = proxy.end();
+        let count = |event: &&EgressNews| matches!(event, EgressNews::Denied(_));
+        assert_eq!(events.iter().filter(count).count(), 1, "{request}\n{events:?}");
+        assert_eq!(events.len(), 1, "{request}\n{events:?}");
     }
 }
 
@@ -189,10 +189,10 @@ fn a_host_that_does_not_answer_is_no_denial() {
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
     assert!(answer.starts_with("HTTP/1.1 503") && !answer.contains("x-belljar"), "{answer}");
-    let news = proxy.end();
+    let events = proxy.end();
     assert!(
-        matches!(&news[1], EgressNews::Allowed(allowed) if allowed.error.is_some()),
-        "{news:?}"
+        matches!(&events[1], EgressNews::Allowed(allowed) if allowed.error.is_some()),
+        "{events:?}"
     );
 }
 
@@ -203,7 +203,7 @@ fn a_pair_that_the_supervisor_hands_over_is_served_alike() {
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let hand_over = |port| {
         let (mine, theirs) = UnixStream::pair().unwrap();
-        mine.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        mine.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         send(proxy.control.as_fd(), &ToProxy::Connection { port }, Some(theirs.as_fd())).unwrap();
         mine
     };
@@ -241,9 +241,9 @@ fn nobodys_password_is_shown() {
     }
     let answer = proxy.ask(b"CONNECT a.example HTTP/1.1\r\n\r\n");
     assert!(answer.contains("needs a port") && !answer.contains("no plain host"), "{answer}");
-    let news = proxy.end();
-    assert_eq!(news.len(), requests.len() + 1);
-    assert!(!format!("{news:?}").contains("hunter2"), "{news:?}");
+    let events = proxy.end();
+    assert_eq!(events.len(), requests.len() + 1);
+    assert!(!format!("{events:?}").contains("hunter2"), "{events:?}");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
     // The control: it is passed on, whether somebody is there or not.
     let answer = ask("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     assert!(!answer.starts_with("HTTP/1.1 40"), "{answer}");
-    let denied = |news: &EgressNews| match news {
+    let denied = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => Some(denied.reason),
         _ => None,
     };
@@ -274,15 +274,15 @@ fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
 fn equal_denials_are_told_once_and_then_counted() {
     let proxy = Proxy::start(&[], EgressSpec::default());
     for _ in 0..7 {
-        assert_eq!(proxy.asked_for("pypi.org:443"), "403");
+        assert_eq!(proxy.connect_status("pypi.org:443"), "403");
     }
-    assert_eq!(proxy.asked_for("pypi.org:80"), "403");
-    let denied = |news: &EgressNews| match news {
+    assert_eq!(proxy.connect_status("pypi.org:80"), "403");
+    let denied = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => Some((denied.port.unwrap(), denied.count)),
         _ => None,
     };
-    let told: Vec<_> = proxy.end().iter().filter_map(denied).collect();
-    assert_eq!(told, [(443, 1), (80, 1), (443, 6)]);
+    let reported: Vec<_> = proxy.end().iter().filter_map(denied).collect();
+    assert_eq!(reported, [(443, 1), (80, 1), (443, 6)]);
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn a_tunnel_to_the_port_of_plain_http_that_is_not_used_is_no_denial() {
     let mut stream = proxy.tunnel("127.0.0.1:80");
     stream.shutdown(Shutdown::Write).unwrap();
     assert!(read_all(&mut stream).is_empty());
-    let news = proxy.end();
-    let [EgressNews::Allowed(unused)] = news.as_slice() else { panic!("{news:?}") };
+    let events = proxy.end();
+    let [EgressNews::Allowed(unused)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(unused.error.as_deref(), Some("closed by the client before it sent anything"));
     assert_eq!(unused.rule, "127.0.0.1:80");
 }

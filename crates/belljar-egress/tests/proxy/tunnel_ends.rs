@@ -20,7 +20,7 @@ fn a_client_that_goes_away_takes_its_connection_along() {
     let mut stream = proxy.tunnel(&authority);
     stream.write_all(b"x").unwrap();
     drop(stream);
-    ended.recv_timeout(crate::support::PATIENCE).unwrap();
+    ended.recv_timeout(crate::support::TIMEOUT).unwrap();
 }
 
 #[test]
@@ -34,11 +34,11 @@ fn the_last_words_of_a_server_that_takes_no_more_arrive() {
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let mut stream = proxy.tunnel(&authority);
     stream.write_all(&[0; 1000]).unwrap();
-    let mut said = [0; 6];
-    stream.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"enough");
+    let mut message = [0; 6];
+    stream.read_exact(&mut message).unwrap();
+    assert_eq!(&message, b"enough");
     while stream.write_all(&[0; 100_000]).is_ok() {}
-    let error = |news: &EgressNews| match news {
+    let error = |event: &EgressNews| match event {
         EgressNews::Allowed(allowed) => Some(allowed.error.clone()),
         _ => None,
     };

@@ -56,8 +56,8 @@ fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
     let policy = policy(&[authority.to_owned()], EgressSpec::default());
     let setup = Setup { policy, secrets: Vec::new() };
     send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
-    let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
-    assert!(matches!(said, FromProxy::Ready { .. }));
+    let (message, _) = receive::<FromProxy>(&control).unwrap().unwrap();
+    assert!(matches!(message, FromProxy::Ready { .. }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let inside = listener.local_addr().unwrap();
     send(control.as_fd(), &ToProxy::Listener { port: PROXY_PORT }, Some(listener.as_fd())).unwrap();
@@ -93,7 +93,7 @@ fn five_hundred_connections_cost_little() {
     let connect = || {
         let mut stream = TcpStream::connect(inside).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         stream.write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
         let head = read_head(&mut stream);
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");

@@ -48,7 +48,7 @@ fn the_server_name_agrees_with_the_target() {
     let denied = proxy.denied();
     assert_eq!((denied.reason, denied.host.as_str()), (DenyReason::NamesDiffer, "localhost"));
     assert!(denied.detail.unwrap().contains("other.example"));
-    let out = |news: &EgressNews| match news {
+    let out = |event: &EgressNews| match event {
         EgressNews::Allowed(allowed) if allowed.error.is_some() => Some(allowed.bytes_out),
         _ => None,
     };

@@ -1,9 +1,9 @@
 //! The head of a request, line by line. Of it is kept what says where the request ends; the rest is only judged.
 
-use super::line::{Line, Read};
-use super::monitor::Place;
+use super::line::{Line, LineRead};
+use super::monitor::ParseState;
 use crate::http::request_target::fault_in_line;
-use crate::limits::{LONGEST_HEAD, MOST_HEADERS};
+use crate::limits::{MAX_HEAD_BYTES, MAX_HEADERS};
 
 const MALFORMED: &str = "the head is malformed";
 
@@ -13,18 +13,18 @@ pub(super) struct Head {
     length: usize,
     lines: usize,
     is_connect: bool,
-    lengths: Values,
-    codings: Values,
+    lengths: SingleHeader,
+    codings: SingleHeader,
 }
 
 /// Of a header that should be there once.
 #[derive(Debug, Default)]
-struct Values {
+struct SingleHeader {
     first: Option<Vec<u8>>,
     several: bool,
 }
 
-impl Values {
+impl SingleHeader {
     fn add(&mut self, value: &[u8]) {
         match self.first {
             None => self.first = Some(value.to_vec()),
@@ -39,8 +39,11 @@ impl Head {
     }
 
     /// How many of the bytes belong to it, and where those after it belong, if that is known.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(usize, Option<Place>), &'static str> {
-        let (used, line) = self.line.read(bytes, LONGEST_HEAD)?;
+    pub(super) fn read(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<ParseState>), &'static str> {
+        let (used, line) = self.line.read(bytes, MAX_HEAD_BYTES)?;
         if self.lines == 0 {
             // Its end was judged by the line.
             let piece = bytes[..used].split(|byte| matches!(byte, b'\r' | b'\n'));
@@ -49,12 +52,14 @@ impl Head {
             }
         }
         self.length += used;
-        if self.length > LONGEST_HEAD {
+        if self.length > MAX_HEAD_BYTES {
             return Err("the head is too long");
         }
         match line {
             None => return Ok((used, None)),
-            Some(Read::Whole(line)) if line.is_empty() => return Ok((used, Some(self.body()?))),
+            Some(LineRead::Whole(line)) if line.is_empty() => {
+                return Ok((used, Some(self.body()?)));
+            }
             Some(line) if self.lines == 0 => self.first_line(line)?,
             Some(line) => self.header(line)?,
         }
@@ -63,11 +68,11 @@ impl Head {
     }
 
     /// Of a long one hyper judges the rest.
-    fn first_line(&mut self, line: Read) -> Result<(), &'static str> {
-        let (Read::Whole(text) | Read::Beginning(text)) = &line;
+    fn first_line(&mut self, line: LineRead) -> Result<(), &'static str> {
+        let (LineRead::Whole(text) | LineRead::Prefix(text)) = &line;
         let space = memchr::memchr(b' ', text).ok_or(MALFORMED)?;
         self.is_connect = &text[..space] == b"CONNECT";
-        let Read::Whole(mut text) = line else { return Ok(()) };
+        let LineRead::Whole(mut text) = line else { return Ok(()) };
         text.extend_from_slice(b"\r\n\r\n");
         match httparse::Request::new(&mut []).parse(&text) {
             Ok(httparse::Status::Complete(_)) => Ok(()),
@@ -75,13 +80,13 @@ impl Head {
         }
     }
 
-    fn header(&mut self, line: Read) -> Result<(), &'static str> {
-        if self.lines > MOST_HEADERS {
+    fn header(&mut self, line: LineRead) -> Result<(), &'static str> {
+        if self.lines > MAX_HEADERS {
             return Err(MALFORMED);
         }
         let (mut text, whole) = match line {
-            Read::Whole(line) => (line, true),
-            Read::Beginning(line) => {
+            LineRead::Whole(line) => (line, true),
+            LineRead::Prefix(line) => {
                 let colon = memchr::memchr(b':', &line).ok_or(MALFORMED)?;
                 (line[..=colon].to_vec(), false)
             }
@@ -104,7 +109,7 @@ impl Head {
         Ok(())
     }
 
-    fn body(&self) -> Result<Place, &'static str> {
+    fn body(&self) -> Result<ParseState, &'static str> {
         if self.lines == 0 {
             return Err(MALFORMED);
         }
@@ -113,22 +118,24 @@ impl Head {
             _ if lengths.several => Err("Content-Length is there more than once"),
             _ if codings.several => Err("Transfer-Encoding is there more than once"),
             (Some(_), Some(_)) => Err("both Content-Length and Transfer-Encoding are there"),
-            (None | Some(b"0"), None) => Ok(Place::Head),
+            (None | Some(b"0"), None) => Ok(ParseState::Head),
             _ if self.is_connect => Err("CONNECT has a body"),
             (Some(length), None) => match decimal(length) {
-                Some(0) => Ok(Place::Head),
-                Some(length) => Ok(Place::Body(length)),
+                Some(0) => Ok(ParseState::Head),
+                Some(length) => Ok(ParseState::Body(length)),
                 None => Err("Content-Length is no number"),
             },
-            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Place::ChunkSize),
+            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => {
+                Ok(ParseState::ChunkSize)
+            }
             (None, Some(_)) => Err("Transfer-Encoding is not just chunked"),
         }
     }
 
     #[cfg(test)]
-    pub(super) fn holds(&self) -> usize {
-        let kept = |values: &Values| values.first.as_ref().map_or(0, Vec::capacity);
-        self.line.holds() + kept(&self.lengths) + kept(&self.codings)
+    pub(super) fn buffered(&self) -> usize {
+        let kept = |values: &SingleHeader| values.first.as_ref().map_or(0, Vec::capacity);
+        self.line.buffered() + kept(&self.lengths) + kept(&self.codings)
     }
 }
 

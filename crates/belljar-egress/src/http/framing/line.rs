@@ -4,25 +4,25 @@
 use memchr::{memchr, memchr2_iter};
 
 /// Longer than anything that says where a request ends.
-pub(super) const KEPT: usize = 1024;
+pub(super) const LINE_PREFIX: usize = 1024;
 
 pub(super) const BARE_LF: &str = "a line ends without CR";
 const BARE_CR: &str = "a CR stands alone";
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    beginning: Vec<u8>,
+    prefix: Vec<u8>,
     length: usize,
     last: u8,
 }
 
 /// A line that was read to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum LineRead {
     /// Without its end.
     Whole(Vec<u8>),
     /// The beginning of one that is longer than what is kept.
-    Beginning(Vec<u8>),
+    Prefix(Vec<u8>),
 }
 
 impl Line {
@@ -32,7 +32,7 @@ impl Line {
         &mut self,
         bytes: &[u8],
         longest: usize,
-    ) -> Result<(usize, Option<Read>), &'static str> {
+    ) -> Result<(usize, Option<LineRead>), &'static str> {
         let end = memchr(b'\n', bytes).map(|at| at + 1);
         let used = end.unwrap_or(bytes.len());
         let piece = &bytes[..used];
@@ -40,19 +40,19 @@ impl Line {
             return Err("a line is too long");
         }
         self.check_ends(piece)?;
-        let room = KEPT - self.beginning.len();
-        self.beginning.extend_from_slice(&piece[..used.min(room)]);
+        let room = LINE_PREFIX - self.prefix.len();
+        self.prefix.extend_from_slice(&piece[..used.min(room)]);
         self.length += used;
         self.last = piece.last().copied().unwrap_or(self.last);
         if end.is_none() {
             return Ok((used, None));
         }
-        let Self { beginning: mut line, length, .. } = std::mem::take(self);
+        let Self { prefix: mut line, length, .. } = std::mem::take(self);
         if length > line.len() {
-            return Ok((used, Some(Read::Beginning(line))));
+            return Ok((used, Some(LineRead::Prefix(line))));
         }
         line.truncate(length.saturating_sub(2));
-        Ok((used, Some(Read::Whole(line))))
+        Ok((used, Some(LineRead::Whole(line))))
     }
 
     fn check_ends(&self, piece: &[u8]) -> Result<(), &'static str> {
@@ -71,8 +71,8 @@ impl Line {
     }
 
     #[cfg(test)]
-    pub(super) fn holds(&self) -> usize {
-        self.beginning.capacity()
+    pub(super) fn buffered(&self) -> usize {
+        self.prefix.capacity()
     }
 }
 

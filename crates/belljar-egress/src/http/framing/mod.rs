@@ -18,13 +18,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use self::monitor::Eye;
+use self::monitor::FramingMonitor;
 
 /// What is known about the requests of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     fault: OnceLock<Fault>,
-    over: AtomicBool,
+    stopped: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,35 +42,35 @@ impl Framing {
 
     /// The same, but nothing behind this request, the first of which is 0: what follows a request for a tunnel
     /// is meant for the other end of it, and need not be HTTP.
-    pub(crate) fn fault_until(&self, request: u64) -> Option<&'static str> {
+    pub(crate) fn fault_up_to(&self, request: u64) -> Option<&'static str> {
         self.fault.get().filter(|fault| fault.request <= request).map(|fault| fault.what)
     }
 
     /// No more HTTP comes.
-    pub(crate) fn over(&self) {
-        self.over.store(true, Ordering::Relaxed);
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 }
 
 /// A connection on which hyper reads requests.
-pub(crate) struct Watched<I> {
+pub(crate) struct MonitoredIo<I> {
     io: I,
-    eye: Eye,
+    monitor: FramingMonitor,
 }
 
-pub(crate) fn watched<I>(io: I) -> (Watched<I>, Arc<Framing>) {
+pub(crate) fn monitor_framing<I>(io: I) -> (MonitoredIo<I>, Arc<Framing>) {
     let framing = Arc::new(Framing::default());
-    (Watched { io, eye: Eye::new(framing.clone()) }, framing)
+    (MonitoredIo { io, monitor: FramingMonitor::new(framing.clone()) }, framing)
 }
 
-impl<I> Watched<I> {
+impl<I> MonitoredIo<I> {
     /// When no more HTTP comes.
     pub(crate) fn into_inner(self) -> I {
         self.io
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for MonitoredIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -78,12 +78,12 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.eye.see(&buffer.filled()[before..]);
+        self.monitor.observe(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for MonitoredIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

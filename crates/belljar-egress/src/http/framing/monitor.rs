@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::head::Head;
-use super::line::{KEPT, Line, Read, chunk_size};
+use super::line::{LINE_PREFIX, Line, LineRead, chunk_size};
 use super::{Fault, Framing};
-use crate::limits::LONGEST_HEAD;
+use crate::limits::MAX_HEAD_BYTES;
 
-pub(super) struct Eye {
-    place: Place,
+pub(super) struct FramingMonitor {
+    state: ParseState,
     /// As far as it was read.
     head: Head,
     /// Of chunks or trailers, as far as it was read.
@@ -20,7 +20,7 @@ pub(super) struct Eye {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ParseState {
     Head,
     Body(u64),
     ChunkSize,
@@ -29,82 +29,89 @@ pub(super) enum Place {
     ChunkLf,
     /// How many bytes of them there were.
     Trailers(usize),
-    Lost,
+    Stopped,
 }
 
-impl Eye {
+impl FramingMonitor {
     pub(super) fn new(framing: Arc<Framing>) -> Self {
-        Self { place: Place::Head, head: Head::default(), line: Line::default(), heads: 0, framing }
+        Self {
+            state: ParseState::Head,
+            head: Head::default(),
+            line: Line::default(),
+            heads: 0,
+            framing,
+        }
     }
 
-    pub(super) fn see(&mut self, mut bytes: &[u8]) {
-        if self.place != Place::Lost && self.framing.over.load(Ordering::Relaxed) {
-            self.lose();
+    pub(super) fn observe(&mut self, mut bytes: &[u8]) {
+        if self.state != ParseState::Stopped && self.framing.stopped.load(Ordering::Relaxed) {
+            self.stop();
         }
-        while !bytes.is_empty() && self.place != Place::Lost {
+        while !bytes.is_empty() && self.state != ParseState::Stopped {
             match self.step(bytes) {
                 Ok(used) => bytes = &bytes[used..],
                 Err(what) => {
-                    let request = match self.place {
-                        Place::Head => self.heads,
+                    let request = match self.state {
+                        ParseState::Head => self.heads,
                         _ => self.heads.saturating_sub(1), // in what belongs to the last head
                     };
                     let _ = self.framing.fault.set(Fault { request, what });
-                    self.lose();
+                    self.stop();
                 }
             }
         }
     }
 
-    fn lose(&mut self) {
-        self.place = Place::Lost;
+    fn stop(&mut self) {
+        self.state = ParseState::Stopped;
         self.head = Head::default();
         self.line = Line::default();
     }
 
     /// How many of the bytes were understood; at least one.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
-        match self.place {
-            Place::Head => self.head(bytes),
-            Place::Body(left) => {
+        match self.state {
+            ParseState::Head => self.head(bytes),
+            ParseState::Body(left) => {
                 let used = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                 let left = left - used as u64;
-                self.place = if left == 0 { Place::Head } else { Place::Body(left) };
+                self.state = if left == 0 { ParseState::Head } else { ParseState::Body(left) };
                 Ok(used)
             }
-            Place::Chunk(left) => {
+            ParseState::Chunk(left) => {
                 let used = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                 let left = left - used as u64;
-                self.place = if left == 0 { Place::ChunkCr } else { Place::Chunk(left) };
+                self.state = if left == 0 { ParseState::ChunkCr } else { ParseState::Chunk(left) };
                 Ok(used)
             }
-            Place::ChunkCr if bytes[0] == b'\r' => self.go(Place::ChunkLf),
-            Place::ChunkLf if bytes[0] == b'\n' => self.go(Place::ChunkSize),
-            Place::ChunkCr | Place::ChunkLf => Err("a chunk is longer than it says"),
-            Place::ChunkSize => {
-                let (used, line) = self.line.read(bytes, KEPT)?;
-                if let Some(Read::Whole(line) | Read::Beginning(line)) = line {
+            ParseState::ChunkCr if bytes[0] == b'\r' => self.advance(ParseState::ChunkLf),
+            ParseState::ChunkLf if bytes[0] == b'\n' => self.advance(ParseState::ChunkSize),
+            ParseState::ChunkCr | ParseState::ChunkLf => Err("a chunk is longer than it says"),
+            ParseState::ChunkSize => {
+                let (used, line) = self.line.read(bytes, LINE_PREFIX)?;
+                if let Some(LineRead::Whole(line) | LineRead::Prefix(line)) = line {
                     let size = chunk_size(&line)?;
-                    self.place = if size == 0 { Place::Trailers(0) } else { Place::Chunk(size) };
+                    self.state =
+                        if size == 0 { ParseState::Trailers(0) } else { ParseState::Chunk(size) };
                 }
                 Ok(used)
             }
-            Place::Trailers(before) => {
-                let (used, line) = self.line.read(bytes, LONGEST_HEAD)?;
+            ParseState::Trailers(before) => {
+                let (used, line) = self.line.read(bytes, MAX_HEAD_BYTES)?;
                 let so_far = before + used;
-                if so_far > LONGEST_HEAD {
+                if so_far > MAX_HEAD_BYTES {
                     return Err("the trailers are too long");
                 }
-                let end = line.is_some_and(|line| line == Read::Whole(Vec::new()));
-                self.place = if end { Place::Head } else { Place::Trailers(so_far) };
+                let end = line.is_some_and(|line| line == LineRead::Whole(Vec::new()));
+                self.state = if end { ParseState::Head } else { ParseState::Trailers(so_far) };
                 Ok(used)
             }
-            Place::Lost => Ok(bytes.len()),
+            ParseState::Stopped => Ok(bytes.len()),
         }
     }
 
-    fn go(&mut self, place: Place) -> Result<usize, &'static str> {
-        self.place = place;
+    fn advance(&mut self, state: ParseState) -> Result<usize, &'static str> {
+        self.state = state;
         Ok(1)
     }
 
@@ -114,8 +121,8 @@ impl Eye {
             return Ok(1);
         }
         let (used, after) = self.head.read(bytes)?;
-        if let Some(place) = after {
-            self.place = place;
+        if let Some(state) = after {
+            self.state = state;
             self.heads += 1;
             self.head = Head::default();
         }
@@ -127,9 +134,9 @@ impl Eye {
 mod tests {
     use super::*;
 
-    fn eye() -> (Eye, Arc<Framing>) {
+    fn monitor() -> (FramingMonitor, Arc<Framing>) {
         let framing = Arc::new(Framing::default());
-        (Eye::new(framing.clone()), framing)
+        (FramingMonitor::new(framing.clone()), framing)
     }
 
     /// What is noted about these bytes, read in pieces of every size.
@@ -142,9 +149,9 @@ mod tests {
     }
 
     fn fault_in_pieces(bytes: &[u8], size: usize) -> Option<&'static str> {
-        let (mut eye, framing) = eye();
+        let (mut monitor, framing) = monitor();
         for piece in bytes.chunks(size.max(1)) {
-            eye.see(piece);
+            monitor.observe(piece);
         }
         framing.fault()
     }
@@ -210,18 +217,18 @@ mod tests {
 
     #[test]
     fn what_has_no_end_is_not_kept() {
-        let (mut eye, framing) = eye();
-        eye.see(b"GET / HTTP/1.1\r\nA: ");
-        for _ in 0..LONGEST_HEAD {
-            eye.see(b"aaaa");
+        let (mut monitor, framing) = monitor();
+        monitor.observe(b"GET / HTTP/1.1\r\nA: ");
+        for _ in 0..MAX_HEAD_BYTES {
+            monitor.observe(b"aaaa");
         }
         assert!(framing.fault().is_some());
-        assert_eq!(eye.head.holds(), 0);
+        assert_eq!(monitor.head.buffered(), 0);
     }
 
     #[test]
     fn what_is_not_ended_yet_is_not_kept_twice() {
-        let long = "a".repeat(LONGEST_HEAD - 100);
+        let long = "a".repeat(MAX_HEAD_BYTES - 100);
         let lines = "A: 0123456789012345678901234567890123456789\r\n".repeat(90);
         for bytes in [
             format!("GET / HTTP/1.1\r\nA: {long}"),
@@ -229,11 +236,11 @@ mod tests {
             format!("GET / HTTP/1.1\r\n{lines}"),
             format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: {long}"),
         ] {
-            let (mut eye, framing) = eye();
-            bytes.as_bytes().chunks(1000).for_each(|piece| eye.see(piece));
+            let (mut monitor, framing) = monitor();
+            bytes.as_bytes().chunks(1000).for_each(|piece| monitor.observe(piece));
             assert_eq!(framing.fault(), None);
-            let held = eye.head.holds() + eye.line.holds();
-            assert!(held <= 2 * KEPT, "{held}");
+            let held = monitor.head.buffered() + monitor.line.buffered();
+            assert!(held <= 2 * LINE_PREFIX, "{held}");
         }
     }
 
@@ -275,27 +282,27 @@ mod tests {
         let post = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
         for (bytes, request) in [
             (format!("{connect}early\n"), 1),
-            (format!("{connect}{}", "x".repeat(LONGEST_HEAD + 1)), 1),
+            (format!("{connect}{}", "x".repeat(MAX_HEAD_BYTES + 1)), 1),
             ("CONNECT a:1 HTTP/1.1\r\nContent-Length: 1\r\n\r\n".to_owned(), 0),
             (format!("{connect}{post}zz\r\n"), 1),
             (format!("{post}0\r\n\r\nx\n"), 1),
             (format!("{post}0\r\nx\n"), 0),
         ] {
-            let (mut eye, framing) = eye();
-            eye.see(bytes.as_bytes());
-            assert!(framing.fault_until(request).is_some(), "{bytes:?}");
+            let (mut monitor, framing) = monitor();
+            monitor.observe(bytes.as_bytes());
+            assert!(framing.fault_up_to(request).is_some(), "{bytes:?}");
             if let Some(before) = request.checked_sub(1) {
-                assert_eq!(framing.fault_until(before), None, "{bytes:?}");
+                assert_eq!(framing.fault_up_to(before), None, "{bytes:?}");
             }
         }
     }
 
     #[test]
     fn a_tunnel_is_not_looked_into() {
-        let (mut eye, framing) = eye();
-        eye.see(b"CONNECT a:1 HTTP/1.1\r\n\r\n");
-        framing.over();
-        eye.see(b"\n\n\n{\n");
+        let (mut monitor, framing) = monitor();
+        monitor.observe(b"CONNECT a:1 HTTP/1.1\r\n\r\n");
+        framing.stop();
+        monitor.observe(b"\n\n\n{\n");
         assert_eq!(framing.fault(), None);
     }
 }

@@ -15,47 +15,47 @@ use super::authority::Authority;
 use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
 /// A run that opens more hosts than this makes some certificates twice.
-const KEPT: usize = 128;
+const MAX_CACHED: usize = 128;
 
-pub(super) struct Leaves {
+pub(super) struct LeafCertificates {
     /// One for all of the run: they are all known to the same process and die with it.
     key: KeyPair,
     signing: Arc<dyn rustls::sign::SigningKey>,
-    made: Mutex<Made>,
+    cache: Mutex<LeafCache>,
 }
 
 #[derive(Default)]
-struct Made {
+struct LeafCache {
     by_host: HashMap<Host, Arc<ServerConfig>>,
     oldest_first: VecDeque<Host>,
 }
 
-impl Leaves {
+impl LeafCertificates {
     pub(super) fn new() -> Result<Self, InterceptError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let der = PrivatePkcs8KeyDer::from(key.serialized_der().to_vec());
         let signing = provider().key_provider.load_private_key(der.into())?;
-        Ok(Self { key, signing, made: Mutex::default() })
+        Ok(Self { key, signing, cache: Mutex::default() })
     }
 
     /// How the proxy answers in the place of this host.
-    pub(super) fn of(
+    pub(super) fn for_host(
         &self,
         host: &Host,
         authority: &Authority,
     ) -> Result<Arc<ServerConfig>, InterceptError> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(config) = made.by_host.get(host) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = cache.by_host.get(host) {
             return Ok(config.clone());
         }
         let config = Arc::new(self.make(host, authority)?);
-        if made.oldest_first.len() >= KEPT
-            && let Some(oldest) = made.oldest_first.pop_front()
+        if cache.oldest_first.len() >= MAX_CACHED
+            && let Some(oldest) = cache.oldest_first.pop_front()
         {
-            made.by_host.remove(&oldest);
+            cache.by_host.remove(&oldest);
         }
-        made.oldest_first.push_back(host.clone());
-        made.by_host.insert(host.clone(), config.clone());
+        cache.oldest_first.push_back(host.clone());
+        cache.by_host.insert(host.clone(), config.clone());
         Ok(config)
     }
 

@@ -22,23 +22,23 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use self::authority::Authority;
-use self::leaf::{Leaves, is_h2};
+use self::leaf::{LeafCertificates, is_h2};
 use crate::control::Trust;
 use crate::http::forward;
-use crate::http::framing::watched;
-use crate::http::headers::{Target, bad, differs};
+use crate::http::framing::monitor_framing;
+use crate::http::headers::{Target, bad_request, name_mismatch};
 use crate::inbound::http_server;
-use crate::io::prefixed_io::Rewound;
-use crate::limits::TLS_PATIENCE;
+use crate::io::prefixed_io::PrefixedIo;
+use crate::limits::TLS_TIMEOUT;
 use crate::policy::{Denial, Policy};
-use crate::proxy::{Ask, Proxy, Unused};
-use crate::upstream::pool::Slot;
-use crate::upstream::tls::Tls;
+use crate::proxy::{AccessRequest, Proxy, UnusedConnection};
+use crate::upstream::pool::UpstreamPool;
+use crate::upstream::tls::TlsContext;
 
 /// The run's own authority. Its keys never leave the process.
 pub(crate) struct Interceptor {
     authority: Authority,
-    leaves: Leaves,
+    certificates: LeafCertificates,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,10 @@ impl Interceptor {
         if names.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Self { authority: Authority::new(&names)?, leaves: Leaves::new()? }))
+        Ok(Some(Self {
+            authority: Authority::new(&names)?,
+            certificates: LeafCertificates::new()?,
+        }))
     }
 
     pub(crate) fn trust(&self) -> Trust {
@@ -68,58 +71,60 @@ impl Interceptor {
     }
 
     fn config(&self, host: &Host) -> Result<Arc<ServerConfig>, InterceptError> {
-        self.leaves.of(host, &self.authority)
+        self.certificates.for_host(host, &self.authority)
     }
 }
 
 /// Takes a connection whose client believes that it reached this host. `early` was read from it before.
 pub(crate) async fn serve<I>(
     proxy: &Arc<Proxy>,
-    tls: &Arc<Tls>,
-    (mut io, mut early): (I, Bytes),
+    tls: &Arc<TlsContext>,
+    (mut io, mut prefix): (I, Bytes),
     host: Host,
     port: u16,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let ask = Ask { host: host.clone(), port, via: Via::Intercepted, seen: Seen::Nothing };
-    if early.is_empty() {
+    let access =
+        AccessRequest { host: host.clone(), port, via: Via::Intercepted, seen: Seen::Nothing };
+    if prefix.is_empty() {
         let (mut first, began) = ([0; 1], Instant::now());
-        match timeout(TLS_PATIENCE, io.read(&mut first)).await {
-            Ok(Ok(1)) => early = Bytes::copy_from_slice(&first),
-            Ok(_) => return proxy.tell_unused(&ask, began, Unused::Closed),
-            Err(_) => return proxy.tell_unused(&ask, began, Unused::Silent),
+        match timeout(TLS_TIMEOUT, io.read(&mut first)).await {
+            Ok(Ok(1)) => prefix = Bytes::copy_from_slice(&first),
+            Ok(_) => return proxy.report_unused(&access, began, UnusedConnection::Closed),
+            Err(_) => return proxy.report_unused(&access, began, UnusedConnection::TimedOut),
         }
     }
-    let io = Rewound { io, early };
-    let stream = match timeout(TLS_PATIENCE, accept(tls, io, &host)).await {
+    let io = PrefixedIo { io, prefix };
+    let stream = match timeout(TLS_TIMEOUT, accept(tls, io, &host)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(denial)) => return drop(proxy.deny(&ask, denial)),
-        Err(_) => return drop(proxy.deny(&ask, not_tls("it took too long"))),
+        Ok(Err(denial)) => return drop(proxy.deny(&access, denial)),
+        Err(_) => return drop(proxy.deny(&access, not_tls("it took too long"))),
     };
     let target = Target { scheme: Scheme::Https, host, port };
     let served = if is_h2(stream.get_ref().1) {
-        let slot = Arc::new(Slot::new(tls, None));
-        http_server::h2(stream, forward::handler(proxy, &slot, &target, Via::Intercepted)).await
+        let pool = Arc::new(UpstreamPool::new(tls, None));
+        http_server::serve_h2(stream, forward::handler(proxy, &pool, &target, Via::Intercepted))
+            .await
     } else {
-        let (stream, framing) = watched(stream);
-        let slot = Arc::new(Slot::new(tls, Some(framing)));
-        let handler = forward::handler(proxy, &slot, &target, Via::Intercepted);
-        let served = http_server::h1(stream, handler).await;
-        slot.ended().await;
+        let (stream, framing) = monitor_framing(stream);
+        let pool = Arc::new(UpstreamPool::new(tls, Some(framing)));
+        let handler = forward::handler(proxy, &pool, &target, Via::Intercepted);
+        let served = http_server::serve_h1(stream, handler).await;
+        pool.wait_for_upgraded().await;
         served
     };
     if let Err(error) = served
         && error.is_parse()
     {
         // hyper has answered it already.
-        let _ = proxy.deny(&ask, bad(&error.to_string()));
+        let _ = proxy.deny(&access, bad_request(&error.to_string()));
     }
 }
 
 /// The name in the greeting must be the name that was asked for: else the one inside shows the proxy one name
 /// and the host another.
-async fn accept<I>(tls: &Tls, io: I, host: &Host) -> Result<TlsStream<I>, Denial>
+async fn accept<I>(tls: &TlsContext, io: I, host: &Host) -> Result<TlsStream<I>, Denial>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
@@ -127,10 +132,10 @@ where
     let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(handshake)?;
     match start.client_hello().server_name() {
         Some(name) if Host::parse(name.as_bytes()).as_ref() == Ok(host) => {}
-        Some(name) => return Err(differs(name.as_bytes())),
+        Some(name) => return Err(name_mismatch(name.as_bytes())),
         // Nobody greets an address by name, and Java no name without a dot either.
         None if host.name().is_some_and(|name| name.contains('.')) => {
-            return Err(differs(b"(none)"));
+            return Err(name_mismatch(b"(none)"));
         }
         None => {}
     }

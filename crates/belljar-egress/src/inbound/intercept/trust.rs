@@ -15,26 +15,28 @@ use rustls::pki_types::pem::PemObject;
 use crate::inbound::intercept::java_keystore;
 
 /// Writes the run's own certificate, and bundles of it and everything that this host trusts.
-pub fn write_bundle(directory: &Path, own_pem: &str) -> io::Result<()> {
-    let host = rustls_native_certs::load_native_certs().certs;
-    write(directory, own_pem, &host)
+pub fn write_bundle(directory: &Path, ca_pem: &str) -> io::Result<()> {
+    let host_roots = rustls_native_certs::load_native_certs().certs;
+    write(directory, ca_pem, &host_roots)
 }
 
-fn write(directory: &Path, own_pem: &str, host: &[CertificateDer<'_>]) -> io::Result<()> {
-    let own = CertificateDer::from_pem_slice(own_pem.as_bytes())
+fn write(directory: &Path, ca_pem: &str, host_roots: &[CertificateDer<'_>]) -> io::Result<()> {
+    let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-    let own_pem = pem(&own); // as it was understood, and nothing besides
-    let mut bundle: String = host.iter().map(|certificate| pem(certificate)).collect();
-    bundle.push_str(&own_pem);
-    let mut listed = vec![("belljar".to_owned(), own.as_ref())];
-    listed.extend(host.iter().enumerate().map(|(at, der)| (format!("host-{at}"), der.as_ref())));
+    let ca_pem = pem(&ca); // as it was understood, and nothing besides
+    let mut bundle: String = host_roots.iter().map(|certificate| pem(certificate)).collect();
+    bundle.push_str(&ca_pem);
+    let mut listed = vec![("belljar".to_owned(), ca.as_ref())];
+    listed.extend(
+        host_roots.iter().enumerate().map(|(at, der)| (format!("host-{at}"), der.as_ref())),
+    );
     let java = java_keystore::store(&listed, JAVA_STORE_PASSWORD)?;
-    put(&directory.join(TRUST_OWN), own_pem.as_bytes())?;
-    put(&directory.join(TRUST_BUNDLE), bundle.as_bytes())?;
-    put(&directory.join(TRUST_JAVA), &java)
+    write_file(&directory.join(TRUST_OWN), ca_pem.as_bytes())?;
+    write_file(&directory.join(TRUST_BUNDLE), bundle.as_bytes())?;
+    write_file(&directory.join(TRUST_JAVA), &java)
 }
 
-fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -68,16 +70,16 @@ mod tests {
     #[test]
     fn the_bundle_holds_the_hosts_and_the_own_one_and_anybody_may_read_it() {
         let directory = tempfile::tempdir().unwrap();
-        let (host, own) = (certificate("host.example"), certificate("own.example"));
+        let (host_roots, ca) = (certificate("host.example"), certificate("own.example"));
         for _ in 0..2 {
-            write(directory.path(), &own.pem(), &[host.der().clone()]).unwrap();
+            write(directory.path(), &ca.pem(), &[host_roots.der().clone()]).unwrap();
         }
         let read = |name| fs::read(directory.path().join(name)).unwrap();
         let certificates = |pem: &[u8]| {
             CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().unwrap()
         };
-        assert_eq!(certificates(&read(TRUST_OWN)), [own.der().clone()]);
-        assert_eq!(certificates(&read(TRUST_BUNDLE)), [host.der().clone(), own.der().clone()]);
+        assert_eq!(certificates(&read(TRUST_OWN)), [ca.der().clone()]);
+        assert_eq!(certificates(&read(TRUST_BUNDLE)), [host_roots.der().clone(), ca.der().clone()]);
         assert_eq!(read(TRUST_JAVA)[8..12], 2u32.to_be_bytes());
         for name in [TRUST_OWN, TRUST_BUNDLE, TRUST_JAVA] {
             let mode = fs::metadata(directory.path().join(name)).unwrap().permissions().mode();

@@ -17,13 +17,13 @@ async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -
         let mut packet = [0; 4096];
         loop {
             let (length, from) = socket.recv_from(&mut packet).await.unwrap();
-            let asked = Message::from_vec(&packet[..length]).unwrap();
-            let query = asked.queries[0].clone();
-            let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
-            answer.add_query(query.clone());
+            let request = Message::from_vec(&packet[..length]).unwrap();
+            let query = request.queries[0].clone();
+            let mut response = Message::response(request.metadata.id, request.metadata.op_code);
+            response.add_query(query.clone());
             let name = query.name().to_ascii().to_lowercase();
             match names.get_mut(name.trim_end_matches('.')) {
-                None => answer.metadata.response_code = ResponseCode::NXDomain,
+                None => response.metadata.response_code = ResponseCode::NXDomain,
                 Some(answers) => {
                     let now = answers[0].clone();
                     // Both families are asked for; a change comes after the second.
@@ -33,12 +33,12 @@ async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -
                     for address in now {
                         let data = RData::from(address.parse::<IpAddr>().unwrap());
                         if data.record_type() == query.query_type() {
-                            answer.add_answer(Record::from_rdata(query.name().clone(), 0, data));
+                            response.add_answer(Record::from_rdata(query.name().clone(), 0, data));
                         }
                     }
                 }
             }
-            socket.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+            socket.send_to(&response.to_vec().unwrap(), from).await.unwrap();
         }
     });
     let mut connection = ConnectionConfig::udp();
@@ -48,7 +48,7 @@ async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -
 }
 
 async fn public(resolver: &TokioResolver, name: &str) -> Result<Vec<String>, ResolveError> {
-    let found = checked(look_up(resolver, name).await?, Addresses::Public)?;
+    let found = checked(lookup(resolver, name).await?, AddressScope::Public)?;
     Ok(found.iter().map(IpAddr::to_string).collect())
 }
 
@@ -95,18 +95,18 @@ async fn a_server_that_is_silent_is_not_waited_for_long() {
     let server = NameServerConfig::new(Ipv4Addr::LOCALHOST.into(), true, vec![connection]);
     let resolver = resolver(vec![server], ResolverOpts::default()).unwrap();
     let began = std::time::Instant::now();
-    look_up(&resolver, "a.example").await.unwrap_err();
-    assert!(began.elapsed() < PATIENCE + ONE_QUESTION);
+    lookup(&resolver, "a.example").await.unwrap_err();
+    assert!(began.elapsed() < LOOKUP_TIMEOUT + QUERY_TIMEOUT);
 }
 
 #[tokio::test]
 async fn a_name_of_the_host_itself_is_known_to_the_operator_only() {
     let resolver = Resolver::default();
     for name in ["localhost", "a.localhost"] {
-        let refused = resolver.addresses(name, Addresses::Public).await;
+        let refused = resolver.addresses(name, AddressScope::Public).await;
         assert!(matches!(refused, Err(ResolveError::NotFound(_))), "{refused:?}");
-        let own = resolver.addresses(name, Addresses::Private).await.unwrap();
-        assert!(!own.is_empty() && own.iter().all(IpAddr::is_loopback), "{own:?}");
+        let local = resolver.addresses(name, AddressScope::Private).await.unwrap();
+        assert!(!local.is_empty() && local.iter().all(IpAddr::is_loopback), "{local:?}");
     }
 }
 

@@ -15,15 +15,15 @@ use belljar_spec::egress::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Proxy {
     pub control: OwnedFd,
     inside: SocketAddr,
-    news: Receiver<EgressNews>,
+    events: Receiver<EgressNews>,
     narrowed: Receiver<u64>,
     pub trust: Option<Trust>,
-    pub heard: Vec<EgressNews>,
+    pub received: Vec<EgressNews>,
     thread: JoinHandle<Result<(), ServeError>>,
 }
 
@@ -45,31 +45,31 @@ impl Proxy {
         let thread = std::thread::spawn(move || serve(theirs));
         let setup = Setup { policy, secrets };
         send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
-        let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
-        let FromProxy::Ready { trust } = said else { panic!("{said:?}") };
+        let (message, _) = receive::<FromProxy>(&control).unwrap().unwrap();
+        let FromProxy::Ready { trust } = message else { panic!("{message:?}") };
         let inside = listen(&control, PROXY_PORT);
         let listening = control.try_clone().unwrap();
-        let ((tell, news), (shut, narrowed)) = (channel(), channel());
+        let ((sender, events), (shut, narrowed)) = (channel(), channel());
         std::thread::spawn(move || {
-            while let Ok(Some((said, _))) = receive(&listening) {
-                match said {
-                    FromProxy::News(news) => drop(tell.send(news)),
+            while let Ok(Some((message, _))) = receive(&listening) {
+                match message {
+                    FromProxy::News(event) => drop(sender.send(event)),
                     FromProxy::Narrowed { closed } => drop(shut.send(closed)),
                     _ => return,
                 }
             }
         });
-        Self { control, inside, news, narrowed, trust, heard: Vec::new(), thread }
+        Self { control, inside, events, narrowed, trust, received: Vec::new(), thread }
     }
 
     /// The set-up is over; how many connections were closed with it.
     pub fn narrow(&self) -> u64 {
         send(self.control.as_fd(), &ToProxy::Narrow, None).unwrap();
-        self.narrowed.recv_timeout(PATIENCE).unwrap()
+        self.narrowed.recv_timeout(TIMEOUT).unwrap()
     }
 
     /// The status that somebody gets who asks for a tunnel.
-    pub fn asked_for(&self, authority: &str) -> String {
+    pub fn connect_status(&self, authority: &str) -> String {
         let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -80,7 +80,7 @@ impl Proxy {
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.inside).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -102,18 +102,18 @@ impl Proxy {
     }
 
     pub fn wait_for<T>(&mut self, what: impl Fn(&EgressNews) -> Option<T>) -> T {
-        if let Some(found) = self.heard.iter().find_map(&what) {
+        if let Some(found) = self.received.iter().find_map(&what) {
             return found;
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let news = match self.news.recv_timeout(left) {
-                Ok(news) => news,
-                Err(_) => panic!("it was not told; {:#?}", self.heard),
+            let event = match self.events.recv_timeout(left) {
+                Ok(event) => event,
+                Err(_) => panic!("it was not told; {:#?}", self.received),
             };
-            let found = what(&news);
-            self.heard.push(news);
+            let found = what(&event);
+            self.received.push(event);
             if let Some(found) = found {
                 return found;
             }
@@ -121,12 +121,12 @@ impl Proxy {
     }
 
     /// Without waiting for more.
-    pub fn told_so_far(&self) -> Vec<EgressNews> {
-        self.news.try_iter().collect()
+    pub fn events_so_far(&self) -> Vec<EgressNews> {
+        self.events.try_iter().collect()
     }
 
     pub fn denied(&mut self) -> EgressDenied {
-        self.wait_for(|news| match news {
+        self.wait_for(|event| match event {
             EgressNews::Denied(denied) => Some(denied.clone()),
             _ => None,
         })
@@ -136,8 +136,8 @@ impl Proxy {
     pub fn end(mut self) -> Vec<EgressNews> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write).unwrap();
         self.thread.join().unwrap().unwrap();
-        self.heard.extend(self.news.iter());
-        self.heard
+        self.received.extend(self.events.iter());
+        self.received
     }
 
     /// It ends by itself.
