@@ -1,4 +1,4 @@
-//! One run's proxy: everything that its doors share.
+//! Holds the state that all connections of one phase share, and makes every access decision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(crate) struct Proxy {
     next_id: Arc<AtomicU64>,
 }
 
-/// What somebody inside asks for.
+/// What a client asks to reach.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessRequest<'a> {
     pub(crate) host: Host,
@@ -40,19 +40,18 @@ pub(crate) struct AccessRequest<'a> {
     pub(crate) seen: Seen<'a>,
 }
 
-/// Why it is not to be had, as the one who asked is told.
+/// Why access is refused, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Refusal {
-    /// Of an HTTP answer: 403 for what is denied, 400 for what contradicts itself, 502 and 504 for what did
-    /// not work.
+    /// The HTTP status: 403 for denied, 400 for contradictory or malformed, 502 to 504 for failed.
     pub(crate) status: u16,
     pub(crate) message: String,
-    /// As the record has it. `None`: it was allowed, and did not work.
+    /// The denial, as recorded. `None`: it was allowed, and failed.
     pub(crate) reason: Option<DenyReason>,
 }
 
-/// How a connection ended on which the client never said anything.
+/// How a connection ended on which the client never sent anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnusedConnection {
     Closed,
@@ -72,15 +71,15 @@ impl Refusal {
     pub(crate) fn denied(reason: DenyReason, message: String) -> Self {
         let status = match reason {
             DenyReason::BadRequest | DenyReason::NamesDiffer => 400,
-            // As for a name that is not there.
+            // The same as for a name that does not exist.
             DenyReason::PrivateAddress => 502,
             _ => 403,
         };
         Self { status, message, reason: Some(reason) }
     }
 
-    /// As whoever asked is told. That a name exists and leads to an address of the host's network is not told apart
-    /// from a name that does not exist.
+    /// The reason as shown to the client. A name that resolves to an address of the host's network looks like a name
+    /// that does not exist.
     pub(crate) fn public_reason(&self) -> Option<DenyReason> {
         self.reason.filter(|reason| *reason != DenyReason::PrivateAddress)
     }
@@ -94,8 +93,7 @@ impl Proxy {
         Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next_id })
     }
 
-    /// For what comes before this one, with a policy of its own and without secrets. Budgets are the run's, whoever
-    /// uses them, and its numbers are given once.
+    /// A proxy for the set-up phase: its own policy, no secrets. Budgets and ids are shared with the run.
     pub(crate) fn for_setup(&self, policy: Policy) -> Arc<Self> {
         let (resolver, buffers) = (Resolver::default(), BufferPool::default());
         let (reporter, budget) = (self.reporter.clone(), self.budget.clone());
@@ -103,12 +101,12 @@ impl Proxy {
         Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next_id })
     }
 
-    /// Connections from inside, now.
+    /// Client connections, now.
     pub(crate) fn open_connections(&self) -> u64 {
         self.budget.open_connections()
     }
 
-    /// Decides, and tells what was decided before anything is done about it.
+    /// Decides, and reports the decision before acting on it.
     pub(crate) fn admit(self: &Arc<Self>, access: &AccessRequest<'_>) -> Result<Ticket, Refusal> {
         let allowance = self
             .policy
@@ -120,7 +118,7 @@ impl Proxy {
         }
     }
 
-    /// For a route, whose target the operator wrote. Beyond its budget the ticket cannot be dialled.
+    /// For a route, whose target the operator wrote. Over budget, the ticket cannot dial.
     pub(crate) fn admit_route(self: &Arc<Self>, access: &AccessRequest<'_>, listen: u16) -> Ticket {
         let addresses = match self.policy.decide(&access.host, access.port, Seen::Nothing) {
             Ok(allowance) => allowance.addresses,
@@ -166,7 +164,7 @@ impl Proxy {
         Refusal::denied(reason, message)
     }
 
-    /// For what does not even name a host.
+    /// For a request that names no valid host.
     pub(crate) fn deny_unparsed(&self, text: &[u8], via: Via, denial: Denial) -> Refusal {
         let host = shorten(&String::from_utf8_lossy(without_user(text)));
         let Denial { reason, detail } = denial;
@@ -181,8 +179,8 @@ impl Proxy {
         Refusal::denied(reason, message)
     }
 
-    /// For a connection to a host in which nothing was asked, so that there was nothing to decide about: it is no
-    /// denial, and nobody was dialled.
+    /// For a connection on which nothing was requested, so there was nothing to decide: not a denial, and nothing was
+    /// dialled.
     pub(crate) fn report_unused(
         &self,
         access: &AccessRequest<'_>,
@@ -208,7 +206,7 @@ impl Proxy {
         }));
     }
 
-    /// For a connection that comes from inside, before anything is read from it.
+    /// Counts a client connection, before anything is read from it.
     pub(crate) fn open_connection(&self, via: Via) -> Result<ConnectionGuard, Refusal> {
         self.budget.open_connection().map_err(|exceeded| {
             let denial = self.budget_denial(&exceeded);
@@ -218,7 +216,7 @@ impl Proxy {
         })
     }
 
-    /// Tells of a limit the first time that it stands in the way.
+    /// Reports a limit the first time that it is hit.
     pub(crate) fn budget_denial(&self, exceeded: &BudgetExceeded) -> Denial {
         if exceeded.first {
             self.reporter.send(EgressNews::BudgetHit(exceeded.event()));

@@ -1,8 +1,9 @@
-//! The proxy's process: it is told what is allowed, is given connections, and tells what it decides, until the
-//! supervisor's end of the socket closes.
+//! Runs the proxy process: receives policy and connections from the supervisor, and sends events back.
 //!
-//! Where there is a set-up, that is served first, apart from the run: with policy, connections and runtime of its own,
-//! all of which are gone before the run's own policy holds.
+//! It ends when the supervisor's end of the socket closes.
+//!
+//! The set-up phase, if there is one, is served first, with its own policy, connections and runtime, all of which are
+//! dropped before the run's policy applies.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::proxy::Proxy;
 use crate::report::Reporter;
 use crate::upstream::tls::TlsContext;
 
-/// For the last news, when the supervisor wants no more connections.
+/// For the last events, after the supervisor closed its sending side.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +38,11 @@ pub enum ServeError {
     BadSetup(String),
 }
 
-/// Its packets keep their bounds, as those of a datagram socket do; only its readiness is asked for here.
+/// The socket keeps packet boundaries like a datagram socket; this type is used only for readiness.
 pub(crate) type ControlSocket = UnixDatagram;
 
-/// Serves one run. A failure closes everything that was carried. Each connection takes two descriptors, so the
-/// process should have been granted enough of them; with fewer, connections wait to be accepted.
+/// Serves one run. On failure every connection is closed. Each connection takes two descriptors, so the process
+/// should be granted enough of them; with fewer, connections wait to be accepted.
 pub fn serve(control: OwnedFd) -> Result<(), ServeError> {
     rustix::io::ioctl_fionbio(&control, true).map_err(ControlError::from)?;
     let control = std::os::unix::net::UnixDatagram::from(control);
@@ -51,11 +52,11 @@ pub fn serve(control: OwnedFd) -> Result<(), ServeError> {
     served
 }
 
-/// What is told, and what was about to be.
+/// The events that are still to be sent.
 #[derive(Default)]
 struct Outbox {
     reporter: Reporter,
-    /// Taken from the others and not yet said: whoever was about to say it may have been stopped.
+    /// Taken from the reporter and not yet sent: the task that was sending it may have been cancelled.
     pending: Option<FromProxy>,
 }
 
@@ -80,7 +81,7 @@ fn serve_phases(
         let served = in_fresh_runtime(control, async |control| {
             serve_phase(control, &setup, &mut listeners, outbox).await
         })?;
-        // Here nothing of the set-up's is left, so nothing that was decided for it can be dialled any more.
+        // Here the set-up's runtime is dropped, so nothing that was allowed for it can be dialled any more.
         let PhaseEnd::Narrowed { open_connections } = served else { return Ok(()) };
         closed = Some(open_connections + listeners.close_pending());
     }
@@ -93,8 +94,8 @@ fn serve_phases(
     })
 }
 
-/// In a runtime of its own: with its end everything that was begun in it is gone, connections and lookups and all,
-/// and their ends are told.
+/// Runs the work in its own runtime. When that ends, every task in it is dropped: connections, lookups and all, which
+/// reports their ends.
 fn in_fresh_runtime<T>(
     control: &StdControlSocket,
     work: impl AsyncFnOnce(&ControlSocket) -> Result<T, ServeError>,
@@ -156,7 +157,7 @@ async fn serve_phase(
     }
 }
 
-/// Why a stage is over.
+/// Why a phase ended.
 enum PhaseEnd {
     Closed,
     Narrowed { open_connections: u64 },
@@ -173,7 +174,7 @@ async fn handle_messages(
                 listeners.add(port, socket, phase).map_err(ServeError::Runtime)?;
             }
             (ToProxy::Connection { port }, Some(socket)) => {
-                // One that is of no use is closed.
+                // An unusable socket is closed.
                 if let Ok(stream) = Stream::from_fd(socket) {
                     phase.spawn_connection(stream, port);
                 }
@@ -201,7 +202,7 @@ async fn send_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(),
     }
 }
 
-/// What was decided for the set-up is told as the set-up's: before its end is.
+/// Sends what was decided in the set-up phase before its end is reported.
 async fn send_setup_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(), ServeError> {
     let rest = outbox.reporter.take_all().into_iter().map(FromProxy::News);
     for event in outbox.pending.take().into_iter().chain(rest) {
@@ -243,7 +244,7 @@ async fn when_ready<T>(
     }
 }
 
-/// A supervisor that only stopped talking still listens.
+/// A supervisor that only closed its sending side still receives.
 fn flush_events(control: BorrowedFd<'_>, outbox: Outbox) {
     let deadline = Instant::now() + FLUSH_TIMEOUT;
     let rest = outbox.reporter.take_all().into_iter().map(FromProxy::News);

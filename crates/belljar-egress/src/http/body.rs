@@ -1,4 +1,4 @@
-//! Bodies on their way through: counted, cut off when they stand still, and never collected.
+//! Streams request and response bodies: counted against the budget, bounded in idle time, never collected.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use crate::policy::Denial;
 use crate::proxy::{Flow, Refusal, Ticket};
 use crate::upstream::pool::H1Lease;
 
-/// A model may think for long, and a stream may have nothing to say for long.
+/// A model may think for a long time, and an event stream may be silent for as long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// After the last bytes, whatever they are. What a host says at once comes closer together than this.
+/// After the last bytes, whatever they are. Parts that a host sends together arrive closer together than this.
 const MAX_HOLD: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub(crate) enum BodyError {
     Framing(&'static str),
 }
 
-/// What was admitted, held by both directions of it.
+/// The ticket of an exchange, shared by its two directions.
 #[derive(Clone)]
 pub(crate) struct SharedTicket(Arc<Mutex<Option<Ticket>>>);
 
@@ -45,7 +45,7 @@ impl SharedTicket {
         Self(Arc::new(Mutex::new(Some(ticket))))
     }
 
-    /// Takes it away for a while, in which no byte passes.
+    /// Takes the ticket out. No byte passes until it is put back.
     pub(crate) fn take(&self) -> Option<Ticket> {
         self.ticket().take()
     }
@@ -64,7 +64,7 @@ impl SharedTicket {
         self.failed_because(status, detail, detail.to_owned())
     }
 
-    /// Where what was found out is for the record alone.
+    /// For a failure whose details are for the record only.
     pub(crate) fn failed_because(
         &self,
         status: u16,
@@ -97,14 +97,14 @@ impl SharedTicket {
     }
 }
 
-/// From inside to a host.
+/// A request body, from the client to a host.
 pub(crate) struct Upload {
-    /// `None`: there is none.
+    /// `None`: the request has no body.
     body: Option<Incoming>,
     ticket: SharedTicket,
     framing: Option<Arc<Framing>>,
     idle: IdleTimer,
-    /// How many frames went through, so that whoever waits for an answer knows that something still moves.
+    /// Counts frames, so that the wait for a response can tell a slow upload from a stall.
     progress: Arc<AtomicU64>,
 }
 
@@ -167,7 +167,7 @@ impl HttpBody for Upload {
     }
 }
 
-/// What the one inside gets: the answer of a host, or the proxy's own words.
+/// A response body: a host's, or a text of the proxy itself.
 pub(crate) enum Body {
     Text(Option<Bytes>),
     Download(Box<Download>),
@@ -179,16 +179,16 @@ impl Body {
     }
 }
 
-/// From a host to the inside.
+/// A response body, from a host to the client.
 pub(crate) struct Download {
     body: Incoming,
     ticket: SharedTicket,
     idle: IdleTimer,
     mask: Option<SecretMask>,
-    /// When what is held back goes on, if nothing follows it.
+    /// When held bytes are sent, if nothing follows them.
     release: Option<Pin<Box<Sleep>>>,
     last: Option<Frame<Bytes>>,
-    /// While it is there, the connection that it comes from serves nothing else.
+    /// Reserves the connection that the body is read from.
     _lease: Option<H1Lease>,
 }
 
@@ -241,11 +241,11 @@ impl Download {
     }
 
     fn fail(&self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let _ = self.ticket.failed_because(502, "it broke off", error.to_string()); // too late to tell the one inside
+        let _ = self.ticket.failed_because(502, "it broke off", error.to_string()); // the response has already started
         Poll::Ready(Some(Err(error)))
     }
 
-    /// Events that come one by one are not held until the next.
+    /// Single events are not held back until the next one.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<Frame<Bytes>> {
         let Some(release) = &mut self.release else { return Poll::Pending };
         ready!(release.as_mut().poll(cx));
@@ -256,7 +256,7 @@ impl Download {
         }
     }
 
-    /// What was held back, then what comes last.
+    /// The held bytes, then the trailers.
     fn flush(&mut self) -> Option<Frame<Bytes>> {
         let held = self.mask.as_mut().map(SecretMask::flush).filter(|held| !held.is_empty());
         held.map(Frame::data).or_else(|| self.last.take())
@@ -304,7 +304,7 @@ impl HttpBody for Body {
     }
 }
 
-/// Trailers carry as much as anything else.
+/// Trailers can carry data too.
 fn size_of_frame(frame: &Frame<Bytes>) -> usize {
     let trailers = frame.trailers_ref().map_or(0, |trailers| head_size(0, trailers));
     frame.data_ref().map_or(0, Bytes::len) + trailers as usize

@@ -1,4 +1,4 @@
-//! Carries single requests from a door to a host, and the answers back.
+//! Forwards single HTTP requests to their host and returns the responses.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use crate::proxy::{AccessRequest, Flow, Proxy, Refusal, Ticket};
 use crate::upstream::pool::{ConnectionAge, Purpose, Sender, UpstreamPool};
 use crate::upstream::send::{BodyFault, SendError, UpstreamResponse, send};
 
-/// A request that was admitted.
+/// A request that was allowed, with its ticket and credentials.
 pub(crate) struct AdmittedRequest<'a> {
     pub(crate) target: Target,
     pub(crate) credentials: Credentials<'a>,
     pub(crate) ticket: Ticket,
 }
 
-/// A request in absolute form, as a proxy gets it.
+/// A request in absolute form (`GET http://host/path`).
 pub(crate) async fn forward_absolute(
     proxy: &Arc<Proxy>,
     pool: &UpstreamPool,
@@ -69,7 +69,7 @@ pub(crate) async fn forward_absolute(
     forward_checked(proxy, pool, target, Via::Http, request).await
 }
 
-/// For a connection that is for one host: each request in it is decided about, and must be for that host.
+/// A service for a connection to one host: each request is decided about, and must be for that host.
 pub(crate) fn handler(
     proxy: &Arc<Proxy>,
     pool: &Arc<UpstreamPool>,
@@ -127,7 +127,7 @@ async fn forward_checked(
     carried.unwrap_or_else(|refusal| refusal_response(&refusal))
 }
 
-/// What must hold for a request, wherever it goes.
+/// Checks that apply to every request.
 pub(crate) fn check_form(pool: &UpstreamPool, request: &Parts) -> Result<(), Denial> {
     if let Some(fault) = pool.framing.as_ref().and_then(|framing| framing.fault()) {
         return Err(bad_request(fault));
@@ -193,7 +193,7 @@ pub(crate) async fn exchange(
         }
         (_, None) => {
             strip_hop_by_hop(&mut parts.headers);
-            // It was asked for as it is, so that what was put in could be found in it.
+            // The request asked for an uncompressed response, so that the secret can be found in it.
             if !credentials.is_empty() && is_compressed(&parts.headers) && !body.is_end_stream() {
                 let why = "its answer is compressed, which it was asked not to be: a secret in it would not be seen";
                 return Err(ticket_handle.failed(502, why));
@@ -229,8 +229,8 @@ struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// A kept connection may turn out to be dead. Then a new one is tried, if it is certain that the host did
-    /// nothing yet: nothing was sent, or nothing that changes anything.
+    /// A reused connection may be dead. Then a new one is tried, if the host certainly did nothing yet: nothing was
+    /// sent, or only a request that changes nothing.
     async fn send(
         &self,
         sender: Sender,

@@ -1,4 +1,4 @@
-//! Header fields that belong to one connection and not to what is sent over it, and names that must agree.
+//! Checks and strips headers: hop-by-hop fields, lengths, and host names that must agree.
 
 use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, EgressSpec, Scheme};
@@ -26,7 +26,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// As `Host` and `:authority` write it.
+    /// As written in `Host` and `:authority`.
     pub(crate) fn authority(&self) -> String {
         if self.port == self.scheme.usual_port() {
             return self.host.to_string();
@@ -34,7 +34,7 @@ impl Target {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Whether the operator named it as a service of his own.
+    /// Whether the operator listed it as a private service.
     pub(crate) fn is_private_service(&self, spec: &EgressSpec) -> bool {
         spec.allow_private.iter().any(|text| {
             let listed = parse_authority(text.as_bytes());
@@ -47,7 +47,7 @@ impl Target {
         host == self.host && port.unwrap_or(self.scheme.usual_port()) == self.port
     }
 
-    /// Every name that a request gives to its host must be this one, in whatever spelling.
+    /// Every host name in a request must be this one, in whatever spelling.
     pub(crate) fn check(&self, request: &Parts) -> Result<(), Denial> {
         let mut hosts = request.headers.get_all(HOST).iter();
         let (host, second) = (hosts.next(), hosts.next());
@@ -83,12 +83,12 @@ pub(crate) fn name_mismatch(name: &[u8]) -> Denial {
     Denial { reason: DenyReason::NamesDiffer, detail: Some(shown) }
 }
 
-/// An authority as it may be shown: what stands before its host is a user's name, and often a password.
+/// An authority that is safe to show: the part before the host is a user name, and often a password.
 pub(crate) fn without_user(authority: &[u8]) -> &[u8] {
     memrchr(b'@', authority).map_or(authority, |at| &authority[at + 1..])
 }
 
-/// The lengths of a request must have one reading. On HTTP/1 [`crate::http::framing`] has seen more than is left here.
+/// A request must have one length. On HTTP/1 [`crate::http::framing`] has checked more than is left here.
 pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Denial> {
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
     if lengths > 1 || (lengths == 1 && headers.contains_key(TRANSFER_ENCODING)) {
@@ -97,7 +97,7 @@ pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Denial> {
     Ok(())
 }
 
-/// What concerns only the connection that it came on. `TE: trailers` is about what is sent, so it stays.
+/// Removes what concerns only one connection. `TE: trailers` is about the content, so it stays.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let mut gone: Vec<HeaderName> = Vec::new();
     for value in headers.get_all(CONNECTION) {
@@ -120,15 +120,15 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The same, for a request: whoever answers `Expect` is the proxy, by reading the body.
+/// The same for a request. The proxy answers `Expect` itself, by reading the body.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     headers.remove(EXPECT);
     headers.remove(HeaderName::from_static("http2-settings"));
-    headers.remove(HOST); // written anew, in its one form
+    headers.remove(HOST); // written anew in normalized form
 }
 
-/// Fields behind a body that would mean something in front of it.
+/// Removes trailers that would have a meaning as headers.
 pub(crate) fn strip_trailers(headers: &mut HeaderMap) {
     strip_request(headers);
     overrides::strip(headers);
@@ -137,7 +137,7 @@ pub(crate) fn strip_trailers(headers: &mut HeaderMap) {
     }
 }
 
-/// Without the query, which may hold what nobody else should see.
+/// Without the query, which may contain secrets.
 pub(crate) fn path_only(uri: &Uri) -> &str {
     match uri.path() {
         "" => "/",
@@ -145,7 +145,7 @@ pub(crate) fn path_only(uri: &Uri) -> &str {
     }
 }
 
-/// About what a head takes on the wire. Bytes that get out in a header get out.
+/// The approximate size of a head on the wire: bytes in headers count as well.
 pub(crate) fn head_size(first_line: usize, headers: &HeaderMap) -> u64 {
     let fields: usize =
         headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();

@@ -1,5 +1,7 @@
-//! Header fields and parameters by which servers replace the method or path of a request, or that name a second path.
-//! Where rules judge methods or paths, a request that has one is refused: what was judged might not be what is done.
+//! Detects headers and parameters that make a server use another method or path than the request line.
+//!
+//! Where rules judge methods or paths, such a request is denied: the server might act on something that was not
+//! judged.
 
 use hyper::header::{HeaderMap, HeaderName};
 use hyper::http::request::Parts;
@@ -9,7 +11,7 @@ use crate::http::headers::bad_request;
 use crate::policy::{Denial, RuleScope};
 use crate::report::shorten;
 
-/// Where rules judge requests.
+/// For requests that rules judge.
 pub(crate) fn check(scope: RuleScope, request: &Parts) -> Result<(), Denial> {
     let is_one = |name: &HeaderName| replaces_method(name.as_str()) || replaces_path(name.as_str());
     refuse_header(&request.headers, is_one)?;
@@ -29,7 +31,7 @@ pub(crate) fn check(scope: RuleScope, request: &Parts) -> Result<(), Denial> {
     }
 }
 
-/// Where only the path is held to something.
+/// For requests whose path alone is restricted.
 pub(crate) fn check_path(headers: &HeaderMap) -> Result<(), Denial> {
     refuse_header(headers, |name| replaces_path(name.as_str()))
 }
@@ -46,7 +48,7 @@ fn refuse_header(headers: &HeaderMap, is_one: impl Fn(&HeaderName) -> bool) -> R
     }
 }
 
-/// Behind a body nobody can refuse any more, and some servers read trailers as headers.
+/// A request cannot be denied any more after its body, and some servers read trailers as headers.
 pub(crate) fn strip(trailers: &mut HeaderMap) {
     let removed: Vec<HeaderName> = trailers
         .keys()
@@ -56,7 +58,7 @@ pub(crate) fn strip(trailers: &mut HeaderMap) {
     removed.iter().for_each(|name| drop(trailers.remove(name)));
 }
 
-/// Letters and digits alone: gateways write `-`, `_` and other characters as one, and letters in any case.
+/// Only letters and digits, in lower case: gateways treat `-`, `_` and other characters alike.
 fn normalized(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -66,7 +68,7 @@ fn contains_any(text: &str, parts: &[&str]) -> bool {
 }
 
 /// `X-HTTP-Method-Override`, `X-HTTP-Method`, `X-Method-Override`, `X-Original-Method` and so on. Not a header that
-/// only has the word, such as `X-Payment-Method`.
+/// only mentions it, such as `X-Payment-Method`.
 fn replaces_method(name: &str) -> bool {
     const MARKERS: &[&str] = &[
         "override",
@@ -80,7 +82,7 @@ fn replaces_method(name: &str) -> bool {
         "requestmethod",
     ];
     let name = normalized(name);
-    // What a browser asks about a request to come.
+    // CORS preflight.
     if name.starts_with("accesscontrol") {
         return false;
     }
@@ -88,8 +90,8 @@ fn replaces_method(name: &str) -> bool {
         || (contains_any(&name, &["method", "verb"]) && contains_any(&name, MARKERS))
 }
 
-/// `X-Original-URL`, `X-Rewrite-URL`, `X-Forwarded-Prefix`, what gateways hand to applications (`SCRIPT_NAME`,
-/// `PATH_INFO`), and second paths: `Destination`, `X-Amz-Copy-Source`.
+/// `X-Original-URL`, `X-Rewrite-URL`, `X-Forwarded-Prefix`, CGI variables (`SCRIPT_NAME`, `PATH_INFO`), and second
+/// paths: `Destination`, `X-Amz-Copy-Source`.
 fn replaces_path(name: &str) -> bool {
     const MARKERS: &[&str] = &[
         "original",
@@ -114,7 +116,7 @@ fn replaces_path(name: &str) -> bool {
         || (contains_any(&name, &["url", "uri", "path", "prefix"]) && contains_any(&name, MARKERS))
 }
 
-/// The name of a parameter such as `_method`, as some server may read it. `method` alone is an ordinary one.
+/// The name of a parameter such as `_method`, decoded as a server may decode it. `method` alone is an ordinary name.
 fn method_parameter(query: &str) -> Option<String> {
     query.split(['&', ';']).find_map(|part| {
         let name = part.split('=').next().unwrap_or_default().replace('+', " ");

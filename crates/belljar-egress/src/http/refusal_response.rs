@@ -1,4 +1,4 @@
-//! The proxy's own answers over HTTP: short, in words, and with the reason where a program finds it.
+//! Builds the proxy's own HTTP responses to refused requests: a short text, and the reason in a header.
 
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -9,7 +9,7 @@ use crate::report::denial_text;
 
 pub(crate) const DENIED_HEADER: &str = "x-belljar-denied";
 
-/// Whatever was malformed may go on with anything, so nothing more is read then.
+/// After a malformed request the rest of the connection is not trusted, so it is closed.
 pub(crate) fn refusal_response(refusal: &Refusal) -> Response<Body> {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
     let mut response = Response::new(Body::text(format!("{}\n", refusal.message)));
@@ -25,7 +25,7 @@ pub(crate) fn refusal_response(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-/// The same as bytes, for a connection on which nothing is read.
+/// The same as bytes, for a connection from which nothing is read.
 pub(crate) fn refusal_bytes(refusal: &Refusal) -> String {
     let Refusal { status, message, .. } = refusal;
     let reason = refusal.public_reason().map_or("", denial_text::reason_name);

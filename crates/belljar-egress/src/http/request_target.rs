@@ -1,5 +1,4 @@
-//! The target of a request (RFC 9112, section 3.2), brought into one form before anything is decided: what the rules
-//! judge is exactly what is sent.
+//! Normalizes the target of a request (RFC 9112, section 3.2), so that what the rules judge is exactly what is sent.
 
 use hyper::http::request::Parts;
 use hyper::http::uri::PathAndQuery;
@@ -8,9 +7,8 @@ use hyper::{Method, Uri};
 use crate::http::headers::bad_request;
 use crate::policy::Denial;
 
-/// What is wrong with bytes of a request line, whose end is not among them. The parser of addresses cuts a fragment
-/// off silently, so that it has to be looked for before. (In HTTP/2 it cannot be seen: it is cut off there before
-/// anything is judged, and is not sent.)
+/// The fault in bytes of a request line (without its end). The URI parser drops a fragment silently, so it has to be
+/// found before. (In HTTP/2 it cannot be seen: it is dropped before anything is judged, and is not sent.)
 pub(crate) fn fault_in_line(line: &[u8]) -> Option<&'static str> {
     line.iter().find_map(|byte| fault(*byte))
 }
@@ -24,7 +22,7 @@ fn fault(byte: u8) -> Option<&'static str> {
     }
 }
 
-/// To be called first. From then on the target is a path, with or without a query, or `*` where `OPTIONS` asks for it.
+/// To be called first. Afterwards the target is a path with or without a query, or `*` for `OPTIONS`.
 pub(crate) fn normalize(request: &mut Parts) -> Result<(), Denial> {
     let uri = &request.uri;
     if uri.authority().is_some() && uri.scheme().is_none() {
@@ -48,12 +46,12 @@ pub(crate) fn normalize(request: &mut Parts) -> Result<(), Denial> {
     Ok(())
 }
 
-/// As it goes out. `None` for whatever is not in the form that [`settle`] gives it: that is not sent.
+/// The target as it is sent. `None` for anything that [`normalize`] would not produce.
 pub(crate) fn wire_form(uri: &Uri) -> Option<PathAndQuery> {
     let target = uri.path_and_query()?.as_str();
     let is_fit =
         (target.starts_with('/') || target == "*") && fault_in_line(target.as_bytes()).is_none();
-    // What it shows and what it holds may differ: an empty one shows a slash.
+    // What a URI displays and what it contains may differ: an empty path displays as a slash.
     target.parse().ok().filter(|_| is_fit)
 }
 
@@ -91,7 +89,7 @@ mod tests {
             ("http://a.example/", "/"),
             ("http://a.example?x", "/?x"),
             ("http://a.example/a%20b?x[y]=1|2", "/a%20b?x[y]=1|2"),
-            // Of these the parser has cut off the fragment, and left nothing.
+            // The parser has dropped the fragment of these.
             ("http://a.example#x", "/"),
             ("http://a.example/a#x", "/a"),
         ] {

@@ -1,7 +1,7 @@
-//! Puts the values of secrets into requests: in their one place, to their one host and port, and nowhere else.
+//! Inserts secrets into requests: each at its place, for its host and port only.
 //!
-//! The proxy follows no redirect. Whoever inside follows one makes a new request, which gets the secrets of the
-//! host that it goes to and of no other.
+//! The proxy follows no redirects. A client that follows one makes a new request, which gets the secrets of its own
+//! host only.
 
 use belljar_spec::egress::{RouteSpec, Scheme, SecretPlace, SecretSpec, SecretValue};
 use data_encoding::BASE64;
@@ -17,11 +17,11 @@ use zeroize::Zeroizing;
 use crate::http::headers::Target;
 use crate::proxy::Proxy;
 
-/// What needs no escape in a query.
+/// Everything but the unreserved characters is escaped.
 pub(crate) const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Secrets that one request gets.
+/// The secrets of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Credentials<'a>(Vec<Credential<'a>>);
 
@@ -31,7 +31,7 @@ pub(crate) struct Credential<'a> {
     pub(crate) value: &'a SecretValue,
 }
 
-/// The name of a secret that could not be put in. Without it a request is not sent.
+/// A secret that could not be inserted. The request is not sent without it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the secret {env} cannot be put in: {why}")]
 pub(crate) struct InjectionError {
@@ -40,13 +40,13 @@ pub(crate) struct InjectionError {
 }
 
 impl InjectionError {
-    /// What whoever asked is told.
+    /// What the client sees.
     pub(crate) const PUBLIC_MESSAGE: &'static str = "its secret cannot be put in";
 }
 
 impl<'a> Credentials<'a> {
-    /// Of whoever is asked. Without TLS nobody gets any: the one inside chooses the scheme. For a service without TLS
-    /// the operator writes a route.
+    /// For a host. Without TLS there are none, since the client chooses the scheme. For a service without TLS the
+    /// operator writes a route.
     pub(crate) fn for_host(proxy: &'a Proxy, target: &Target) -> Result<Self, InjectionError> {
         if target.scheme == Scheme::Http {
             return Ok(Self::default());
@@ -55,7 +55,7 @@ impl<'a> Credentials<'a> {
         secrets.map(|secret| credential(proxy, secret)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Of a route: its own one. The operator wrote its target, and whether that has TLS.
+    /// For a route: its own secret. The operator wrote its target, and whether that has TLS.
     pub(crate) fn for_route(proxy: &'a Proxy, route: &RouteSpec) -> Result<Self, InjectionError> {
         let Some(env) = &route.secret else { return Ok(Self::default()) };
         let missing = InjectionError { env: env.clone(), why: "it is not for this host and port" };
@@ -97,8 +97,8 @@ impl<'a> Credentials<'a> {
                 .map_err(|why| InjectionError { env: credential.value.env.clone(), why })?;
         }
         if !self.is_empty() {
-            // So that an answer which repeats the value can be read, and the value covered: not compressed,
-            // and not in parts of which none holds the whole value.
+            // So that a response that repeats the value can be read and the value masked: not compressed, and not in
+            // ranges that each hold only a part of it.
             request.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             request.headers.remove(RANGE);
             request.headers.remove(IF_RANGE);
@@ -116,14 +116,14 @@ fn credential<'a>(
     Ok(Credential { place: &secret.place, value: value.ok_or_else(missing)? })
 }
 
-/// What Basic authentication writes for it.
+/// The encoded credentials of Basic authentication.
 pub(crate) fn basic(user: &str, secret: &SecretValue) -> Zeroizing<String> {
     let pair = Zeroizing::new(format!("{user}:{}", secret.value));
     Zeroizing::new(BASE64.encode(pair.as_bytes()))
 }
 
-/// Around the placeholder stays what the one inside wrote (`Bearer …`, `token …`). What he wrote without it is
-/// replaced: a key of his own would carry out what the operator's is watched for.
+/// The client's text around the placeholder stays (`Bearer …`, `token …`). A value without the placeholder is
+/// replaced: with a key of another account the client could send data to that account.
 fn set_header(
     headers: &mut HeaderMap,
     name: &str,
@@ -151,7 +151,7 @@ fn set_header(
 fn set(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) -> Result<(), &'static str> {
     let mut value =
         HeaderValue::from_bytes(value).map_err(|_| "its value has no place in a header")?;
-    value.set_sensitive(true); // HTTP/2 then keeps it out of its tables
+    value.set_sensitive(true); // HTTP/2 then never indexes it
     headers.insert(name, value);
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Covers the value of a secret where an answer repeats it, so that it does not come in by that way.
+//! Masks secrets in responses that repeat them, so that the sandbox does not see the values.
 //!
-//! This is a net below the wire, not the wire: it knows the spellings that servers commonly give back, in bodies
-//! that are not compressed, and a server that means to tell a secret can find another one.
+//! This is defence in depth, not the boundary: it knows the common encodings, in uncompressed bodies, and a server
+//! that wants to leak a secret can use another one.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::http::secret_injection::{Credential, Credentials, ESCAPED, basic};
 use crate::report::Reporter;
 
-/// A shorter value stands in every other answer by chance.
+/// A shorter value would match by chance.
 const MIN_LENGTH: usize = 4;
 const MIN_ENCODED_LENGTH: usize = 8;
 
 pub(crate) struct SecretMask {
     spellings: Vec<Spelling>,
-    /// The end of what came, in which a value may have begun. Always as long as that takes, whatever it says: else
-    /// the one inside could have a host repeat his guesses, and see which of them are held back.
+    /// The end of the data, in which a value may have started. Its length does not depend on its content: otherwise a
+    /// client could have a host repeat guesses, and see which are held back.
     held: Vec<u8>,
     longest: usize,
     counts: Vec<(String, u64)>,
@@ -31,13 +31,13 @@ pub(crate) struct SecretMask {
 }
 
 struct Spelling {
-    /// Into `counts`.
+    /// Index into `counts`.
     credential_index: usize,
     finder: Finder<'static>,
 }
 
 impl SecretMask {
-    /// `None` where there is nothing to cover.
+    /// `None` where there is nothing to mask.
     pub(crate) fn new(credentials: &Credentials<'_>, reporter: &Reporter) -> Option<Self> {
         let (mut spellings, mut counts) = (Vec::new(), Vec::new());
         for credential in credentials.iter() {
@@ -55,11 +55,11 @@ impl SecretMask {
         Some(Self { spellings, held, longest, counts, reporter })
     }
 
-    /// What may be passed on now.
+    /// Masks the data and returns what can be sent now.
     pub(crate) fn mask_data(&mut self, data: Bytes) -> Bytes {
         let whole = self.with_held(data);
         let beginning = whole.len().saturating_sub(self.longest - 1);
-        // What begins within the beginning of another one is judged when that one is known.
+        // A match that starts in the held-back end is judged when the rest has arrived.
         let mut found = self.find(&whole);
         found.retain(|(range, _)| range.start < beginning);
         let until = found.last().map_or(beginning, |(range, _)| beginning.max(range.end));
@@ -68,7 +68,7 @@ impl SecretMask {
         masked
     }
 
-    /// When nothing more comes, or not soon.
+    /// For the end of the data, or a pause in it.
     pub(crate) fn flush(&mut self) -> Bytes {
         let held = self.with_held(Bytes::new());
         let found = self.find(&held);
@@ -91,14 +91,14 @@ impl SecretMask {
                 continue;
             }
             let masked = self.mask_ranges(Bytes::copy_from_slice(value.as_bytes()), found);
-            // Stars have a place in every header.
+            // Asterisks are valid in every header value.
             if let Ok(masked) = HeaderValue::from_maybe_shared(masked) {
                 *value = masked;
             }
         }
     }
 
-    /// Names have no upper case.
+    /// Header names are lower case.
     fn occurs_in(&self, name: &HeaderName) -> bool {
         let spelled = |spelling: &Spelling| {
             let needle = spelling.finder.needle().to_ascii_lowercase();
@@ -116,7 +116,7 @@ impl SecretMask {
         joined.into()
     }
 
-    /// Where a value stands and whose it is, in order, and one range for spellings that overlap.
+    /// The matches in order, each with its credential; overlapping ones are merged.
     fn find(&self, bytes: &[u8]) -> Vec<(Range<usize>, usize)> {
         let mut found = Vec::new();
         for spelling in &self.spellings {
@@ -177,7 +177,7 @@ fn spellings_of(credential: &Credential<'_>) -> Vec<String> {
     spellings
 }
 
-/// The characters that belong to the value alone, where so many bytes stand before it in what was encoded.
+/// The encoded characters that depend on the value alone, if this many bytes precede it in the encoded text.
 fn encoded_within(encoding: &data_encoding::Encoding, before: usize, value: &str) -> String {
     let mut text = Zeroizing::new(vec![0; before]);
     text.extend_from_slice(value.as_bytes());

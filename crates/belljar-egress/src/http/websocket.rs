@@ -1,5 +1,6 @@
-//! Connections that begin as HTTP/1.1 and become a WebSocket: bytes both ways from then on, counted and not
-//! looked at. Extended CONNECT is not offered on HTTP/2; clients then open a connection of HTTP/1.1.
+//! Upgrades HTTP/1.1 connections to WebSocket and relays them, counted and unread.
+//!
+//! Extended CONNECT is not offered on HTTP/2; clients then open an HTTP/1.1 connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,13 +18,13 @@ use crate::http::body::SharedTicket;
 use crate::http::headers::strip_hop_by_hop;
 use crate::proxy::Flow;
 
-/// Nothing in either direction for that long ends it.
+/// Without data in either direction.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const BUFFER_SIZE: usize = 16 * 1024;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
 
-/// Whether a request asks to become one.
+/// Whether a request asks for an upgrade to WebSocket.
 pub(crate) fn is_upgrade_request<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     request.version() == Version::HTTP_11
@@ -41,13 +42,13 @@ fn has_token(headers: &HeaderMap, name: HeaderName, token: &[u8]) -> bool {
     })
 }
 
-/// What was taken off a request with everything else that belongs to a connection.
+/// Restores the upgrade headers, which were stripped with the other hop-by-hop headers.
 pub(crate) fn add_upgrade_headers(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, UPGRADE_TOKEN);
     headers.insert(UPGRADE, WEBSOCKET);
 }
 
-/// The host agreed, and is held to what was asked.
+/// The host agreed; only the upgrade that was requested is returned.
 pub(crate) fn set_response_headers(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     add_upgrade_headers(headers);
@@ -64,7 +65,7 @@ pub(crate) async fn relay(inside: OnUpgrade, outside: OnUpgrade, ticket: SharedT
     let (from_inside, to_inside) = tokio::io::split(inside);
     let (from_outside, to_outside) = tokio::io::split(outside);
     let progress = AtomicU64::new(0);
-    // Whichever direction breaks ends both; one that ends in good order leaves the other.
+    // A failure in one direction ends both; a regular end leaves the other open.
     let _ = tokio::try_join!(
         pass(from_inside, to_outside, &progress, |bytes| ticket.count_out(bytes)),
         pass(from_outside, to_inside, &progress, |bytes| ticket.count_in(bytes)),

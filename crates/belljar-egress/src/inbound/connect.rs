@@ -1,4 +1,4 @@
-//! CONNECT: a client asks for a tunnel to a host.
+//! Handles CONNECT: parses and checks the request for a tunnel, then opens it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::inbound::connect_plan::ConnectPlan;
 use crate::policy::Denial;
 use crate::proxy::{AccessRequest, Proxy, Refusal};
 
-/// Decides about it and connects.
+/// Decides about the request and connects.
 pub(crate) async fn open(proxy: &Arc<Proxy>, request: &Parts) -> Result<ConnectPlan, Refusal> {
     let (host, port) = target(proxy, request)?;
     if let Some(denial) = find_contradiction(request, &host, port) {
@@ -42,7 +42,7 @@ fn target(proxy: &Proxy, request: &Parts) -> Result<(Host, u16), Refusal> {
     }
 }
 
-/// What in the request could be read as something else than what it asks for.
+/// Finds what in the request contradicts its target.
 fn find_contradiction(request: &Parts, host: &Host, port: u16) -> Option<Denial> {
     let headers = &request.headers;
     let empty = |length: &hyper::header::HeaderValue| length.as_bytes() == b"0";
@@ -61,7 +61,7 @@ fn find_contradiction(request: &Parts, host: &Host, port: u16) -> Option<Denial>
         {
             None
         }
-        // Some clients name whom they speak to, and not whom they ask for.
+        // Some clients send the proxy's address as Host, not the target's.
         Ok((named_host, Some(PROXY_PORT))) if is_loopback(&named_host) => None,
         _ => Some(name_mismatch(named.as_bytes())),
     }

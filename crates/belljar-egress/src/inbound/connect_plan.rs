@@ -1,4 +1,4 @@
-//! Where a tunnel that somebody asked for leads: blindly to the host, or to the proxy, which opens it.
+//! Chooses how a tunnel is served: relayed unread, intercepted as TLS, or read as plain HTTP.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::upstream::tls::TlsContext;
 #[derive(Debug)]
 pub(crate) enum ConnectPlan {
     Blind(Box<Tunnel>),
-    /// Each request in it is decided about when it is seen.
+    /// The proxy terminates TLS and decides about each request in it.
     Intercepted {
         proxy: Arc<Proxy>,
         host: Host,
         port: u16,
     },
-    /// To the port of plain HTTP, where requests are seen as well.
+    /// To port 80: the proxy reads plain HTTP and decides about each request.
     Plain {
         proxy: Arc<Proxy>,
         host: Host,
@@ -56,7 +56,7 @@ impl ConnectPlan {
         })
     }
 
-    /// Until it is over. `early` was read from `inner` before.
+    /// Serves the tunnel until it ends. `prefix` was already read from `inner`.
     pub(crate) async fn run(self, tls: &Arc<TlsContext>, inner: Stream, prefix: Vec<u8>) {
         match self {
             Self::Blind(tunnel) => tunnel.run(inner, prefix).await,

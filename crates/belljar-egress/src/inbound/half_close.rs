@@ -1,5 +1,7 @@
-//! A client that ended its own side may wait for its answer (`nc -N`), or be gone: TCP tells both in the same way.
-//! So the end is held back while a request is under way, and for as long as a client may fairly be waited for.
+//! Delays a client's end-of-stream while its requests are still pending.
+//!
+//! A client that closed its sending side may still wait for the response (`nc -N`), or be gone: TCP shows both in the
+//! same way. So the end is withheld from hyper until the response is sent or a grace period passes.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +17,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::http::body::{Body, BodyError};
 
-/// Without anything that could be passed on to it. One that is gone holds its place no longer.
+/// How long to wait without having anything to send to the client. After that its connection is released.
 pub(crate) const HALF_CLOSE_GRACE: Duration = Duration::from_secs(3);
 
-/// The requests of one connection that have no whole answer yet.
+/// The requests of one connection whose responses are not complete.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRequests {
     pending: AtomicUsize,
@@ -36,11 +38,11 @@ impl PendingRequests {
     }
 }
 
-/// One of them, until this is dropped.
+/// One pending request, until this is dropped.
 pub(crate) struct PendingRequest(Arc<PendingRequests>);
 
 impl PendingRequest {
-    /// Lasts as long as the answer.
+    /// Keeps the request pending until this response body is sent.
     pub(crate) fn track(self, body: Body) -> TrackedBody {
         TrackedBody { body, _request: self }
     }
@@ -55,7 +57,7 @@ impl Drop for PendingRequest {
     }
 }
 
-/// An answer on its way to the inside.
+/// A response body that keeps its request pending.
 pub(crate) struct TrackedBody {
     body: Body,
     _request: PendingRequest,
@@ -81,11 +83,11 @@ impl HttpBody for TrackedBody {
     }
 }
 
-/// A connection from inside on which requests are read.
+/// A client connection on which requests are read.
 pub(crate) struct HalfCloseIo<I> {
     io: I,
     requests: Arc<PendingRequests>,
-    /// Once nothing more comes: until when that is kept from the reader.
+    /// Set at end-of-stream: until when it is withheld from the reader.
     ended: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The HTTP that the proxy speaks towards the inside. All of it is bounded, since all of it is hostile.
+//! Runs HTTP/1 and HTTP/2 servers towards the sandbox, with a bound on everything a client can send.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::http::body::Body;
 use crate::limits::{CONNECTION_WINDOW, MAX_HEAD_BYTES, MAX_HEADERS, SEND_BUFFER, STREAM_WINDOW};
 
-/// Until a head is there. Clients keep connections for the next request, and one that is closed under their
-/// hands fails it, so this is longer than they usually keep one.
+/// Until a head has arrived. Clients reuse connections, and a request fails if its connection is closed under it, so
+/// this is longer than clients usually keep one.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const MAX_STREAMS: u32 = 100;
 
@@ -36,7 +36,7 @@ where
         .await
 }
 
-/// What one peer may reset is bounded by h2's own limits, which were made for that attack.
+/// Rapid resets are bounded by h2's own limits, which exist for that attack.
 pub(crate) async fn serve_h2<I, S>(io: I, service: S) -> Result<(), hyper::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,

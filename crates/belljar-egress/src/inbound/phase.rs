@@ -1,4 +1,4 @@
-//! Who is served now, the set-up or the run, and the doors by which both come.
+//! Accepts connections for the current phase of a run: its set-up, or the run itself.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,12 +16,12 @@ use crate::io::stream::Stream;
 use crate::proxy::Proxy;
 use crate::upstream::tls::TlsContext;
 
-/// Before accepting is tried again, when there is no descriptor left.
+/// Before the next accept, when no descriptor is left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// As many as a kernel keeps waiting at one door. Whoever comes later is not of before.
+/// More than a kernel queues on one listener. Connections beyond it arrived after the phase ended.
 const MAX_BACKLOG: u64 = 4096;
 
-/// One policy, and what belongs to it.
+/// One phase: its policy and TLS state.
 #[derive(Clone)]
 pub(crate) struct Phase {
     pub(crate) proxy: Arc<Proxy>,
@@ -29,7 +29,7 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// A task for each, as long as there may be one more.
+    /// Serves the connection in a new task, if the connection budget allows one more.
     pub(crate) fn spawn_connection(&self, stream: Stream, port: u16) {
         match self.proxy.open_connection(Via::Http) {
             Ok(guard) => {
@@ -40,13 +40,13 @@ impl Phase {
                 });
             }
             Err(refusal) => {
-                let _ = stream.try_write(refusal_bytes(&refusal).as_bytes()); // its end says the same
+                let _ = stream.try_write(refusal_bytes(&refusal).as_bytes()); // if this fails, the close says the same
             }
         }
     }
 }
 
-/// Listening sockets of the sandbox's network, which outlast a stage.
+/// Listening sockets of the sandbox's network, which stay open across phases.
 #[derive(Default)]
 pub(crate) struct Listeners(Vec<(u16, OwnedFd)>);
 
@@ -58,12 +58,12 @@ impl Listeners {
         Ok(())
     }
 
-    /// For a stage that comes after another.
+    /// Starts accepting on every listener for a phase.
     pub(crate) fn serve_all(&self, phase: &Phase) -> io::Result<()> {
         self.0.iter().try_for_each(|(port, socket)| spawn_accept_loop(*port, socket, phase))
     }
 
-    /// Closes what waits to be accepted. The answer is how many those were.
+    /// Closes the connections that wait to be accepted, and returns how many there were.
     pub(crate) fn close_pending(&self) -> u64 {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let mut closed = 0;
@@ -90,7 +90,7 @@ async fn accept_loop(listener: TcpListener, phase: Phase, port: u16) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let _ = stream.set_nodelay(true); // one that is gone already is found out later
+                let _ = stream.set_nodelay(true); // a closed connection is noticed on first use
                 phase.spawn_connection(Stream::Tcp(stream), port);
             }
             Err(_) => tokio::time::sleep(ACCEPT_BACKOFF).await,

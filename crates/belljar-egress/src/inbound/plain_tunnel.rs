@@ -1,5 +1,6 @@
-//! A tunnel to the port of plain HTTP. Its requests can be seen, so each of them has to be for the host that the tunnel
-//! was asked for, and rules on methods and paths hold in it.
+//! Serves a tunnel to port 80 as plain HTTP.
+//!
+//! Its requests can be read, so each must be for the tunnel's host, and rules on methods and paths apply.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +21,12 @@ use crate::proxy::{AccessRequest, Proxy, UnusedConnection};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
-/// For the first bytes. Clients open connections ahead of need.
+/// For the first byte. Clients open connections ahead of need.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// What TLS begins with.
+/// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// `early` was read from `inner` before.
+/// `prefix` was already read from `inner`.
 pub(crate) async fn serve(
     proxy: &Arc<Proxy>,
     tls: &Arc<TlsContext>,
@@ -44,7 +45,7 @@ pub(crate) async fn serve(
         }
     }
     if prefix.first() == Some(&HANDSHAKE) {
-        // The name in it is compared there.
+        // The tunnel checks the server name in it.
         if let Ok(tunnel) = Tunnel::open(proxy, host, port, via).await {
             tunnel.run(inner, prefix).await;
         }
@@ -57,7 +58,7 @@ pub(crate) async fn serve(
     if let Err(error) = served
         && error.is_parse()
     {
-        // hyper has answered it already.
+        // hyper has already responded.
         let _ = proxy.deny(&access, bad_request(&error.to_string()));
     }
 }

@@ -1,4 +1,4 @@
-//! Carries bytes both ways between the inside and a host, counted before they pass.
+//! Relays bytes in both directions between client and host, and counts them before they are sent.
 
 use std::future::Future;
 use std::io;
@@ -12,37 +12,37 @@ use crate::io::stream::{Stream, is_retryable};
 use crate::policy::Denial;
 use crate::upstream::ticket::{Flow, Ticket};
 
-/// Without a byte either way.
+/// Without a byte in either direction.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// The same, once one side has said that it will send no more.
+/// The same, once one side is closed.
 const HALF_CLOSED_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Buffers that one direction passes on before the others get their turn.
+/// Reads per direction before other tasks get their turn.
 const READS_PER_TURN: usize = 16;
 
-/// Why it ended before both sides had said all they had to say.
+/// Why the relay ended before both sides were closed.
 #[derive(Debug)]
 pub(crate) enum RelayEnd {
-    /// Whoever asked is gone.
+    /// The client is gone.
     ClientGone,
-    /// What comes from outside broke off.
+    /// Reading from the host failed.
     UpstreamBroken(io::Error),
-    /// What comes from outside came to its end, and the rest of what was sent there was not taken.
+    /// The host closed its side, and the rest of what was sent to it was not accepted.
     WriteFailed(io::Error),
     Budget,
     Idle,
-    /// Whoever asked had to speak first, and did not.
+    /// The client had to send first, and did not.
     TimedOut,
     Denied(Denial),
 }
 
-/// What came first from inside, once it was looked at.
+/// The first bytes from the client, after they were checked.
 #[derive(Debug, Default)]
 pub(crate) struct FirstBytes {
     pub(crate) bytes: Vec<u8>,
     pub(crate) ended: bool,
 }
 
-/// Both sides of a connection, and what is known about it.
+/// Both sides of a connection and its state.
 pub(crate) struct Relay<'a> {
     pub(crate) inner: &'a Stream,
     pub(crate) outer: &'a Stream,
@@ -57,7 +57,7 @@ struct RelayState<'a> {
     upstream: UpstreamState,
 }
 
-/// The kernel tells of a reset once: if whoever writes hears of it, whoever reads sees a plain end.
+/// The kernel reports a reset once: if the writer gets it, the reader sees a plain end-of-stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UpstreamState {
     Connected,
@@ -71,9 +71,9 @@ enum Direction {
 }
 
 enum Drained {
-    /// Nothing more at the moment.
+    /// Nothing to read at the moment.
     Empty,
-    /// It is others' turn.
+    /// Other tasks get their turn.
     More,
     Ended,
 }
@@ -94,13 +94,13 @@ impl<'a> Relay<'a> {
         Self { inner, outer, buffers, state }
     }
 
-    /// Returns when both sides have ended, or when it is over for another reason. `opening` gives what passes
-    /// first to the outside; what comes from there does not wait for it, since some servers speak first.
+    /// Returns when both sides are closed, or on the first failure. `first_bytes` are sent to the host first; data
+    /// from the host does not wait for them, since some servers send first.
     pub(crate) async fn run(
         &self,
         first_bytes: impl Future<Output = Result<FirstBytes, RelayEnd>>,
     ) -> Result<(), RelayEnd> {
-        // A server that takes no more may still have something to say, such as why.
+        // A server that accepts no more may still send something, such as the reason.
         let pump_out = async {
             match self.pump_out(first_bytes).await {
                 Err(RelayEnd::WriteFailed(error)) => {
@@ -152,7 +152,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Passes on what is there. The buffer is held no longer.
+    /// Passes on what can be read now. The buffer is released afterwards.
     async fn drain(&self, direction: Direction) -> Result<Drained, RelayEnd> {
         let mut buffer = self.buffers.take();
         for _ in 0..READS_PER_TURN {
@@ -189,7 +189,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// One direction is over, so the other is not waited for as long.
+    /// One direction is closed, so the other gets a shorter idle timeout.
     fn shorten_idle_timeout(&self) {
         let mut state = self.state();
         state.last_activity = Instant::now();
@@ -219,7 +219,7 @@ impl<'a> Relay<'a> {
             if due <= now {
                 return;
             }
-            // Looked at again after the shorter time, which may apply by then.
+            // Checked again after the shorter timeout, which may apply by then.
             sleep_until(due.min(now + HALF_CLOSED_IDLE_TIMEOUT)).await;
         }
     }

@@ -1,4 +1,6 @@
-//! A plain HTTP port inside that leads to one place, with its secret: for tools that take a base URL.
+//! Serves a route: a plain HTTP port in the sandbox that forwards to one target and adds its secret.
+//!
+//! It is for tools that take a base URL.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -30,7 +32,7 @@ use crate::proxy::{AccessRequest, Proxy, Refusal};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
-/// Takes a connection to a route's port.
+/// Serves a connection to a route's port.
 pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, tls: &Arc<TlsContext>, io: I, port: u16)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -77,7 +79,7 @@ async fn respond(
         .map_err(|denial| proxy.deny(&access, denial))?;
     parts.uri = join_path(&route.to, &parts.uri)
         .ok_or_else(|| proxy.deny(&access, bad_request("its path is no path")))?;
-    // They name a place that exists only inside.
+    // They name an origin that exists only in the sandbox.
     parts.headers.remove(ORIGIN);
     parts.headers.remove(REFERER);
     let mut ticket = proxy.admit_route(&access, route.listen);
@@ -91,8 +93,7 @@ async fn respond(
     Ok(response)
 }
 
-/// Whoever asks must mean this port: a page of somebody else's, whose name was made to lead to loopback, says
-/// that name.
+/// The Host header must be loopback: a web page whose name was rebound to loopback sends that name.
 fn check(route: &RouteSpec, request: &Parts) -> Result<(), Denial> {
     if request.uri.authority().is_some() || request.uri.scheme().is_some() {
         return Err(bad_request("this port is no proxy; ask for /path"));
@@ -105,7 +106,7 @@ fn check(route: &RouteSpec, request: &Parts) -> Result<(), Denial> {
         (None, _) => return Err(bad_request("Host is not there")),
         (Some(_), Some(_)) => return Err(bad_request("Host is there more than once")),
     }
-    // Where the operator named a path, nobody gets above it.
+    // Where the operator named a path, no request may leave it.
     if route.to.path.is_empty() {
         return Ok(());
     }
@@ -135,12 +136,12 @@ fn join_path(target: &RouteTarget, uri: &Uri) -> Option<Uri> {
     joined.parse().ok()
 }
 
-/// A redirect within the target leads back to this port, so that the next request has the secret too.
+/// Rewrites a redirect within the target to this port, so that the next request gets the secret too.
 fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, own: Option<&HeaderValue>) {
     let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
         return;
     };
-    let elsewhere = location.starts_with("//"); // the scheme of this page, and another host
+    let elsewhere = location.starts_with("//"); // scheme-relative: another host
     let Some(location) = location.parse::<Uri>().ok().filter(|_| !elsewhere) else { return };
     if let Some(authority) = location.authority() {
         let scheme = location.scheme_str().unwrap_or_default();

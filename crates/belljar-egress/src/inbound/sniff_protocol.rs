@@ -1,4 +1,4 @@
-//! The proxy's door: what comes from inside is told apart by its first byte.
+//! Detects the protocol of a client connection by its first byte, and serves it: HTTP proxy, SOCKS or a route.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ use crate::proxy::{Proxy, Refusal};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
-/// For the first byte, and for each head of a request.
+/// For the first byte, and for the head of each request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const SOCKS_4: u8 = 4;
 const SOCKS_5: u8 = 5;
@@ -49,7 +49,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, tls: Arc<TlsContext>, stream: Strea
     }
 }
 
-/// A tunnel that begins when the answer to CONNECT was sent.
+/// A tunnel that starts when the response to CONNECT is sent.
 type PendingTunnel = Arc<Mutex<Option<(ConnectPlan, OnUpgrade)>>>;
 
 async fn serve_http(proxy: Arc<Proxy>, tls: Arc<TlsContext>, stream: Stream) {
@@ -73,7 +73,7 @@ async fn serve_http(proxy: Arc<Proxy>, tls: Arc<TlsContext>, stream: Stream) {
         .auto_date_header(false)
         .serve_connection(TokioIo::new(HalfCloseIo::new(stream, &requests)), service)
         .with_upgrades();
-    // Apart, so that a tunnel does not keep the memory for what was before it.
+    // Boxed, so that a tunnel does not keep the memory of the HTTP server before it.
     let served = Box::pin(connection).await;
     let tunnel = pending_tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
     if served.is_err_and(|error| error.is_parse()) {
@@ -86,7 +86,7 @@ async fn serve_http(proxy: Arc<Proxy>, tls: Arc<TlsContext>, stream: Stream) {
     drop(pool);
     let Ok(upgraded) = upgrade.await else { return };
     if let Ok(parts) = upgraded.downcast::<TokioIo<HalfCloseIo<MonitoredIo<Stream>>>>() {
-        // A copy: of what was read, nothing may be left, and its buffer is as large as ever.
+        // Copied, since hyper's read buffer keeps its full capacity.
         let prefix = parts.read_buf.to_vec();
         drop(parts.read_buf);
         let inner = parts.io.into_inner().into_inner().into_inner();

@@ -1,4 +1,4 @@
-//! Looks at the first bytes of a tunnel: what is said to a host must be meant for that host.
+//! Checks the first bytes of a tunnel: TLS where it is expected, with the server name (SNI) of the tunnel's host.
 
 use belljar_spec::Host;
 use belljar_spec::egress::DenyReason;
@@ -7,17 +7,17 @@ use rustls::server::Acceptor;
 use crate::policy::Denial;
 use crate::report::shorten;
 
-/// No honest greeting is longer.
+/// No honest ClientHello is longer.
 pub(crate) const MAX_CLIENT_HELLO: usize = 16 * 1024;
 const TLS_PORT: u16 = 443;
 const HANDSHAKE: u8 = 0x16;
 const TLS_MAJOR: u8 = 3;
 
-/// What has to come first.
+/// Which protocol the first bytes must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Tls,
-    /// The operator listed the port, so whatever is spoken there; but TLS with another host's name is not.
+    /// The operator listed the port, so any protocol; but TLS with another host's name is denied.
     Anything,
 }
 
@@ -29,13 +29,13 @@ impl Expected {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SniffResult {
-    /// It cannot be said yet.
+    /// More bytes are needed.
     NeedMore,
     Allowed,
     Denied(Denial),
 }
 
-/// Is given the bytes as they come, until it knows.
+/// Gets the bytes as they arrive, until it has a result.
 pub(crate) struct Sniffer<'a> {
     host: &'a Host,
     expected: Expected,
@@ -66,7 +66,7 @@ impl<'a> Sniffer<'a> {
         }
     }
 
-    /// No more comes.
+    /// The client sends no more.
     pub(crate) fn finish(&self) -> SniffResult {
         if self.seen == 0 {
             SniffResult::Allowed
@@ -90,7 +90,7 @@ impl<'a> Sniffer<'a> {
         }
     }
 
-    /// Of an encrypted ClientHello the outer name counts: it is what everybody on the way sees.
+    /// Of an encrypted ClientHello the outer name counts: it is the one that the network sees.
     fn check_server_name(&self, name: Option<&str>) -> SniffResult {
         let wrong = |detail: String| {
             SniffResult::Denied(Denial { reason: DenyReason::NamesDiffer, detail: Some(detail) })
@@ -182,7 +182,7 @@ mod tests {
         }
         assert_eq!(look("a.example", 22, b"SSH-2.0-OpenSSH_9.6\r\n"), Ok(()));
         assert_eq!(look("a.example", 22, b"\x16\x02"), Ok(()));
-        // What begins as TLS is read as TLS, or not passed.
+        // What starts as TLS is parsed as TLS, or denied.
         let reason = look("a.example", 22, b"\x16\x03\x01\x00\x05hello");
         assert_eq!(reason, Err(DenyReason::NotTls));
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Nor does it matter where the network cuts it.
+        /// Splitting the bytes does not change the result.
         #[test]
         fn no_bytes_confuse_it(
             noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),

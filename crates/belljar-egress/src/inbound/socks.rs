@@ -1,4 +1,4 @@
-//! SOCKS 5 (RFC 1928): the client asks for a connection to a name, and the name is resolved outside.
+//! Serves SOCKS 5 (RFC 1928), where the proxy resolves the name that the client asks for.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ use crate::policy::Denial;
 use crate::proxy::{Proxy, Refusal};
 use crate::upstream::tls::TlsContext;
 
-/// For everything that is said before a connection is made.
+/// For everything up to and including the client's request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
@@ -26,7 +26,7 @@ const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// What the client is told.
+/// The reply codes of RFC 1928.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocksReply {
     Succeeded = 0,
@@ -51,7 +51,7 @@ impl From<&Refusal> for SocksReply {
     }
 }
 
-/// Why no connection was asked for.
+/// Why there is no request to act on.
 #[derive(Debug)]
 enum SocksError {
     /// The client is gone, or does not speak the protocol.
@@ -102,7 +102,7 @@ async fn read_request(proxy: &Proxy, stream: &mut Stream) -> Result<(Host, u16),
     if version != VERSION {
         return Err(SocksError::Broken);
     }
-    // The whole request is read before it is answered, so that the answer is not lost.
+    // The whole request is read before the reply is sent, so that the reply is not lost to a reset.
     let target = match kind {
         IPV4 => Ok(Host::Address(Ipv4Addr::from(read::<4>(stream).await?).into())),
         IPV6 => {
@@ -146,14 +146,14 @@ async fn read<const N: usize>(stream: &mut Stream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// The address in it is that of the proxy's own end, which says nothing to anybody inside.
+/// The bound address in the reply is all zero: the proxy's own address means nothing to the client.
 async fn send_reply(stream: &mut Stream, reply: SocksReply) -> io::Result<()> {
     stream.write_all(&[VERSION, reply as u8, 0, IPV4, 0, 0, 0, 0, 0, 0]).await
 }
 
-/// Version 4 has addresses only, resolved by whoever asks.
+/// Version 4 has addresses only, which the client resolves itself.
 pub(crate) fn refuse_version_4(proxy: &Proxy, stream: &Stream) {
     const REJECTED: [u8; 8] = [0, 0x5b, 0, 0, 0, 0, 0, 0];
     deny(proxy, b"(SOCKS 4)", DenyReason::BadRequest, "only version 5 of SOCKS is understood");
-    let _ = stream.try_write(&REJECTED); // its end says the same
+    let _ = stream.try_write(&REJECTED); // if this fails, the close says the same
 }

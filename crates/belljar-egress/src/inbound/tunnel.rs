@@ -1,4 +1,4 @@
-//! A connection that the proxy carries without looking inside, but for its first bytes.
+//! Opens and runs a tunnel that the proxy relays unread, except for its first bytes.
 
 use std::io;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::io::stream::{Stream, is_retryable};
 use crate::policy::Denial;
 use crate::proxy::{AccessRequest, Proxy, Refusal, Ticket, UnusedConnection};
 
-/// For the first bytes, where they must come from inside, and for the rest of a greeting anywhere.
+/// For the first bytes, where the client must send first, and for the rest of a ClientHello anywhere.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_SIZE: usize = 4096;
 
-/// Allowed and connected.
+/// A tunnel that is allowed and connected.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     proxy: Arc<Proxy>,
@@ -44,7 +44,7 @@ impl Tunnel {
         if proxy.policy.secrets(&host, port).next().is_some() {
             return Err(proxy.deny(&access, DenyReason::BlindToSecret.into()));
         }
-        // Those are never carried blindly.
+        // Intercepted hosts are never relayed unread.
         if proxy.policy.intercepts(&host, port) {
             return Err(proxy.deny(&access, DenyReason::CannotLookInside.into()));
         }
@@ -53,7 +53,7 @@ impl Tunnel {
         Ok(Self { proxy: proxy.clone(), host, port, ticket, outer })
     }
 
-    /// Until it is over. `early` was read from `inner` before.
+    /// Runs the tunnel until it ends. `prefix` was already read from `inner`.
     pub(crate) async fn run(self, inner: Stream, prefix: Vec<u8>) {
         let Self { proxy, host, port, mut ticket, outer } = self;
         let outer = Stream::Tcp(outer);
@@ -61,13 +61,13 @@ impl Tunnel {
         let first_bytes = read_first_bytes(&inner, prefix, &host, expected);
         let relay = Relay::new(&inner, &outer, &proxy.buffers, &mut ticket);
         match relay.run(first_bytes).await {
-            // TLS begins with the client.
+            // In TLS the client sends first.
             Ok(()) | Err(RelayEnd::ClientGone)
                 if expected == Expected::Tls && ticket.is_unused() =>
             {
                 let _ = ticket.failed(502, UnusedConnection::Closed.message());
             }
-            // The ticket knows of a spent budget.
+            // The ticket has already noted a spent budget.
             Ok(()) | Err(RelayEnd::ClientGone | RelayEnd::Budget) => {}
             Err(RelayEnd::TimedOut) => {
                 drop(ticket.failed(504, UnusedConnection::TimedOut.message()))
@@ -87,7 +87,7 @@ fn connection_broken(ticket: &mut Ticket, error: &io::Error) {
     let _ = ticket.failed_because(502, "it broke off", format!("it broke off: {error}"));
 }
 
-/// Reads from inside until it is known whether that is meant for the host.
+/// Reads from the client until it is known whether the bytes are for this host.
 async fn read_first_bytes(
     inner: &Stream,
     prefix: Vec<u8>,
@@ -107,7 +107,7 @@ async fn read_first_bytes(
         }
         .map_err(|_| RelayEnd::ClientGone)?;
     }
-    // Apart, since it is large and soon over.
+    // Boxed, since it is large and ends soon.
     timeout(FIRST_BYTES_TIMEOUT, Box::pin(sniff_first_bytes(inner, prefix, host, expected)))
         .await
         .map_err(|_| late("the ClientHello does not end in time"))?

@@ -1,5 +1,6 @@
-//! Memory for bytes on their way. A connection has some only while bytes pass, so that many idle ones cost
-//! little; when many are busy at once, the later ones get less.
+//! Lends read buffers to connections for as long as bytes are moving.
+//!
+//! Idle connections hold none, and when many are active at once, later ones get smaller buffers.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +33,7 @@ impl BufferPool {
     }
 }
 
-/// Goes back where it came from.
+/// Returned to its pool on drop.
 #[derive(Debug)]
 pub(crate) struct Buffer<'a> {
     pool: Option<&'a BufferPool>,

@@ -1,4 +1,4 @@
-//! A connection some of whose bytes were read already.
+//! Wraps a connection of which some bytes were already read, and returns these first.
 
 use std::io;
 use std::pin::Pin;

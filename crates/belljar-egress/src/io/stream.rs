@@ -1,5 +1,6 @@
-//! One end of a connection, of whichever family: in the jail somebody inside connected by TCP, on engines the
-//! supervisor hands over one half of a pair.
+//! Wraps a connected socket, TCP or Unix.
+//!
+//! In the jail clients connect by TCP; on engines the supervisor hands over one end of a Unix socket pair.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,7 +60,7 @@ impl Stream {
         each!(self, stream => stream.try_write(bytes))
     }
 
-    /// Looks at the first byte and leaves it there; `None` at the end.
+    /// Peeks at the first byte; `None` at end-of-stream.
     pub(crate) async fn first_byte(&self) -> io::Result<Option<u8>> {
         loop {
             self.readable().await?;
@@ -89,23 +90,23 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets the other end see that what it got is not the whole. A pair of Unix sockets has no way to say that: its
-    /// end is all there is.
+    /// Resets the connection, so that the peer sees that the data is incomplete. A Unix socket pair has no reset and
+    /// only ends.
     pub(crate) fn reset(self) {
-        // One that is gone already needs no telling.
+        // The peer may be gone already.
         let _ = match &self {
             Self::Tcp(stream) => sockopt::set_socket_linger(stream, Some(Duration::ZERO)),
             Self::Unix(stream) => rustix::net::shutdown(stream, Shutdown::Both),
         };
     }
 
-    /// Nothing more will be written; what was, arrives. The other end being gone already is no failure.
+    /// Closes the sending side; what was written still arrives. A peer that is gone is not an error.
     pub(crate) fn shutdown_write(&self) {
         let _ = each!(self, stream => rustix::net::shutdown(stream.as_fd(), Shutdown::Write));
     }
 }
 
-/// It is worth trying again.
+/// Whether the operation should be tried again.
 pub(crate) fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,5 +1,6 @@
-//! How much may get out and in, of the run and of each host. What would go beyond a limit does not pass, so a
-//! limit is never exceeded by a byte.
+//! Counts bytes, requests and connections of the run and of each host against their limits.
+//!
+//! What would exceed a limit does not pass, so a limit is never exceeded by a byte.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use belljar_spec::Host;
 use belljar_spec::egress::{Budget, EgressBudgetHit};
 
-/// Connections at once, where nothing is said: each costs memory.
+/// Connections at once, if the policy sets no limit: each costs memory.
 pub(crate) const DEFAULT_CONNECTIONS: u32 = 512;
-/// Hosts that are counted apart. A run that asks for more gets no further ones, since forgetting one would
-/// give it a new budget.
+/// Hosts that are counted separately. A run that asks for more is refused, since forgetting a host would reset its
+/// budget.
 const MAX_HOSTS: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +36,14 @@ impl BudgetKind {
     }
 }
 
-/// A limit that stands in the way.
+/// A limit that would be exceeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BudgetExceeded {
     pub(crate) what: BudgetKind,
     pub(crate) limit: u64,
-    /// `None`: the whole run's.
+    /// `None`: the limit of the whole run.
     pub(crate) host: Option<String>,
-    /// Only the first time is news.
+    /// Only the first hit is reported.
     pub(crate) first: bool,
 }
 
@@ -58,7 +59,7 @@ impl BudgetExceeded {
     }
 }
 
-/// What one holder of a budget has used.
+/// What the run or one host has used.
 #[derive(Debug, Default)]
 struct Usage {
     host: Option<String>,
@@ -112,7 +113,7 @@ impl Usage {
 #[derive(Debug)]
 pub(crate) struct Budgets {
     run: Arc<Usage>,
-    /// Connections from inside, whatever they ask for.
+    /// Client connections, whatever they ask for.
     inbound: Arc<Usage>,
     per_host: Budget,
     hosts: Mutex<HashMap<Host, Arc<Usage>>>,
@@ -125,21 +126,21 @@ impl Budgets {
         Self { run: used(), inbound: used(), per_host, hosts: Mutex::default() }
     }
 
-    /// For a connection that comes from inside.
+    /// Counts a client connection.
     pub(crate) fn open_connection(&self) -> Result<ConnectionGuard, BudgetExceeded> {
-        // The same limit, and told once.
+        // The run's limit, so that it is reported once.
         self.inbound
             .take(BudgetKind::Connections, 1)
             .map_err(|_| self.run.exceeded(BudgetKind::Connections))?;
         Ok(ConnectionGuard { inbound: self.inbound.clone() })
     }
 
-    /// Connections from inside, now.
+    /// Client connections, now.
     pub(crate) fn open_connections(&self) -> u64 {
         self.inbound.connections.load(Relaxed)
     }
 
-    /// For one request, or a tunnel, to a host.
+    /// Counts one request or tunnel to a host.
     pub(crate) fn open_request(&self, host: &Host) -> Result<Account, BudgetExceeded> {
         let host = self.host(host)?;
         let mut account = Account { run: self.run.clone(), host, counted: false };
@@ -172,7 +173,7 @@ impl Budgets {
     }
 }
 
-/// A connection from inside, for as long as it is there.
+/// A client connection, counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard {
     inbound: Arc<Usage>,
@@ -184,7 +185,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// What one request or tunnel counts into, for as long as it is under way.
+/// The budgets that one request or tunnel counts against, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Account {
     run: Arc<Usage>,

@@ -1,11 +1,11 @@
-//! What the rules say about one thing that somebody inside asks for. No I/O.
+//! Decides by the rules whether one access is allowed. No I/O.
 
 use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, EgressPolicy, EgressSpec, Reach, RouteSpec, SecretSpec};
 use belljar_spec::host::parse_authority;
 use belljar_spec::host_rule::{HostPattern, HostRule, Seen};
 
-/// The rules, ready to be asked.
+/// The parsed rules of one phase.
 #[derive(Debug)]
 pub(crate) struct Policy {
     pub(crate) phase: PolicyPhase,
@@ -15,12 +15,12 @@ pub(crate) struct Policy {
     pub(crate) spec: EgressSpec,
 }
 
-/// Whom it is for.
+/// The phase that a policy applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyPhase {
     /// The set-up, before the agent.
     Setup,
-    /// Everything else.
+    /// Everything after the set-up.
     Run,
 }
 
@@ -28,28 +28,28 @@ pub(crate) enum PolicyPhase {
 #[error("{0}")]
 pub(crate) struct PolicyError(String);
 
-/// By what it is allowed.
+/// Why an access is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
-    /// As the record names it.
+    /// As named in the record.
     pub(crate) rule: String,
     pub(crate) addresses: AddressScope,
 }
 
-/// What rules say about requests to a host.
+/// Which parts of a request the rules of a host judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleScope {
     Paths,
     MethodsAndPaths,
 }
 
-/// Which addresses a name may lead to.
+/// Which addresses a name may resolve to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressScope {
     Public,
-    /// The operator's own network too, and names from the host's own file.
+    /// The operator's private network too, and names in the host's /etc/hosts.
     Private,
-    /// This very address was written in a rule.
+    /// A rule names this very address.
     Literal,
 }
 
@@ -87,9 +87,8 @@ impl Policy {
         })
     }
 
-    /// What holds while the set-up lasts: its own rules and nothing else. It executes code of packages that nobody has
-    /// looked at, so it gets no secret, no route, no TLS that the proxy opens, and nothing to learn from. `None` where
-    /// there is no set-up.
+    /// The policy of the set-up phase: its own rules and nothing else. It runs package code that nobody has reviewed,
+    /// so it gets no secrets, routes or interception, and does not learn. `None` where there is no set-up.
     pub(crate) fn for_setup(policy: &EgressPolicy) -> Result<Option<Self>, PolicyError> {
         let Some(allow) = &policy.setup else { return Ok(None) };
         let EgressSpec { allow_private, budget, per_host, .. } = &policy.spec;
@@ -98,7 +97,7 @@ impl Policy {
         let (run, allow) = (policy.run.clone(), allow.clone());
         let mut own = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
         own.phase = PolicyPhase::Setup;
-        // Where a rule of the set-up's own names the host, it may lie in the own network as it may for the run.
+        // A private host is allowed where a set-up rule names it exactly.
         let rule_name = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(own) if own == host);
         let rules = &own.rules;
         own.private.retain(|(host, port)| {
@@ -124,7 +123,7 @@ impl Policy {
             return Ok(Allowance { rule: self.rule_name(rule), addresses });
         }
         let is_ruled = self.rules.iter().any(|rule| rule.is_about(host) && rule.has_port(port));
-        // Where rules say what may be asked of it, it only says where it may lie.
+        // Where rules judge its requests, `allow_private` only permits its address.
         if is_private && !is_ruled {
             let rule = format!("allow_private {host}:{port}");
             let addresses =
@@ -146,7 +145,7 @@ impl Policy {
         }))
     }
 
-    /// Whether some request to it may be allowed, once it is seen; and by which rule, as the record names it.
+    /// Whether some request to it may be allowed once it is read; and by which rule, as named in the record.
     pub(crate) fn may_allow(&self, host: &Host, port: u16) -> Result<String, Denial> {
         let listed = |rule: &&HostRule| rule.is_about(host) && rule.has_port(port);
         match self.rules.iter().find(listed) {
@@ -162,7 +161,7 @@ impl Policy {
         }
     }
 
-    /// Whether rules judge what is asked of it. `None` where a rule allows everything, or nothing does.
+    /// Which parts of a request rules judge. `None` where a rule allows everything, or none applies.
     pub(crate) fn rule_scope(&self, host: &Host, port: u16) -> Option<RuleScope> {
         let reason = self.decide(host, port, Seen::Nothing).err()?.reason;
         let rules = || {
@@ -175,13 +174,13 @@ impl Policy {
         })
     }
 
-    /// Whether the proxy opens the TLS of this host: asked for, or needed for a secret that no route carries.
+    /// Whether the proxy terminates TLS for this host: configured, or needed for a secret that no route carries.
     pub(crate) fn intercepts(&self, host: &Host, port: u16) -> bool {
         self.intercept.iter().any(|rule| rule.is_about(host) && rule.port.unwrap_or(443) == port)
             || self.secrets(host, port).any(|secret| !self.is_routed(secret))
     }
 
-    /// Secrets that requests to it get.
+    /// The secrets for requests to this host and port.
     pub(crate) fn secrets(&self, host: &Host, port: u16) -> impl Iterator<Item = &SecretSpec> {
         self.spec.secrets.iter().filter(move |secret| secret.host == *host && secret.port == port)
     }

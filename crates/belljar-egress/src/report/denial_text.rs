@@ -1,8 +1,7 @@
-//! Refusals in words, for people and for programs that read what they are told: what is not to be had, why,
-//! and what the operator would have to write.
+//! Writes the texts of denials and failures for the client: what was refused, why, and how the operator can allow it.
 //!
-//! All of it is read inside, so it says only what whoever asks knows already: no address that a name was resolved to,
-//! nothing about the host's name servers and network, and not where a route leads. The record has the whole reason.
+//! The sandbox reads these texts, so they contain only what the client already knows: no resolved address, nothing
+//! about the host's name servers and network, and no target of a route. The record has the full reason.
 
 use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, Via};
@@ -11,12 +10,12 @@ use belljar_spec::host_rule::{Seen, USUAL_PORTS};
 use crate::policy::{Denial, PolicyPhase};
 use crate::proxy::AccessRequest;
 
-/// For every name that leads nowhere: one that is not there, one whose name servers fail, and one that leads to an
-/// address that the run may not reach. Which of them it is would tell of the names in the host's network.
+/// For every name without a usable address: it does not exist, its name servers fail, or it resolves to an address
+/// that the run may not reach. Telling them apart would disclose names of the host's network.
 pub(crate) const NO_REACHABLE_ADDRESS: &str = "the name leads to no address that this run may reach. The operator sees why \
      with belljar why, and can open a host of the own network with network.allow_private";
 
-/// Where it was to go, for whoever asked.
+/// The destination as the client knows it.
 fn destination(host: &Host, port: u16, via: Via) -> String {
     match via {
         Via::Route => "the target of this route".to_owned(),
@@ -24,7 +23,7 @@ fn destination(host: &Host, port: u16, via: Via) -> String {
     }
 }
 
-/// It was allowed, and did not work. What is told is fixed: whatever a resolver or a socket says is for the record.
+/// The access was allowed and failed. The message is fixed: what a resolver or a socket returned is for the record.
 pub(crate) fn failure_text(host: &Host, port: u16, via: Via, message: &'static str) -> String {
     format!("belljar: {}: {message}.", destination(host, port, via))
 }
@@ -97,14 +96,14 @@ pub(crate) fn denial_text(
     format!("belljar: {what}")
 }
 
-/// For what is no host at all.
+/// For text that is not a host.
 pub(crate) fn unreadable(shown: &str, why: &str) -> String {
     format!(
         "\"{shown}\" is no plain host name: {why}. Only names and plain addresses are understood."
     )
 }
 
-/// As a header and a record spell it.
+/// As spelled in the header and in the record.
 pub(crate) fn reason_name(reason: DenyReason) -> &'static str {
     match reason {
         DenyReason::NotListed => "not_listed",
@@ -157,14 +156,14 @@ mod tests {
         assert!(text(22).contains("--allow-host pypi.org:22"));
     }
 
-    /// What a resolver or the operator's own configuration says stays outside, whatever the reason is.
+    /// What a resolver or the operator's configuration says is not disclosed, whatever the reason.
     #[test]
     fn no_refusal_tells_of_the_hosts_network() {
         let accesses = [("db.corp.example", Via::Connect), ("db.corp.example", Via::Http)];
         for (reason, (host, via)) in
             REASONS.into_iter().flat_map(|one| accesses.map(|access| (one, access)))
         {
-            // Of these the detail is what was sent, or a number of the budget.
+            // The detail of these is what the client sent, or a number of the budget.
             let is_of_the_request = matches!(
                 reason,
                 DenyReason::NotAName
@@ -195,7 +194,7 @@ mod tests {
             let denial = Denial::from(reason);
             let text = denial_text(PolicyPhase::Run, &access(via), &denial);
             assert!(!text.contains("10.77.0.9") && !text.contains("7654"), "{reason:?}: {text}");
-            // The control: whoever named the host himself is told which one it is.
+            // The control: a client that named the host itself sees it.
             let text = denial_text(PolicyPhase::Run, &access(Via::Connect), &denial);
             assert!(text.contains("10.77.0.9:7654"), "{reason:?}: {text}");
         }

@@ -1,10 +1,10 @@
-//! News that say the same, put together with their count. Bounded, whatever the run does.
+//! Merges equal events into one with a count. The number of different events is bounded.
 
 use std::collections::HashMap;
 
 use belljar_spec::egress::{DenyReason, EgressNews, Via};
 
-/// Different ones; all further ones are those of `(others)`.
+/// Different events; all others are counted as `(others)`.
 const MAX_KINDS: usize = 256;
 const OTHERS: &str = "(others)";
 
@@ -68,7 +68,7 @@ fn key(event: &EgressNews) -> MergeKey {
     }
 }
 
-/// Leaves what has few values.
+/// Keeps only the fields that have few values.
 fn generalise(event: &mut EgressNews) {
     match event {
         EgressNews::SecretMasked { .. } => {}
@@ -92,7 +92,7 @@ fn generalise(event: &mut EgressNews) {
     }
 }
 
-/// Keeps of the particulars only what both have.
+/// Keeps only the details that both share.
 fn accumulate(sum: &mut EgressNews, event: EgressNews) {
     match (sum, event) {
         (EgressNews::Opened(sum), EgressNews::Opened(one)) => {

@@ -1,14 +1,14 @@
-//! How often something may happen: much at once, and little in the long run.
+//! Limits how many events are sent one by one: a burst, then a steady rate.
 
 use std::time::{Duration, Instant};
 
-/// That go out one by one after a time in which little happened: of what is opened, and of all else.
+/// Events of one kind (opened, or any other) that are sent one by one after a quiet time.
 pub(crate) const BURST: u32 = 200;
-/// That go out one by one in the long run, in a second, of each of the two. A run may last for weeks, and its
-/// record should not be gigabytes of news.
+/// Events of one kind per second that are sent one by one in the long run. A run may last for weeks, and its record
+/// should not grow by gigabytes.
 pub(crate) const PER_SECOND: u32 = 10;
 
-/// How many may still go out one by one.
+/// How many events may still be sent one by one.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     left: u32,

@@ -1,19 +1,20 @@
-//! Counts denials that equal one that was told, so that a client that tries again and again is told of once, and then
-//! with how often. Bounded, whatever the run does.
+//! Counts denials that repeat a reported one, so that a retrying client is reported once and then as a count.
+//!
+//! The number of remembered denials is bounded.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use belljar_spec::egress::{DenyReason, EgressDenied, Via};
 
-/// Different denials that are remembered. Of more than these the oldest is forgotten, and told anew.
+/// Denials that are remembered. Beyond that the oldest is dropped, and reported anew when it recurs.
 const MAX_KNOWN: usize = 256;
-/// From the first repetition until its count is told.
+/// From the first repetition to the report of its count.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// The same for what goes on and on.
+/// The same for a denial that keeps recurring.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 
-/// All of a denial but how often it was.
+/// All of a denial but its count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DenialKey {
     host: String,
@@ -41,17 +42,17 @@ impl DenialKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct DenialRepeats {
-    /// How often each came again since its count was told.
+    /// Repetitions of each since its last report.
     known: HashMap<DenialKey, u64>,
     oldest_first: VecDeque<DenialKey>,
-    /// Since when there is a count to tell.
+    /// Since when there are unreported repetitions.
     since: Option<Instant>,
     last_report: Option<Instant>,
     pause: Duration,
 }
 
 impl DenialRepeats {
-    /// Counts it, if an equal one was told; else gives it back.
+    /// Counts it if an equal one was reported; otherwise returns it.
     pub(crate) fn count(&mut self, denied: EgressDenied, now: Instant) -> Option<EgressDenied> {
         let (count, key) = (denied.count, DenialKey::from(denied));
         let Some(again) = self.known.get_mut(&key) else { return Some(key.counted(count)) };
@@ -66,7 +67,8 @@ impl DenialRepeats {
         None
     }
 
-    /// Remembers one that is told now. What is forgotten for it may have a count that is not told yet.
+    /// Remembers one that is reported now. The one that is dropped for it may have unreported repetitions, which are
+    /// returned.
     pub(crate) fn remember(&mut self, denied: &EgressDenied) -> Option<EgressDenied> {
         let key = DenialKey::from(denied.clone());
         self.oldest_first.push_back(key.clone());
@@ -79,12 +81,12 @@ impl DenialRepeats {
         Some(evicted.counted(count))
     }
 
-    /// When the counts are to be told.
+    /// When the counts are to be reported.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.since.map(|since| since + self.pause)
     }
 
-    /// The counts since they were last told.
+    /// The counts since the last report.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<EgressDenied> {
         self.since = None;
         self.last_report = Some(now);
@@ -93,7 +95,7 @@ impl DenialRepeats {
         again.map(|(key, count)| key.clone().counted(std::mem::take(count))).collect()
     }
 
-    /// The next of each is told at once again.
+    /// The next of each is reported at once again.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(repeats.due(), Some(now + FIRST_PAUSE));
         assert_eq!(repeats.take(now), [EgressDenied { count: 2, ..denied("a", "/x") }]);
         assert_eq!(repeats.take(now), []);
-        // It is still known.
+        // It is still remembered.
         assert_eq!(repeats.count(denied("a", "/x"), now), None);
         repeats.reset();
         assert!(repeats.count(denied("a", "/x"), now).is_some());
@@ -163,7 +165,7 @@ mod tests {
             }
         }
         assert!((100..200).contains(&reported), "{reported}");
-        // After a time of quiet, soon again.
+        // After a quiet time the pause is short again.
         let later = begin + Duration::from_secs(100_000);
         repeats.take(begin + Duration::from_secs(86_400));
         repeats.count(denied("a", "/"), later);

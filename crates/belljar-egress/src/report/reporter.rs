@@ -1,5 +1,6 @@
-//! What the proxy tells the supervisor, bounded: a run that asks for very much fills no record, and a
-//! supervisor that is slow to listen makes nothing grow here.
+//! Queues events for the supervisor, with bounds on their number and rate.
+//!
+//! A run that makes very many requests does not fill the record, and a slow supervisor makes nothing grow here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +14,17 @@ use crate::report::merge::MergedEvents;
 use crate::report::rate_limit::RateLimit;
 use crate::report::repeats::DenialRepeats;
 
-/// That wait for a supervisor that does not listen.
+/// Events in the queue of a supervisor that does not read.
 const MAX_QUEUED: usize = 1024;
-/// For which equal ones are put together, at least.
+/// For how long equal events are merged, at least.
 const WINDOW: Duration = Duration::from_secs(1);
 /// The same, at most.
 const MAX_WINDOW: Duration = Duration::from_secs(60);
-/// Sums in a second, in the long run: many at once are paid for with the time until the next.
+/// Merged events per second in the long run: many at once delay the next ones.
 const SUMS_PER_SECOND: u32 = 4;
 const MAX_TEXT: usize = 255;
 
-/// Where news go.
+/// A handle to the event queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reporter {
     inner: Arc<Inner>,
@@ -40,12 +41,12 @@ struct EventQueue {
     waiting: VecDeque<EgressNews>,
     merged: MergedEvents,
     merging_since: Option<Instant>,
-    /// When the next sums may go out.
+    /// When the next merged events may be sent.
     sums_from: Option<Instant>,
-    /// Apart from the others: no flood of those may hide that something is about to be reached.
+    /// A limit of its own: a flood of other events must not hide that a host is about to be reached.
     opened: RateLimit,
     others: RateLimit,
-    /// Of denials that were told.
+    /// Repetitions of reported denials.
     repeats: DenialRepeats,
 }
 
@@ -56,7 +57,7 @@ impl Reporter {
         self.inner.added.notify_one();
     }
 
-    /// The next one for the supervisor. For one listener.
+    /// Waits for the next event. For one consumer.
     pub(crate) async fn next(&self) -> EgressNews {
         loop {
             let due = match self.state().next(Instant::now()) {
@@ -72,7 +73,7 @@ impl Reporter {
         }
     }
 
-    /// All that is left, at the end of a run or of its set-up. What comes after it stands for itself.
+    /// Everything that is left, at the end of a run or of its set-up. Later events start anew.
     pub(crate) fn take_all(&self) -> Vec<EgressNews> {
         let (mut state, now) = (self.state(), Instant::now());
         state.flush(now);
@@ -161,7 +162,7 @@ impl EventQueue {
     }
 }
 
-/// Texts from inside are shown to people: escaped, and no longer than a name can be.
+/// Escapes text from the sandbox, and limits its length, so that it can be shown to people.
 pub(crate) fn shorten(text: &str) -> String {
     let mut shown = escape(text.as_bytes());
     if shown.len() > MAX_TEXT {
@@ -276,7 +277,7 @@ mod tests {
         state.add(opened(7), now);
         let reported = |event: &EgressNews| matches!(event, EgressNews::Opened(one) if one.id == 7);
         assert!(state.waiting.iter().any(reported));
-        // And beyond its own quota it is counted.
+        // Beyond its own limit it is counted.
         (0..1000).for_each(|number| state.add(opened(number % 3), now));
         state.flush(now);
         let count = |event: &EgressNews| match event {
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(counted, 500 * long);
         let most = u64::from(2 * PER_SECOND + SUMS_PER_SECOND + 1) * long + 1000;
         assert!(reported < most, "{reported} of at most {most}");
-        // When it is over, single ones are told at once again.
+        // Afterwards single events are sent at once again.
         let later = begin + Duration::from_secs(2 * long);
         state.waiting.clear();
         state.add(denied("b.example"), later);

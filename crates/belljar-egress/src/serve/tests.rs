@@ -1,4 +1,4 @@
-//! A name that is being looked up when the set-up ends.
+//! Tests a name lookup that is pending when the set-up phase ends.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -14,7 +14,7 @@ use super::*;
 const NAME: &str = "slow.example";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Answers the questions that came, now.
+/// Answers the pending queries.
 fn answer_all(server: &UdpSocket, queries: &[(Vec<u8>, std::net::SocketAddr)]) {
     for (packet, from) in queries {
         let queries = Message::from_vec(packet).unwrap();
@@ -35,7 +35,7 @@ enum LookupEnds {
     AfterNarrowing,
 }
 
-/// How many came to the host whose name was asked for.
+/// How many connections reached the host whose name was looked up.
 fn connections_to_host(then: LookupEnds) -> usize {
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     host.set_nonblocking(true).unwrap();

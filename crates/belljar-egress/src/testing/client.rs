@@ -1,4 +1,4 @@
-//! Somebody inside.
+//! A client in the sandbox, for tests.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -24,7 +24,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// To `localhost` at this port, opened by the proxy.
+    /// To `localhost` at this port, intercepted by the proxy.
     pub(crate) async fn intercepted(run: &TestProxy, port: u16, alpn: &[u8]) -> Self {
         let stream = tls(run, "localhost", "localhost", port, &[alpn]).await.unwrap();
         if alpn == ALPN_H2 {
@@ -82,12 +82,12 @@ pub(crate) async fn text(response: Response<Incoming>) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A connection that the proxy intercepts, before anything is said on it.
+/// A connection that the proxy intercepts, before anything is sent on it.
 pub(crate) fn raw_intercepted(run: &TestProxy, name: &str, port: u16) -> DuplexStream {
     let (inside, mut outside) = tokio::io::duplex(64 * 1024);
     let (proxy, tls, host) = (run.proxy.clone(), run.tls.clone(), host(name));
     tokio::spawn(async move {
-        // As if the first bytes had come with the request for a tunnel.
+        // As if the first bytes had arrived with the CONNECT request.
         let mut prefix = vec![0; 3];
         let length = outside.read(&mut prefix).await.unwrap();
         prefix.truncate(length);
@@ -103,7 +103,7 @@ pub(crate) fn raw_route(run: &TestProxy, port: u16) -> DuplexStream {
     inside
 }
 
-/// TLS as the one inside sees it, who trusts the run's authority alone.
+/// TLS as the client sees it, which trusts the run's authority alone.
 pub(crate) async fn tls(
     run: &TestProxy,
     name: &str,

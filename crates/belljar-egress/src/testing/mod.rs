@@ -1,4 +1,4 @@
-//! What tests of several modules need: a proxy whose hosts are servers on this machine's loopback.
+//! Helpers for unit tests: a proxy whose hosts are servers on loopback.
 
 pub(crate) mod client;
 mod origin;
@@ -49,7 +49,7 @@ impl TestProxy {
         Self { proxy, tls: Arc::new(TlsContext { client, interceptor }), reporter }
     }
 
-    /// All news until there is one of this kind.
+    /// All events up to one that matches.
     pub(crate) async fn wait_for_events(
         &self,
         last: impl Fn(&EgressNews) -> bool,

@@ -1,4 +1,4 @@
-//! A server to be reached: it says what it was asked for, and does a few things by path.
+//! A test server that echoes the request it received, and has some special paths.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
-/// Whom the world trusts, in a test.
+/// The certificate authority that the proxy trusts in a test.
 pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
 
 impl Ca {
@@ -62,7 +62,7 @@ pub(crate) enum ServerProtocol {
     H2,
 }
 
-/// What the server saw of a request.
+/// What the server received of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
@@ -233,7 +233,7 @@ fn trailers(size: usize) -> UnsyncBoxBody<Bytes, Infallible> {
     StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>))).boxed_unsync()
 }
 
-/// One event at once, the next when the test says so, then trailers.
+/// One event at once, the next when the test calls `proceed`, then trailers.
 fn events(proceed: Arc<Notify>) -> UnsyncBoxBody<Bytes, Infallible> {
     let frames = stream::unfold(0, move |at| {
         let proceed = proceed.clone();

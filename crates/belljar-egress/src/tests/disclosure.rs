@@ -1,4 +1,4 @@
-//! What is told inside when something does not work: nothing of the host's names, addresses and network.
+//! Tests that refusals disclose nothing about the host's names, addresses and network.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::io::stream::Stream;
 use crate::testing::client::{get, raw_route, text};
 use crate::testing::{Ca, Client, Origin, ServerProtocol, TestProxy, host};
 
-/// Of no host; it must never be seen inside.
+/// No host has it; the client must never see it.
 const INTERNAL: &str = "10.77.0.9";
 
 /// Knows `private.example`, fails for `brokens.example`, and knows no other name.
@@ -52,7 +52,7 @@ async fn run(allow: &[&str], spec: EgressSpec) -> TestProxy {
     run
 }
 
-/// Somebody inside says this at the proxy's port; the whole answer.
+/// Sends this to the proxy's port and returns the whole response.
 async fn send_to_proxy(run: &TestProxy, bytes: &[u8]) -> String {
     let (mut inside, outside) = UnixStream::pair().unwrap();
     let outside = OwnedFd::from(outside.into_std().unwrap());
@@ -94,7 +94,7 @@ async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
             private.starts_with("HTTP/1.1 502") || private.starts_with("\u{5}\0\u{5}\u{4}"),
             "{private:?}"
         );
-        // The record has all of it.
+        // The event has all of it.
         let events = run.wait_for_events(|event| matches!(event, EgressNews::Denied(_))).await;
         let denied = events.iter().find_map(|event| match event {
             EgressNews::Denied(denied) => Some(denied.clone()),
@@ -109,7 +109,7 @@ async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
     }
 }
 
-/// A port of this address at which nobody listens.
+/// A closed port of this address.
 async fn closed_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     listener.local_addr().unwrap().port()
@@ -151,7 +151,7 @@ async fn a_certificate_of_another_name_is_not_told() {
     assert!(format!("{:?}", run.wait_for_events(failed).await).contains("localhost"));
 }
 
-/// Whoever uses a route need not know where it leads.
+/// A client of a route need not know its target.
 #[tokio::test]
 async fn a_route_does_not_tell_where_it_leads() {
     let (port, name) = (closed_port().await, host("localhost"));

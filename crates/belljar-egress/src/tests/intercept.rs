@@ -1,4 +1,4 @@
-//! TLS that the proxy opens: who is believed, by which name, and what arrives at the host.
+//! Tests TLS interception: trust, names, and what the host receives.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ async fn who_waits_for_a_host_that_does_not_answer_waits_once() {
     let all = futures_util::future::join_all((0..8).map(one)).await;
     assert!(all.iter().all(|(status, message)| *status == 502 && message == &all[0].1), "{all:?}");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-    // Whoever comes later tries for himself.
+    // A later request tries again.
     let began = Instant::now();
     assert_eq!(one(8).await.0, 502);
     assert!(began.elapsed() >= Duration::from_secs(1));
@@ -189,7 +189,7 @@ async fn a_connection_that_is_closed_before_its_first_byte_is_no_denial() {
     assert_eq!(facts.rule, format!("allow_private localhost:{}", origin.port));
     assert_eq!((facts.bytes_out, facts.bytes_in, facts.address), (0, 0, None));
     assert_eq!(origin.connections(), 0);
-    // The control: with one byte that is not TLS it is one.
+    // The control: with one byte that is not TLS it is a denial.
     let mut stream = raw_intercepted(&run, "localhost", origin.port);
     stream.write_all(b"x").await.unwrap();
     drop(stream);
@@ -222,7 +222,7 @@ async fn what_belongs_to_a_connection_does_not_come_back() {
     assert_eq!(response.status(), 502);
 }
 
-/// Whoever has the authority's certificate trusts it for the names of the run, and for no other.
+/// A client that trusts the authority trusts it for the names of the run only.
 #[tokio::test]
 async fn the_authority_is_good_for_its_names_only() {
     let verdict = |names: &[&str], host: &str| {

@@ -1,4 +1,4 @@
-//! Requests as bytes, such as no client that means well would send.
+//! Tests raw requests that no honest client sends.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ async fn what_can_be_read_in_two_ways_is_refused() {
     assert_eq!((whole(&origin), whole(&inner)), (0, 0));
 }
 
-/// The counterpart: these are refused because somebody looks along, and not by hyper.
+/// The counterpart: these are denied by the framing monitor, and not by hyper.
 #[tokio::test]
 async fn what_hyper_alone_would_take() {
     let ca = Ca::new();
@@ -244,7 +244,7 @@ async fn through_the_port_of_tls_nothing_goes_in_the_open() {
         );
         assert_eq!(denial_reason(&run).await, DenyReason::NotTls);
     }
-    // The operator's own service may do as it likes.
+    // The operator's private service is exempt.
     let response = send(proxy_port(&run), &get("localhost")).await;
     assert!(!response.contains("x-belljar-denied"), "{response}");
 }
@@ -261,7 +261,7 @@ async fn a_tunnel_within_an_opened_connection_is_refused() {
     assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
 }
 
-/// The one inside chooses the scheme, so a secret never goes where anybody can read it. By a route, the operator does.
+/// The client chooses the scheme, so a secret is never sent in clear text. For a route the operator chooses it.
 #[tokio::test]
 async fn a_secret_does_not_go_in_the_open() {
     let ca = Ca::new();
@@ -281,7 +281,7 @@ async fn a_secret_does_not_go_in_the_open() {
     assert!(!origin.requests()[0].headers.contains_key("x-key"));
 }
 
-/// What a server on loopback is asked for, byte by byte.
+/// The status, and the first line that a server on loopback received.
 async fn first_line_at_the_host(
     allow: &[String],
     request: impl Fn(u16) -> String,

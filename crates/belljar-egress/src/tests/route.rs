@@ -1,4 +1,4 @@
-//! Routes: a plain port inside, TLS and a secret outside.
+//! Tests routes: a plain HTTP port in the sandbox, TLS and a secret towards the host.
 
 use belljar_spec::egress::{
     EgressNews, EgressSpec, RouteSpec, RouteTarget, Scheme, SecretPlace, Via,

@@ -1,4 +1,4 @@
-//! Secrets: where they arrive, and where they never do.
+//! Tests which requests get a secret, and that it never comes back.
 
 use belljar_spec::Host;
 use belljar_spec::egress::{EgressNews, EgressSpec, Reach, SecretPlace, SecretSource, SecretSpec};
@@ -123,7 +123,7 @@ async fn an_answer_that_cannot_be_looked_at_does_not_come_back() {
         }
         let (status, body) = client.get(origin.port, "/coded?Identity").await;
         assert_eq!((status, body.as_str()), (200, "nobody can read this"));
-        // Where no secret goes, it is nobody's business.
+        // Without a secret the encoding does not matter.
         let run = TestProxy::new(&ca, EgressSpec { secrets: Vec::new(), ..spec }, &[]);
         let mut client = Client::intercepted(&run, origin.port, H1).await;
         assert_eq!(client.get(origin.port, "/coded?gzip").await.0, 200);

@@ -1,4 +1,4 @@
-//! Bodies: as they come, whatever their length.
+//! Tests bodies: streamed as they arrive, whatever their length.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ async fn trailers_count_as_all_else_does() {
         let Client::H2(mut sender) = client else { panic!("it does not speak HTTP/2") };
         let uri = format!("https://localhost:{}/trailers?{size}", origin.port);
         let request = Request::get(uri).body(Full::default()).unwrap();
-        // What is too much is reset, perhaps before its head was seen.
+        // A response over budget is reset, perhaps before its head was read.
         let came = match sender.send_request(request).await {
             Ok(response) => response.into_body().collect().await,
             Err(error) => Err(error),
@@ -152,7 +152,7 @@ async fn a_connection_that_the_host_closed_is_made_anew() {
     assert_eq!((origin.requests().len(), origin.connections()), (3, 3));
 }
 
-/// A host that answers once on each connection, and says that it would go on.
+/// A host that responds once per connection, and keeps it open as if it would go on.
 async fn answers_once() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -167,7 +167,7 @@ async fn answers_once() -> (u16, Arc<AtomicUsize>) {
                 assert!(stream.read(&mut buffer).await.unwrap() > 0);
                 let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
                 stream.write_all(response).await.unwrap();
-                let _ = stream.read(&mut buffer).await; // the next request, which gets no answer
+                let _ = stream.read(&mut buffer).await; // the next request, which gets no response
             });
         }
     });

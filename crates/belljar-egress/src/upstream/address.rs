@@ -1,11 +1,13 @@
-//! Which addresses a name may lead to. Of IPv6 only what is known to be public counts as public; everything
-//! that embeds an IPv4 address is judged by that one.
+//! Decides which addresses a name may resolve to.
+//!
+//! Of IPv6 only the known public ranges count as public; an address that embeds an IPv4 address is judged by that
+//! one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::policy::AddressScope;
 
-/// Whether a name may lead there. An address that a rule names is not asked about.
+/// Whether a name may resolve to it. An address that a rule names is not checked.
 pub(crate) fn is_allowed_address(address: IpAddr, addresses: AddressScope) -> bool {
     match addresses {
         AddressScope::Public => is_public(address),
@@ -16,31 +18,31 @@ pub(crate) fn is_allowed_address(address: IpAddr, addresses: AddressScope) -> bo
 
 type Cidr<A> = (A, u32);
 
-/// Everything that IANA keeps for something else than hosts of the internet, and what clouds put there.
+/// IANA's special-purpose ranges, and addresses of cloud services.
 const NOT_PUBLIC_V4: &[Cidr<Ipv4Addr>] = &[
     (Ipv4Addr::new(0, 0, 0, 0), 8),        // this network
     (Ipv4Addr::new(10, 0, 0, 0), 8),       // private
-    (Ipv4Addr::new(100, 64, 0, 0), 10), // between a provider and its customers; Alibaba's metadata
-    (Ipv4Addr::new(127, 0, 0, 0), 8),   // loopback
-    (Ipv4Addr::new(168, 63, 129, 16), 32), // Azure's host
-    (Ipv4Addr::new(169, 254, 0, 0), 16), // link-local; most clouds' metadata
-    (Ipv4Addr::new(172, 16, 0, 0), 12), // private
-    (Ipv4Addr::new(192, 0, 0, 0), 24),  // protocol assignments; Oracle's metadata
-    (Ipv4Addr::new(192, 0, 2, 0), 24),  // documentation
-    (Ipv4Addr::new(192, 88, 99, 0), 24), // 6to4 relays
-    (Ipv4Addr::new(192, 168, 0, 0), 16), // private
-    (Ipv4Addr::new(198, 18, 0, 0), 15), // benchmarks
-    (Ipv4Addr::new(198, 51, 100, 0), 24), // documentation
-    (Ipv4Addr::new(203, 0, 113, 0), 24), // documentation
-    (Ipv4Addr::new(224, 0, 0, 0), 4),   // multicast
-    (Ipv4Addr::new(240, 0, 0, 0), 4),   // reserved, broadcast
+    (Ipv4Addr::new(100, 64, 0, 0), 10),    // carrier-grade NAT; Alibaba's metadata
+    (Ipv4Addr::new(127, 0, 0, 0), 8),      // loopback
+    (Ipv4Addr::new(168, 63, 129, 16), 32), // Azure's host services
+    (Ipv4Addr::new(169, 254, 0, 0), 16),   // link-local; most clouds' metadata
+    (Ipv4Addr::new(172, 16, 0, 0), 12),    // private
+    (Ipv4Addr::new(192, 0, 0, 0), 24),     // protocol assignments; Oracle's metadata
+    (Ipv4Addr::new(192, 0, 2, 0), 24),     // documentation
+    (Ipv4Addr::new(192, 88, 99, 0), 24),   // 6to4 relays
+    (Ipv4Addr::new(192, 168, 0, 0), 16),   // private
+    (Ipv4Addr::new(198, 18, 0, 0), 15),    // benchmarks
+    (Ipv4Addr::new(198, 51, 100, 0), 24),  // documentation
+    (Ipv4Addr::new(203, 0, 113, 0), 24),   // documentation
+    (Ipv4Addr::new(224, 0, 0, 0), 4),      // multicast
+    (Ipv4Addr::new(240, 0, 0, 0), 4),      // reserved, broadcast
 ];
 
 const GLOBAL_V6: Cidr<Ipv6Addr> = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 const SIX_TO_FOUR: Cidr<Ipv6Addr> = (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16);
 const NAT64: Cidr<Ipv6Addr> = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
-/// Within the global range.
+/// Exceptions within the global range.
 const NOT_PUBLIC_V6: &[Cidr<Ipv6Addr>] = &[
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23), // protocols: Teredo, ORCHID, benchmarks
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32), // documentation
@@ -58,7 +60,7 @@ const PRIVATE_V4: &[Cidr<Ipv4Addr>] = &[
 const PRIVATE_V6: &[Cidr<Ipv6Addr>] =
     &[(Ipv6Addr::LOCALHOST, 128), (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7)];
 
-/// Services of clouds that hand out credentials, where their addresses lie in an operator's own ranges.
+/// Cloud services that hand out credentials at addresses within private ranges.
 const METADATA_V4: &[Cidr<Ipv4Addr>] = &[(Ipv4Addr::new(100, 100, 100, 200), 32)];
 const METADATA_V6: &[Cidr<Ipv6Addr>] = &[
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0), 32), // AWS
@@ -83,7 +85,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !NOT_PUBLIC_V4.iter().any(|range| within_v4(address, range))
 }
 
-/// Loopback and what an operator uses at home, but never where a cloud hands out credentials.
+/// Loopback and private ranges, but never a metadata service.
 fn is_private_network(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -111,7 +113,7 @@ fn low_v4(address: Ipv6Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(address.to_bits() as u32)
 }
 
-/// The 32 bits behind the first 16.
+/// The 32 bits after the first 16.
 fn middle_v4(address: Ipv6Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits((address.to_bits() >> 80) as u32)
 }

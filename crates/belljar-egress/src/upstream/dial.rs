@@ -1,4 +1,4 @@
-//! Connects to one of several addresses that were checked, and to no other.
+//! Connects to one of several checked addresses, trying them in parallel with a delay.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Before the next address is tried beside the one that has not answered.
+/// Before the next address is tried beside a pending one.
 const STAGGER: Duration = Duration::from_millis(250);
-/// Names with more addresses than this have enough.
+/// Further addresses of a name are not tried.
 const MAX_ADDRESSES: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub(crate) async fn dial(
     timeout(CONNECT_TIMEOUT, race(addresses, port)).await.map_err(|_| DialError::TimedOut)?
 }
 
-/// Each attempt ends with the set.
+/// Dropping the set ends the other attempts.
 async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
     let mut waiting = interleaved(addresses).into_iter().take(MAX_ADDRESSES);
     let mut attempts = JoinSet::new();
@@ -64,7 +64,7 @@ async fn connect(to: SocketAddr) -> Result<(TcpStream, IpAddr), DialError> {
         _ => DialError::Failed(to, error),
     };
     let stream = TcpStream::connect(to).await.map_err(failed)?;
-    // A checked address is the only one that is ever connected to.
+    // Only a checked address is ever connected to.
     if stream.peer_addr().map_err(failed)? != to {
         return Err(failed(io::Error::other("somebody else answered")));
     }
@@ -74,7 +74,7 @@ async fn connect(to: SocketAddr) -> Result<(TcpStream, IpAddr), DialError> {
     Ok((stream, to.ip()))
 }
 
-/// In turns, so that a network without one family costs one stagger and not many.
+/// Alternates the families, so that a network without one of them costs a single delay.
 fn interleaved(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let first_is_v4 = addresses.first().is_some_and(IpAddr::is_ipv4);
     let (one, other): (Vec<IpAddr>, Vec<IpAddr>) =

@@ -1,4 +1,4 @@
-//! Connections to hosts: made for one connection from inside, kept as long as it asks for the same host.
+//! Keeps the upstream connections of one client connection, and reuses them for the same host.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,21 +23,21 @@ use crate::proxy::{Refusal, Ticket};
 use crate::upstream::roots::ALPN_H2;
 use crate::upstream::tls::TlsContext;
 
-/// hyper needs a turn to see that an answer is over.
+/// hyper needs a turn to notice that a response is complete.
 const READY_TIMEOUT: Duration = Duration::from_millis(100);
-/// Connections that wait for the next request.
+/// Idle HTTP/1 connections.
 const MAX_IDLE: usize = 4;
 const NO_HTTP: &str = "it does not speak HTTP as it should";
 
-/// The hosts' side of one connection from inside.
+/// The upstream side of one client connection.
 pub(crate) struct UpstreamPool {
     tls: Arc<TlsContext>,
-    /// Of the requests that come on it; `None` for HTTP/2, which leaves no doubt where anything ends.
+    /// Framing of the client's requests; `None` for HTTP/2, whose framing is unambiguous.
     pub(crate) framing: Option<Arc<Framing>>,
     idle: Arc<Mutex<IdleConnections>>,
-    /// Held by whoever makes the first connection, since it may serve all who wait; and how that failed last.
+    /// Held while the first connection is made, since it may serve everyone who waits; and how that failed last.
     first: tokio::sync::Mutex<Option<DialFailure>>,
-    /// What the connection has become, if it is no longer HTTP.
+    /// The relay after an upgrade, when the connection is no longer HTTP.
     upgraded: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -62,28 +62,28 @@ enum HttpVersion {
     H2,
 }
 
-/// What the connection is for.
+/// What a new connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Requests,
-    /// Only HTTP/1.1 becomes something else.
+    /// Only HTTP/1.1 can be upgraded.
     Upgrade,
 }
 
-/// Whether somebody used it before, so that it may be dead without anybody's fault.
+/// Whether a connection was used before, so that it may be dead through nobody's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAge {
     New,
     Reused,
 }
 
-/// Something to send one request with.
+/// A connection that can send one request.
 pub(crate) enum Sender {
     H1(H1Lease),
     H2(http2::SendRequest<Upload>),
 }
 
-/// A connection that serves one request. When this is dropped, it may serve the next.
+/// An HTTP/1 connection that serves one request. On drop it returns to the pool.
 pub(crate) struct H1Lease {
     pub(crate) sender: Option<http1::SendRequest<Upload>>,
     return_to: Option<(Target, Weak<Mutex<IdleConnections>>)>,
@@ -122,15 +122,15 @@ impl UpstreamPool {
         *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some(relay);
     }
 
-    /// To be waited for when HTTP is over, since the connection may not be, and is counted as long as it lasts.
+    /// To be awaited when HTTP ends, since an upgraded connection goes on, and counts as long as it is open.
     pub(crate) async fn wait_for_upgraded(&self) {
         let relay = self.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(relay) = relay {
-            let _ = relay.await; // it has told how it ended
+            let _ = relay.await; // it has reported how it ended
         }
     }
 
-    /// One that was kept, if there is one that lives.
+    /// A live connection from the pool.
     pub(crate) async fn reuse(&self, target: &Target) -> Option<Sender> {
         loop {
             let mut sender = {
@@ -155,7 +155,7 @@ impl UpstreamPool {
         }
     }
 
-    /// A kept one, or a new one.
+    /// A reused connection, or a new one.
     pub(crate) async fn acquire(
         &self,
         target: &Target,
@@ -176,13 +176,13 @@ impl UpstreamPool {
             drop(first);
             return Ok((self.dial(target, ticket, Purpose::Requests).await?, ConnectionAge::New));
         }
-        // Whoever waited while somebody else tried would find out the same, as slowly.
+        // A request that waited for a failed attempt would fail the same way, as slowly.
         if let Some(failure) = first.as_ref().filter(|failure| failure.at >= began) {
             return Err(ticket.failed_like(&failure.refusal, &failure.detail));
         }
         let dialled = self.dial(target, ticket, Purpose::Requests).await;
         *first = match &dialled {
-            // What was denied was denied to one, and costs no time.
+            // A denial is for one request, and costs no time to repeat.
             Err(refusal) if refusal.reason.is_none() => {
                 let detail = ticket.error().unwrap_or_default().to_owned();
                 Some(DialFailure { at: Instant::now(), refusal: refusal.clone(), detail })
@@ -192,12 +192,12 @@ impl UpstreamPool {
         Ok((dialled?, ConnectionAge::New))
     }
 
-    /// No connection serves several at once.
+    /// No connection serves several requests at once.
     fn needs_own_connection(&self, target: &Target) -> bool {
         target.scheme == Scheme::Http || lock(&self.idle).version == Some(HttpVersion::H1)
     }
 
-    /// A new one.
+    /// A new connection.
     pub(crate) async fn dial(
         &self,
         target: &Target,
@@ -292,8 +292,8 @@ async fn tls_handshake<I: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// What is told of a failed handshake. Neither what the socket says nor the names in a certificate of the host's network
-/// are part of it.
+/// The public message for a failed handshake. It contains neither the socket's error nor the names in the
+/// certificate.
 fn tls_error_text(error: &io::Error) -> &'static str {
     let rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(fault)) = rustls else { return "TLS failed" };

@@ -1,5 +1,6 @@
-//! Names become addresses, outside, and every address is checked. The host's own resolver library is not asked
-//! (the executable is static), its settings are.
+//! Resolves names with the host's name servers, and checks every address.
+//!
+//! The executable is static, so the system's resolver library is not used, but its configuration is.
 
 use std::fs::{self, Metadata};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,9 +22,9 @@ use crate::policy::AddressScope;
 use crate::upstream::address::is_allowed_address;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// For all of it, whatever the settings say.
+/// For the whole lookup, whatever the configuration says.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one question, so that a second server is asked in time.
+/// For one query, so that a second server is asked in time.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const CACHE_ENTRIES: u64 = 64;
 const CACHE_TTL: Duration = Duration::from_secs(60);
@@ -38,7 +39,7 @@ pub(crate) enum ResolveError {
     TimedOut,
 }
 
-/// Asks the host's name servers.
+/// Queries the host's name servers.
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
     cached: Mutex<Option<CachedResolver>>,
@@ -50,7 +51,7 @@ struct CachedResolver {
     resolver: TokioResolver,
 }
 
-/// Which state of a file was read.
+/// Identifies the version of a file that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device: u64,
@@ -67,8 +68,8 @@ impl From<Metadata> for FileStamp {
 }
 
 impl Resolver {
-    /// All addresses of a name, each of which may be dialled: one that may not makes the name refused, since
-    /// which one is taken is up to chance.
+    /// All addresses of a name. One forbidden address makes the whole name denied, since which one is dialled is up
+    /// to chance.
     pub(crate) async fn addresses(
         &self,
         name: &str,
@@ -83,7 +84,7 @@ impl Resolver {
         checked(found, allowed)
     }
 
-    /// As long as the host's settings stay as they are.
+    /// Valid while the host's configuration file stays the same.
     #[cfg(test)]
     pub(crate) fn use_only_server(&self, port: u16) {
         let stamp = fs::metadata(RESOLV_CONF).map(FileStamp::from).unwrap();
@@ -103,7 +104,7 @@ impl Resolver {
         lookup(&resolver, name).await
     }
 
-    /// By the settings as they are now: a machine can change its network while a run lives.
+    /// The resolver for the current configuration: a machine can change its network during a run.
     fn current(&self) -> Result<TokioResolver, NetError> {
         let now = fs::metadata(RESOLV_CONF).map(FileStamp::from)?;
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +121,7 @@ impl Resolver {
 
 async fn lookup(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     let not_found = |error: &dyn std::fmt::Display| ResolveError::NotFound(error.to_string());
-    // With the dot at its end it is complete: nothing is appended to it.
+    // The final dot makes the name absolute: no search domain is appended.
     let full = Name::from_ascii(format!("{name}.")).map_err(|error| not_found(&error))?;
     match tokio::time::timeout(LOOKUP_TIMEOUT, resolver.lookup_ip(full)).await {
         Ok(Ok(found)) => Ok(found.iter().collect()),
@@ -132,7 +133,7 @@ async fn lookup(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, Res
     }
 }
 
-/// All or nothing.
+/// All addresses, or an error.
 fn checked(found: Vec<IpAddr>, allowed: AddressScope) -> Result<Vec<IpAddr>, ResolveError> {
     if let Some(bad) = found.iter().find(|address| !is_allowed_address(**address, allowed)) {
         return Err(ResolveError::NotAllowed(*bad));
@@ -169,8 +170,7 @@ fn is_local(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// From the host's own file, which an operator's own service may be named in; as everywhere, what is found
-/// there is not asked about further.
+/// From /etc/hosts, which may name the operator's private services; a name that is found there is not queried.
 fn hosts_file_addresses(name: &str) -> Vec<IpAddr> {
     let listed = fs::File::open(Path::new("/etc/hosts"))
         .and_then(|file| {

@@ -1,4 +1,4 @@
-//! Whom the proxy believes when it opens TLS towards a host: whom this host believes.
+//! Loads the root certificates that the proxy trusts towards hosts: those of this machine.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use rustls::{ClientConfig, RootCertStore};
 pub(crate) const ALPN_H2: &[u8] = b"h2";
 pub(crate) const ALPN_H1: &[u8] = b"http/1.1";
 
-/// How connections to hosts are secured.
+/// TLS client configurations for connections to hosts.
 pub(crate) struct ClientTls {
-    /// HTTP/2 where the host has it.
+    /// HTTP/2 where the host supports it.
     pub(crate) any: Arc<ClientConfig>,
-    /// For what only HTTP/1.1 can do: to become another protocol.
+    /// HTTP/1.1 only, for upgrades.
     pub(crate) h1: Arc<ClientConfig>,
 }
 
@@ -34,7 +34,7 @@ impl ClientTls {
     }
 }
 
-/// Named wherever it is needed, so that nobody else in the process decides about it.
+/// Passed explicitly, so that no other code in the process chooses the provider.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -49,10 +49,10 @@ pub(crate) enum RootsError {
     Tls(#[from] rustls::Error),
 }
 
-/// Who said which authorities are to be believed.
+/// Where the root certificates come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RootsSource {
-    /// Whoever started this, by `SSL_CERT_FILE` or `SSL_CERT_DIR`.
+    /// Set by `SSL_CERT_FILE` or `SSL_CERT_DIR`.
     Environment,
     System,
 }
@@ -68,8 +68,8 @@ fn host_roots() -> Result<RootCertStore, RootsError> {
     )
 }
 
-/// Those who name authorities mean these and no others. Only a host that has none and was told of none (a bare
-/// container) gets Mozilla's, as they were when this was built.
+/// An explicit setting is never extended. Only a host that has no roots and no setting (a bare container) gets
+/// Mozilla's, as of the build.
 fn select_roots(
     found: Vec<CertificateDer<'static>>,
     source: RootsSource,

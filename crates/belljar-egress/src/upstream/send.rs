@@ -1,4 +1,4 @@
-//! One request over one connection: its form on the wire, and the wait for its answer.
+//! Sends one request over one upstream connection, and waits for the response.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::http::headers::Target;
 use crate::http::request_target::wire_form;
 use crate::upstream::pool::{H1Lease, Sender};
 
-/// Models think long. It begins anew as long as the request itself is still on its way.
+/// Models think long. It restarts while the request body is still moving.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// Why there is no answer.
+/// Why there is no response.
 pub(crate) enum SendError {
-    /// Nothing was sent: here it is again.
+    /// Nothing was sent; the request is returned.
     NotSent(Box<Request<Upload>>),
-    /// The connection ended, and not a byte had come back.
+    /// The connection ended before a byte of the response.
     Ended,
     TimedOut,
-    /// What came from inside broke off.
+    /// The request body failed.
     Body(BodyFault),
     Failed(String),
 }
@@ -39,7 +39,7 @@ pub(crate) enum BodyFault {
     Budget,
 }
 
-/// The connection is busy for as long as the answer lasts.
+/// The connection is reserved until the response is complete.
 pub(crate) struct UpstreamResponse {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Option<H1Lease>,
@@ -67,7 +67,7 @@ pub(crate) async fn send(
     }
 }
 
-/// The request has no form on the wire.
+/// The request cannot be written in this HTTP version.
 struct InvalidForm;
 
 impl<E: Into<hyper::http::Error>> From<E> for InvalidForm {

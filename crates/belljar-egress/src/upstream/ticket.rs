@@ -1,4 +1,4 @@
-//! Something that was allowed and is under way: what it may do, what it did, and the telling of its end.
+//! A ticket for one allowed access: only a ticket can dial, and it reports when it is dropped.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::upstream::resolve::ResolveError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Passes,
-    /// A budget is spent: these bytes must not be passed on, and the connection is to be closed.
+    /// A budget is spent: the bytes must not be sent, and the connection has to be closed.
     Stops,
 }
 
-/// Its end is told when this is dropped.
+/// Reports the end of the access on drop.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     proxy: Arc<Proxy>,
@@ -40,7 +40,7 @@ pub(crate) struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndReport {
     Send,
-    /// It turned out that it is not allowed, which was told already.
+    /// It was denied after all, which is already reported.
     Skip,
 }
 
@@ -80,7 +80,7 @@ impl Ticket {
         }
     }
 
-    /// Connects to the host: each of its addresses is checked, and the one that is dialled is one that was.
+    /// Connects to the host. Every address is checked, and only a checked one is dialled.
     pub(crate) async fn dial(&mut self) -> Result<TcpStream, Refusal> {
         if let Err(exceeded) = &self.account {
             let denial = self.proxy.budget_denial(exceeded);
@@ -127,7 +127,7 @@ impl Ticket {
         }
     }
 
-    /// To be asked before the bytes are passed on.
+    /// To be called before the bytes are sent.
     pub(crate) fn count_out(&mut self, bytes: u64) -> Flow {
         let flow = self.take(BudgetKind::BytesOut, bytes);
         if flow == Flow::Passes {
@@ -136,7 +136,7 @@ impl Ticket {
         flow
     }
 
-    /// To be asked before the bytes are passed on.
+    /// To be called before the bytes are sent.
     pub(crate) fn count_in(&mut self, bytes: u64) -> Flow {
         let flow = self.take(BudgetKind::BytesIn, bytes);
         if flow == Flow::Passes {
@@ -162,12 +162,12 @@ impl Ticket {
         self.event.status = Some(status);
     }
 
-    /// It was allowed, and did not work, for a reason that may be told.
+    /// The access was allowed and failed, for a reason that the client may see.
     pub(crate) fn failed(&mut self, status: u16, detail: &'static str) -> Refusal {
         self.failed_because(status, detail, detail.to_owned())
     }
 
-    /// The same, where what was found out is for the record alone.
+    /// The same, with a detail that is for the record only.
     pub(crate) fn failed_because(
         &mut self,
         status: u16,
@@ -185,18 +185,18 @@ impl Ticket {
         self.event.bytes_out == 0 && self.event.bytes_in == 0
     }
 
-    /// What went wrong, as the record has it.
+    /// The error, as recorded.
     pub(crate) fn error(&self) -> Option<&str> {
         self.event.error.as_deref()
     }
 
-    /// Somebody else tried the same in the meantime.
+    /// Another request failed in the same way in the meantime.
     pub(crate) fn failed_like(&mut self, refusal: &Refusal, detail: &str) -> Refusal {
         self.event.error = Some(detail.to_owned());
         refusal.clone()
     }
 
-    /// It was allowed, and what was seen later is not.
+    /// The access was allowed, and denied by what was read later.
     pub(crate) fn denied(&mut self, denial: Denial) -> Refusal {
         let (method, path) = (self.event.method.as_deref(), self.event.path.as_deref());
         let seen = match (method, path) {

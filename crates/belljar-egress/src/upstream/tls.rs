@@ -1,4 +1,4 @@
-//! Everything about TLS that the doors of one run share.
+//! Holds the TLS state of one phase: client configuration towards hosts, and the interceptor.
 
 use belljar_spec::egress::Scheme;
 
@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::upstream::roots::{ClientTls, RootsError};
 
 pub(crate) struct TlsContext {
-    /// Only where the proxy itself speaks TLS to somebody: blind tunnels need none of it.
+    /// Only where the proxy itself is a TLS client: unread tunnels do not need it.
     pub(crate) client: Option<ClientTls>,
     pub(crate) interceptor: Option<Interceptor>,
 }

@@ -1,4 +1,4 @@
-//! Clients that end their side: some wait for an answer, and some are gone.
+//! Clients that close their sending side: some wait for a response, and some are gone.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Proxy, private, read_all, server};
 use belljar_spec::egress::{Budget, EgressSpec};
 
-/// A server that reads a request, waits, says what it has to say, and tells when its connection ended.
+/// A server that reads a request, waits, sends its response, and signals when its connection ended.
 fn slow_server(wait: Duration, response: &'static str) -> (String, Receiver<Instant>) {
     let (gone, ended) = channel();
     let outside = server(move |mut stream: TcpStream| {

@@ -1,4 +1,4 @@
-//! Limits hold to the byte, and are told once.
+//! Budgets are exact to the byte, and reported once.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -76,14 +76,14 @@ fn requests_and_connections_are_counted() {
     let spec = with(Budget { requests: Some(2), connections: Some(2), ..Budget::default() });
     let mut proxy = Proxy::start(std::slice::from_ref(&authority), spec);
     let (first, second) = (proxy.tunnel(&authority), proxy.connect());
-    // The third finds no place, whatever it wants.
+    // The third exceeds the limit, whatever it asks for.
     let mut third = proxy.connect();
     let refused = String::from_utf8(read_all(&mut third)).unwrap();
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     assert!(refused.contains("x-belljar-denied: budget\r\n"), "{refused}");
     drop((first, second));
     proxy.wait_for(|event| matches!(event, EgressNews::Allowed(_)).then_some(()));
-    // The first is over, so there is room again, for one more request.
+    // The first is closed, so there is room again, for one more request.
     let mut again = proxy.connect();
     again.write_all(ask.as_bytes()).unwrap();
     assert!(crate::support::read_head(&mut again).starts_with("HTTP/1.1 200"));

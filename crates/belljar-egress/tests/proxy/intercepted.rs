@@ -1,4 +1,4 @@
-//! The whole process: secrets put into TLS that it opens, and into a route.
+//! Secrets in intercepted TLS and in a route, with the whole proxy.
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +26,7 @@ use rustls::{
 const VALUE: &str = "canary-in-the-whole";
 const ROUTE: u16 = 8081;
 
-/// Whom this host trusts is read from a variable, so the test is run once more with it.
+/// The trusted roots are read from an environment variable, so the test runs itself again with it set.
 #[test]
 fn a_secret_gets_out_and_does_not_come_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -39,7 +39,7 @@ fn a_secret_gets_out_and_does_not_come_back() {
     assert!(status.success());
 }
 
-/// A file of authorities that holds none must not become everybody's list of them.
+/// A file without any root certificate must not fall back to the default roots.
 #[test]
 fn without_the_authorities_that_were_named_it_does_not_begin() {
     let directory = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn ca() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Answers with what it was asked.
+/// A server that echoes the head of each request.
 fn host(ca: &CertifiedIssuer<'static, KeyPair>) -> (u16, Receiver<String>) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -183,7 +183,7 @@ fn set_up(port: u16) -> (OwnedFd, FromProxy) {
     (control, message)
 }
 
-/// Somebody inside connects to this port.
+/// Connects to this port as a client in the sandbox.
 fn listen(control: &OwnedFd, port: u16) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     send(control.as_fd(), &ToProxy::Listener { port }, Some(listener.as_fd())).unwrap();

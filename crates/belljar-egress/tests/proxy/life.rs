@@ -1,4 +1,4 @@
-//! How the proxy begins and ends, and what it tells.
+//! How the proxy starts and ends, and what it reports.
 use std::io::Write;
 use std::os::fd::AsFd;
 

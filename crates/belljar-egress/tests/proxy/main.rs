@@ -1,4 +1,4 @@
-//! The egress proxy, over real sockets.
+//! Tests of the egress proxy over real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! What the set-up reaches, and that nothing of it is left when it is over.
+//! What the set-up phase can reach, and that nothing of it is left when it ends.
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ fn start(setup: &[&str], allow: &[&str], spec: EgressSpec) -> Proxy {
     Proxy::with(policy(setup, allow, spec), Vec::new())
 }
 
-/// Answers each request on a connection, which it keeps, with what it was asked.
+/// Echoes the head of each request, on a connection that stays open.
 fn keep_alive_http(mut stream: TcpStream) {
     loop {
         let head = read_head(&mut stream);
@@ -83,7 +83,7 @@ fn an_empty_list_is_an_empty_list_though_the_run_has_hosts() {
 #[test]
 fn nothing_that_was_open_survives() {
     let (echoing, asked) = (server(echo).to_string(), server(keep_alive_http).to_string());
-    // The run may reach both as well: what was opened for the set-up is closed all the same.
+    // The run may reach both as well: connections of the set-up are closed all the same.
     let rules = [echoing.as_str(), asked.as_str()];
     let proxy = start(&rules, &rules, EgressSpec::default());
     let mut tunnel = proxy.tunnel(&echoing);
@@ -103,12 +103,12 @@ fn nothing_that_was_open_survives() {
         assert_eq!(read_all(stream), b"");
     }
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    // The rest of what was half said is heard by nobody.
+    // The rest of the half-sent request is read by nobody.
     assert!(half_sent.write_all(b"x\r\n\r\n").is_err() || read_all(&mut half_sent).is_empty());
     assert_eq!(proxy.connect_status(&echoing), "200");
 }
 
-/// A host at whose door so many wait that the next one is not even answered.
+/// A host whose accept queue is full, so that the next connection is not even answered.
 fn full_backlog() -> (TcpListener, Vec<TcpStream>) {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -163,7 +163,7 @@ fn what_was_being_dialled_is_never_connected() {
 
 #[test]
 fn the_set_up_gets_no_secret_and_no_route() {
-    // What comes back is covered, so what arrived is asked outside.
+    // Responses are masked, so what arrived is checked at the server.
     let arrived = Arc::new(Mutex::new(String::new()));
     let heads = arrived.clone();
     let outside = server(move |mut stream| {
@@ -199,7 +199,7 @@ fn the_set_up_gets_no_secret_and_no_route() {
         let mut some = [0; 12];
         stream.read(&mut some).unwrap_or(0) // reset: nothing
     };
-    // By its own name the set-up reaches it, as anybody would.
+    // By its address the set-up reaches it, as any client would.
     assert!(get(&mut proxy.connect(), &authority).starts_with("HTTP/1.1 200"));
     let mut tunnel = proxy.tunnel(&authority);
     write!(tunnel, "GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
@@ -266,7 +266,7 @@ fn what_is_narrowed_twice_or_was_never_open_ends_it() {
     }
 }
 
-/// Whoever reads the record takes what is told before the end of the set-up for the set-up's.
+/// A reader of the record attributes events before the end of the set-up to the set-up.
 #[test]
 fn what_was_denied_to_the_setup_is_told_before_its_end() {
     let proxy = start(&[], &["own.example:1"], EgressSpec::default());
@@ -283,7 +283,7 @@ fn what_was_denied_to_the_setup_is_told_before_its_end() {
         events.iter().map(one).sum()
     };
     assert_eq!(count(&before), 3, "{before:?}");
-    // And the run's first is told as a first.
+    // The run's first denial is reported as a first.
     assert_eq!(proxy.connect_status("other.example:443"), "403");
     assert_eq!(count(&proxy.end()), 1);
 }

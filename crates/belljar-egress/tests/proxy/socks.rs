@@ -1,4 +1,4 @@
-//! SOCKS 5 through the same door.
+//! SOCKS 5, on the same port as HTTP.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -16,7 +16,7 @@ fn request(command: u8, target: &[u8], port: u16) -> Vec<u8> {
     [&[5, command, 0], target, &port.to_be_bytes()].concat()
 }
 
-/// Its reply, and the stream behind it.
+/// The reply code, and the stream after it.
 fn ask(proxy: &Proxy, request: &[u8]) -> (u8, TcpStream) {
     let mut stream = proxy.connect();
     stream.write_all(&GREETING).unwrap();

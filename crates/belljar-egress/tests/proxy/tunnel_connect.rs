@@ -1,4 +1,4 @@
-//! CONNECT: who gets a tunnel, and what passes through it.
+//! CONNECT: which tunnels are allowed, and what passes through them.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use belljar_spec::egress::{DenyReason, EgressNews, EgressSpec, PROXY_PORT, Via};
 
 #[test]
 fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
-    // Answers only when the other side has ended.
+    // Responds only when the other side is closed.
     let outside = server(|mut stream: TcpStream| {
         let mut all = Vec::new();
         stream.read_to_end(&mut all).unwrap();
@@ -47,7 +47,7 @@ fn a_name_is_resolved_outside_where_the_operator_says_so() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream), b"hello", "{spelling}");
     }
-    // A rule of the list leads to public addresses only, whatever it names.
+    // A rule of the allow-list permits public addresses only, whatever it names.
     let mut proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
@@ -132,7 +132,7 @@ fn a_refusal_leaves_the_connection_for_the_next_request() {
     let head = read_head(&mut stream);
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
     stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
-    // What follows the head at once is for the host.
+    // What directly follows the head is for the host.
     write!(stream, "CONNECT {authority} HTTP/1.1\r\n\r\nearly").unwrap();
     let head = read_head(&mut stream);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -155,7 +155,7 @@ fn what_is_sent_right_behind_the_request_is_for_the_host_whatever_it_is() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream), early.as_bytes());
     }
-    // What is wrong before it, or in it, still counts.
+    // A fault before it, or in it, still counts.
     let refused =
         format!("CONNECT a.example:443 HTTP/1.1\r\n\r\nX: y\nCONNECT {authority} HTTP/1.1\r\n\r\n");
     let answer = proxy.ask(refused.as_bytes());
@@ -179,7 +179,7 @@ fn a_server_may_speak_first() {
     stream.write_all(b"SSH-2.0-client\r\n").unwrap();
     stream.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"SSH-2.0-client\r\n");
-    // And the server may end first.
+    // The server may also end first.
     drop(stream);
 }
 
@@ -259,7 +259,7 @@ fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     let answer = ask("GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-    // The control: it is passed on, whether somebody is there or not.
+    // The control: it is forwarded, whether or not a server is there.
     let answer = ask("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     assert!(!answer.starts_with("HTTP/1.1 40"), "{answer}");
     let denied = |event: &EgressNews| match event {

@@ -28,7 +28,7 @@ fn the_last_words_of_a_server_that_takes_no_more_arrive() {
     let outside = server(|mut stream: TcpStream| {
         stream.read_exact(&mut [0; 10]).unwrap();
         stream.write_all(b"enough").unwrap();
-        // With much unread, its end is a reset.
+        // With much unread, closing is a reset.
     });
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());

@@ -1,4 +1,4 @@
-//! Many connections at once, in a process of the proxy's own.
+//! Many connections at once, with the proxy in its own process.
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,11 +11,11 @@ use belljar_spec::egress::{EgressSpec, PROXY_PORT};
 
 const CHILD: &str = "BELLJAR_TEST_IS_PROXY";
 const CONNECTIONS: usize = 500;
-/// Of what is the process's own; the pages of the executable are shared with others.
+/// Private memory; the pages of the executable are shared with others.
 const MOST_KIB: u64 = 16 * 1024;
 const MOST_KIB_OF_HEADS: u64 = 40 * 1024;
 
-/// Not a test by itself: what the other one starts.
+/// Not a test by itself: the other tests start it as the proxy.
 #[test]
 fn the_proxy_itself() {
     if std::env::var_os(CHILD).is_some() {
@@ -39,7 +39,7 @@ fn kib(process: u32, what: &str) -> u64 {
     line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
 }
 
-/// A proxy in a process of its own, and where somebody inside connects to it.
+/// A proxy in its own process, and the address at which clients connect.
 fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
     let own_limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: own_limit.maximum, ..own_limit };
@@ -64,7 +64,7 @@ fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
     (child, control, inside)
 }
 
-/// None of them is kept twice.
+/// None of them is stored twice.
 #[test]
 fn five_hundred_heads_without_an_end_cost_little_more_than_their_bytes() {
     let (child, _control, inside) = start("a.example");
@@ -101,7 +101,7 @@ fn five_hundred_connections_cost_little() {
     };
     let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect()).collect();
     let idle = kib(child.0.id(), "RssAnon");
-    // Each says something, all at once.
+    // Each sends something, all at once.
     let chunk = [7; 50_000];
     for stream in &mut streams {
         stream.write_all(&chunk).unwrap();

@@ -1,4 +1,4 @@
-//! What is said first in a tunnel is meant for the host that was asked for.
+//! The first bytes of a tunnel must be for its host.
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;

@@ -1,4 +1,6 @@
-//! The head of a request, line by line. Of it is kept what says where the request ends; the rest is only judged.
+//! Parses the head of a request line by line.
+//!
+//! It stores only what determines the length of the body, and checks the rest.
 
 use super::line::{Line, LineRead};
 use super::monitor::ParseState;
@@ -17,7 +19,7 @@ pub(super) struct Head {
     codings: SingleHeader,
 }
 
-/// Of a header that should be there once.
+/// The values of a header that must not be repeated.
 #[derive(Debug, Default)]
 struct SingleHeader {
     first: Option<Vec<u8>>,
@@ -38,14 +40,14 @@ impl Head {
         self.length == 0
     }
 
-    /// How many of the bytes belong to it, and where those after it belong, if that is known.
+    /// How many of the bytes belong to the head, and what follows it once it is complete.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
     ) -> Result<(usize, Option<ParseState>), &'static str> {
         let (used, line) = self.line.read(bytes, MAX_HEAD_BYTES)?;
         if self.lines == 0 {
-            // Its end was judged by the line.
+            // The line parser checks line ends.
             let piece = bytes[..used].split(|byte| matches!(byte, b'\r' | b'\n'));
             if let Some(fault) = piece.into_iter().find_map(fault_in_line) {
                 return Err(fault);
@@ -67,7 +69,7 @@ impl Head {
         Ok((used, None))
     }
 
-    /// Of a long one hyper judges the rest.
+    /// hyper checks the rest of a long line.
     fn first_line(&mut self, line: LineRead) -> Result<(), &'static str> {
         let (LineRead::Whole(text) | LineRead::Prefix(text)) = &line;
         let space = memchr::memchr(b' ', text).ok_or(MALFORMED)?;

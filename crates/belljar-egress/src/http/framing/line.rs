@@ -1,9 +1,10 @@
-//! One line, of which only the beginning is kept: hyper holds all of it, and a second copy would double what a
-//! head that never ends costs.
+//! Parses one line and stores only its start.
+//!
+//! hyper stores all of it, and a second copy would double the cost of a head that never ends.
 
 use memchr::{memchr, memchr2_iter};
 
-/// Longer than anything that says where a request ends.
+/// Longer than any line that determines the length of a body.
 pub(super) const LINE_PREFIX: usize = 1024;
 
 pub(super) const BARE_LF: &str = "a line ends without CR";
@@ -16,18 +17,18 @@ pub(super) struct Line {
     last: u8,
 }
 
-/// A line that was read to its end.
+/// A complete line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LineRead {
-    /// Without its end.
+    /// Without its line end.
     Whole(Vec<u8>),
-    /// The beginning of one that is longer than what is kept.
+    /// The start of a line that is longer than what is stored.
     Prefix(Vec<u8>),
 }
 
 impl Line {
-    /// How many of the bytes belong to it, and what it is if that includes its end. Every line ends with CR LF, and
-    /// nothing else is a CR or an LF, so that nobody sees lines elsewhere.
+    /// How many of the bytes belong to the line, and the line if they include its end. Every line must end with CR
+    /// LF, and no other CR or LF is accepted, so that every reader sees the same lines.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -76,7 +77,7 @@ impl Line {
     }
 }
 
-/// Hexadecimal digits, then perhaps an extension, of which nobody knows any.
+/// Hexadecimal digits, and an optional extension, which is ignored.
 pub(super) fn chunk_size(line: &[u8]) -> Result<u64, &'static str> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at(digits);

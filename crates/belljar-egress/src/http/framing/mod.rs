@@ -1,10 +1,10 @@
-//! Looks along while hyper reads HTTP/1 requests, and finds those whose end can be seen in two ways.
+//! Monitors HTTP/1 requests while hyper reads them, and finds those with ambiguous framing (request smuggling).
 //!
-//! hyper settles most such requests silently: a length beside `Transfer-Encoding` is dropped, an equal second
-//! length too, and a line may end without CR. What it sends on has one reading, but whoever wrote such a
-//! request hopes that somebody reads it in another way, so it is refused. Nothing is altered or held back here:
-//! a fault is only noted, before hyper has seen the bytes, and asked for when hyper hands over the request.
-//! Everything that is accepted here ends for hyper where it ends here, so heads are found where hyper finds them.
+//! hyper resolves most ambiguity silently: it drops a length beside `Transfer-Encoding`, drops an equal second
+//! length, and accepts a line without CR. What it forwards is unambiguous, but such a request is an attempt to be
+//! read differently elsewhere, so it is denied. Nothing is altered or delayed here: a fault is noted before hyper
+//! sees the bytes, and checked when hyper hands over the request. What is accepted here ends for hyper where it ends
+//! here, so both find the next head at the same place.
 
 mod head;
 mod line;
@@ -29,24 +29,24 @@ pub(crate) struct Framing {
 
 #[derive(Clone, Copy, Debug)]
 struct Fault {
-    /// Of the request that it was found in: 0 for the first of the connection.
+    /// The number of the request with the fault; the first of a connection is 0.
     request: u64,
     what: &'static str,
 }
 
 impl Framing {
-    /// What is wrong with something that was read so far. It never becomes right again.
+    /// The fault in what was read so far. It is permanent.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         self.fault.get().map(|fault| fault.what)
     }
 
-    /// The same, but nothing behind this request, the first of which is 0: what follows a request for a tunnel
-    /// is meant for the other end of it, and need not be HTTP.
+    /// The same, but only up to this request: what follows a CONNECT request is for the other end of the tunnel, and
+    /// need not be HTTP.
     pub(crate) fn fault_up_to(&self, request: u64) -> Option<&'static str> {
         self.fault.get().filter(|fault| fault.request <= request).map(|fault| fault.what)
     }
 
-    /// No more HTTP comes.
+    /// No more HTTP follows.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -64,7 +64,7 @@ pub(crate) fn monitor_framing<I>(io: I) -> (MonitoredIo<I>, Arc<Framing>) {
 }
 
 impl<I> MonitoredIo<I> {
-    /// When no more HTTP comes.
+    /// For when no more HTTP follows.
     pub(crate) fn into_inner(self) -> I {
         self.io
     }

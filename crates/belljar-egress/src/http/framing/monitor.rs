@@ -1,4 +1,4 @@
-//! Follows requests through the bytes of a connection.
+//! Tracks where each request starts and ends in the bytes of a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use crate::limits::MAX_HEAD_BYTES;
 
 pub(super) struct FramingMonitor {
     state: ParseState,
-    /// As far as it was read.
+    /// The current head, as far as it was read.
     head: Head,
-    /// Of chunks or trailers, as far as it was read.
+    /// The current chunk-size or trailer line, as far as it was read.
     line: Line,
-    /// How many heads were read to their end.
+    /// Complete heads so far.
     heads: u64,
     framing: Arc<Framing>,
 }
@@ -27,7 +27,7 @@ pub(super) enum ParseState {
     Chunk(u64),
     ChunkCr,
     ChunkLf,
-    /// How many bytes of them there were.
+    /// Bytes of trailers so far.
     Trailers(usize),
     Stopped,
 }
@@ -53,7 +53,7 @@ impl FramingMonitor {
                 Err(what) => {
                     let request = match self.state {
                         ParseState::Head => self.heads,
-                        _ => self.heads.saturating_sub(1), // in what belongs to the last head
+                        _ => self.heads.saturating_sub(1), // in the body of the last head
                     };
                     let _ = self.framing.fault.set(Fault { request, what });
                     self.stop();
@@ -68,7 +68,7 @@ impl FramingMonitor {
         self.line = Line::default();
     }
 
-    /// How many of the bytes were understood; at least one.
+    /// How many of the bytes were consumed; at least one.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         match self.state {
             ParseState::Head => self.head(bytes),
@@ -116,7 +116,7 @@ impl FramingMonitor {
     }
 
     fn head(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
-        // Empty lines in front of a request mean nothing to anybody.
+        // Empty lines before a request are ignored by everybody.
         if self.head.is_new() && matches!(bytes[0], b'\r' | b'\n') {
             return Ok(1);
         }
@@ -139,7 +139,7 @@ mod tests {
         (FramingMonitor::new(framing.clone()), framing)
     }
 
-    /// What is noted about these bytes, read in pieces of every size.
+    /// The fault that is noted for these bytes, read in pieces of every size.
     fn fault(bytes: &str) -> Option<&'static str> {
         let whole = fault_in_pieces(bytes.as_bytes(), bytes.len());
         for size in 1..bytes.len() {

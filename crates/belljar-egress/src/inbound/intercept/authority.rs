@@ -1,5 +1,6 @@
-//! A certificate authority for one run: made in memory, gone with the process, and good only for the names
-//! that this run's proxy may open.
+//! Creates the certificate authority of one run.
+//!
+//! It exists in memory only, and its name constraints limit it to the hosts that this run's proxy may intercept.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
@@ -24,7 +25,7 @@ pub(super) struct Authority {
     certificate: Certificate,
 }
 
-/// Hosts whose TLS the proxy may open; empty where it opens none.
+/// Hosts whose TLS the proxy may terminate; empty where it intercepts nothing.
 pub(super) fn names(policy: &Policy) -> Result<Vec<HostPattern>, InterceptError> {
     let mut names = Vec::new();
     for text in &policy.spec.intercept {
@@ -63,7 +64,7 @@ impl Authority {
         }];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true; // Python 3.13 insists on it
+        params.use_authority_key_identifier_extension = true; // required by Python 3.13
         Ok(params.signed_by(key, &self.issuer)?)
     }
 }
@@ -74,7 +75,8 @@ fn params() -> Result<CertificateParams, InterceptError> {
     params.not_before = (now - BEFORE).into();
     params.not_after = (now + AFTER).into();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    // Without one it is made from the key, which all leaves share, and some clients refuse a number twice.
+    // The default is derived from the key, which all leaf certificates share, and some clients refuse a repeated
+    // serial.
     let mut serial = [0; 16];
     aws_lc_rs::rand::fill(&mut serial).map_err(|_| InterceptError::Random)?;
     serial[0] = serial[0] & 0x3f | 0x40; // positive, and always of the same length
@@ -82,7 +84,7 @@ fn params() -> Result<CertificateParams, InterceptError> {
     Ok(params)
 }
 
-/// Constraints hold for each kind of name apart: a kind of which none is permitted is excluded as a whole.
+/// Constraints apply to each kind of name separately: a kind with no permitted name is excluded as a whole.
 fn constraints(names: &[HostPattern]) -> NameConstraints {
     let (mut permitted, mut excluded) = (Vec::new(), Vec::new());
     let any = names.contains(&HostPattern::Any);
@@ -90,7 +92,7 @@ fn constraints(names: &[HostPattern]) -> NameConstraints {
     for pattern in names {
         match pattern {
             HostPattern::Any => {}
-            // Names below are always permitted too: there is no way to write "this one alone".
+            // Subdomains are always permitted too: a constraint cannot name a single host.
             HostPattern::Below(name) | HostPattern::Host(Host::Name(name)) => {
                 some_name = true;
                 if !any {

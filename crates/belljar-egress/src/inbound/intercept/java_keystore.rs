@@ -1,5 +1,6 @@
-//! A Java keystore that holds trusted certificates and nothing else. The format is older than Java 2; every
-//! Java reads it, whatever its default type is.
+//! Writes a Java keystore (JKS) that contains only trusted certificates.
+//!
+//! Every Java version reads this format, whatever its default type is.
 
 use std::io;
 
@@ -8,10 +9,10 @@ use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 const MAGIC: u32 = 0xfeed_feed;
 const VERSION: u32 = 2;
 const TRUSTED_CERTIFICATE: u32 = 2;
-/// Part of the format: it stands between the password and the store under the digest.
+/// Part of the format: hashed between the password and the store.
 const WHITENER: &[u8] = b"Mighty Aphrodite";
 
-/// The certificates are DER, each with the name it is listed under.
+/// The certificates are DER, each with its alias.
 pub(crate) fn store(certificates: &[(String, &[u8])], password: &str) -> io::Result<Vec<u8>> {
     let mut store = Vec::new();
     store.extend(MAGIC.to_be_bytes());
@@ -20,7 +21,7 @@ pub(crate) fn store(certificates: &[(String, &[u8])], password: &str) -> io::Res
     for (alias, der) in certificates {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
         text(&mut store, alias)?;
-        store.extend(0u64.to_be_bytes()); // when it was added: the same store for the same certificates
+        store.extend(0u64.to_be_bytes()); // creation time, fixed so that the same certificates give the same store
         text(&mut store, "X.509")?;
         store.extend(length::<u32>(der.len())?.to_be_bytes());
         store.extend(*der);
@@ -30,7 +31,7 @@ pub(crate) fn store(certificates: &[(String, &[u8])], password: &str) -> io::Res
     Ok(store)
 }
 
-/// Tells a damaged store from a whole one; it protects against nobody, since everybody knows the password.
+/// Detects a damaged store. It protects against nobody, since the password is public.
 fn digest(store: &[u8], password: &str) -> Vec<u8> {
     let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     for unit in password.encode_utf16() {
@@ -41,7 +42,7 @@ fn digest(store: &[u8], password: &str) -> Vec<u8> {
     context.finish().as_ref().to_vec()
 }
 
-/// Only ASCII is written, whose modified UTF-8 is itself.
+/// Only ASCII is written, where modified UTF-8 equals UTF-8.
 fn text(store: &mut Vec<u8>, text: &str) -> io::Result<()> {
     store.extend(length::<u16>(text.len())?.to_be_bytes());
     store.extend(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Certificates for single hosts, made when they are first needed.
+//! Issues and caches the certificates of single hosts, on first use.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +14,11 @@ use super::InterceptError;
 use super::authority::Authority;
 use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
-/// A run that opens more hosts than this makes some certificates twice.
+/// A run that intercepts more hosts than this issues some certificates twice.
 const MAX_CACHED: usize = 128;
 
 pub(super) struct LeafCertificates {
-    /// One for all of the run: they are all known to the same process and die with it.
+    /// One key for all certificates: they live in the same process and end with it.
     key: KeyPair,
     signing: Arc<dyn rustls::sign::SigningKey>,
     cache: Mutex<LeafCache>,
@@ -38,7 +38,7 @@ impl LeafCertificates {
         Ok(Self { key, signing, cache: Mutex::default() })
     }
 
-    /// How the proxy answers in the place of this host.
+    /// The server configuration with which the proxy answers for this host.
     pub(super) fn for_host(
         &self,
         host: &Host,
@@ -67,14 +67,14 @@ impl LeafCertificates {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_H1.to_vec()];
-        // The client is on the same machine: what a resumed session saves is less than what it holds.
+        // The client is on the same machine: resuming a session saves less than storing it costs.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
     }
 }
 
-/// Whether HTTP/2 was agreed on.
+/// Whether HTTP/2 was negotiated.
 pub(super) fn is_h2(connection: &ServerConnection) -> bool {
     connection.alpn_protocol() == Some(ALPN_H2)
 }

@@ -1,5 +1,7 @@
-//! Opens the TLS of hosts that the operator named, or whose secrets have to be put in: the proxy answers in the
-//! place of the host, with a certificate of the run's own authority, and speaks TLS to the host itself.
+//! Terminates TLS for hosts that the operator named or that get a secret.
+//!
+//! The proxy presents a certificate of the run's authority to the client, and opens its own TLS connection to the
+//! host.
 
 mod authority;
 mod java_keystore;
@@ -35,7 +37,7 @@ use crate::proxy::{AccessRequest, Proxy, UnusedConnection};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
-/// The run's own authority. Its keys never leave the process.
+/// The run's certificate authority. Its keys never leave the process.
 pub(crate) struct Interceptor {
     authority: Authority,
     certificates: LeafCertificates,
@@ -75,7 +77,7 @@ impl Interceptor {
     }
 }
 
-/// Takes a connection whose client believes that it reached this host. `early` was read from it before.
+/// Serves a connection whose client expects to talk to this host. `prefix` was already read from it.
 pub(crate) async fn serve<I>(
     proxy: &Arc<Proxy>,
     tls: &Arc<TlsContext>,
@@ -117,13 +119,13 @@ pub(crate) async fn serve<I>(
     if let Err(error) = served
         && error.is_parse()
     {
-        // hyper has answered it already.
+        // hyper has already responded.
         let _ = proxy.deny(&access, bad_request(&error.to_string()));
     }
 }
 
-/// The name in the greeting must be the name that was asked for: else the one inside shows the proxy one name
-/// and the host another.
+/// The server name (SNI) must be the host of the tunnel: otherwise the client could show the proxy one name and the
+/// host another.
 async fn accept<I>(tls: &TlsContext, io: I, host: &Host) -> Result<TlsStream<I>, Denial>
 where
     I: AsyncRead + AsyncWrite + Unpin,
@@ -133,7 +135,7 @@ where
     match start.client_hello().server_name() {
         Some(name) if Host::parse(name.as_bytes()).as_ref() == Ok(host) => {}
         Some(name) => return Err(name_mismatch(name.as_bytes())),
-        // Nobody greets an address by name, and Java no name without a dot either.
+        // Clients send no SNI for an address, and Java sends none for a name without a dot.
         None if host.name().is_some_and(|name| name.contains('.')) => {
             return Err(name_mismatch(b"(none)"));
         }
@@ -146,7 +148,7 @@ where
     start.into_stream(config).await.map_err(handshake)
 }
 
-/// Also for a client that does not believe the run's authority, which is worth telling.
+/// Also for a client that does not trust the run's authority, which is worth reporting.
 fn not_tls(why: &str) -> Denial {
     Denial { reason: DenyReason::NotTls, detail: Some(why.to_owned()) }
 }

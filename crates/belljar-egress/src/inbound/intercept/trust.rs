@@ -1,5 +1,6 @@
-//! The files by which programs inside come to trust the run's own authority. Used by the launcher, which never
-//! sees the authority's key.
+//! Writes the certificate files by which programs in the sandbox trust the run's authority.
+//!
+//! Used by the launcher, which never sees the authority's key.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::inbound::intercept::java_keystore;
 
-/// Writes the run's own certificate, and bundles of it and everything that this host trusts.
+/// Writes the run's CA certificate, and bundles of it and the host's trusted roots.
 pub fn write_bundle(directory: &Path, ca_pem: &str) -> io::Result<()> {
     let host_roots = rustls_native_certs::load_native_certs().certs;
     write(directory, ca_pem, &host_roots)
@@ -23,7 +24,7 @@ pub fn write_bundle(directory: &Path, ca_pem: &str) -> io::Result<()> {
 fn write(directory: &Path, ca_pem: &str, host_roots: &[CertificateDer<'_>]) -> io::Result<()> {
     let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-    let ca_pem = pem(&ca); // as it was understood, and nothing besides
+    let ca_pem = pem(&ca); // re-encoded from what was parsed, so that nothing else is written
     let mut bundle: String = host_roots.iter().map(|certificate| pem(certificate)).collect();
     bundle.push_str(&ca_pem);
     let mut listed = vec![("belljar".to_owned(), ca.as_ref())];
@@ -43,7 +44,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
     file.write_all(bytes)?;
-    // Whatever the launcher's umask is: somebody else reads it inside.
+    // Whatever the launcher's umask is: another user reads it in the sandbox.
     file.set_permissions(Permissions::from_mode(0o444))
 }
 

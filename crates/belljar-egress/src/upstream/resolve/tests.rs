@@ -1,4 +1,4 @@
-//! With a name server of the test's own.
+//! Tests the resolver against a local name server.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 
 use super::*;
 
-/// Answers each question with the next of its answers, and keeps to the last.
+/// Answers each query with the next of its answers, and repeats the last.
 async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -> TokioResolver {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -26,7 +26,7 @@ async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -
                 None => response.metadata.response_code = ResponseCode::NXDomain,
                 Some(answers) => {
                     let now = answers[0].clone();
-                    // Both families are asked for; a change comes after the second.
+                    // Both families are queried; the answer changes after the second.
                     if query.query_type() == RecordType::AAAA && answers.len() > 1 {
                         answers.remove(0);
                     }

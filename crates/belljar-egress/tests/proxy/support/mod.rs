@@ -1,4 +1,4 @@
-//! A proxy in a thread of the test, which is its supervisor, its inside and its outside.
+//! A proxy in a thread of the test, which acts as supervisor, client and host.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a test; not each uses all")]
 
 use std::io::{Read, Write};
@@ -62,13 +62,13 @@ impl Proxy {
         Self { control, inside, events, narrowed, trust, received: Vec::new(), thread }
     }
 
-    /// The set-up is over; how many connections were closed with it.
+    /// Ends the set-up phase, and returns how many connections were closed with it.
     pub fn narrow(&self) -> u64 {
         send(self.control.as_fd(), &ToProxy::Narrow, None).unwrap();
         self.narrowed.recv_timeout(TIMEOUT).unwrap()
     }
 
-    /// The status that somebody gets who asks for a tunnel.
+    /// The status of a CONNECT request.
     pub fn connect_status(&self, authority: &str) -> String {
         let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
         let mut stream = self.connect();
@@ -76,7 +76,7 @@ impl Proxy {
         read_head(&mut stream).get(9..12).unwrap_or_default().to_owned()
     }
 
-    /// Somebody inside connects.
+    /// Connects as a client in the sandbox.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.inside).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -84,7 +84,7 @@ impl Proxy {
         stream
     }
 
-    /// Somebody inside sends this and closes its side; the answer until its end.
+    /// Sends this as a client, closes the sending side, and returns the whole response.
     pub fn ask(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap();
@@ -92,7 +92,7 @@ impl Proxy {
         String::from_utf8_lossy(&read_all(&mut stream)).into_owned()
     }
 
-    /// A tunnel that stands.
+    /// An open tunnel.
     pub fn tunnel(&self, authority: &str) -> TcpStream {
         let mut stream = self.connect();
         write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
@@ -132,7 +132,7 @@ impl Proxy {
         })
     }
 
-    /// The supervisor says no more, and hears the rest.
+    /// Closes the supervisor's sending side, and receives the remaining events.
     pub fn end(mut self) -> Vec<EgressNews> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write).unwrap();
         self.thread.join().unwrap().unwrap();
@@ -140,19 +140,19 @@ impl Proxy {
         self.received
     }
 
-    /// It ends by itself.
+    /// Waits for it to end by itself.
     pub fn join(self) -> Result<(), ServeError> {
         self.thread.join().unwrap()
     }
 
-    /// The supervisor is gone.
+    /// Closes the supervisor's socket.
     pub fn abandon(self) -> Result<(), ServeError> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).unwrap();
         self.thread.join().unwrap()
     }
 }
 
-/// A port inside, as the sandbox's own has this number.
+/// Hands over a listener as the sandbox's port of this number.
 pub fn listen(control: &OwnedFd, port: u16) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     send(control.as_fd(), &ToProxy::Listener { port }, Some(listener.as_fd())).unwrap();
@@ -168,7 +168,7 @@ pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Byte by byte, so that nothing behind the head is taken.
+/// Byte by byte, so that nothing after the head is consumed.
 pub fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -178,7 +178,7 @@ pub fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A server outside: each connection is given to `serve`, in a thread.
+/// A server: each connection is given to `serve`, in a thread.
 pub fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -201,7 +201,7 @@ pub fn echo(mut stream: TcpStream) {
     }
 }
 
-/// A port of the loopback at which nobody listens.
+/// A loopback port at which nothing listens.
 pub fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
