@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_arrives_with_its_descriptor_and_the_end_is_seen() {
+    fn a_packet_arrives_with_its_descriptor_and_the_close_is_seen() {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -245,7 +245,7 @@ impl Outgoing<'_> {
         let spare = (repeatable && age == ConnectionAge::Reused).then(|| parts.clone());
         let sent = send(sender, self.target, self.request(parts, body)).await;
         let again = match (sent, spare) {
-            (Ok(answer), _) => return Ok(answer),
+            (Ok(response), _) => return Ok(response),
             (Err(SendError::NotSent(request)), _) if age == ConnectionAge::Reused => *request,
             (Err(SendError::Ended), Some(spare)) => self.request(spare, None),
             (Err(other), _) => return Err(self.refusal(other)),

@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_names_its_port_only_if_it_is_unusual() {
+    fn an_authority_has_its_port_only_if_it_is_not_the_default() {
         assert_eq!(target(Scheme::Https, "a", 443).authority(), "a");
         assert_eq!(target(Scheme::Http, "a", 443).authority(), "a:443");
         assert_eq!(target(Scheme::Http, "[::1]", 8080).authority(), "[::1]:8080");
     }
 
     #[test]
-    fn what_belongs_to_a_connection_stays_with_it() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Mine"),

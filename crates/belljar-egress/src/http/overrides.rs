@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_that_replace_the_method_are_known_in_every_spelling() {
+    fn headers_that_replace_the_method_are_found_in_every_spelling() {
         for name in [
             "x-http-method-override",
             "X_HTTP_Method_Override",
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_replace_the_path_or_name_a_second_one_are_known() {
+    fn headers_that_replace_the_path_or_name_a_second_one_are_found() {
         for name in [
             "x-original-url",
             "X_Original_URL",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_that_replaces_the_method_is_known_in_every_spelling() {
+    fn parameters_that_replace_the_method_are_found_in_every_spelling() {
         for query in [
             "_method=DELETE",
             "a=b&_method=PUT",

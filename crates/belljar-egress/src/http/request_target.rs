@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_target_has_is_found_in_the_line() {
+    fn invalid_target_bytes_are_found_in_the_request_line() {
         assert_eq!(fault_in_line(b"GET http://a.example/a?b=c HTTP/1.1"), None);
         for bad in [&b"GET /#x HTTP/1.1"[..], b"GET http://h#x", b"GET /\\x", b"G\0", b"GET\t/"] {
             assert!(fault_in_line(bad).is_some(), "{bad:?}");

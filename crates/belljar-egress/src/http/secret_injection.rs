@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_a_placeholder_stays_one() {
+    fn a_placeholder_elsewhere_is_not_replaced() {
         let headers = [("x-other", "belljar-placeholder")];
         let parts = insert_result(SecretPlace::Bearer, "/?k=belljar-placeholder", &headers);
         assert_eq!(parts.headers["x-other"], "belljar-placeholder");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_does_not_fit_stops_the_request() {
+    fn a_value_that_is_not_valid_in_a_header_stops_the_request() {
         let value =
             SecretValue { env: "KEY".into(), value: "a\nb".into(), placeholder: String::new() };
         let (mut parts, ()) = Request::new(()).into_parts();

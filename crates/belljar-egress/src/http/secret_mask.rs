@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_is_covered_wherever_it_is_cut() {
+    fn every_encoding_is_masked_wherever_it_is_split() {
         let spellings = [
             VALUE.to_owned(),
             BASE64_NOPAD.encode(VALUE.as_bytes()), // as long as whole characters
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_within_something_that_was_encoded_is_covered_but_for_its_edges() {
+    fn a_value_inside_encoded_text_is_masked_except_at_its_edges() {
         for before in 0..6 {
             let text = format!("{}{VALUE}: and more", "p".repeat(before));
             let (out, count) = masked(&[BASE64_NOPAD.encode(text.as_bytes()).as_bytes()]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_called_like_a_value_goes() {
+    fn a_header_named_like_a_secret_is_removed() {
         let value =
             SecretValue { env: "K".into(), value: "Sk-cret1".into(), placeholder: String::new() };
         let credentials =
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_covered() {
+    fn headers_are_masked() {
         let mut mask = mask(&Reporter::default());
         let mut headers = HeaderMap::new();
         headers.insert("x-other", HeaderValue::from_static("same"));

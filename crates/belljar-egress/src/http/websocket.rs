@@ -104,7 +104,7 @@ async fn pass(
 mod tests {
     use super::*;
 
-    fn asks(method: &str, headers: &[(&str, &str)]) -> bool {
+    fn is_upgrade(method: &str, headers: &[(&str, &str)]) -> bool {
         let mut request = Request::builder().method(method);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_websocket_is_made() {
+    fn only_websocket_upgrades_are_accepted() {
         let upgrade = [("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
-        assert!(asks("GET", &upgrade));
-        assert!(!asks("POST", &upgrade));
-        assert!(!asks("GET", &[("connection", "upgrade"), ("upgrade", "h2c")]));
-        assert!(!asks("GET", &[("upgrade", "websocket")]));
+        assert!(is_upgrade("GET", &upgrade));
+        assert!(!is_upgrade("POST", &upgrade));
+        assert!(!is_upgrade("GET", &[("connection", "upgrade"), ("upgrade", "h2c")]));
+        assert!(!is_upgrade("GET", &[("upgrade", "websocket")]));
         let body = [("connection", "upgrade"), ("upgrade", "websocket"), ("content-length", "1")];
-        assert!(!asks("GET", &body));
+        assert!(!is_upgrade("GET", &body));
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_no_place() {
+    fn connect_with_a_body_is_denied() {
         assert_eq!(judge(&[("content-length", "0")]), None);
         assert_eq!(judge(&[("content-length", "5")]), Some(DenyReason::BadRequest));
         assert_eq!(judge(&[("transfer-encoding", "chunked")]), Some(DenyReason::BadRequest));

@@ -68,7 +68,7 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
-    let own = parts.headers.get(HOST).cloned();
+    let host_header = parts.headers.get(HOST).cloned();
     let normalized = normalize(&mut parts);
     let full_path = format!("{}{}", route.to.path, path_only(&parts.uri));
     let method = parts.method.clone();
@@ -89,7 +89,7 @@ async fn respond(
     let RouteTarget { scheme, host, port, .. } = route.to.clone();
     let admitted = AdmittedRequest { target: Target { scheme, host, port }, credentials, ticket };
     let mut response = exchange(proxy, pool, admitted, Request::from_parts(parts, body)).await?;
-    rewrite_redirect(response.headers_mut(), route, own.as_ref());
+    rewrite_redirect(response.headers_mut(), route, host_header.as_ref());
     Ok(response)
 }
 
@@ -137,7 +137,7 @@ fn join_path(target: &RouteTarget, uri: &Uri) -> Option<Uri> {
 }
 
 /// Rewrites a redirect within the target to this port, so that the next request gets the secret too.
-fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, own: Option<&HeaderValue>) {
+fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, host_header: Option<&HeaderValue>) {
     let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
         return;
     };
@@ -158,9 +158,10 @@ fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, own: Option<&Hea
         Some(rest) if rest.starts_with('?') => format!("/{rest}"),
         _ => return,
     };
-    let own = own.and_then(|own| own.to_str().ok()).map(str::to_owned);
-    let own = own.unwrap_or_else(|| format!("127.0.0.1:{}", route.listen));
-    if let Ok(value) = HeaderValue::try_from(format!("http://{own}{rest}")) {
+    let host_header =
+        host_header.and_then(|host_header| host_header.to_str().ok()).map(str::to_owned);
+    let host_header = host_header.unwrap_or_else(|| format!("127.0.0.1:{}", route.listen));
+    if let Ok(value) = HeaderValue::try_from(format!("http://{host_header}{rest}")) {
         headers.insert(LOCATION, value);
     }
 }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_within_the_target_leads_back_here() {
+    fn a_redirect_within_the_target_is_rewritten_to_the_route() {
         let cases = [
             ("", "https://api.example/a?b", "http://localhost:8080/a?b"),
             ("", "https://API.example:443/a", "http://localhost:8080/a"),
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_means_this_port_is_served() {
+    fn only_requests_for_loopback_are_served() {
         for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080"] {
             assert_eq!(target("", "/x", &[host]), None, "{host}");
         }
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_leads_above_the_path_that_the_operator_named() {
+    fn no_header_leaves_the_path_of_the_route() {
         let target = |path: &str, header: &str| {
             let request =
                 Request::builder().uri("/x").header(HOST, "localhost").header(header, "/y");
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_above_the_path_that_the_operator_named() {
+    fn no_request_leaves_the_path_of_the_route() {
         assert_eq!(target("/v1", "/a/b?c=../..", &["localhost"]), None);
         for path in ["/../admin", "/%2e%2e/admin", "/..%2fadmin", "//x"] {
             assert_eq!(target("/v1", path, &["localhost"]), Some(DenyReason::RequestNotListed));

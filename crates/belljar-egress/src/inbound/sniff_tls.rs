@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_in_tls_is_the_one_that_was_asked_for() {
+    fn the_server_name_must_be_the_tunnels_host() {
         assert_eq!(look("a.example", 443, &hello("a.example")), Ok(()));
         assert_eq!(look("a.example", 443, &hello("A.Example")), Ok(()));
         assert_eq!(look("a.example", 443, &hello("b.example")), Err(DenyReason::NamesDiffer));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn where_tls_is_due_nothing_else_passes() {
+    fn where_tls_is_expected_nothing_else_passes() {
         for other in [
             &b"SSH-2.0-OpenSSH_9.6\r\n"[..],
             b"GET / HTTP/1.1\r\n\r\n",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_without_end_is_not_read_for_ever() {
+    fn an_endless_client_hello_is_denied() {
         let host = Host::parse(b"a.example").unwrap();
         let mut sniffer = Sniffer::new(&host, Expected::Tls);
         // A record of a handshake message that claims to be very long.
@@ -220,7 +220,7 @@ mod tests {
     proptest::proptest! {
         /// Splitting the bytes does not change the result.
         #[test]
-        fn no_bytes_confuse_it(
+        fn splitting_the_bytes_does_not_change_the_result(
             noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
             start in proptest::sample::select(vec![0, 1, 2, 5, 9, 60, 120]),
             cut in 0_usize..200,

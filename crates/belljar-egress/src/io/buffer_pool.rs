@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_ones_are_few_and_come_back() {
+    fn large_buffers_are_bounded_and_reused() {
         let buffers = BufferPool::default();
         let taken: Vec<_> = (0..MAX_LARGE + 3).map(|_| buffers.take()).collect();
         assert_eq!(taken.iter().filter(|buffer| buffer.len() == LARGE).count(), MAX_LARGE);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_reached_and_never_passed() {
+    fn a_limit_is_reached_and_never_exceeded() {
         let run = Budget { bytes_out: Some(10), ..Budget::default() };
         let budgets = Budgets::new(run, Budget::default());
         let account = budgets.open_request(&host("a")).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_has_its_own_and_a_refusal_costs_the_run_nothing() {
+    fn each_host_has_a_budget_and_a_refusal_costs_the_run_nothing() {
         let run = Budget { requests: Some(3), ..Budget::default() };
         let per_host = Budget { requests: Some(1), ..Budget::default() };
         let budgets = Budgets::new(run, per_host);

@@ -95,15 +95,15 @@ impl Policy {
         let (allow_private, budget, per_host) = (allow_private.clone(), *budget, *per_host);
         let spec = EgressSpec { allow_private, budget, per_host, ..EgressSpec::default() };
         let (run, allow) = (policy.run.clone(), allow.clone());
-        let mut own = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
-        own.phase = PolicyPhase::Setup;
+        let mut setup = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
+        setup.phase = PolicyPhase::Setup;
         // A private host is allowed where a set-up rule names it exactly.
-        let rule_name = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(own) if own == host);
-        let rules = &own.rules;
-        own.private.retain(|(host, port)| {
+        let rule_name = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(named) if named == host);
+        let rules = &setup.rules;
+        setup.private.retain(|(host, port)| {
             rules.iter().any(|rule| rule_name(rule, host) && rule.has_port(*port))
         });
-        Ok(Some(own))
+        Ok(Some(setup))
     }
 
     pub(crate) fn decide(
@@ -112,7 +112,7 @@ impl Policy {
         port: u16,
         seen: Seen<'_>,
     ) -> Result<Allowance, Denial> {
-        let is_private = self.private.iter().any(|(own, at)| own == host && *at == port);
+        let is_private = self.private.iter().any(|(name, at)| name == host && *at == port);
         if let Some(rule) = self.rules.iter().find(|rule| rule.allows(host, port, seen)) {
             let written = matches!(&rule.hosts, HostPattern::Host(Host::Address(_)));
             let addresses = match (written, is_private) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_says_what_is_missing() {
+    fn a_denial_names_the_missing_part() {
         let listed = policy(&["a.example", "GET b.example/v1", "*.c.example"]);
         assert_eq!(reason(&listed, "a.example", 443), None);
         assert_eq!(reason(&listed, "a.example", 22), Some(DenyReason::PortNotListed));
@@ -243,21 +243,24 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_the_own_network_is_still_held_to_its_rules() {
+    fn a_private_host_is_still_judged_by_its_rules() {
         let allow = vec!["GET db.internal:8080/docs".to_owned()];
         let allow_private = vec!["db.internal:8080".to_owned(), "other.internal:1".to_owned()];
         let spec = EgressSpec { allow_private, ..EgressSpec::default() };
         let policy =
             Policy::new(EgressPolicy { run: "r".into(), allow, setup: None, spec }).unwrap();
-        let ask = |host: &str, port, method, path| {
+        let decide_request = |host: &str, port, method, path| {
             let host = Host::parse(host.as_bytes()).unwrap();
             let decided = policy.decide(&host, port, Seen::Request { method, path });
             decided.map(|allowance| allowance.addresses).map_err(|denial| denial.reason)
         };
-        assert_eq!(ask("db.internal", 8080, "GET", "/docs/x"), Ok(AddressScope::Private));
+        assert_eq!(
+            decide_request("db.internal", 8080, "GET", "/docs/x"),
+            Ok(AddressScope::Private)
+        );
         let refused = Err(DenyReason::RequestNotListed);
-        assert_eq!(ask("db.internal", 8080, "DELETE", "/docs/x"), refused);
-        assert_eq!(ask("db.internal", 8080, "GET", "/admin"), refused);
-        assert_eq!(ask("other.internal", 1, "PUT", "/"), Ok(AddressScope::Private));
+        assert_eq!(decide_request("db.internal", 8080, "DELETE", "/docs/x"), refused);
+        assert_eq!(decide_request("db.internal", 8080, "GET", "/admin"), refused);
+        assert_eq!(decide_request("other.internal", 1, "PUT", "/"), Ok(AddressScope::Private));
     }
 }

@@ -141,7 +141,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_refusal_says_what_would_allow_it() {
+    fn a_denial_text_shows_how_to_allow_it() {
         let host = Host::parse(b"pypi.org").unwrap();
         let text = |port| {
             let access =
@@ -158,7 +158,7 @@ mod tests {
 
     /// What a resolver or the operator's configuration says is not disclosed, whatever the reason.
     #[test]
-    fn no_refusal_tells_of_the_hosts_network() {
+    fn no_denial_text_discloses_the_hosts_network() {
         let accesses = [("db.corp.example", Via::Connect), ("db.corp.example", Via::Http)];
         for (reason, (host, via)) in
             REASONS.into_iter().flat_map(|one| accesses.map(|access| (one, access)))

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ones_are_summed_and_keep_what_they_share() {
+    fn equal_events_are_summed_and_keep_what_they_share() {
         let mut merged = MergedEvents::default();
         merged.add(allowed("a", 10));
         merged.add(allowed("a", 5));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn different_ones_are_bounded() {
+    fn different_events_are_bounded() {
         let mut merged = MergedEvents::default();
         for number in 0..10_000 {
             merged.add(denied(&format!("h{number}"), "/"));

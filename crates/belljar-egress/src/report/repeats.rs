@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ones_are_counted_and_others_are_not() {
+    fn equal_denials_are_counted_and_others_are_not() {
         let (mut repeats, now) = (DenialRepeats::default(), Instant::now());
         assert!(repeats.count(denied("a", "/x"), now).is_some());
         assert_eq!(repeats.remember(&denied("a", "/x")), None);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_no_count_is_lost() {
+    fn remembered_denials_are_bounded_and_no_count_is_lost() {
         let (mut repeats, now) = (DenialRepeats::default(), Instant::now());
         let mut counted = 0;
         for number in 0..10 * MAX_KNOWN {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_told_ever_more_seldom() {
+    fn a_recurring_denial_is_reported_less_and_less_often() {
         let mut repeats = DenialRepeats::default();
         let begin = Instant::now();
         repeats.remember(&denied("a", "/"));

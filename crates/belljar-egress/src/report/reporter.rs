@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_put_together_and_none_is_lost() {
+    fn a_flood_of_events_is_merged_and_none_is_lost() {
         let reporter = Reporter::default();
         for number in 0..100_000 {
             reporter.send(denied(&format!("h{}.example", number % 1000)));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_that_does_not_listen_makes_nothing_grow() {
+    fn the_queue_is_bounded_when_the_supervisor_does_not_read() {
         let mut state = EventQueue::default();
         let begin = Instant::now();
         for second in 0..100 {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_together_waits_for_its_second() {
+    fn merged_events_wait_for_their_window() {
         let mut state = EventQueue::default();
         let now = Instant::now();
         (0..=BURST).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flood_hides_what_is_opened() {
+    fn a_flood_does_not_hide_opened_events() {
         let mut state = EventQueue::default();
         let now = Instant::now();
         (0..10_000).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_without_end_makes_no_record_without_end() {
+    fn an_endless_flood_has_a_bounded_event_rate() {
         let mut state = EventQueue::default();
         let begin = Instant::now();
         let (long, mut reported, mut counted) = (600, 0, 0);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_denials_is_told_at_once_and_the_others_by_their_count() {
+    fn the_first_of_equal_denials_is_reported_at_once_and_the_others_as_a_count() {
         let (mut state, now) = (EventQueue::default(), Instant::now());
         (0..5).for_each(|_| state.add(denied("a.example"), now));
         state.add(denied("b.example"), now);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_the_counts_are_told_and_what_comes_then_is_told_at_once() {
+    fn at_the_end_counts_are_reported_and_later_denials_start_anew() {
         let reporter = Reporter::default();
         (0..3).for_each(|_| reporter.send(denied("a.example")));
         let event = reporter.take_all();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_escaped_and_cut() {
+    fn a_text_is_escaped_and_shortened() {
         assert_eq!(shorten("a\nb\x1b[2J"), "a\\u{a}b\\u{1b}[2J");
         let long = shorten(&"ä".repeat(1000));
         assert!(long.len() <= MAX_TEXT && long.ends_with("ä…"), "{long}");

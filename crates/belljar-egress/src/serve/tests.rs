@@ -19,13 +19,13 @@ fn answer_all(server: &UdpSocket, queries: &[(Vec<u8>, std::net::SocketAddr)]) {
     for (packet, from) in queries {
         let queries = Message::from_vec(packet).unwrap();
         let query = queries.queries[0].clone();
-        let mut answer = Message::response(queries.metadata.id, queries.metadata.op_code);
-        answer.add_query(query.clone());
+        let mut response = Message::response(queries.metadata.id, queries.metadata.op_code);
+        response.add_query(query.clone());
         if query.query_type() == RecordType::A {
             let data = RData::from(std::net::IpAddr::from([127, 0, 0, 1]));
-            answer.add_answer(Record::from_rdata(query.name().clone(), 60, data));
+            response.add_answer(Record::from_rdata(query.name().clone(), 60, data));
         }
-        server.send_to(&answer.to_vec().unwrap(), from).unwrap();
+        server.send_to(&response.to_vec().unwrap(), from).unwrap();
     }
 }
 
@@ -86,7 +86,7 @@ fn connections_to_host(then: LookupEnds) -> usize {
 }
 
 #[test]
-fn a_name_that_is_being_looked_up_leads_nowhere_any_more() {
+fn a_lookup_pending_at_the_end_of_the_setup_is_never_dialled() {
     assert_eq!(connections_to_host(LookupEnds::DuringSetup), 1);
     assert_eq!(connections_to_host(LookupEnds::AfterNarrowing), 0);
 }

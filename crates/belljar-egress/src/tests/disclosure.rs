@@ -70,7 +70,7 @@ fn socks(name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
+async fn a_private_name_looks_like_a_missing_name() {
     let run = run(&["*"], EgressSpec::default()).await;
     let requests = |name: &str| {
         [
@@ -116,7 +116,7 @@ async fn closed_port() -> u16 {
 }
 
 #[tokio::test]
-async fn a_failed_connection_tells_no_address() {
+async fn a_failed_connection_discloses_no_address() {
     let port = closed_port().await;
     let authority = format!("localhost:{port}");
     let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
@@ -132,7 +132,7 @@ async fn a_failed_connection_tells_no_address() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_name_is_not_told() {
+async fn names_in_a_wrong_certificate_are_not_disclosed() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await; // its certificate is for localhost
     let to = RouteTarget {
@@ -153,7 +153,7 @@ async fn a_certificate_of_another_name_is_not_told() {
 
 /// A client of a route need not know its target.
 #[tokio::test]
-async fn a_route_does_not_tell_where_it_leads() {
+async fn a_route_does_not_disclose_its_target() {
     let (port, name) = (closed_port().await, host("localhost"));
     let to = RouteTarget { scheme: Scheme::Http, host: name, port, path: "/hidden".into() };
     let spec = EgressSpec {

@@ -21,7 +21,7 @@ pub(super) fn intercepting(origin: &Origin) -> EgressSpec {
 }
 
 #[tokio::test]
-async fn each_version_reaches_each_version() {
+async fn each_http_version_reaches_each_http_version() {
     let ca = Ca::new();
     for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
         for alpn in [H1, H2] {
@@ -45,7 +45,7 @@ async fn each_version_reaches_each_version() {
 }
 
 #[tokio::test]
-async fn requests_at_once_each_get_their_own_answer() {
+async fn concurrent_requests_get_their_responses() {
     let ca = Ca::new();
     for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
         let origin = Origin::start(&ca, protocol).await;
@@ -64,7 +64,7 @@ async fn requests_at_once_each_get_their_own_answer() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_host_that_does_not_answer_waits_once() {
+async fn concurrent_requests_share_one_failed_dial() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -87,14 +87,14 @@ async fn who_waits_for_a_host_that_does_not_answer_waits_once() {
         let mut client = Client::H2(sender.clone());
         async move { client.get(port, "/").await }
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let all = futures_util::future::join_all((0..8).map(one)).await;
     assert!(all.iter().all(|(status, message)| *status == 502 && message == &all[0].1), "{all:?}");
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     // A later request tries again.
-    let began = Instant::now();
+    let started = Instant::now();
     assert_eq!(one(8).await.0, 502);
-    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert!(started.elapsed() >= Duration::from_secs(1));
     let failed =
         |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
     let events = run.wait_for_events(|_| true).await;
@@ -102,7 +102,7 @@ async fn who_waits_for_a_host_that_does_not_answer_waits_once() {
 }
 
 #[tokio::test]
-async fn the_record_has_every_request() {
+async fn every_request_is_reported() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H2).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -120,7 +120,7 @@ async fn the_record_has_every_request() {
 }
 
 #[tokio::test]
-async fn what_no_rule_names_is_refused_before_anybody_is_connected_to() {
+async fn an_unlisted_request_is_denied_before_connecting() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let spec = EgressSpec { intercept: vec!["localhost".into()], ..EgressSpec::default() };
@@ -144,7 +144,7 @@ async fn reason(run: &TestProxy) -> (DenyReason, Option<String>) {
 }
 
 #[tokio::test]
-async fn names_that_differ_are_refused() {
+async fn names_that_differ_are_denied() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -164,7 +164,7 @@ async fn names_that_differ_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_refused() {
+async fn input_that_is_not_tls_is_denied() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -177,7 +177,7 @@ async fn what_is_not_tls_is_refused() {
 
 /// Clients open connections ahead of need, and close those that they do not need.
 #[tokio::test]
-async fn a_connection_that_is_closed_before_its_first_byte_is_no_denial() {
+async fn a_connection_closed_before_its_first_byte_is_not_a_denial() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -197,7 +197,7 @@ async fn a_connection_that_is_closed_before_its_first_byte_is_no_denial() {
 }
 
 #[tokio::test]
-async fn a_host_that_the_world_does_not_believe_is_not_believed() {
+async fn a_host_with_an_untrusted_certificate_is_refused() {
     let (ca, other) = (Ca::new(), Ca::new());
     let origin = Origin::start(&other, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -209,7 +209,7 @@ async fn a_host_that_the_world_does_not_believe_is_not_believed() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_a_connection_does_not_come_back() {
+async fn hop_by_hop_headers_of_a_response_are_removed() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -224,7 +224,7 @@ async fn what_belongs_to_a_connection_does_not_come_back() {
 
 /// A client that trusts the authority trusts it for the names of the run only.
 #[tokio::test]
-async fn the_authority_is_good_for_its_names_only() {
+async fn the_authority_is_valid_for_its_names_only() {
     let verdict = |names: &[&str], host: &str| {
         let intercept = names.iter().map(|name| (*name).to_owned()).collect();
         let run =
@@ -264,13 +264,13 @@ async fn the_authority_is_good_for_its_names_only() {
 }
 
 #[test]
-fn nothing_is_made_where_nothing_is_opened() {
+fn without_interception_there_is_no_authority() {
     let run = TestProxy::new(&Ca::new(), EgressSpec::default(), &[]);
     assert!(run.tls.trust().is_none());
 }
 
 #[test]
-fn the_certificate_is_public_and_the_key_is_not_there() {
+fn the_trust_message_has_the_certificate_and_no_key() {
     let spec = EgressSpec { intercept: vec!["api.example".into()], ..EgressSpec::default() };
     let pem = TestProxy::new(&Ca::new(), spec, &[]).tls.trust().unwrap().own;
     assert_eq!(CertificateDer::pem_slice_iter(pem.as_bytes()).count(), 1);

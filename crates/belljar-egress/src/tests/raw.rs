@@ -66,7 +66,7 @@ fn plain_spec(origins: &[&Origin]) -> EgressSpec {
 }
 
 #[tokio::test]
-async fn a_plain_request_is_carried_without_what_was_meant_for_the_proxy() {
+async fn a_plain_request_is_forwarded_without_proxy_headers() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::Plain).await;
     let run = TestProxy::new(&ca, plain_spec(&[&origin]), &[]);
@@ -77,11 +77,11 @@ async fn a_plain_request_is_carried_without_what_was_meant_for_the_proxy() {
     );
     let response = send(proxy_port(&run), &request).await;
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
-    let requests = &origin.requests()[0];
-    assert_eq!((requests.method.as_str(), requests.uri.as_str()), ("GET", "/x?y"));
-    assert_eq!(requests.headers["x-yours"], "2");
+    let received = &origin.requests()[0];
+    assert_eq!((received.method.as_str(), received.uri.as_str()), ("GET", "/x?y"));
+    assert_eq!(received.headers["x-yours"], "2");
     for name in ["x-mine", "proxy-authorization", "proxy-connection"] {
-        assert!(!requests.headers.contains_key(name), "{name}");
+        assert!(!received.headers.contains_key(name), "{name}");
     }
 }
 
@@ -104,7 +104,7 @@ async fn one_connection_serves_several_hosts_one_after_another() {
 }
 
 #[tokio::test]
-async fn what_can_be_read_in_two_ways_is_refused() {
+async fn ambiguous_requests_are_denied() {
     let ca = Ca::new();
     let (origin, inner) = (
         Origin::start(&ca, ServerProtocol::Plain).await,
@@ -144,14 +144,14 @@ async fn what_can_be_read_in_two_ways_is_refused() {
         assert!(response.starts_with("HTTP/1.1 400 "), "{headers:?}: {response}");
         assert_eq!(denial_reason(&run).await, DenyReason::BadRequest, "{headers:?}");
     }
-    assert!(origin.requests().iter().chain(&inner.requests()).all(|requests| requests.length == 0));
+    assert!(origin.requests().iter().chain(&inner.requests()).all(|received| received.length == 0));
     let whole = |origin: &Origin| origin.requests().len();
     assert_eq!((whole(&origin), whole(&inner)), (0, 0));
 }
 
 /// The counterpart: these are denied by the framing monitor, and not by hyper.
 #[tokio::test]
-async fn what_hyper_alone_would_take() {
+async fn requests_that_hyper_alone_would_accept() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::Plain).await;
     let run = TestProxy::new(&ca, plain_spec(&[&origin]), &[]);
@@ -173,7 +173,7 @@ async fn what_hyper_alone_would_take() {
 }
 
 #[tokio::test]
-async fn a_good_request_does_not_open_the_way_for_a_bad_one() {
+async fn a_bad_request_after_a_good_one_is_denied() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::Plain).await;
     let run = TestProxy::new(&ca, plain_spec(&[&origin]), &[]);
@@ -195,7 +195,7 @@ async fn a_good_request_does_not_open_the_way_for_a_bad_one() {
 }
 
 #[tokio::test]
-async fn what_is_no_plain_request_is_refused_in_words() {
+async fn other_plain_requests_are_denied_with_a_text() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::Plain).await;
     let run = TestProxy::new(&ca, plain_spec(&[&origin]), &[]);
@@ -228,10 +228,10 @@ async fn what_is_no_plain_request_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn through_the_port_of_tls_nothing_goes_in_the_open() {
+async fn plain_http_to_port_443_is_denied() {
     let ca = Ca::new();
-    let own = vec!["localhost:443".to_owned()];
-    let spec = EgressSpec { allow_private: own, ..EgressSpec::default() };
+    let private = vec!["localhost:443".to_owned()];
+    let spec = EgressSpec { allow_private: private, ..EgressSpec::default() };
     let run = TestProxy::allowing(&ca, &["a.example", "127.0.0.1:443"], spec, &[]);
     let get = |host: &str| {
         format!("GET http://{host}:443/ HTTP/1.1\r\nHost: {host}:443\r\nConnection: close\r\n\r\n")
@@ -250,7 +250,7 @@ async fn through_the_port_of_tls_nothing_goes_in_the_open() {
 }
 
 #[tokio::test]
-async fn a_tunnel_within_an_opened_connection_is_refused() {
+async fn connect_in_an_intercepted_connection_is_denied() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -263,7 +263,7 @@ async fn a_tunnel_within_an_opened_connection_is_refused() {
 
 /// The client chooses the scheme, so a secret is never sent in clear text. For a route the operator chooses it.
 #[tokio::test]
-async fn a_secret_does_not_go_in_the_open() {
+async fn a_secret_is_not_sent_in_clear_text() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::Plain).await;
     let place = SecretPlace::Header { name: "x-key".into() };
@@ -336,7 +336,7 @@ async fn a_target_is_sent_as_it_was_judged_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn what_replaces_the_method_or_path_is_refused_where_rules_judge_them() {
+async fn overrides_of_method_or_path_are_denied_where_rules_judge_them() {
     let ask = |path: &str, header: &str| {
         let text = format!(
             "GET http://localhost:PORT{path} HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n{header}\r\n"

@@ -22,7 +22,7 @@ fn routed(origin: &Origin, scheme: Scheme, path: &str) -> EgressSpec {
 }
 
 #[tokio::test]
-async fn a_route_leads_to_its_target_with_its_secret() {
+async fn a_route_forwards_to_its_target_with_its_secret() {
     let ca = Ca::new();
     for (protocol, scheme) in [
         (ServerProtocol::H1, Scheme::Https),
@@ -36,11 +36,11 @@ async fn a_route_leads_to_its_target_with_its_secret() {
         let (status, body) = client.get(8080, "/a?b=c").await;
         assert_eq!(status, 200, "{body}");
         assert!(!body.contains(VALUE), "{body}");
-        let requests = &origin.requests()[0];
-        assert!(requests.uri.ends_with("/v1/a?b=c"), "{}", requests.uri);
-        assert_eq!(requests.headers["authorization"], format!("Bearer {VALUE}"));
+        let received = &origin.requests()[0];
+        assert!(received.uri.ends_with("/v1/a?b=c"), "{}", received.uri);
+        assert_eq!(received.headers["authorization"], format!("Bearer {VALUE}"));
         if protocol != ServerProtocol::H2 {
-            assert_eq!(requests.headers["host"], origin.authority());
+            assert_eq!(received.headers["host"], origin.authority());
         }
         let denial_reason = |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.via == Via::Route);
         let events = run.wait_for_events(denial_reason).await;
@@ -50,7 +50,7 @@ async fn a_route_leads_to_its_target_with_its_secret() {
 }
 
 #[tokio::test]
-async fn somebody_elses_page_is_refused() {
+async fn a_rebound_web_page_is_refused() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
@@ -89,7 +89,7 @@ async fn events_pass_a_route_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_secret_of_another_host_is_not_taken() {
+async fn a_secret_of_another_host_is_not_used() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let mut spec = routed(&origin, Scheme::Https, "");

@@ -27,7 +27,7 @@ fn x_key() -> SecretPlace {
 }
 
 #[tokio::test]
-async fn each_place_gets_it() {
+async fn a_secret_can_be_in_each_place() {
     let ca = Ca::new();
     let basic = SecretPlace::Basic { user: "me".into() };
     let query = SecretPlace::Query { name: "key".into() };
@@ -45,11 +45,11 @@ async fn each_place_gets_it() {
             let mut client = Client::intercepted(&run, origin.port, alpn).await;
             let (status, body) = client.get(origin.port, "/a?b=1").await;
             assert_eq!(status, 200, "{body}");
-            let requests = &origin.requests()[0];
+            let received = &origin.requests()[0];
             if name.is_empty() {
-                assert!(requests.uri.ends_with("/a?b=1&key=canary-value-1"), "{}", requests.uri);
+                assert!(received.uri.ends_with("/a?b=1&key=canary-value-1"), "{}", received.uri);
             } else {
-                assert_eq!(requests.headers[name], expected);
+                assert_eq!(received.headers[name], expected);
             }
             assert!(!body.contains("canary-value"), "{body}");
         }
@@ -57,22 +57,22 @@ async fn each_place_gets_it() {
 }
 
 #[tokio::test]
-async fn no_other_port_gets_it_and_a_redirect_carries_nothing() {
+async fn another_port_gets_no_secret_and_a_redirect_carries_none() {
     let ca = Ca::new();
-    let (own, other) = (
+    let (target, other) = (
         Origin::start(&ca, ServerProtocol::H1).await,
         Origin::start(&ca, ServerProtocol::H1).await,
     );
     let run = TestProxy::new(
         &ca,
-        with_secret(&[&own, &other], secret(own.port, x_key())),
+        with_secret(&[&target, &other], secret(target.port, x_key())),
         &[("KEY", VALUE)],
     );
-    let mut client = Client::intercepted(&run, own.port, H1).await;
+    let mut client = Client::intercepted(&run, target.port, H1).await;
     let to = format!("https://localhost:{}/", other.port);
-    let response = client.send(get(own.port, &format!("/redirect?{to}"))).await;
+    let response = client.send(get(target.port, &format!("/redirect?{to}"))).await;
     assert_eq!(response.headers()["location"], to);
-    assert_eq!(own.requests()[0].headers["x-key"], VALUE);
+    assert_eq!(target.requests()[0].headers["x-key"], VALUE);
     let mut client = Client::intercepted(&run, other.port, H1).await;
     let mut request = get(other.port, "/");
     request.headers_mut().insert("x-key", "placeholder-KEY".parse().unwrap());
@@ -82,7 +82,7 @@ async fn no_other_port_gets_it_and_a_redirect_carries_nothing() {
 }
 
 #[tokio::test]
-async fn what_comes_back_is_covered_and_told() {
+async fn a_secret_in_a_response_is_masked_and_reported() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H2).await;
     let run = TestProxy::new(
@@ -109,7 +109,7 @@ async fn what_comes_back_is_covered_and_told() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_looked_at_does_not_come_back() {
+async fn a_compressed_response_is_refused_where_a_secret_was_sent() {
     let ca = Ca::new();
     for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
         let origin = Origin::start(&ca, protocol).await;
@@ -142,7 +142,7 @@ async fn a_secret_without_a_value_stops_the_request() {
 }
 
 #[tokio::test]
-async fn trace_is_refused_where_a_secret_goes() {
+async fn trace_is_denied_where_a_secret_is_sent() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(
@@ -158,7 +158,7 @@ async fn trace_is_refused_where_a_secret_goes() {
 }
 
 #[test]
-fn a_secret_makes_its_host_one_that_is_opened() {
+fn a_secret_makes_its_host_intercepted() {
     let spec = EgressSpec {
         reach: Reach::Listed,
         secrets: vec![secret(443, SecretPlace::Bearer)],

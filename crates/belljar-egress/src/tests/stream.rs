@@ -48,7 +48,7 @@ async fn an_event_arrives_before_the_next_is_sent() {
 }
 
 #[tokio::test]
-async fn trailers_count_as_all_else_does() {
+async fn trailers_count_against_the_budget() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H2).await;
     let limited = |budget| TestProxy::new(&ca, EgressSpec { budget, ..intercepting(&origin) }, &[]);
@@ -87,7 +87,7 @@ async fn trailers_count_as_all_else_does() {
 }
 
 #[tokio::test]
-async fn much_gets_through_in_both_directions() {
+async fn large_bodies_pass_in_both_directions() {
     let ca = Ca::new();
     for (protocol, alpn) in [
         (ServerProtocol::H1, H1),
@@ -141,7 +141,7 @@ async fn a_websocket_passes_in_both_directions() {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_host_closed_is_made_anew() {
+async fn a_connection_that_the_host_closed_is_replaced() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
@@ -153,7 +153,7 @@ async fn a_connection_that_the_host_closed_is_made_anew() {
 }
 
 /// A host that responds once per connection, and keeps it open as if it would go on.
-async fn answers_once() -> (u16, Arc<AtomicUsize>) {
+async fn responds_once() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -175,8 +175,8 @@ async fn answers_once() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_asked_again_when_a_kept_connection_dies_under_it() {
-    let (port, accepted) = answers_once().await;
+async fn safe_requests_are_retried_when_a_reused_connection_dies() {
+    let (port, accepted) = responds_once().await;
     let to =
         RouteTarget { scheme: Scheme::Http, host: host("localhost"), port, path: String::new() };
     let spec = EgressSpec {

@@ -229,7 +229,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_public_name_leads_to_public_addresses_only() {
+    fn a_public_name_resolves_to_public_addresses_only() {
         for good in PUBLIC {
             assert!(allowed(good, AddressScope::Public), "{good}");
         }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_own_network_has_no_metadata() {
+    fn the_private_network_excludes_metadata_services() {
         for good in PRIVATE.iter().chain(PUBLIC) {
             assert!(allowed(good, AddressScope::Private), "{good}");
         }

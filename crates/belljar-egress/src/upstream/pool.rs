@@ -167,7 +167,7 @@ impl UpstreamPool {
         if self.needs_own_connection(target) {
             return Ok((self.dial(target, ticket, Purpose::Requests).await?, ConnectionAge::New));
         }
-        let began = Instant::now();
+        let started = Instant::now();
         let mut first = self.first.lock().await;
         if let Some(sender) = self.reuse(target).await {
             return Ok((sender, ConnectionAge::Reused));
@@ -177,7 +177,7 @@ impl UpstreamPool {
             return Ok((self.dial(target, ticket, Purpose::Requests).await?, ConnectionAge::New));
         }
         // A request that waited for a failed attempt would fail the same way, as slowly.
-        if let Some(failure) = first.as_ref().filter(|failure| failure.at >= began) {
+        if let Some(failure) = first.as_ref().filter(|failure| failure.at >= started) {
             return Err(ticket.failed_like(&failure.refusal, &failure.detail));
         }
         let dialled = self.dial(target, ticket, Purpose::Requests).await;

@@ -91,7 +91,7 @@ mod tests {
     use crate::testing::Ca;
 
     #[test]
-    fn who_names_authorities_gets_these_or_none() {
+    fn explicit_roots_are_used_or_none() {
         let broken = CertificateDer::from(vec![1, 2, 3]);
         let count =
             |found, source| select_roots(found, source, String::new()).map(|roots| roots.len());

@@ -26,9 +26,9 @@ fn get(authority: &str) -> String {
 }
 
 #[test]
-fn a_request_that_nobody_waits_for_does_not_go_on() {
-    let begun = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nbegun";
-    for response in ["", begun] {
+fn a_request_ends_when_its_client_is_gone() {
+    let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nbegun";
+    for response in ["", started] {
         let (authority, ended) = slow_server(Duration::ZERO, response);
         let budget = Budget { connections: Some(1), ..Budget::default() };
         let spec = EgressSpec { budget, ..private(std::slice::from_ref(&authority)) };
@@ -44,18 +44,21 @@ fn a_request_that_nobody_waits_for_does_not_go_on() {
 }
 
 #[test]
-fn who_only_ends_its_own_side_gets_its_answer_and_the_end_of_it_at_once() {
+fn a_half_closed_client_gets_its_response_and_then_the_close() {
     let response = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nlater";
     let (authority, _ended) = slow_server(Duration::from_secs(1), response);
     let proxy = Proxy::start(&[], private(std::slice::from_ref(&authority)));
-    let began = Instant::now();
-    let answer = proxy.ask(get(&authority).as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("later"), "{answer}");
-    assert!(began.elapsed() < Duration::from_millis(2500), "{:?}", began.elapsed());
+    let started = Instant::now();
+    let response = proxy.exchange(get(&authority).as_bytes());
+    assert!(
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("later"),
+        "{response}"
+    );
+    assert!(started.elapsed() < Duration::from_millis(2500), "{:?}", started.elapsed());
 }
 
 #[test]
-fn an_answer_that_takes_long_is_not_cut_for_it() {
+fn a_slow_response_is_not_cut_off() {
     let outside = server(|mut stream: TcpStream| {
         assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n").unwrap();

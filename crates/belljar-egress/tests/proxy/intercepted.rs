@@ -28,7 +28,7 @@ const ROUTE: u16 = 8081;
 
 /// The trusted roots are read from an environment variable, so the test runs itself again with it set.
 #[test]
-fn a_secret_gets_out_and_does_not_come_back() {
+fn a_secret_is_sent_and_does_not_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "intercepted::in_child", "--ignored", "--nocapture"])
@@ -41,7 +41,7 @@ fn a_secret_gets_out_and_does_not_come_back() {
 
 /// A file without any root certificate must not fall back to the default roots.
 #[test]
-fn without_the_authorities_that_were_named_it_does_not_begin() {
+fn without_the_configured_roots_the_proxy_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
@@ -84,14 +84,14 @@ fn in_child() {
         let name = ServerName::try_from("localhost").unwrap();
         let connection = ClientConnection::new(client.clone(), name).unwrap();
         let mut stream = StreamOwned::new(connection, tunnel);
-        check(&ask(&mut stream, port), &received);
+        check(&exchange(&mut stream, port), &received);
     }
-    check(&ask(&mut listen(&control, ROUTE), ROUTE), &received);
+    check(&exchange(&mut listen(&control, ROUTE), ROUTE), &received);
 }
 
-fn check(answer: &str, received: &Receiver<String>) {
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(!answer.contains(VALUE) && answer.contains(&"*".repeat(VALUE.len())), "{answer}");
+fn check(response: &str, received: &Receiver<String>) {
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    assert!(!response.contains(VALUE) && response.contains(&"*".repeat(VALUE.len())), "{response}");
     let received = received.recv_timeout(Duration::from_secs(10)).unwrap().to_lowercase();
     assert!(received.contains(&format!("x-key: {VALUE}\r\n")), "{received}");
 }
@@ -130,9 +130,9 @@ fn host(ca: &CertifiedIssuer<'static, KeyPair>) -> (u16, Receiver<String>) {
 fn echo_head(mut stream: StreamOwned<ServerConnection, TcpStream>, sender: &Sender<String>) {
     let head = head(&mut stream);
     let length = head.len();
-    let answer =
+    let response =
         format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{head}");
-    stream.write_all(answer.as_bytes()).unwrap();
+    stream.write_all(response.as_bytes()).unwrap();
     stream.conn.send_close_notify();
     stream.flush().unwrap();
     sender.send(head).unwrap();
@@ -203,9 +203,9 @@ fn socks(mut stream: TcpStream, port: u16) -> TcpStream {
     stream.write_all(&[5, 1, 0, 5, 1, 0, 3, 9]).unwrap();
     stream.write_all(b"localhost").unwrap();
     stream.write_all(&port.to_be_bytes()).unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[..4], [5, 0, 5, 0]);
+    let mut response = [0; 12];
+    stream.read_exact(&mut response).unwrap();
+    assert_eq!(response[..4], [5, 0, 5, 0]);
     stream
 }
 
@@ -220,12 +220,12 @@ fn client(trust: &str) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-fn ask(stream: &mut (impl Read + Write), port: u16) -> String {
+fn exchange(stream: &mut (impl Read + Write), port: u16) -> String {
     let request = format!(
         "GET / HTTP/1.1\r\nHost: localhost:{port}\r\nX-Key: placeholder\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8_lossy(&response).into_owned()
 }

@@ -18,7 +18,7 @@ fn it_ends_with_its_supervisor_and_closes_everything() {
 }
 
 #[test]
-fn the_end_of_what_was_under_way_is_told() {
+fn the_end_of_open_connections_is_reported() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
@@ -33,29 +33,29 @@ fn the_end_of_what_was_under_way_is_told() {
 }
 
 #[test]
-fn a_flood_of_refusals_becomes_few_news() {
+fn a_flood_of_denials_becomes_few_events() {
     let proxy = Proxy::start(&[], EgressSpec::default());
     let mut stream = proxy.connect();
-    let asked = 3000;
-    for number in 0..asked {
+    let requests = 3000;
+    for number in 0..requests {
         let host = format!("h{}.example:443", number % 7);
         write!(stream, "CONNECT {host} HTTP/1.1\r\n\r\n").unwrap();
         let head = crate::support::read_head(&mut stream);
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
         std::io::Read::read_exact(&mut stream, &mut vec![0; length.parse().unwrap()]).unwrap();
     }
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let events = proxy.end();
     let count = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => denied.count,
         other => panic!("{other:?}"),
     };
-    assert_eq!(events.iter().map(count).sum::<u64>(), asked);
-    assert!(events.len() < 1500, "{} in {:?}", events.len(), began.elapsed());
+    assert_eq!(events.iter().map(count).sum::<u64>(), requests);
+    assert!(events.len() < 1500, "{} in {:?}", events.len(), started.elapsed());
 }
 
 #[test]
-fn what_it_cannot_understand_it_refuses() {
+fn invalid_messages_are_refused() {
     let (control, theirs) = control_pair();
     let thread = std::thread::spawn(move || serve(theirs));
     let setup = Setup {

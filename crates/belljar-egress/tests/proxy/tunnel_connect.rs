@@ -9,7 +9,7 @@ use belljar_egress::control::{ToProxy, send};
 use belljar_spec::egress::{DenyReason, EgressNews, EgressSpec, PROXY_PORT, Via};
 
 #[test]
-fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
+fn bytes_pass_in_both_directions_and_each_side_closes_separately() {
     // Responds only when the other side is closed.
     let outside = server(|mut stream: TcpStream| {
         let mut all = Vec::new();
@@ -37,7 +37,7 @@ fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
 }
 
 #[test]
-fn a_name_is_resolved_outside_where_the_operator_says_so() {
+fn a_private_name_is_resolved_only_where_the_operator_allows_it() {
     let outside = server(echo);
     let authority = format!("localhost:{}", outside.port());
     let proxy = Proxy::start(&[], private(std::slice::from_ref(&authority)));
@@ -49,8 +49,8 @@ fn a_name_is_resolved_outside_where_the_operator_says_so() {
     }
     // A rule of the allow-list permits public addresses only, whatever it names.
     let mut proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
-    let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
+    assert!(response.starts_with("HTTP/1.1 502"), "{response}");
     let error = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => allowed.error.clone(),
         _ => None,
@@ -59,12 +59,15 @@ fn a_name_is_resolved_outside_where_the_operator_says_so() {
 }
 
 #[test]
-fn what_is_not_listed_is_refused_in_words() {
+fn an_unlisted_host_is_denied_with_a_text() {
     let mut proxy = Proxy::start(&["a.example".to_owned()], EgressSpec::default());
-    let answer = proxy.ask(b"CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org:443\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
-    assert!(answer.contains("x-belljar-denied: not_listed\r\n"), "{answer}");
-    assert!(answer.contains("--allow-host pypi.org or network.allow = [\"pypi.org\"]"), "{answer}");
+    let response = proxy.exchange(b"CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org:443\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{response}");
+    assert!(response.contains("x-belljar-denied: not_listed\r\n"), "{response}");
+    assert!(
+        response.contains("--allow-host pypi.org or network.allow = [\"pypi.org\"]"),
+        "{response}"
+    );
     let denied = proxy.denied();
     assert_eq!((denied.host.as_str(), denied.port), ("pypi.org", Some(443)));
     assert_eq!((denied.reason, denied.via, denied.count), (DenyReason::NotListed, Via::Connect, 1));
@@ -93,9 +96,12 @@ fn each_refusal_has_its_reason() {
         ("GET /path HTTP/1.1\r\nHost: a.example\r\n\r\n", 400, "bad_request"),
     ] {
         let proxy = Proxy::start(&allow, EgressSpec::default());
-        let answer = proxy.ask(request.as_bytes());
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}\n{answer}");
-        assert!(answer.contains(&format!("x-belljar-denied: {reason}\r\n")), "{request}\n{answer}");
+        let response = proxy.exchange(request.as_bytes());
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{request}\n{response}");
+        assert!(
+            response.contains(&format!("x-belljar-denied: {reason}\r\n")),
+            "{request}\n{response}"
+        );
         let events = proxy.end();
         let count = |event: &&EgressNews| matches!(event, EgressNews::Denied(_));
         assert_eq!(events.iter().filter(count).count(), 1, "{request}\n{events:?}");
@@ -104,26 +110,26 @@ fn each_refusal_has_its_reason() {
 }
 
 #[test]
-fn what_is_not_http_is_refused() {
+fn input_that_is_not_http_is_denied() {
     for nonsense in
         [&b"\x16\x03\x01\x02\x00"[..], b"SSH-2.0-x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
         let mut proxy = Proxy::start(&[], EgressSpec::default());
-        let answer = proxy.ask(nonsense);
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+        let response = proxy.exchange(nonsense);
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 4"), "{response}");
         assert_eq!(proxy.denied().reason, DenyReason::BadRequest);
     }
     let mut proxy = Proxy::start(&[], EgressSpec::default());
     let long = format!("CONNECT a.example:443 HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000));
     let mut stream = proxy.connect();
     let _ = stream.write_all(long.as_bytes());
-    let answer = read_all(&mut stream);
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"), "{answer:?}");
+    let response = read_all(&mut stream);
+    assert!(response.is_empty() || response.starts_with(b"HTTP/1.1 431"), "{response:?}");
     assert_eq!(proxy.denied().reason, DenyReason::BadRequest);
 }
 
 #[test]
-fn a_refusal_leaves_the_connection_for_the_next_request() {
+fn after_a_denial_the_connection_takes_the_next_request() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
@@ -143,7 +149,7 @@ fn a_refusal_leaves_the_connection_for_the_next_request() {
 }
 
 #[test]
-fn what_is_sent_right_behind_the_request_is_for_the_host_whatever_it_is() {
+fn bytes_directly_after_connect_are_for_the_host() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
@@ -158,14 +164,14 @@ fn what_is_sent_right_behind_the_request_is_for_the_host_whatever_it_is() {
     // A fault before it, or in it, still counts.
     let refused =
         format!("CONNECT a.example:443 HTTP/1.1\r\n\r\nX: y\nCONNECT {authority} HTTP/1.1\r\n\r\n");
-    let answer = proxy.ask(refused.as_bytes());
-    assert!(answer.contains("403 Forbidden") && !answer.contains(" 200 "), "{answer}");
-    let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\nX: y\r\n\r\n").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let response = proxy.exchange(refused.as_bytes());
+    assert!(response.contains("403 Forbidden") && !response.contains(" 200 "), "{response}");
+    let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\nX: y\r\n\r\n").as_bytes());
+    assert!(response.starts_with("HTTP/1.1 400"), "{response}");
 }
 
 #[test]
-fn a_server_may_speak_first() {
+fn a_server_may_send_first() {
     let outside = server(|mut stream: TcpStream| {
         stream.write_all(b"SSH-2.0-server\r\n").unwrap();
         echo(stream);
@@ -184,11 +190,11 @@ fn a_server_may_speak_first() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_no_denial() {
+fn a_host_that_does_not_answer_is_not_a_denial() {
     let authority = format!("127.0.0.1:{}", closed_port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
-    let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 503") && !answer.contains("x-belljar"), "{answer}");
+    let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
+    assert!(response.starts_with("HTTP/1.1 503") && !response.contains("x-belljar"), "{response}");
     let events = proxy.end();
     assert!(
         matches!(&events[1], EgressNews::Allowed(allowed) if allowed.error.is_some()),
@@ -197,7 +203,7 @@ fn a_host_that_does_not_answer_is_no_denial() {
 }
 
 #[test]
-fn a_pair_that_the_supervisor_hands_over_is_served_alike() {
+fn a_unix_socket_from_the_supervisor_is_served_like_tcp() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
@@ -223,7 +229,7 @@ fn a_pair_that_the_supervisor_hands_over_is_served_alike() {
 }
 
 #[test]
-fn nobodys_password_is_shown() {
+fn passwords_are_never_shown() {
     let mut proxy = Proxy::start(&["a.example".to_owned()], EgressSpec::default());
     let requests = [
         "CONNECT user:hunter2@a.example:443 HTTP/1.1\r\n\r\n",
@@ -234,34 +240,34 @@ fn nobodys_password_is_shown() {
         "GET http://a.example/ HTTP/1.1\r\nHost: user:hunter2@b.example\r\n\r\n",
     ];
     for request in requests {
-        let answer = proxy.ask(request.as_bytes());
-        assert!(answer.starts_with("HTTP/1.1 40") && answer.contains(".example"), "{answer}");
-        assert!(!answer.contains("hunter2"), "{answer}");
+        let response = proxy.exchange(request.as_bytes());
+        assert!(response.starts_with("HTTP/1.1 40") && response.contains(".example"), "{response}");
+        assert!(!response.contains("hunter2"), "{response}");
         proxy.denied();
     }
-    let answer = proxy.ask(b"CONNECT a.example HTTP/1.1\r\n\r\n");
-    assert!(answer.contains("needs a port") && !answer.contains("no plain host"), "{answer}");
+    let response = proxy.exchange(b"CONNECT a.example HTTP/1.1\r\n\r\n");
+    assert!(response.contains("needs a port") && !response.contains("no plain host"), "{response}");
     let events = proxy.end();
     assert_eq!(events.len(), requests.len() + 1);
     assert!(!format!("{events:?}").contains("hunter2"), "{events:?}");
 }
 
 #[test]
-fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
+fn a_tunnel_to_port_80_carries_requests_to_its_host_only() {
     let rules = ["GET 127.0.0.1:80/docs".to_owned()];
     let proxy = Proxy::start(&rules, EgressSpec::default());
-    let ask = |request: &str| {
+    let exchange = |request: &str| {
         let mut stream = proxy.tunnel("127.0.0.1:80");
         stream.write_all(request.as_bytes()).unwrap();
         read_head(&mut stream)
     };
-    let answer = ask("GET /docs HTTP/1.1\r\nHost: other.example\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    let answer = ask("GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    let response = exchange("GET /docs HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 400"), "{response}");
+    let response = exchange("GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 403"), "{response}");
     // The control: it is forwarded, whether or not a server is there.
-    let answer = ask("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-    assert!(!answer.starts_with("HTTP/1.1 40"), "{answer}");
+    let response = exchange("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    assert!(!response.starts_with("HTTP/1.1 40"), "{response}");
     let denied = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => Some(denied.reason),
         _ => None,
@@ -271,7 +277,7 @@ fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
 }
 
 #[test]
-fn equal_denials_are_told_once_and_then_counted() {
+fn equal_denials_are_reported_once_and_then_counted() {
     let proxy = Proxy::start(&[], EgressSpec::default());
     for _ in 0..7 {
         assert_eq!(proxy.connect_status("pypi.org:443"), "403");
@@ -286,7 +292,7 @@ fn equal_denials_are_told_once_and_then_counted() {
 }
 
 #[test]
-fn a_tunnel_to_the_port_of_plain_http_that_is_not_used_is_no_denial() {
+fn an_unused_tunnel_to_port_80_is_not_a_denial() {
     let proxy = Proxy::start(&["127.0.0.1:80".to_owned()], EgressSpec::default());
     let mut stream = proxy.tunnel("127.0.0.1:80");
     stream.shutdown(Shutdown::Write).unwrap();

@@ -8,7 +8,7 @@ use crate::support::{Proxy, server};
 use belljar_spec::egress::{EgressNews, EgressSpec};
 
 #[test]
-fn a_client_that_goes_away_takes_its_connection_along() {
+fn a_client_that_disconnects_closes_the_upstream_connection() {
     let (gone, ended) = channel();
     let outside = server(move |mut stream: TcpStream| {
         let mut all = Vec::new();
@@ -24,7 +24,7 @@ fn a_client_that_goes_away_takes_its_connection_along() {
 }
 
 #[test]
-fn the_last_words_of_a_server_that_takes_no_more_arrive() {
+fn the_last_bytes_of_a_server_that_stops_reading_arrive() {
     let outside = server(|mut stream: TcpStream| {
         stream.read_exact(&mut [0; 10]).unwrap();
         stream.write_all(b"enough").unwrap();
@@ -47,7 +47,7 @@ fn the_last_words_of_a_server_that_takes_no_more_arrive() {
 }
 
 #[test]
-fn what_broke_off_outside_is_no_clean_end_inside() {
+fn an_upstream_reset_is_not_a_clean_end_for_the_client() {
     let outside = server(|mut stream: TcpStream| {
         stream.read_exact(&mut [0; 1]).unwrap();
         stream.write_all(b"half").unwrap();

@@ -17,7 +17,7 @@ const MOST_KIB_OF_HEADS: u64 = 40 * 1024;
 
 /// Not a test by itself: the other tests start it as the proxy.
 #[test]
-fn the_proxy_itself() {
+fn run_as_proxy() {
     if std::env::var_os(CHILD).is_some() {
         let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
         belljar_egress::serve(control).unwrap();
@@ -46,7 +46,7 @@ fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let (control, theirs) = control_pair();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tunnel_many::the_proxy_itself", "--test-threads=1"])
+        .args(["--exact", "tunnel_many::run_as_proxy", "--test-threads=1"])
         .env(CHILD, "1")
         .stdin(theirs)
         .stdout(Stdio::null())
@@ -66,7 +66,7 @@ fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
 
 /// None of them is stored twice.
 #[test]
-fn five_hundred_heads_without_an_end_cost_little_more_than_their_bytes() {
+fn five_hundred_unfinished_heads_cost_little_more_than_their_bytes() {
     let (child, _control, inside) = start("a.example");
     let head = format!("GET http://a.example/ HTTP/1.1\r\nX: {}", "y".repeat(31 * 1024));
     let mut streams: Vec<_> =
@@ -89,7 +89,7 @@ fn five_hundred_connections_cost_little() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let (child, _control, inside) = start(&authority);
-    let began = kib(child.0.id(), "RssAnon");
+    let started = kib(child.0.id(), "RssAnon");
     let connect = || {
         let mut stream = TcpStream::connect(inside).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -111,7 +111,7 @@ fn five_hundred_connections_cost_little() {
     }
     let (anonymous, all) = (kib(child.0.id(), "RssAnon"), kib(child.0.id(), "VmRSS"));
     println!(
-        "{began} KiB at first, {idle} KiB with {CONNECTIONS} idle, {anonymous} KiB after all spoke"
+        "{started} KiB at first, {idle} KiB with {CONNECTIONS} idle, {anonymous} KiB after all spoke"
     );
     println!("{all} KiB with the pages of the executable");
     assert!(anonymous < MOST_KIB, "{anonymous} KiB");

@@ -56,7 +56,7 @@ fn the_server_name_agrees_with_the_target() {
 }
 
 #[test]
-fn a_listed_port_carries_whatever_is_spoken_there() {
+fn a_listed_port_carries_any_protocol() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());

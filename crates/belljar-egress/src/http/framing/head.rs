@@ -136,8 +136,8 @@ impl Head {
 
     #[cfg(test)]
     pub(super) fn buffered(&self) -> usize {
-        let kept = |values: &SingleHeader| values.first.as_ref().map_or(0, Vec::capacity);
-        self.line.buffered() + kept(&self.lengths) + kept(&self.codings)
+        let capacity = |values: &SingleHeader| values.first.as_ref().map_or(0, Vec::capacity);
+        self.line.buffered() + capacity(&self.lengths) + capacity(&self.codings)
     }
 }
 

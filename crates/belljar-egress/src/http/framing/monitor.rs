@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_one_reading_passes_and_the_next_head_is_found() {
+    fn unambiguous_requests_pass_and_the_next_head_is_found() {
         let bad = "GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n";
         for good in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_is_noted() {
+    fn ambiguous_requests_are_noted() {
         let post = "POST / HTTP/1.1\r\n";
         let chunked = "Transfer-Encoding: chunked\r\n";
         for bad in [
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_not_kept() {
+    fn an_endless_head_is_not_stored() {
         let (mut monitor, framing) = monitor();
         monitor.observe(b"GET / HTTP/1.1\r\nA: ");
         for _ in 0..MAX_HEAD_BYTES {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ended_yet_is_not_kept_twice() {
+    fn unfinished_input_is_not_stored_twice() {
         let long = "a".repeat(MAX_HEAD_BYTES - 100);
         let lines = "A: 0123456789012345678901234567890123456789\r\n".repeat(90);
         for bytes in [
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_judged_by_their_beginning() {
+    fn long_lines_are_judged_by_their_start() {
         let long = "a".repeat(5000);
         let post = "POST / HTTP/1.1\r\n";
         for good in [
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_is_not_looked_into() {
+    fn a_tunnel_is_not_monitored() {
         let (mut monitor, framing) = monitor();
         monitor.observe(b"CONNECT a:1 HTTP/1.1\r\n\r\n");
         framing.stop();

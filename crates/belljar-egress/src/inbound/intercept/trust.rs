@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_holds_the_hosts_and_the_own_one_and_anybody_may_read_it() {
+    fn the_bundle_has_the_host_roots_and_the_ca_and_is_world_readable() {
         let directory = tempfile::tempdir().unwrap();
         let (host_roots, ca) = (certificate("host.example"), certificate("own.example"));
         for _ in 0..2 {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_refused() {
+    fn text_that_is_not_a_certificate_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         assert!(write(directory.path(), "nothing", &[]).is_err());
     }

@@ -85,7 +85,7 @@ impl Proxy {
     }
 
     /// Sends this as a client, closes the sending side, and returns the whole response.
-    pub fn ask(&self, bytes: &[u8]) -> String {
+    pub fn exchange(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
