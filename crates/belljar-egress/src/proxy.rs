@@ -148,7 +148,7 @@ impl Proxy {
     }
 
     pub(crate) fn deny(&self, access: &AccessRequest<'_>, denial: Denial) -> Refusal {
-        let message = denial_text::denial_text(self.policy.phase, access, &denial);
+        let message = denial_text::denied(self.policy.phase, access, &denial);
         let (method, path) = method_and_path(access.seen);
         let Denial { reason, detail } = denial;
         self.reporter.send(EgressNews::Denied(EgressDenied {

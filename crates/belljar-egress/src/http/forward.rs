@@ -14,7 +14,8 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 
 use crate::http::body::{Body, Download, SharedTicket, Upload};
 use crate::http::headers::{
-    Target, bad_request, check_length, head_size, path_only, strip_hop_by_hop, strip_request,
+    Target, bad_request, check_length, head_size, list_items, path_only, strip_hop_by_hop,
+    strip_request,
 };
 use crate::http::overrides;
 use crate::http::refusal_response::refusal_response;
@@ -122,9 +123,9 @@ async fn forward_checked(
         }
     };
     let request = Request::from_parts(parts, body);
-    let carried =
+    let exchanged =
         exchange(proxy, pool, AdmittedRequest { target, credentials, ticket }, request).await;
-    carried.unwrap_or_else(|refusal| refusal_response(&refusal))
+    exchanged.unwrap_or_else(|refusal| refusal_response(&refusal))
 }
 
 /// Checks that apply to every request.
@@ -141,10 +142,10 @@ pub(crate) fn check_form(pool: &UpstreamPool, request: &Parts) -> Result<(), Den
 pub(crate) async fn exchange(
     proxy: &Arc<Proxy>,
     pool: &UpstreamPool,
-    errand: AdmittedRequest<'_>,
+    admitted: AdmittedRequest<'_>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
-    let AdmittedRequest { target, credentials, mut ticket } = errand;
+    let AdmittedRequest { target, credentials, mut ticket } = admitted;
     let inside = websocket::is_upgrade_request(&request).then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     parts.extensions.clear();
@@ -205,15 +206,8 @@ pub(crate) async fn exchange(
 }
 
 fn is_compressed(headers: &HeaderMap) -> bool {
-    let forward_absolute =
-        |coding: &[u8]| matches!(coding.to_ascii_lowercase().as_slice(), b"" | b"identity");
-    let mut values = headers.get_all(CONTENT_ENCODING).iter();
-    values.any(|value| {
-        value
-            .as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|coding| !forward_absolute(coding.trim_ascii()))
-    })
+    list_items(headers, CONTENT_ENCODING)
+        .any(|coding| !matches!(coding.to_ascii_lowercase().as_slice(), b"" | b"identity"))
 }
 
 const BUDGET_SPENT: &str = "a budget is spent";

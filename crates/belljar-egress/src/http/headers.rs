@@ -99,25 +99,27 @@ pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Denial> {
 
 /// Removes what concerns only one connection. `TE: trailers` is about the content, so it stays.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let mut gone: Vec<HeaderName> = Vec::new();
-    for value in headers.get_all(CONNECTION) {
-        let names = value.as_bytes().split(|byte| *byte == b',');
-        gone.extend(names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()));
-    }
-    gone.retain(|name| *name != TE);
+    let mut gone: Vec<HeaderName> = list_items(headers, CONNECTION)
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        .filter(|name| *name != TE)
+        .collect();
     gone.extend(headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned());
     gone.extend([CONNECTION, HeaderName::from_static("keep-alive"), TRANSFER_ENCODING, UPGRADE]);
     for name in gone {
         headers.remove(name);
     }
-    let wants_trailers = headers.get_all(TE).iter().any(|value| {
-        let mut codings = value.as_bytes().split(|byte| *byte == b',');
-        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-    });
+    let wants_trailers =
+        list_items(headers, TE).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
     headers.remove(TE);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
+}
+
+/// The items of a header that is a comma-separated list, over all its lines.
+pub(crate) fn list_items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+    let values = headers.get_all(name).iter();
+    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
 /// The same for a request. The proxy answers `Expect` itself, by reading the body.

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::http::body::SharedTicket;
-use crate::http::headers::strip_hop_by_hop;
+use crate::http::headers::{list_items, strip_hop_by_hop};
 use crate::proxy::Flow;
 
 /// Without data in either direction.
@@ -36,10 +36,7 @@ pub(crate) fn is_upgrade_request<B>(request: &Request<B>) -> bool {
 }
 
 fn has_token(headers: &HeaderMap, name: HeaderName, token: &[u8]) -> bool {
-    headers.get_all(name).iter().any(|value| {
-        let mut tokens = value.as_bytes().split(|byte| *byte == b',');
-        tokens.any(|one| one.trim_ascii().eq_ignore_ascii_case(token))
-    })
+    list_items(headers, name).any(|item| item.eq_ignore_ascii_case(token))
 }
 
 /// Restores the upgrade headers, which were stripped with the other hop-by-hop headers.

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::http::body::{Body, BodyError};
+use crate::io::delegate::delegate_write;
 
 /// How long to wait without having anything to send to the client. After that its connection is released.
 pub(crate) const HALF_CLOSE_GRACE: Duration = Duration::from_secs(3);
@@ -147,14 +148,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for HalfCloseIo<I> {
         Poll::Ready(Ok(written))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -165,7 +158,5 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for HalfCloseIo<I> {
         Poll::Ready(Ok(written))
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
+    delegate_write!(io: is_write_vectored, poll_flush, poll_shutdown);
 }

@@ -11,7 +11,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::http::body::Body;
+use crate::http::headers::bad_request;
 use crate::limits::{CONNECTION_WINDOW, MAX_HEAD_BYTES, MAX_HEADERS, SEND_BUFFER, STREAM_WINDOW};
+use crate::proxy::{AccessRequest, Proxy};
 
 /// Until a head has arrived. Clients reuse connections, and a request fails if its connection is closed under it, so
 /// this is longer than clients usually keep one.
@@ -55,4 +57,17 @@ where
         .auto_date_header(false)
         .serve_connection(TokioIo::new(io), service)
         .await
+}
+
+/// Reports a request that hyper could not parse, and has already responded to.
+pub(crate) fn report_parse_error(
+    proxy: &Proxy,
+    access: &AccessRequest<'_>,
+    served: Result<(), hyper::Error>,
+) {
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        let _ = proxy.deny(access, bad_request(&error.to_string()));
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod connect;
 pub(crate) mod connect_plan;
+mod first_byte;
 pub(crate) mod half_close;
 pub(crate) mod http_server;
 pub(crate) mod intercept;

@@ -18,7 +18,7 @@ use crate::upstream::tls::TlsContext;
 
 /// Before the next accept, when no descriptor is left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// More than a kernel queues on one listener. Connections beyond it arrived after the phase ended.
+/// As many as the kernel queues on one listener. Connections beyond it arrived after the phase ended.
 const MAX_BACKLOG: u64 = 4096;
 
 /// One phase: its policy and TLS state.

@@ -3,28 +3,26 @@
 //! Its requests can be read, so each must be for the tunnel's host, and rules on methods and paths apply.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use belljar_spec::egress::Via;
 use belljar_spec::host_rule::Seen;
-use tokio::io::AsyncReadExt;
-use tokio::time::timeout;
 
 use crate::http::forward;
 use crate::http::framing::monitor_framing;
-use crate::http::headers::{Target, bad_request};
+use crate::http::headers::Target;
+use crate::inbound::first_byte::read_first_byte;
 use crate::inbound::http_server;
+use crate::inbound::sniff_tls::TLS_HANDSHAKE;
 use crate::inbound::tunnel::Tunnel;
 use crate::io::prefixed_io::PrefixedIo;
 use crate::io::stream::Stream;
-use crate::proxy::{AccessRequest, Proxy, UnusedConnection};
+use crate::proxy::{AccessRequest, Proxy};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
 /// For the first byte. Clients open connections ahead of need.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// The first byte of a TLS handshake.
-const HANDSHAKE: u8 = 0x16;
 
 /// `prefix` was already read from `inner`.
 pub(crate) async fn serve(
@@ -37,14 +35,12 @@ pub(crate) async fn serve(
     let Target { host, port, .. } = target.clone();
     let access = AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
     if prefix.is_empty() {
-        let (mut first, began) = ([0; 1], Instant::now());
-        match timeout(FIRST_BYTE_TIMEOUT, inner.read(&mut first)).await {
-            Ok(Ok(1)) => prefix.extend_from_slice(&first),
-            Ok(_) => return proxy.report_unused(&access, began, UnusedConnection::Closed),
-            Err(_) => return proxy.report_unused(&access, began, UnusedConnection::TimedOut),
+        match read_first_byte(proxy, &access, &mut inner, FIRST_BYTE_TIMEOUT).await {
+            Some(first) => prefix.push(first),
+            None => return,
         }
     }
-    if prefix.first() == Some(&HANDSHAKE) {
+    if prefix.first() == Some(&TLS_HANDSHAKE) {
         // The tunnel checks the server name in it.
         if let Ok(tunnel) = Tunnel::open(proxy, host, port, via).await {
             tunnel.run(inner, prefix).await;
@@ -55,10 +51,5 @@ pub(crate) async fn serve(
     let pool = Arc::new(UpstreamPool::new(tls, Some(framing)));
     let served = http_server::serve_h1(io, forward::handler(proxy, &pool, &target, via)).await;
     pool.wait_for_upgraded().await;
-    if let Err(error) = served
-        && error.is_parse()
-    {
-        // hyper has already responded.
-        let _ = proxy.deny(&access, bad_request(&error.to_string()));
-    }
+    http_server::report_parse_error(proxy, &access, served);
 }

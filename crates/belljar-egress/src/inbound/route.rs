@@ -49,15 +49,12 @@ where
             Ok::<_, Infallible>(respond.unwrap_or_else(|refusal| refusal_response(&refusal)))
         }
     });
-    if let Err(error) = http_server::serve_h1(io, service).await
-        && error.is_parse()
-    {
-        let _ = proxy.deny(&access(&route, Seen::Nothing), bad_request(&error.to_string()));
-    }
+    let served = http_server::serve_h1(io, service).await;
+    http_server::report_parse_error(proxy, &access_to(&route, Seen::Nothing), served);
     pool.wait_for_upgraded().await;
 }
 
-fn access<'a>(route: &RouteSpec, seen: Seen<'a>) -> AccessRequest<'a> {
+fn access_to<'a>(route: &RouteSpec, seen: Seen<'a>) -> AccessRequest<'a> {
     AccessRequest { host: route.to.host.clone(), port: route.to.port, via: Via::Route, seen }
 }
 
@@ -72,7 +69,7 @@ async fn respond(
     let normalized = normalize(&mut parts);
     let full_path = format!("{}{}", route.to.path, path_only(&parts.uri));
     let method = parts.method.clone();
-    let access = access(route, Seen::Request { method: method.as_str(), path: &full_path });
+    let access = access_to(route, Seen::Request { method: method.as_str(), path: &full_path });
     check_form(pool, &parts)
         .and(normalized)
         .and_then(|()| check(route, &parts))

@@ -8,9 +8,10 @@ use crate::policy::Denial;
 use crate::report::shorten;
 
 /// No honest ClientHello is longer.
-pub(crate) const MAX_CLIENT_HELLO: usize = 16 * 1024;
+const MAX_CLIENT_HELLO: usize = 16 * 1024;
 const TLS_PORT: u16 = 443;
-const HANDSHAKE: u8 = 0x16;
+/// The first byte of a TLS record with a handshake message.
+pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_MAJOR: u8 = 3;
 
 /// Which protocol the first bytes must be.
@@ -56,12 +57,12 @@ impl<'a> Sniffer<'a> {
         self.seen += bytes.len();
         let looks_like_tls = match (self.seen, self.start) {
             (0, _) => return SniffResult::NeedMore,
-            (1, [first, _]) => first == HANDSHAKE,
-            (_, start) => start == [HANDSHAKE, TLS_MAJOR],
+            (1, [first, _]) => first == TLS_HANDSHAKE,
+            (_, start) => start == [TLS_HANDSHAKE, TLS_MAJOR],
         };
         match (looks_like_tls, self.expected) {
             (true, _) => self.hello(bytes),
-            (false, Expected::Tls) => not_tls("it does not begin as TLS does"),
+            (false, Expected::Tls) => denied_not_tls("it does not begin as TLS does"),
             (false, Expected::Anything) => SniffResult::Allowed,
         }
     }
@@ -71,7 +72,7 @@ impl<'a> Sniffer<'a> {
         if self.seen == 0 {
             SniffResult::Allowed
         } else {
-            not_tls("it ends within the ClientHello")
+            denied_not_tls("it ends within the ClientHello")
         }
     }
 
@@ -79,14 +80,16 @@ impl<'a> Sniffer<'a> {
         while !bytes.is_empty() {
             match self.acceptor.read_tls(&mut bytes) {
                 Ok(read) if read > 0 => {}
-                _ => return not_tls("the ClientHello is too long"),
+                _ => return denied_not_tls("the ClientHello is too long"),
             }
         }
         match self.acceptor.accept() {
-            Ok(None) if self.seen > MAX_CLIENT_HELLO => not_tls("the ClientHello is too long"),
+            Ok(None) if self.seen > MAX_CLIENT_HELLO => {
+                denied_not_tls("the ClientHello is too long")
+            }
             Ok(None) => SniffResult::NeedMore,
             Ok(Some(accepted)) => self.check_server_name(accepted.client_hello().server_name()),
-            Err((error, _)) => not_tls(&error.to_string()),
+            Err((error, _)) => denied_not_tls(&error.to_string()),
         }
     }
 
@@ -108,8 +111,12 @@ impl<'a> Sniffer<'a> {
     }
 }
 
-fn not_tls(why: &str) -> SniffResult {
-    SniffResult::Denied(Denial { reason: DenyReason::NotTls, detail: Some(shorten(why)) })
+fn denied_not_tls(why: &str) -> SniffResult {
+    SniffResult::Denied(not_tls(why))
+}
+
+pub(super) fn not_tls(why: &str) -> Denial {
+    Denial { reason: DenyReason::NotTls, detail: Some(shorten(why)) }
 }
 
 #[cfg(test)]
@@ -192,10 +199,10 @@ mod tests {
         let host = Host::parse(b"a.example").unwrap();
         let mut sniffer = Sniffer::new(&host, Expected::Tls);
         // A record of a handshake message that claims to be very long.
-        let mut record = vec![HANDSHAKE, TLS_MAJOR, 1, 0x10, 0, 1, 0, 0xff, 0xff];
+        let mut record = vec![TLS_HANDSHAKE, TLS_MAJOR, 1, 0x10, 0, 1, 0, 0xff, 0xff];
         record.resize(5 + 0x1000, 0);
         assert_eq!(sniffer.feed(&record), SniffResult::NeedMore);
-        let mut next = vec![HANDSHAKE, TLS_MAJOR, 1, 0x10, 0];
+        let mut next = vec![TLS_HANDSHAKE, TLS_MAJOR, 1, 0x10, 0];
         next.resize(5 + 0x1000, 0);
         let mut rounds = 1;
         while sniffer.feed(&next) == SniffResult::NeedMore {

@@ -11,9 +11,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::inbound::relay::{FirstBytes, Relay, RelayEnd};
-use crate::inbound::sniff_tls::{Expected, SniffResult, Sniffer};
+use crate::inbound::sniff_tls::{Expected, SniffResult, Sniffer, not_tls};
 use crate::io::stream::{Stream, is_retryable};
-use crate::policy::Denial;
 use crate::proxy::{AccessRequest, Proxy, Refusal, Ticket, UnusedConnection};
 
 /// For the first bytes, where the client must send first, and for the rest of a ClientHello anywhere.
@@ -94,10 +93,6 @@ async fn read_first_bytes(
     host: &Host,
     expected: Expected,
 ) -> Result<FirstBytes, RelayEnd> {
-    let late = |why: &str| {
-        let detail = Some(why.to_owned());
-        RelayEnd::Denied(Denial { reason: DenyReason::NotTls, detail })
-    };
     if prefix.is_empty() {
         match expected {
             Expected::Tls => timeout(FIRST_BYTES_TIMEOUT, inner.readable())
@@ -110,7 +105,7 @@ async fn read_first_bytes(
     // Boxed, since it is large and ends soon.
     timeout(FIRST_BYTES_TIMEOUT, Box::pin(sniff_first_bytes(inner, prefix, host, expected)))
         .await
-        .map_err(|_| late("the ClientHello does not end in time"))?
+        .map_err(|_| RelayEnd::Denied(not_tls("the ClientHello does not end in time")))?
 }
 
 async fn sniff_first_bytes(

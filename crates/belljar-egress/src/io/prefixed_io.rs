@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::delegate::delegate_write;
+
 pub(crate) struct PrefixedIo<I> {
     pub(crate) io: I,
     pub(crate) prefix: Bytes,
@@ -29,19 +31,5 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefixedIo<I> {
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedIo<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
+    delegate_write!(io: poll_write, poll_flush, poll_shutdown);
 }

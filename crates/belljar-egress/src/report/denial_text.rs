@@ -24,15 +24,11 @@ fn destination(host: &Host, port: u16, via: Via) -> String {
 }
 
 /// The access was allowed and failed. The message is fixed: what a resolver or a socket returned is for the record.
-pub(crate) fn failure_text(host: &Host, port: u16, via: Via, message: &'static str) -> String {
+pub(crate) fn failed(host: &Host, port: u16, via: Via, message: &'static str) -> String {
     format!("belljar: {}: {message}.", destination(host, port, via))
 }
 
-pub(crate) fn denial_text(
-    phase: PolicyPhase,
-    access: &AccessRequest<'_>,
-    denial: &Denial,
-) -> String {
+pub(crate) fn denied(phase: PolicyPhase, access: &AccessRequest<'_>, denial: &Denial) -> String {
     let AccessRequest { host, port, via, seen } = access;
     let (port, destination) = (*port, destination(host, *port, *via));
     let rule =
@@ -76,7 +72,7 @@ pub(crate) fn denial_text(
             "{host}:{port} is an address, and no rule of this run names it. Ask for the host by its \
              name, and let the proxy resolve it (socks5h instead of socks5). {allow}"
         ),
-        DenyReason::PrivateAddress => return failure_text(host, port, *via, NO_REACHABLE_ADDRESS),
+        DenyReason::PrivateAddress => return failed(host, port, *via, NO_REACHABLE_ADDRESS),
         DenyReason::BlindToSecret => format!(
             "{host}:{port} gets a secret from the proxy, which cannot put it into this connection. \
              Speak HTTP over TLS, or use the run's route to it."
@@ -146,7 +142,7 @@ mod tests {
         let text = |port| {
             let access =
                 AccessRequest { host: host.clone(), port, via: Via::Connect, seen: Seen::Nothing };
-            denial_text(PolicyPhase::Run, &access, &DenyReason::NotListed.into())
+            denied(PolicyPhase::Run, &access, &DenyReason::NotListed.into())
         };
         assert_eq!(
             text(443),
@@ -174,7 +170,7 @@ mod tests {
             );
             let host = Host::parse(host.as_bytes()).unwrap();
             let denial = Denial { reason, detail: Some("10.77.0.9".to_owned()) };
-            let text = denial_text(
+            let text = denied(
                 PolicyPhase::Run,
                 &AccessRequest { host, port: 443, via, seen: Seen::Nothing },
                 &denial,
@@ -192,10 +188,10 @@ mod tests {
             let (port, via) = (7654, Via::Route);
             let access = |via| AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
             let denial = Denial::from(reason);
-            let text = denial_text(PolicyPhase::Run, &access(via), &denial);
+            let text = denied(PolicyPhase::Run, &access(via), &denial);
             assert!(!text.contains("10.77.0.9") && !text.contains("7654"), "{reason:?}: {text}");
             // The control: a client that named the host itself sees it.
-            let text = denial_text(PolicyPhase::Run, &access(Via::Connect), &denial);
+            let text = denied(PolicyPhase::Run, &access(Via::Connect), &denial);
             assert!(text.contains("10.77.0.9:7654"), "{reason:?}: {text}");
         }
     }

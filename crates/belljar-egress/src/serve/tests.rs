@@ -5,11 +5,10 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 
 use belljar_spec::egress::{EgressPolicy, EgressSpec, PROXY_PORT};
-use hickory_resolver::proto::op::Message;
-use hickory_resolver::proto::rr::{RData, Record, RecordType};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
+use crate::testing::dns;
 
 const NAME: &str = "slow.example";
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -17,15 +16,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Answers the pending queries.
 fn answer_all(server: &UdpSocket, queries: &[(Vec<u8>, std::net::SocketAddr)]) {
     for (packet, from) in queries {
-        let queries = Message::from_vec(packet).unwrap();
-        let query = queries.queries[0].clone();
-        let mut response = Message::response(queries.metadata.id, queries.metadata.op_code);
-        response.add_query(query.clone());
-        if query.query_type() == RecordType::A {
-            let data = RData::from(std::net::IpAddr::from([127, 0, 0, 1]));
-            response.add_answer(Record::from_rdata(query.name().clone(), 60, data));
-        }
-        server.send_to(&response.to_vec().unwrap(), from).unwrap();
+        let response = dns::response(packet, |_, _| Ok(vec![[127, 0, 0, 1].into()]));
+        server.send_to(&response, from).unwrap();
     }
 }
 
@@ -36,7 +28,7 @@ enum LookupEnds {
 }
 
 /// How many connections reached the host whose name was looked up.
-fn connections_to_host(then: LookupEnds) -> usize {
+fn connections_to_host(lookup: LookupEnds) -> usize {
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     host.set_nonblocking(true).unwrap();
     let authority = format!("{NAME}:{}", host.local_addr().unwrap().port());
@@ -70,19 +62,19 @@ fn connections_to_host(then: LookupEnds) -> usize {
             (packet[..length].to_vec(), from)
         })
         .collect();
-    if then == LookupEnds::AfterNarrowing {
+    if lookup == LookupEnds::AfterNarrowing {
         send(ours.as_fd(), &ToProxy::Narrow, None).unwrap();
         while !matches!(receive(&ours).unwrap().unwrap().0, FromProxy::Narrowed { closed: 1 }) {}
     }
     answer_all(&server, &queries);
     let mut first = [0; 12];
     let received = inside.read(&mut first).unwrap();
-    assert_eq!(received > 0, then == LookupEnds::DuringSetup);
+    assert_eq!(received > 0, lookup == LookupEnds::DuringSetup);
     std::thread::sleep(Duration::from_millis(300));
-    let connections_to_host = std::iter::from_fn(|| host.accept().ok()).count();
+    let connections = std::iter::from_fn(|| host.accept().ok()).count();
     drop(ours);
     thread.join().unwrap();
-    connections_to_host
+    connections
 }
 
 #[test]

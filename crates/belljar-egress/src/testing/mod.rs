@@ -1,6 +1,7 @@
 //! Helpers for unit tests: a proxy whose hosts are servers on loopback.
 
 pub(crate) mod client;
+pub(crate) mod dns;
 mod origin;
 
 use std::sync::Arc;

@@ -1,19 +1,19 @@
 //! Tests that refusals disclose nothing about the host's names, addresses and network.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use belljar_spec::egress::{
     DenyReason, EgressNews, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme,
 };
-use hickory_resolver::proto::op::{Message, ResponseCode};
-use hickory_resolver::proto::rr::{RData, Record, RecordType};
+use hickory_resolver::proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 
 use crate::inbound::sniff_protocol;
 use crate::io::stream::Stream;
 use crate::testing::client::{get, raw_route, text};
+use crate::testing::dns;
 use crate::testing::{Ca, Client, Origin, ServerProtocol, TestProxy, host};
 
 /// No host has it; the client must never see it.
@@ -27,20 +27,12 @@ async fn name_server() -> u16 {
         let mut packet = [0; 4096];
         loop {
             let (length, from) = socket.recv_from(&mut packet).await.unwrap();
-            let requests = Message::from_vec(&packet[..length]).unwrap();
-            let query = requests.queries[0].clone();
-            let mut response = Message::response(requests.metadata.id, requests.metadata.op_code);
-            response.add_query(query.clone());
-            match query.name().to_ascii().as_str() {
-                "private.example." if query.query_type() == RecordType::A => {
-                    let data = RData::from(INTERNAL.parse::<IpAddr>().unwrap());
-                    response.add_answer(Record::from_rdata(query.name().clone(), 0, data));
-                }
-                "private.example." => {}
-                "brokens.example." => response.metadata.response_code = ResponseCode::ServFail,
-                _ => response.metadata.response_code = ResponseCode::NXDomain,
-            }
-            socket.send_to(&response.to_vec().unwrap(), from).await.unwrap();
+            let response = dns::response(&packet[..length], |name, _| match name {
+                "private.example" => Ok(vec![INTERNAL.parse().unwrap()]),
+                "brokens.example" => Err(ResponseCode::ServFail),
+                _ => Err(ResponseCode::NXDomain),
+            });
+            socket.send_to(&response, from).await.unwrap();
         }
     });
     port
@@ -72,7 +64,7 @@ fn socks(name: &str) -> Vec<u8> {
 #[tokio::test]
 async fn a_private_name_looks_like_a_missing_name() {
     let run = run(&["*"], EgressSpec::default()).await;
-    let requests = |name: &str| {
+    let requests_for = |name: &str| {
         [
             format!("CONNECT {name}:443 HTTP/1.1\r\nConnection: close\r\n\r\n").into_bytes(),
             format!("GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")
@@ -81,8 +73,11 @@ async fn a_private_name_looks_like_a_missing_name() {
         ]
     };
     // The names have the same length, so that Content-Length is the same too.
-    let (private, absent, broken) =
-        (requests("private.example"), requests("absents.example"), requests("brokens.example"));
+    let (private, absent, broken) = (
+        requests_for("private.example"),
+        requests_for("absents.example"),
+        requests_for("brokens.example"),
+    );
     for ((private, absent), broken) in private.iter().zip(absent).zip(broken) {
         let private = send_to_proxy(&run, private).await;
         let others = [send_to_proxy(&run, &absent).await, send_to_proxy(&run, &broken).await];
@@ -121,8 +116,8 @@ async fn a_failed_connection_discloses_no_address() {
     let authority = format!("localhost:{port}");
     let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
     let run = run(&[], spec).await;
-    let requests = format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
-    let response = send_to_proxy(&run, requests.as_bytes()).await;
+    let request = format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
+    let response = send_to_proxy(&run, request.as_bytes()).await;
     assert!(response.starts_with("HTTP/1.1 503") && response.contains(&authority), "{response}");
     assert!(!response.contains("127.0.0.1") && !response.contains("[::1]"), "{response}");
     let failed =

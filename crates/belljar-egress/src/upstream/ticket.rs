@@ -175,8 +175,7 @@ impl Ticket {
         detail: String,
     ) -> Refusal {
         self.event.error = Some(detail);
-        let message =
-            denial_text::failure_text(&self.host, self.event.port, self.event.via, public);
+        let message = denial_text::failed(&self.host, self.event.port, self.event.via, public);
         Refusal { status, message, reason: None }
     }
 

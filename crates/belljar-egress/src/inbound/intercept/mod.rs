@@ -10,15 +10,14 @@ pub mod trust;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use belljar_spec::Host;
-use belljar_spec::egress::{DenyReason, Scheme, Via};
+use belljar_spec::egress::{Scheme, Via};
 use belljar_spec::host_rule::Seen;
 use bytes::Bytes;
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -28,12 +27,14 @@ use self::leaf::{LeafCertificates, is_h2};
 use crate::control::Trust;
 use crate::http::forward;
 use crate::http::framing::monitor_framing;
-use crate::http::headers::{Target, bad_request, name_mismatch};
+use crate::http::headers::{Target, name_mismatch};
+use crate::inbound::first_byte::read_first_byte;
 use crate::inbound::http_server;
+use crate::inbound::sniff_tls::not_tls;
 use crate::io::prefixed_io::PrefixedIo;
 use crate::limits::TLS_TIMEOUT;
 use crate::policy::{Denial, Policy};
-use crate::proxy::{AccessRequest, Proxy, UnusedConnection};
+use crate::proxy::{AccessRequest, Proxy};
 use crate::upstream::pool::UpstreamPool;
 use crate::upstream::tls::TlsContext;
 
@@ -90,11 +91,9 @@ pub(crate) async fn serve<I>(
     let access =
         AccessRequest { host: host.clone(), port, via: Via::Intercepted, seen: Seen::Nothing };
     if prefix.is_empty() {
-        let (mut first, began) = ([0; 1], Instant::now());
-        match timeout(TLS_TIMEOUT, io.read(&mut first)).await {
-            Ok(Ok(1)) => prefix = Bytes::copy_from_slice(&first),
-            Ok(_) => return proxy.report_unused(&access, began, UnusedConnection::Closed),
-            Err(_) => return proxy.report_unused(&access, began, UnusedConnection::TimedOut),
+        match read_first_byte(proxy, &access, &mut io, TLS_TIMEOUT).await {
+            Some(first) => prefix = Bytes::copy_from_slice(&[first]),
+            None => return,
         }
     }
     let io = PrefixedIo { io, prefix };
@@ -116,12 +115,7 @@ pub(crate) async fn serve<I>(
         pool.wait_for_upgraded().await;
         served
     };
-    if let Err(error) = served
-        && error.is_parse()
-    {
-        // hyper has already responded.
-        let _ = proxy.deny(&access, bad_request(&error.to_string()));
-    }
+    http_server::report_parse_error(proxy, &access, served);
 }
 
 /// The server name (SNI) must be the host of the tunnel: otherwise the client could show the proxy one name and the
@@ -130,6 +124,7 @@ async fn accept<I>(tls: &TlsContext, io: I, host: &Host) -> Result<TlsStream<I>,
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
+    // Also for a client that does not trust the run's authority, which is worth reporting.
     let handshake = |error: io::Error| not_tls(&error.to_string());
     let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(handshake)?;
     match start.client_hello().server_name() {
@@ -146,9 +141,4 @@ where
     };
     let config = interceptor.config(host).map_err(|error| not_tls(&error.to_string()))?;
     start.into_stream(config).await.map_err(handshake)
-}
-
-/// Also for a client that does not trust the run's authority, which is worth reporting.
-fn not_tls(why: &str) -> Denial {
-    Denial { reason: DenyReason::NotTls, detail: Some(why.to_owned()) }
 }

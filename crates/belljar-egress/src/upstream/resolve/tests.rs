@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use hickory_resolver::config::ConnectionConfig;
-use hickory_resolver::proto::op::{Message, ResponseCode};
-use hickory_resolver::proto::rr::{RData, Record};
+use hickory_resolver::proto::op::ResponseCode;
 use tokio::net::UdpSocket;
 
 use super::*;
+use crate::testing::dns;
 
 /// Answers each query with the next of its answers, and repeats the last.
 async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -> TokioResolver {
@@ -17,28 +17,16 @@ async fn name_server(mut names: HashMap<&'static str, Vec<Vec<&'static str>>>) -
         let mut packet = [0; 4096];
         loop {
             let (length, from) = socket.recv_from(&mut packet).await.unwrap();
-            let request = Message::from_vec(&packet[..length]).unwrap();
-            let query = request.queries[0].clone();
-            let mut response = Message::response(request.metadata.id, request.metadata.op_code);
-            response.add_query(query.clone());
-            let name = query.name().to_ascii().to_lowercase();
-            match names.get_mut(name.trim_end_matches('.')) {
-                None => response.metadata.response_code = ResponseCode::NXDomain,
-                Some(answers) => {
-                    let now = answers[0].clone();
-                    // Both families are queried; the answer changes after the second.
-                    if query.query_type() == RecordType::AAAA && answers.len() > 1 {
-                        answers.remove(0);
-                    }
-                    for address in now {
-                        let data = RData::from(address.parse::<IpAddr>().unwrap());
-                        if data.record_type() == query.query_type() {
-                            response.add_answer(Record::from_rdata(query.name().clone(), 0, data));
-                        }
-                    }
+            let response = dns::response(&packet[..length], |name, record_type| {
+                let answers = names.get_mut(name).ok_or(ResponseCode::NXDomain)?;
+                let current = answers[0].clone();
+                // Both families are queried; the answer changes after the second.
+                if record_type == RecordType::AAAA && answers.len() > 1 {
+                    answers.remove(0);
                 }
-            }
-            socket.send_to(&response.to_vec().unwrap(), from).await.unwrap();
+                Ok(current.iter().map(|address| address.parse().unwrap()).collect())
+            });
+            socket.send_to(&response, from).await.unwrap();
         }
     });
     let mut connection = ConnectionConfig::udp();
