@@ -143,7 +143,7 @@ impl HttpBody for Upload {
         if let Some(fault) = this.framing.as_ref().and_then(|framing| framing.fault()) {
             return Poll::Ready(Some(Err(BodyError::Framing(fault))));
         }
-        this.idle.progress();
+        this.idle.reset();
         this.progress.fetch_add(1, Ordering::Relaxed);
         let frame = match frame.into_trailers() {
             Ok(mut trailers) => {
@@ -217,7 +217,7 @@ impl Download {
                     return self.fail(BodyError::Idle);
                 }
             };
-            self.idle.progress();
+            self.idle.reset();
             if self.ticket.count_in(size_of_frame(&frame)) == Flow::Stops {
                 return Poll::Ready(Some(Err(BodyError::Budget)));
             }
@@ -317,7 +317,7 @@ impl IdleTimer {
         Self(Box::pin(sleep(IDLE_TIMEOUT)))
     }
 
-    fn progress(&mut self) {
+    fn reset(&mut self) {
         self.0.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
     }
 

@@ -56,17 +56,17 @@ impl ConnectPlan {
         })
     }
 
-    /// Serves the tunnel until it ends. `prefix` was already read from `inner`.
-    pub(crate) async fn run(self, tls: &Arc<TlsContext>, inner: Stream, prefix: Vec<u8>) {
+    /// Serves the tunnel until it ends. `prefix` was already read from `client`.
+    pub(crate) async fn run(self, tls: &Arc<TlsContext>, client: Stream, prefix: Vec<u8>) {
         match self {
-            Self::Blind(tunnel) => tunnel.run(inner, prefix).await,
+            Self::Blind(tunnel) => tunnel.run(client, prefix).await,
             Self::Intercepted { proxy, host, port } => {
-                let io = (inner, prefix.into());
+                let io = (client, prefix.into());
                 Box::pin(intercept::serve(&proxy, tls, io, host, port)).await;
             }
             Self::Plain { proxy, host, via } => {
                 let target = Target { scheme: Scheme::Http, host, port: PLAIN_PORT };
-                Box::pin(plain_tunnel::serve(&proxy, tls, (inner, prefix), target, via)).await;
+                Box::pin(plain_tunnel::serve(&proxy, tls, (client, prefix), target, via)).await;
             }
         }
     }

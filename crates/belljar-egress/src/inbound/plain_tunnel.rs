@@ -24,18 +24,18 @@ use crate::upstream::tls::TlsContext;
 /// For the first byte. Clients open connections ahead of need.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// `prefix` was already read from `inner`.
+/// `prefix` was already read from `client`.
 pub(crate) async fn serve(
     proxy: &Arc<Proxy>,
     tls: &Arc<TlsContext>,
-    (mut inner, mut prefix): (Stream, Vec<u8>),
+    (mut client, mut prefix): (Stream, Vec<u8>),
     target: Target,
     via: Via,
 ) {
     let Target { host, port, .. } = target.clone();
     let access = AccessRequest { host: host.clone(), port, via, seen: Seen::Nothing };
     if prefix.is_empty() {
-        match read_first_byte(proxy, &access, &mut inner, FIRST_BYTE_TIMEOUT).await {
+        match read_first_byte(proxy, &access, &mut client, FIRST_BYTE_TIMEOUT).await {
             Some(first) => prefix.push(first),
             None => return,
         }
@@ -43,11 +43,11 @@ pub(crate) async fn serve(
     if prefix.first() == Some(&TLS_HANDSHAKE) {
         // The tunnel checks the server name in it.
         if let Ok(tunnel) = Tunnel::open(proxy, host, port, via).await {
-            tunnel.run(inner, prefix).await;
+            tunnel.run(client, prefix).await;
         }
         return;
     }
-    let (io, framing) = monitor_framing(PrefixedIo { io: inner, prefix: prefix.into() });
+    let (io, framing) = monitor_framing(PrefixedIo { io: client, prefix: prefix.into() });
     let pool = Arc::new(UpstreamPool::new(tls, Some(framing)));
     let served = http_server::serve_h1(io, forward::handler(proxy, &pool, &target, via)).await;
     pool.wait_for_upgraded().await;

@@ -44,8 +44,8 @@ pub(crate) struct FirstBytes {
 
 /// Both sides of a connection and its state.
 pub(crate) struct Relay<'a> {
-    pub(crate) inner: &'a Stream,
-    pub(crate) outer: &'a Stream,
+    pub(crate) client: &'a Stream,
+    pub(crate) host: &'a Stream,
     pub(crate) buffers: &'a BufferPool,
     state: Mutex<RelayState<'a>>,
 }
@@ -54,7 +54,7 @@ struct RelayState<'a> {
     ticket: &'a mut Ticket,
     last_activity: Instant,
     idle_timeout: Duration,
-    upstream: UpstreamState,
+    upstream_state: UpstreamState,
 }
 
 /// The kernel reports a reset once: if the writer gets it, the reader sees a plain end-of-stream.
@@ -80,8 +80,8 @@ enum Drained {
 
 impl<'a> Relay<'a> {
     pub(crate) fn new(
-        inner: &'a Stream,
-        outer: &'a Stream,
+        client: &'a Stream,
+        host: &'a Stream,
         buffers: &'a BufferPool,
         ticket: &'a mut Ticket,
     ) -> Self {
@@ -89,9 +89,9 @@ impl<'a> Relay<'a> {
             ticket,
             last_activity: Instant::now(),
             idle_timeout: IDLE_TIMEOUT,
-            upstream: UpstreamState::Connected,
+            upstream_state: UpstreamState::Connected,
         });
-        Self { inner, outer, buffers, state }
+        Self { client, host, buffers, state }
     }
 
     /// Returns when both sides are closed, or on the first failure. `first_bytes` are sent to the host first; data
@@ -106,7 +106,7 @@ impl<'a> Relay<'a> {
                 Err(RelayEnd::WriteFailed(error)) => {
                     self.shorten_idle_timeout();
                     if error.kind() == io::ErrorKind::ConnectionReset {
-                        self.state().upstream = UpstreamState::Reset;
+                        self.state().upstream_state = UpstreamState::Reset;
                     }
                     Ok(Some(error))
                 }
@@ -173,11 +173,11 @@ impl<'a> Relay<'a> {
         if self.count(direction, bytes.len() as u64) == Flow::Stops {
             return Err(RelayEnd::Budget);
         }
-        let (to, broke): (_, fn(io::Error) -> RelayEnd) = match direction {
-            Direction::Out => (self.outer, RelayEnd::WriteFailed),
-            Direction::In => (self.inner, |_| RelayEnd::ClientGone),
+        let (to, on_error): (_, fn(io::Error) -> RelayEnd) = match direction {
+            Direction::Out => (self.host, RelayEnd::WriteFailed),
+            Direction::In => (self.client, |_| RelayEnd::ClientGone),
         };
-        to.write_all_bytes(bytes).await.map_err(broke)
+        to.write_all_bytes(bytes).await.map_err(on_error)
     }
 
     fn count(&self, direction: Direction, bytes: u64) -> Flow {
@@ -199,13 +199,13 @@ impl<'a> Relay<'a> {
     fn half_close(&self, direction: Direction) {
         self.shorten_idle_timeout();
         match direction {
-            Direction::Out => self.outer.shutdown_write(),
-            Direction::In => self.inner.shutdown_write(),
+            Direction::Out => self.host.shutdown_write(),
+            Direction::In => self.client.shutdown_write(),
         }
     }
 
     fn check_end(&self, direction: Direction) -> Result<(), RelayEnd> {
-        match (direction, self.state().upstream) {
+        match (direction, self.state().upstream_state) {
             (Direction::In, UpstreamState::Reset) => {
                 Err(RelayEnd::UpstreamBroken(io::ErrorKind::ConnectionReset.into()))
             }
@@ -231,8 +231,8 @@ impl<'a> Relay<'a> {
 
     fn from(&self, direction: Direction) -> &'a Stream {
         match direction {
-            Direction::Out => self.inner,
-            Direction::In => self.outer,
+            Direction::Out => self.client,
+            Direction::In => self.host,
         }
     }
 

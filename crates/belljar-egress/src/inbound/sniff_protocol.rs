@@ -89,8 +89,8 @@ async fn serve_http(proxy: Arc<Proxy>, tls: Arc<TlsContext>, stream: Stream) {
         // Copied, since hyper's read buffer keeps its full capacity.
         let prefix = parts.read_buf.to_vec();
         drop(parts.read_buf);
-        let inner = parts.io.into_inner().into_inner().into_inner();
-        Box::pin(plan.run(&tls, inner, prefix)).await;
+        let client = parts.io.into_inner().into_inner().into_inner();
+        Box::pin(plan.run(&tls, client, prefix)).await;
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Tunnel {
     host: Host,
     port: u16,
     ticket: Ticket,
-    outer: TcpStream,
+    upstream: TcpStream,
 }
 
 impl Tunnel {
@@ -48,17 +48,17 @@ impl Tunnel {
             return Err(proxy.deny(&access, DenyReason::CannotLookInside.into()));
         }
         let mut ticket = proxy.admit(&access)?;
-        let outer = ticket.dial().await?;
-        Ok(Self { proxy: proxy.clone(), host, port, ticket, outer })
+        let upstream = ticket.dial().await?;
+        Ok(Self { proxy: proxy.clone(), host, port, ticket, upstream })
     }
 
-    /// Runs the tunnel until it ends. `prefix` was already read from `inner`.
-    pub(crate) async fn run(self, inner: Stream, prefix: Vec<u8>) {
-        let Self { proxy, host, port, mut ticket, outer } = self;
-        let outer = Stream::Tcp(outer);
+    /// Runs the tunnel until it ends. `prefix` was already read from `client`.
+    pub(crate) async fn run(self, client: Stream, prefix: Vec<u8>) {
+        let Self { proxy, host, port, mut ticket, upstream } = self;
+        let upstream = Stream::Tcp(upstream);
         let expected = Expected::at(port);
-        let first_bytes = read_first_bytes(&inner, prefix, &host, expected);
-        let relay = Relay::new(&inner, &outer, &proxy.buffers, &mut ticket);
+        let first_bytes = read_first_bytes(&client, prefix, &host, expected);
+        let relay = Relay::new(&client, &upstream, &proxy.buffers, &mut ticket);
         match relay.run(first_bytes).await {
             // In TLS the client sends first.
             Ok(()) | Err(RelayEnd::ClientGone)
@@ -74,7 +74,7 @@ impl Tunnel {
             Err(RelayEnd::WriteFailed(error)) => connection_broken(&mut ticket, &error),
             Err(RelayEnd::UpstreamBroken(error)) => {
                 connection_broken(&mut ticket, &error);
-                inner.reset();
+                client.reset();
             }
             Err(RelayEnd::Idle) => drop(ticket.failed(504, "nothing passed for too long")),
             Err(RelayEnd::Denied(denial)) => drop(ticket.denied(denial)),
@@ -88,28 +88,28 @@ fn connection_broken(ticket: &mut Ticket, error: &io::Error) {
 
 /// Reads from the client until it is known whether the bytes are for this host.
 async fn read_first_bytes(
-    inner: &Stream,
+    client: &Stream,
     prefix: Vec<u8>,
     host: &Host,
     expected: Expected,
 ) -> Result<FirstBytes, RelayEnd> {
     if prefix.is_empty() {
         match expected {
-            Expected::Tls => timeout(FIRST_BYTES_TIMEOUT, inner.readable())
+            Expected::Tls => timeout(FIRST_BYTES_TIMEOUT, client.readable())
                 .await
                 .map_err(|_| RelayEnd::TimedOut)?,
-            Expected::Anything => inner.readable().await,
+            Expected::Anything => client.readable().await,
         }
         .map_err(|_| RelayEnd::ClientGone)?;
     }
     // Boxed, since it is large and ends soon.
-    timeout(FIRST_BYTES_TIMEOUT, Box::pin(sniff_first_bytes(inner, prefix, host, expected)))
+    timeout(FIRST_BYTES_TIMEOUT, Box::pin(sniff_first_bytes(client, prefix, host, expected)))
         .await
         .map_err(|_| RelayEnd::Denied(not_tls("the ClientHello does not end in time")))?
 }
 
 async fn sniff_first_bytes(
-    inner: &Stream,
+    client: &Stream,
     prefix: Vec<u8>,
     host: &Host,
     expected: Expected,
@@ -124,7 +124,7 @@ async fn sniff_first_bytes(
             SniffResult::NeedMore => new = first_bytes.bytes.len(),
         }
         first_bytes.bytes.resize(new + READ_SIZE, 0);
-        let got = read_some(inner, &mut first_bytes.bytes[new..]).await?;
+        let got = read_some(client, &mut first_bytes.bytes[new..]).await?;
         first_bytes.bytes.truncate(new + got);
         if got == 0 {
             first_bytes.ended = true;

@@ -42,7 +42,7 @@ struct EventQueue {
     merged: MergedEvents,
     merging_since: Option<Instant>,
     /// When the next merged events may be sent.
-    sums_from: Option<Instant>,
+    next_sums: Option<Instant>,
     /// A limit of its own: a flood of other events must not hide that a host is about to be reached.
     opened: RateLimit,
     others: RateLimit,
@@ -102,11 +102,11 @@ impl EventQueue {
             },
             other => other,
         };
-        let quota = match event {
+        let limit = match event {
             EgressNews::Opened(_) => &mut self.opened,
             _ => &mut self.others,
         };
-        if self.waiting.len() >= MAX_QUEUED || quota.take(now).is_none() {
+        if self.waiting.len() >= MAX_QUEUED || limit.take(now).is_none() {
             return self.merge(event, now);
         }
         let evicted = match &event {
@@ -130,7 +130,7 @@ impl EventQueue {
         }
         let merged = self
             .merging_since
-            .map(|since| self.sums_from.map_or(since + WINDOW, |from| from.max(since + WINDOW)));
+            .map(|since| self.next_sums.map_or(since + WINDOW, |from| from.max(since + WINDOW)));
         let repeats = self.repeats.due();
         if merged.is_some_and(|due| due <= now) {
             self.flush(now);
@@ -158,7 +158,7 @@ impl EventQueue {
         self.waiting.extend(self.merged.take());
         let sums = u32::try_from(self.waiting.len() - before).unwrap_or(u32::MAX);
         let pause = (Duration::from_secs(1) / SUMS_PER_SECOND).saturating_mul(sums);
-        self.sums_from = Some(now + pause.min(MAX_WINDOW));
+        self.next_sums = Some(now + pause.min(MAX_WINDOW));
     }
 }
 
