@@ -11,7 +11,7 @@
 //! 3. `policy` decides: the rules, then the budget. Allowed access gets a ticket, and only a ticket can dial.
 //! 4. `http` checks each request that the proxy can read, and changes it: headers, framing, credentials, masking.
 //! 5. `upstream` resolves the name, checks every address, connects, and speaks TLS where the proxy has to.
-//! 6. `report` sends the events to the supervisor, and words the refusals for the client.
+//! 6. `report` sends the events to the supervisor, and writes the texts of refusals for the client.
 
 pub mod control;
 #[cfg(feature = "fuzzing")]

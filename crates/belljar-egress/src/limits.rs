@@ -13,6 +13,9 @@ pub(crate) const MAX_HEAD_BYTES: usize = 32 * 1024;
 pub(crate) const MAX_HEADERS: usize = 100;
 /// For a TLS handshake, on either side.
 pub(crate) const TLS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Without a byte in either direction. A model may think for a long time, and an event stream may be silent for as
+/// long.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// HTTP/2 windows towards the sandbox, where the round trip is short.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 256 * 1024;

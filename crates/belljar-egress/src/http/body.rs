@@ -14,12 +14,10 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::http::framing::Framing;
 use crate::http::headers::{head_size, strip_trailers};
 use crate::http::secret_mask::SecretMask;
+use crate::limits::IDLE_TIMEOUT;
 use crate::policy::Denial;
 use crate::proxy::{Flow, Refusal, Ticket};
 use crate::upstream::pool::H1Lease;
-
-/// A model may think for a long time, and an event stream may be silent for as long.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// After the last bytes, whatever they are. Parts that a host sends together arrive closer together than this.
 const MAX_HOLD: Duration = Duration::from_millis(20);

@@ -79,7 +79,7 @@ impl<'a> Credentials<'a> {
 
     pub(crate) fn insert_into(&self, request: &mut Parts) -> Result<(), InjectionError> {
         for credential in &self.0 {
-            let insert_result = match credential.place {
+            let inserted = match credential.place {
                 SecretPlace::Header { name } => {
                     set_header(&mut request.headers, name, credential.value)
                 }
@@ -93,8 +93,7 @@ impl<'a> Credentials<'a> {
                 }
                 SecretPlace::Query { name } => set_query(&mut request.uri, name, credential.value),
             };
-            insert_result
-                .map_err(|why| InjectionError { env: credential.value.env.clone(), why })?;
+            inserted.map_err(|why| InjectionError { env: credential.value.env.clone(), why })?;
         }
         if !self.is_empty() {
             // So that a response that repeats the value can be read and the value masked: not compressed, and not in
@@ -184,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    fn insert_result(place: SecretPlace, uri: &str, headers: &[(&str, &str)]) -> Parts {
+    fn insert(place: SecretPlace, uri: &str, headers: &[(&str, &str)]) -> Parts {
         let value = SecretValue {
             env: "KEY".into(),
             value: "s3/cr et".into(),
@@ -202,7 +201,7 @@ mod tests {
     }
 
     fn header(name: &str, headers: &[(&str, &str)]) -> Vec<String> {
-        let parts = insert_result(SecretPlace::Header { name: name.into() }, "/", headers);
+        let parts = insert(SecretPlace::Header { name: name.into() }, "/", headers);
         assert_eq!(parts.headers[ACCEPT_ENCODING], "identity");
         let values = parts.headers.get_all(name).iter();
         values.map(|value| value.to_str().unwrap().to_owned()).collect()
@@ -220,7 +219,7 @@ mod tests {
     #[test]
     fn a_placeholder_elsewhere_is_not_replaced() {
         let headers = [("x-other", "belljar-placeholder")];
-        let parts = insert_result(SecretPlace::Bearer, "/?k=belljar-placeholder", &headers);
+        let parts = insert(SecretPlace::Bearer, "/?k=belljar-placeholder", &headers);
         assert_eq!(parts.headers["x-other"], "belljar-placeholder");
         assert_eq!(parts.uri, "/?k=belljar-placeholder");
         assert_eq!(parts.headers[AUTHORIZATION], "Bearer s3/cr et");
@@ -229,7 +228,7 @@ mod tests {
     #[test]
     fn basic_authentication_has_a_user() {
         let mine = [("authorization", "Basic bXk6b3du")];
-        let parts = insert_result(SecretPlace::Basic { user: "x".into() }, "/", &mine);
+        let parts = insert(SecretPlace::Basic { user: "x".into() }, "/", &mine);
         assert_eq!(parts.headers[AUTHORIZATION], "Basic eDpzMy9jciBldA==");
         assert!(parts.headers[AUTHORIZATION].is_sensitive());
     }
@@ -237,7 +236,7 @@ mod tests {
     #[test]
     fn a_parameter_is_set_and_the_others_stay() {
         let query = |uri: &str| {
-            insert_result(SecretPlace::Query { name: "api key".into() }, uri, &[]).uri.to_string()
+            insert(SecretPlace::Query { name: "api key".into() }, uri, &[]).uri.to_string()
         };
         assert_eq!(query("/a"), "/a?api%20key=s3%2Fcr%20et");
         assert_eq!(query("/a?b=%2f&c"), "/a?b=%2f&c&api%20key=s3%2Fcr%20et");

@@ -58,11 +58,11 @@ impl SecretMask {
     /// Masks the data and returns what can be sent now.
     pub(crate) fn mask_data(&mut self, data: Bytes) -> Bytes {
         let whole = self.with_held(data);
-        let beginning = whole.len().saturating_sub(self.longest - 1);
+        let held_from = whole.len().saturating_sub(self.longest - 1);
         // A match that starts in the held-back end is judged when the rest has arrived.
         let mut found = self.find(&whole);
-        found.retain(|(range, _)| range.start < beginning);
-        let until = found.last().map_or(beginning, |(range, _)| beginning.max(range.end));
+        found.retain(|(range, _)| range.start < held_from);
+        let until = found.last().map_or(held_from, |(range, _)| held_from.max(range.end));
         let mut masked = self.mask_ranges(whole, found);
         self.held = masked.split_off(until).to_vec();
         masked
@@ -80,9 +80,9 @@ impl SecretMask {
     }
 
     pub(crate) fn mask_headers(&mut self, headers: &mut HeaderMap) {
-        let shown: Vec<HeaderName> =
+        let leaking: Vec<HeaderName> =
             headers.keys().filter(|name| self.occurs_in(name)).cloned().collect();
-        for name in shown {
+        for name in leaking {
             headers.remove(name);
         }
         for value in headers.values_mut() {

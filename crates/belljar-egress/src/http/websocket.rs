@@ -3,7 +3,6 @@
 //! Extended CONNECT is not offered on HTTP/2; clients then open an HTTP/1.1 connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
@@ -16,10 +15,9 @@ use tokio::time::timeout;
 
 use crate::http::body::SharedTicket;
 use crate::http::headers::{list_items, strip_hop_by_hop};
+use crate::limits::IDLE_TIMEOUT;
 use crate::proxy::Flow;
 
-/// Without data in either direction.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const BUFFER_SIZE: usize = 16 * 1024;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");

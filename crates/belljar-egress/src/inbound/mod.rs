@@ -1,4 +1,4 @@
-//! Accepts connections from the sandbox and speaks their protocols: HTTP proxy, CONNECT, SOCKS, routes, intercepted TLS.
+//! Accepts connections from the sandbox and serves them: HTTP proxy, CONNECT, SOCKS, routes, intercepted TLS.
 
 pub(crate) mod connect;
 pub(crate) mod connect_plan;

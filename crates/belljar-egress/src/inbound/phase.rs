@@ -40,7 +40,8 @@ impl Phase {
                 });
             }
             Err(refusal) => {
-                let _ = stream.try_write(refusal_bytes(&refusal).as_bytes()); // if this fails, the close says the same
+                // If this fails, the client still sees the close.
+                let _ = stream.try_write(refusal_bytes(&refusal).as_bytes());
             }
         }
     }

@@ -9,12 +9,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::io::buffer_pool::BufferPool;
 use crate::io::stream::{Stream, is_retryable};
+use crate::limits::IDLE_TIMEOUT;
 use crate::policy::Denial;
 use crate::upstream::ticket::{Flow, Ticket};
 
-/// Without a byte in either direction.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// The same, once one side is closed.
+/// As [`IDLE_TIMEOUT`], once one side is closed.
 const HALF_CLOSED_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Reads per direction before other tasks get their turn.
 const READS_PER_TURN: usize = 16;

@@ -45,8 +45,8 @@ where
     let service = service_fn(move |request| {
         let (proxy, pool, route) = (handled.clone(), through.clone(), with.clone());
         async move {
-            let respond = respond(&proxy, &pool, &route, request).await;
-            Ok::<_, Infallible>(respond.unwrap_or_else(|refusal| refusal_response(&refusal)))
+            let response = respond(&proxy, &pool, &route, request).await;
+            Ok::<_, Infallible>(response.unwrap_or_else(|refusal| refusal_response(&refusal)))
         }
     });
     let served = http_server::serve_h1(io, service).await;
@@ -155,8 +155,7 @@ fn rewrite_redirect(headers: &mut HeaderMap, route: &RouteSpec, host_header: Opt
         Some(rest) if rest.starts_with('?') => format!("/{rest}"),
         _ => return,
     };
-    let host_header =
-        host_header.and_then(|host_header| host_header.to_str().ok()).map(str::to_owned);
+    let host_header = host_header.and_then(|value| value.to_str().ok()).map(str::to_owned);
     let host_header = host_header.unwrap_or_else(|| format!("127.0.0.1:{}", route.listen));
     if let Ok(value) = HeaderValue::try_from(format!("http://{host_header}{rest}")) {
         headers.insert(LOCATION, value);
@@ -208,7 +207,7 @@ mod tests {
         }
     }
 
-    fn target(path: &str, uri: &str, hosts: &[&str]) -> Option<DenyReason> {
+    fn denial_of(path: &str, uri: &str, hosts: &[&str]) -> Option<DenyReason> {
         let mut request = Request::builder().uri(uri);
         for host in hosts {
             request = request.header(HOST, *host);
@@ -220,38 +219,41 @@ mod tests {
     #[test]
     fn only_requests_for_loopback_are_served() {
         for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]:8080"] {
-            assert_eq!(target("", "/x", &[host]), None, "{host}");
+            assert_eq!(denial_of("", "/x", &[host]), None, "{host}");
         }
         for host in ["evil.example", "api.example", "10.0.0.1:8080", "localhost.evil", "127.1", ""]
         {
-            assert_eq!(target("", "/x", &[host]), Some(DenyReason::NamesDiffer), "{host}");
+            assert_eq!(denial_of("", "/x", &[host]), Some(DenyReason::NamesDiffer), "{host}");
         }
-        assert_eq!(target("", "/x", &[]), Some(DenyReason::BadRequest));
-        assert_eq!(target("", "/", &["localhost", "localhost"]), Some(DenyReason::BadRequest));
-        assert_eq!(target("", "http://localhost/", &["localhost"]), Some(DenyReason::BadRequest));
+        assert_eq!(denial_of("", "/x", &[]), Some(DenyReason::BadRequest));
+        assert_eq!(denial_of("", "/", &["localhost", "localhost"]), Some(DenyReason::BadRequest));
+        assert_eq!(
+            denial_of("", "http://localhost/", &["localhost"]),
+            Some(DenyReason::BadRequest)
+        );
     }
 
     #[test]
     fn no_header_leaves_the_path_of_the_route() {
-        let target = |path: &str, header: &str| {
+        let denial_of = |path: &str, header: &str| {
             let request =
                 Request::builder().uri("/x").header(HOST, "localhost").header(header, "/y");
             let (parts, ()) = request.body(()).unwrap().into_parts();
             check(&route(path), &parts).err().map(|denial| denial.reason)
         };
         for header in ["x-original-url", "x-forwarded-prefix", "destination"] {
-            assert_eq!(target("/v1", header), Some(DenyReason::BadRequest), "{header}");
-            assert_eq!(target("", header), None, "{header}");
+            assert_eq!(denial_of("/v1", header), Some(DenyReason::BadRequest), "{header}");
+            assert_eq!(denial_of("", header), None, "{header}");
         }
-        assert_eq!(target("/v1", "x-http-method-override"), None);
+        assert_eq!(denial_of("/v1", "x-http-method-override"), None);
     }
 
     #[test]
     fn no_request_leaves_the_path_of_the_route() {
-        assert_eq!(target("/v1", "/a/b?c=../..", &["localhost"]), None);
+        assert_eq!(denial_of("/v1", "/a/b?c=../..", &["localhost"]), None);
         for path in ["/../admin", "/%2e%2e/admin", "/..%2fadmin", "//x"] {
-            assert_eq!(target("/v1", path, &["localhost"]), Some(DenyReason::RequestNotListed));
-            assert_eq!(target("", path, &["localhost"]), None);
+            assert_eq!(denial_of("/v1", path, &["localhost"]), Some(DenyReason::RequestNotListed));
+            assert_eq!(denial_of("", path, &["localhost"]), None);
         }
         let uri = join_path(&route("/v1").to, &"/a?b=c".parse().unwrap()).unwrap();
         assert_eq!(uri, "/v1/a?b=c");

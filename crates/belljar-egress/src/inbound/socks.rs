@@ -155,5 +155,5 @@ async fn send_reply(stream: &mut Stream, reply: SocksReply) -> io::Result<()> {
 pub(crate) fn refuse_version_4(proxy: &Proxy, stream: &Stream) {
     const REJECTED: [u8; 8] = [0, 0x5b, 0, 0, 0, 0, 0, 0];
     deny(proxy, b"(SOCKS 4)", DenyReason::BadRequest, "only version 5 of SOCKS is understood");
-    let _ = stream.try_write(&REJECTED); // if this fails, the close says the same
+    let _ = stream.try_write(&REJECTED); // if this fails, the client still sees the close
 }

@@ -98,10 +98,10 @@ impl Policy {
         let mut setup = Self::new(EgressPolicy { run, allow, setup: None, spec })?;
         setup.phase = PolicyPhase::Setup;
         // A private host is allowed where a set-up rule names it exactly.
-        let rule_name = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(named) if named == host);
+        let names_host = |rule: &HostRule, host: &Host| matches!(&rule.hosts, HostPattern::Host(named) if named == host);
         let rules = &setup.rules;
         setup.private.retain(|(host, port)| {
-            rules.iter().any(|rule| rule_name(rule, host) && rule.has_port(*port))
+            rules.iter().any(|rule| names_host(rule, host) && rule.has_port(*port))
         });
         Ok(Some(setup))
     }
@@ -114,8 +114,8 @@ impl Policy {
     ) -> Result<Allowance, Denial> {
         let is_private = self.private.iter().any(|(name, at)| name == host && *at == port);
         if let Some(rule) = self.rules.iter().find(|rule| rule.allows(host, port, seen)) {
-            let written = matches!(&rule.hosts, HostPattern::Host(Host::Address(_)));
-            let addresses = match (written, is_private) {
+            let is_literal = matches!(&rule.hosts, HostPattern::Host(Host::Address(_)));
+            let addresses = match (is_literal, is_private) {
                 (true, _) => AddressScope::Literal,
                 (false, true) => AddressScope::Private,
                 (false, false) => AddressScope::Public,

@@ -61,9 +61,9 @@ struct FileStamp {
 }
 
 impl From<Metadata> for FileStamp {
-    fn from(stamp: Metadata) -> Self {
-        let changed = (stamp.ctime(), stamp.ctime_nsec());
-        Self { device: stamp.dev(), inode: stamp.ino(), size: stamp.size(), changed }
+    fn from(metadata: Metadata) -> Self {
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        Self { device: metadata.dev(), inode: metadata.ino(), size: metadata.size(), changed }
     }
 }
 
