@@ -6,12 +6,14 @@ use crate::backend::{Backend, SandboxId};
 use crate::error::{DestroyError, Unavailable};
 use crate::{engine, host};
 
+type Destroy = fn(&SandboxId) -> Result<(), DestroyError>;
+
 /// One row. Names and features are in `belljar-spec`, beside the other names that users write.
 struct Registered {
     find: fn(BackendName) -> Result<Box<dyn Backend>, Unavailable>,
     /// Idempotent; finds what is ours by exact identity, without an engine that answers now: what a killed
     /// launcher left is found by what it wrote down first.
-    destroy: fn(&SandboxId) -> Result<(), DestroyError>,
+    destroy: Destroy,
 }
 
 fn registered(name: BackendName) -> Registered {
@@ -44,7 +46,7 @@ pub fn by_name(name: BackendName) -> Result<Box<dyn Backend>, Unavailable> {
 /// Removes what a dead launcher left of a run, whichever backend it used: `run.json`, which names it, may not
 /// have been written yet.
 pub fn destroy_leftovers(sandbox: &SandboxId) -> Result<(), DestroyError> {
-    let mut done: Vec<fn(&SandboxId) -> Result<(), DestroyError>> = Vec::new();
+    let mut done: Vec<Destroy> = Vec::new();
     for name in BackendName::ALL {
         let destroy = registered(*name).destroy;
         // Engines share one way to find what is theirs.

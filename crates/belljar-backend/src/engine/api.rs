@@ -82,7 +82,7 @@ pub(crate) struct InspectedConfig {
 /// One engine, spoken to.
 #[derive(Debug)]
 pub(crate) struct Api {
-    runtime: Runtime,
+    runtime: OwnedRuntime,
     pub(crate) docker: Docker,
     pub(crate) endpoint: Endpoint,
     /// The version that both sides speak.
@@ -116,7 +116,7 @@ impl Api {
             .map_err(|error| unreachable(error.into()))?;
         let transport = Transport::new(endpoint);
         let mut api = Self {
-            runtime,
+            runtime: OwnedRuntime(Some(runtime)),
             docker: transport
                 .client(API_DEFAULT_VERSION)
                 .map_err(|error| unreachable(error.into()))?,
@@ -235,8 +235,7 @@ impl Api {
     /// For requests that take as long as they take. Driven on a thread of their own: the caller's may
     /// belong to another runtime, in which no other one can be entered.
     pub(crate) fn wait_for<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
-        let driven = std::thread::scope(|scope| scope.spawn(|| self.runtime.block_on(work)).join());
-        driven.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.runtime.drive(work)
     }
 
     pub(crate) fn explain(
@@ -271,6 +270,31 @@ impl Api {
 
     fn silent(&self, what: &'static str, within: Duration) -> ApiError {
         ApiError::Silent { what, endpoint: self.endpoint.to_string(), seconds: within.as_secs() }
+    }
+}
+
+/// A runtime that can be used and dropped by a thread of another one.
+#[derive(Debug)]
+struct OwnedRuntime(Option<Runtime>);
+
+impl OwnedRuntime {
+    fn drive<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| match &self.0 {
+                Some(runtime) => runtime.block_on(work),
+                None => unreachable!("taken only when dropped"),
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for OwnedRuntime {
+    /// Waiting for its tasks here would panic inside another runtime; there are none that have to end.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

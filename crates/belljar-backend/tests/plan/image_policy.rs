@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use crate::fake_engine::{FakeEngine, Pull, image};
 use belljar_backend::{Backend, Fetch, ImageError, ImageFacts, PullProgress, Unwatched};
 use belljar_spec::{Pull as Policy, RunSpec};
-use futures_util::FutureExt;
 
 const PINNED: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 
