@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
 use belljar::spec::BackendName;
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use belljar_testkit::{as_root, built, must_work};
 
 /// Another run's folder: by path, through /proc, through a descriptor, through a planted link.
@@ -194,16 +196,15 @@ fn prove_leaves_nothing_behind() {
         let Some(mut ends) = start_prove(who, &temporary, &all) else { continue };
         ends.wait().expect("its end");
         assert!(is_empty(), "as {who:?}, at its end: {:?}", names_in(&temporary));
-        for signal in ["INT", "KILL"] {
+        for signal in [Signal::INT, Signal::KILL] {
             let mut killed = start_prove(who, &temporary, &all).expect("the same again");
             assert!(soon(|| !is_empty()), "it never began");
             std::thread::sleep(Duration::from_millis(700));
             // The whole group, as a terminal does; what cleans up is in another.
-            let group = format!("-{}", killed.id());
-            let sent = Command::new("kill").args([&format!("-{signal}"), "--", &group]).status();
-            assert!(sent.expect("kill to run").success());
+            let group = Pid::from_child(&killed);
+            kill_process_group(group, signal).expect("the group is there");
             killed.wait().expect("its end");
-            assert!(soon(is_empty), "as {who:?}, after {signal}: {:?}", names_in(&temporary));
+            assert!(soon(is_empty), "as {who:?}, after {signal:?}: {:?}", names_in(&temporary));
         }
         // What is left of a dead one: a tree that is not to be entered, and a lock that nobody holds.
         let dead = temporary.join("belljar-prove-1-0");
