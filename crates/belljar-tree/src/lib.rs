@@ -7,13 +7,12 @@
 //!
 //! # Why not `cap-std`
 //!
-//! `cap-std` 4 keeps a path inside a directory too, but for programs that trust what is in it: it opens with
-//! `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`, so links that stay inside are followed, and its `Dir` has
-//! no way to refuse them in the middle of a path, nor to stay on one mount. Its `remove_dir_all` recurses with
-//! one open directory per level, so a deep tree takes all descriptors and the stack, and a directory
-//! with mode 0 ends it. It has no bounds on listings, no rename that does not replace or that exchanges, and
-//! copies without reflinks or holes. What is left to take from it would be its emulation of
-//! `openat2`, which is as long as this crate's and brings eight more crates.
+//! `cap-std` 4.0 keeps a path inside a directory too, but follows the links that stay inside: it calls
+//! `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS` and offers no way to refuse links in the
+//! middle of a path, or to stay on one mount. Its `remove_dir_all` recurses with an open directory for
+//! each level, so that a deep tree takes all descriptors. Its listings have no bounds, its `rename` has
+//! no flags, and its `copy` knows neither `FICLONE` nor holes. It would add nine crates to the Linux
+//! build, and nearly everything in this one would still have to be written.
 
 #![forbid(unsafe_code)]
 

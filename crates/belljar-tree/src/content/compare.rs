@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::fstat;
@@ -64,6 +63,8 @@ pub fn compare_content(one: &File, other: &File) -> Result<ContentComparison, Co
 /// Where the next bytes are that are not a hole; `size` where there are none.
 #[cfg(target_os = "linux")]
 fn next_data(file: &File, offset: u64, size: u64) -> io::Result<u64> {
+    use std::os::fd::AsFd;
+
     use rustix::fs::{SeekFrom, seek};
     use rustix::io::Errno;
     match seek(file.as_fd(), SeekFrom::Data(offset)) {

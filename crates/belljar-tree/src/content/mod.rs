@@ -6,10 +6,8 @@ pub use compare::{CompareError, ContentComparison, compare_content};
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{fstat, ftruncate};
+use rustix::fs::ftruncate;
 use rustix::io::{Errno, pread, pwrite};
-
-use crate::metadata::Metadata;
 
 const BUFFER: usize = 256 << 10;
 
@@ -111,7 +109,8 @@ fn reflink(
     to: BorrowedFd<'_>,
     ContentBounds { size, budget }: ContentBounds,
 ) -> Result<Option<u64>, CopyContentError> {
-    let found = Metadata::from_stat(fstat(from).map_err(CopyContentError::Read)?);
+    use crate::metadata::Metadata;
+    let found = Metadata::from_stat(rustix::fs::fstat(from).map_err(CopyContentError::Read)?);
     let on_disk = found.disk_bytes().min(found.size());
     // It may have grown: then only what it was is copied, as far as the budget goes.
     if on_disk > budget || rustix::fs::ioctl_ficlone(to, from).is_err() {

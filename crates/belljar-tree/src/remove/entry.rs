@@ -4,7 +4,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
 use crate::dir::attributes::set_mode_at;
@@ -63,7 +63,7 @@ fn unlink_thawed(parent: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<
 fn thaw(parent: BorrowedFd<'_>, name: &CStr) -> bool {
     use std::os::fd::AsFd;
 
-    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
     let clear = |fd: BorrowedFd<'_>| {
         let frozen = IFlags::IMMUTABLE | IFlags::APPEND;
         let flags = ioctl_getflags(fd);

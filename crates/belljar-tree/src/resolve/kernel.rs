@@ -69,3 +69,31 @@ pub(super) fn open(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::dir::{Dir, FinalLink};
+    use crate::error::OpenDirError;
+
+    /// The other tests of this process then go the other way, too, which is as good.
+    #[test]
+    fn without_the_call_the_same_is_opened_and_refused() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir_all(place.path().join("a/b")).unwrap();
+        symlink("a", place.path().join("link")).unwrap();
+        let dir = Dir::open(place.path(), FinalLink::Refuse).unwrap();
+        for is_missing in [false, true] {
+            IS_MISSING.store(is_missing, Ordering::Relaxed);
+            let open =
+                |path| open(dir.as_fd(), Path::new(path), Access::List.flags(), Mounts::Cross);
+            assert_eq!(open("a/b").is_err(), is_missing);
+            assert!(dir.open_dir("a/b").is_ok());
+            let refused = dir.open_dir("link/b").unwrap_err();
+            assert_eq!(refused, OpenDirError::Link { path: "link".into() });
+        }
+    }
+}

@@ -33,8 +33,10 @@ pub(super) fn open_dir(
         at.push(name);
         let parent = reached.as_ref().map_or(root, AsFd::as_fd);
         let access = if names.peek().is_some() { Access::Lookup } else { access };
-        let opened = open_one(parent, name, access.flags())
-            .map_err(|error| refused(parent, name, at.clone(), error))?;
+        let opened = open_one(parent, name, access.flags()).map_err(|error| match error {
+            Errno::NOENT => OpenDirError::Missing { path: path.as_path().to_owned() },
+            error => refused(parent, name, at.clone(), error),
+        })?;
         if let Some(mount) = &mount
             && MountId::of(opened.as_fd()).map_err(whole)? != *mount
         {
@@ -66,7 +68,6 @@ fn open_one(parent: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<Owned
 /// Systems differ in what they say about a link where a directory is wanted, so it is looked at.
 fn refused(parent: BorrowedFd<'_>, name: &OsStr, path: PathBuf, error: Errno) -> OpenDirError {
     match error {
-        Errno::NOENT => OpenDirError::Missing { path },
         Errno::LOOP | Errno::NOTDIR | Errno::MLINK => {
             let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
             match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
