@@ -19,6 +19,7 @@
 mod content;
 mod copy_tree;
 mod dir;
+mod dir_queue;
 mod error;
 mod level_stack;
 mod metadata;
@@ -35,6 +36,7 @@ pub use copy_tree::{CopyOwner, CopyReport, CopyTreeError, Selection, copy_tree};
 pub use dir::{
     Dir, DirEntry, Entries, FinalLink, ListLimits, ListOrder, Listing, ListingEnd, RenameMode,
 };
+pub use dir_queue::{DirQueue, QueueBounds, QueueError, QueuedDir, Turn};
 pub use error::{
     Attribute, CreateDirError, CreateFileError, HardLinkError, ListError, OpenDirError,
     OpenFileError, ReadFileError, ReadLinkError, RemoveDirError, RenameError, SetAttributeError,

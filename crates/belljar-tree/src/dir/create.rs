@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use super::Dir;
-use crate::error::{CreateDirError, CreateFileError, OpenDirError};
+use crate::error::{CreateDirError, CreateFileError};
 use crate::path::BeneathPath;
 use crate::resolve::Access;
 
@@ -66,7 +66,7 @@ impl Dir {
             }
             let access = if names.peek().is_some() { Access::Lookup } else { Access::List };
             let opened = reached.open_dir_for(name, access);
-            reached = opened.map_err(|error| beneath(error, &at))?;
+            reached = opened.map_err(|error| error.at(&at))?;
         }
         Ok(reached)
     }
@@ -96,19 +96,6 @@ impl Dir {
 fn unique_name(prefix: &str) -> OsString {
     let random = || RandomState::new().hash_one(prefix);
     OsString::from(format!("{prefix}{:016x}{:016x}", random(), random()))
-}
-
-/// The same error with the whole path in it.
-fn beneath(error: OpenDirError, at: &Path) -> OpenDirError {
-    let path = at.to_owned();
-    match error {
-        OpenDirError::Path(error) => OpenDirError::Path(error),
-        OpenDirError::Missing { .. } => OpenDirError::Missing { path },
-        OpenDirError::Link { .. } => OpenDirError::Link { path },
-        OpenDirError::NotDirectory { .. } => OpenDirError::NotDirectory { path },
-        OpenDirError::Mount { .. } => OpenDirError::Mount { path },
-        OpenDirError::System { error, .. } => OpenDirError::System { path, error },
-    }
 }
 
 /// A name of random digits, for a place that nobody else knows of.

@@ -1,6 +1,6 @@
 //! Why something could not be opened, made or listed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -38,6 +38,19 @@ impl OpenDirError {
             Self::NotDirectory { .. } => Errno::NOTDIR,
             Self::Mount { .. } => Errno::XDEV,
             Self::System { error, .. } => *error,
+        }
+    }
+
+    /// The same with another path in it: that from the root, where only a name was opened.
+    pub(crate) fn at(self, path: &Path) -> Self {
+        let path = path.to_owned();
+        match self {
+            Self::Path(error) => Self::Path(error),
+            Self::Missing { .. } => Self::Missing { path },
+            Self::Link { .. } => Self::Link { path },
+            Self::NotDirectory { .. } => Self::NotDirectory { path },
+            Self::Mount { .. } => Self::Mount { path },
+            Self::System { error, .. } => Self::System { path, error },
         }
     }
 

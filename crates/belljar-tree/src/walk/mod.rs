@@ -221,7 +221,10 @@ impl<V: Visitor> Walk<'_, V> {
                 Ok(Some(dir))
             }
             Err(OpenDirError::Missing { .. }) => Ok(None),
-            Err(error) => self.problem(&WalkProblem::Open(error)).map(|()| None),
+            Err(error) => {
+                let error = error.at(&self.path);
+                self.problem(&WalkProblem::Open(error)).map(|()| None)
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod beneath;
 mod copy;
 mod mounts;
 mod names;
+mod queue;
 mod race;
 mod random;
 mod remove;
