@@ -13,7 +13,7 @@ use crate::content::{ContentBounds, CopyContentError, copy_content};
 use crate::dir::Dir;
 use crate::error::OpenDirError;
 use crate::level_stack::LevelStack;
-use crate::metadata::{EntryKind, Metadata};
+use crate::metadata::{EntryKind, Identity, Metadata};
 use crate::walk::{
     Bound, Bounds, Visit, Visitor, WalkEnd, WalkEntry, WalkError, WalkOrder, WalkProblem,
     is_changed, walk,
@@ -86,7 +86,7 @@ impl CopyTreeError {
 crate::error::common_questions!(CopyTreeError);
 
 /// Copies what is in one directory into another, and then the directory's own mode and times.
-/// `select` is asked for every entry; what it leaves out still counts for the bounds.
+/// `select` is asked for every entry; of what it leaves out, only the name counts for the bounds.
 pub fn copy_tree(
     from: &Dir,
     to: &Dir,
@@ -97,10 +97,13 @@ pub fn copy_tree(
     let root = PathBuf::new();
     let source = from.stat("").map_err(|error| failed_source(&root, error.errno()))?;
     let target = to.open_dir("").map_err(|error| failed_target(&root, error.errno()))?;
+    let target_root =
+        target.stat("").map_err(|error| failed_target(&root, error.errno()))?.identity();
     let mut copier = Copier {
         select,
         owner,
         budget: bounds.bytes,
+        target_root,
         target: LevelStack::new(target),
         entered: Vec::new(),
         report: CopyReport::default(),
@@ -124,6 +127,7 @@ struct Copier<S> {
     owner: CopyOwner,
     /// Bytes that may still be written.
     budget: u64,
+    target_root: Identity,
     target: LevelStack,
     /// The originals of the directories in the stack.
     entered: Vec<Metadata>,
@@ -138,16 +142,21 @@ impl<S: FnMut(&WalkEntry<'_>) -> Selection> Visitor for Copier<S> {
             return Ok(Visit::Skip);
         }
         match entry.kind() {
-            EntryKind::Directory => return Ok(Visit::Continue),
+            // A copy that lies in its own original would never end.
+            EntryKind::Directory if self.is_target(entry) => return Ok(Visit::Skip),
+            EntryKind::Directory => {}
             EntryKind::File => self.file(entry)?,
             EntryKind::Symlink => self.link(entry)?,
             EntryKind::Fifo
             | EntryKind::Socket
             | EntryKind::CharacterDevice
             | EntryKind::BlockDevice
-            | EntryKind::Unknown => self.report.special += 1,
+            | EntryKind::Unknown => {
+                self.report.special += 1;
+                return Ok(Visit::Skip);
+            }
         }
-        Ok(Visit::Skip)
+        Ok(Visit::Continue)
     }
 
     fn enter(&mut self, entry: &WalkEntry<'_>, directory: &Dir) -> Result<(), CopyTreeError> {
@@ -161,7 +170,7 @@ impl<S: FnMut(&WalkEntry<'_>) -> Selection> Visitor for Copier<S> {
         let made = made.map_err(|error| failed_target(path, error.errno()))?;
         self.target
             .push(entry.name().to_owned(), made)
-            .map_err(|error| failed_target(path, error))?;
+            .map_err(|error| failed_target(path, error.errno()))?;
         self.entered.push(source);
         self.report.directories += 1;
         Ok(())
@@ -189,6 +198,10 @@ impl<S: FnMut(&WalkEntry<'_>) -> Selection> Visitor for Copier<S> {
 }
 
 impl<S> Copier<S> {
+    fn is_target(&self, entry: &WalkEntry<'_>) -> bool {
+        entry.stat().is_ok_and(|found| found.identity() == self.target_root)
+    }
+
     fn target(&self, path: &Path) -> Result<&Dir, CopyTreeError> {
         // Only somebody who moves the copy about takes it away.
         self.target.current().ok_or_else(|| failed_target(path, Errno::NOENT))

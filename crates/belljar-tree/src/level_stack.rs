@@ -7,9 +7,9 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 
 use rustix::fs::{Mode, fstat, openat};
-use rustix::io::Errno;
 
 use crate::dir::Dir;
+use crate::error::StatError;
 use crate::metadata::{Identity, Metadata};
 use crate::resolve::Access;
 
@@ -19,8 +19,9 @@ pub(crate) const MAX_OPEN: usize = 32;
 /// time is not followed for ever.
 const MAX_SEARCH_STEPS: u32 = 100_000;
 
+/// A path of open directories beneath a root. For whoever builds or follows a tree of any depth.
 #[derive(Debug)]
-pub(crate) struct LevelStack {
+pub struct LevelStack {
     root: Dir,
     levels: Vec<Level>,
     search_steps: u32,
@@ -35,12 +36,13 @@ struct Level {
 }
 
 impl LevelStack {
-    pub(crate) fn new(root: Dir) -> Self {
+    /// At the root.
+    pub fn new(root: Dir) -> Self {
         Self { root, levels: Vec::new(), search_steps: MAX_SEARCH_STEPS }
     }
 
     /// The lowest directory; nothing if it was moved away.
-    pub(crate) fn current(&self) -> Option<&Dir> {
+    pub fn current(&self) -> Option<&Dir> {
         match self.levels.last() {
             None => Some(&self.root),
             Some(level) => level.dir.as_ref(),
@@ -48,13 +50,13 @@ impl LevelStack {
     }
 
     /// How many directories lie between the root and the end.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.levels.len()
     }
 
     /// Goes down into a directory of the lowest one.
-    pub(crate) fn push(&mut self, name: OsString, dir: Dir) -> Result<(), Errno> {
-        let identity = Metadata::from_stat(fstat(dir.as_fd())?).identity();
+    pub fn push(&mut self, name: OsString, dir: Dir) -> Result<(), StatError> {
+        let identity = dir.stat("")?.identity();
         self.levels.push(Level { name, identity, dir: Some(dir) });
         if let Some(far) = self.levels.len().checked_sub(MAX_OPEN + 1) {
             self.levels[far].dir = None;
@@ -63,7 +65,7 @@ impl LevelStack {
     }
 
     /// Goes up, and gives back the directory that was left, if it is still at hand.
-    pub(crate) fn pop(&mut self) -> Option<Dir> {
+    pub fn pop(&mut self) -> Option<Dir> {
         let left = self.levels.pop()?.dir;
         let Some(above) = self.levels.last() else { return left };
         if above.dir.is_none() {

@@ -35,6 +35,7 @@ pub use content::{
 pub use copy_tree::{CopyOwner, CopyReport, CopyTreeError, Selection, copy_tree};
 pub use dir::{
     Dir, DirEntry, Entries, FinalLink, ListLimits, ListOrder, Listing, ListingEnd, RenameMode,
+    UnlockedDir, UnlockedFile,
 };
 pub use dir_queue::{DirQueue, QueueBounds, QueueError, QueuedDir, Turn};
 pub use error::{
@@ -42,6 +43,7 @@ pub use error::{
     OpenFileError, ReadFileError, ReadLinkError, RemoveDirError, RenameError, SetAttributeError,
     StatError, SymlinkError, SyncError, UnlinkError,
 };
+pub use level_stack::LevelStack;
 pub use metadata::{EntryKind, Identity, Metadata, Timestamp};
 pub use path::PathError;
 pub use remove::{RemoveAction, RemoveAllError, remove_all};

@@ -45,14 +45,14 @@ impl Dir {
         let path = path.as_ref();
         let mode = Mode::from_raw_mode(mode as _);
         let set = match BeneathPath::parse(path)?.is_empty() {
-            true => set_mode_at(self.rules(), self.as_fd(), OsStr::new("."), mode),
+            true => change_mode_at(self.rules(), self.as_fd(), OsStr::new("."), |_| mode),
             false => {
                 let (parent, name) = self.parent_of::<SetAttributeError>(path)?;
-                set_mode_at(self.rules(), parent.as_fd(), name, mode)
+                change_mode_at(self.rules(), parent.as_fd(), name, |_| mode)
             }
         };
         match set {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(Errno::LOOP) => Err(SetAttributeError::Link { path: path.to_owned() }),
             Err(error) => Err(set_failed(path, Attribute::Mode, error)),
         }
@@ -113,37 +113,44 @@ fn set_failed(path: &Path, attribute: Attribute, error: Errno) -> SetAttributeEr
     }
 }
 
-/// Sets the mode of one entry, by a descriptor that stands for exactly this inode. `ELOOP`: a link.
+/// Changes the mode of one entry, and gives what the entry was. `ELOOP`: a link.
 #[cfg(target_os = "linux")]
-pub(crate) fn set_mode_at(
+pub(crate) fn change_mode_at(
     rules: Rules,
     parent: BorrowedFd<'_>,
     name: &OsStr,
-    mode: Mode,
-) -> Result<(), Errno> {
-    use rustix::fs::{FileType, OFlags};
+    change: impl FnOnce(Mode) -> Mode,
+) -> Result<Metadata, Errno> {
     use std::os::fd::AsRawFd;
+
+    use rustix::fs::OFlags;
+    // Stands for exactly this inode, whatever becomes of the name.
     let itself = rules.open_name(parent, name, OFlags::PATH)?;
-    if FileType::from_raw_mode(fstat(&itself)?.st_mode) == FileType::Symlink {
+    let found = Metadata::from_stat(fstat(&itself)?);
+    if found.is_symlink() {
         return Err(Errno::LOOP);
     }
+    let mode = change(Mode::from_raw_mode(found.mode()));
     // A descriptor made with `O_PATH` has no `fchmod`, so its entry in `/proc` has to do.
     match rustix::fs::chmod(format!("/proc/self/fd/{}", itself.as_raw_fd()), mode) {
+        Ok(()) => Ok(found),
         Err(Errno::NOENT) => Err(Errno::OPNOTSUPP), // no `/proc` is mounted
-        set => set,
+        Err(error) => Err(error),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn set_mode_at(
+pub(crate) fn change_mode_at(
     _: Rules,
     parent: BorrowedFd<'_>,
     name: &OsStr,
-    mode: Mode,
-) -> Result<(), Errno> {
-    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Symlink {
+    change: impl FnOnce(Mode) -> Mode,
+) -> Result<Metadata, Errno> {
+    let found = Metadata::from_stat(statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?);
+    if found.is_symlink() {
         return Err(Errno::LOOP);
     }
-    rustix::fs::chmodat(parent, name, mode, AtFlags::SYMLINK_NOFOLLOW)
+    let mode = change(Mode::from_raw_mode(found.mode() as _));
+    rustix::fs::chmodat(parent, name, mode, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(found)
 }

@@ -5,9 +5,11 @@ pub(crate) mod create;
 pub(crate) mod list;
 mod names;
 mod open;
+mod unlock;
 
 pub use list::{DirEntry, Entries, ListLimits, ListOrder, Listing, ListingEnd};
 pub use names::RenameMode;
+pub use unlock::{UnlockedDir, UnlockedFile};
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

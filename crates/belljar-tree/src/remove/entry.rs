@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-use crate::dir::attributes::set_mode_at;
+use crate::dir::attributes::change_mode_at;
 use crate::resolve::{Access, Mounts, Resolver, Rules};
 
 const RULES: Rules = Rules { resolver: Resolver::Automatic, mounts: Mounts::Refuse };
@@ -112,7 +112,7 @@ pub(super) fn make_accessible(parent: BorrowedFd<'_>, name: &CStr) -> Result<(),
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(Errno::NOTDIR);
     }
-    set_mode_at(RULES, parent, as_os(name), Mode::RWXU)
+    change_mode_at(RULES, parent, as_os(name), |_| Mode::RWXU).map(drop)
 }
 
 fn as_os(name: &CStr) -> &OsStr {

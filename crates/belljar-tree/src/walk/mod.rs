@@ -195,6 +195,11 @@ impl<V: Visitor> Walk<'_, V> {
             kind: entry.kind,
             metadata: OnceCell::new(),
         };
+        match self.visitor.entry(&shown).map_err(Ended::Failed)? {
+            Visit::Stop => return Err(Ended::Early(WalkEnd::Stopped)),
+            Visit::Skip => return Ok(None),
+            Visit::Continue => {}
+        }
         if self.bounds.bytes != u64::MAX {
             let bytes = match shown.stat() {
                 Ok(found) => found.disk_bytes(),
@@ -206,11 +211,8 @@ impl<V: Visitor> Walk<'_, V> {
                 return Err(self.ended(Bound::Bytes, None));
             }
         }
-        match self.visitor.entry(&shown).map_err(Ended::Failed)? {
-            Visit::Stop => return Err(Ended::Early(WalkEnd::Stopped)),
-            Visit::Skip => return Ok(None),
-            Visit::Continue if entry.kind != EntryKind::Directory => return Ok(None),
-            Visit::Continue => {}
+        if entry.kind != EntryKind::Directory {
+            return Ok(None);
         }
         if shown.depth >= self.bounds.depth {
             return Err(self.ended(Bound::Depth, None));
@@ -236,7 +238,7 @@ impl<V: Visitor> Walk<'_, V> {
         match self.stack.push(name, dir) {
             Ok(()) => self.list(),
             Err(error) => {
-                self.problem(&WalkProblem::List(error))?;
+                self.problem(&WalkProblem::List(error.errno()))?;
                 self.left()
             }
         }

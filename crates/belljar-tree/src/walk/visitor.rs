@@ -47,9 +47,9 @@ where
 /// How the walk goes on after an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// With what is in it, if it is a directory.
+    /// The entry counts, and if it is a directory, what is in it comes next.
     Continue,
-    /// Without.
+    /// It takes no bytes of the budget, and is not entered.
     Skip,
     /// Not at all.
     Stop,

@@ -103,6 +103,37 @@ fn a_copy_has_the_bounds_of_its_walk_and_of_its_bytes() {
 }
 
 #[test]
+fn what_is_left_out_takes_no_bytes() {
+    each_resolver(|place, dir| {
+        fs::write(place.tree().join("large"), vec![1; 2 << 20]).unwrap();
+        fs::write(place.tree().join("small"), "x").unwrap();
+        let (_, to) = target(place);
+        let bounds = Bounds { bytes: 1 << 20, ..Bounds::default() };
+        assert!(copy(dir, &to, bounds).is_err(), "the control");
+        to.remove_contents("").unwrap();
+        let select = |entry: &WalkEntry<'_>| match entry.name() == "large" {
+            true => Selection::LeaveOut,
+            false => Selection::Copy,
+        };
+        copy_tree(dir, &to, bounds, CopyOwner::Caller, select).unwrap();
+        assert_eq!(to.entries("").unwrap().count(), 1);
+    });
+}
+
+#[test]
+fn a_copy_into_its_own_original_ends() {
+    each_resolver(|place, dir| {
+        fs::create_dir_all(place.tree().join("a/copy")).unwrap();
+        fs::write(place.tree().join("file"), "x").unwrap();
+        let to = dir.open_dir("a/copy").unwrap();
+        let bounds = Bounds { entries: 100, ..Bounds::default() };
+        let report = copy(dir, &to, bounds).unwrap();
+        assert_eq!((report.files, report.directories), (1, 1));
+        assert!(to.stat("a").unwrap().is_dir() && to.is_empty("a").unwrap());
+    });
+}
+
+#[test]
 fn a_file_that_is_all_holes_is_no_work() {
     each_resolver(|place, dir| {
         let file = fs::File::create(place.tree().join("sparse")).unwrap();

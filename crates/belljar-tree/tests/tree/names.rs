@@ -121,3 +121,31 @@ fn attributes_are_those_of_the_entry_itself() {
         assert_eq!(fs::read_to_string(secret).unwrap(), SECRET);
     });
 }
+
+#[test]
+fn what_denies_its_owner_is_opened_and_gets_its_mode_back() {
+    each_resolver(|place, dir| {
+        fs::create_dir(place.tree().join("shut")).unwrap();
+        fs::write(place.tree().join("shut/file"), "x").unwrap();
+        symlink(place.outside(), place.tree().join("link")).unwrap();
+        let parent = dir.open_dir("shut").unwrap();
+        for mode in [0o000, 0o100, 0o400, 0o2700] {
+            dir.set_mode("shut", 0o700).unwrap();
+            dir.set_mode("shut/file", 0).unwrap();
+            dir.set_mode("shut", mode).unwrap();
+            if !crate::support::is_root() {
+                assert!(parent.open_file("file").is_err(), "the control");
+            }
+            let opened = dir.unlock_dir("shut").unwrap();
+            assert_eq!(opened.metadata.mode(), mode);
+            let file = opened.dir.unlock_file("file").unwrap();
+            assert_eq!(file.metadata().unwrap().mode(), 0);
+            drop(file);
+            assert_eq!(opened.dir.stat("file").unwrap().mode(), 0);
+            opened.relock();
+            assert_eq!(dir.stat("shut").unwrap().mode(), mode);
+        }
+        assert!(dir.unlock_dir("link").is_err() && dir.unlock_file("link").is_err());
+        dir.set_mode("shut", 0o700).unwrap();
+    });
+}
