@@ -88,10 +88,10 @@ pub fn is_no_space(error: &io::Error) -> bool {
 }
 
 /// Removes what is in a directory and leaves the directory itself, which then says what was removed.
-pub(crate) fn empty_directory(path: &Path) -> Result<(), crate::tree::TreeError> {
-    let Ok(entries) = std::fs::read_dir(path) else { return crate::tree::remove(path) };
+pub(crate) fn empty_directory(path: &Path) -> Result<(), belljar_tree::RemoveAllError> {
+    let Ok(entries) = std::fs::read_dir(path) else { return belljar_tree::remove_all(path) };
     for entry in entries.flatten() {
-        crate::tree::remove(&entry.path())?;
+        belljar_tree::remove_all(&entry.path())?;
     }
     Ok(())
 }

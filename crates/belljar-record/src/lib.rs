@@ -19,7 +19,6 @@ mod recorder;
 pub mod redact;
 pub mod run_json;
 pub mod store;
-pub mod tree;
 mod verify;
 pub mod writable_trees;
 

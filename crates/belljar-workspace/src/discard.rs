@@ -12,7 +12,7 @@ use super::reviewed::{Reviewed, mark_reviewed};
 use belljar_record::home::Home;
 use belljar_record::store::trash::{self, TrashError};
 use belljar_record::store::{Life, life};
-use belljar_record::tree;
+use belljar_tree::remove_all;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DiscardError {
@@ -60,7 +60,7 @@ pub fn discard(home: &Home, run: &RunId) -> Result<(), DiscardError> {
         moved.extend(trash::take_part(home, run, part)?);
     }
     for path in moved {
-        tree::remove(&path).map_err(TrashError::from)?;
+        remove_all(&path).map_err(TrashError::from)?;
     }
     mark_reviewed(&directory, Reviewed::Discarded); // with the room that is free now; the changes are gone anyway
     Ok(())

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::ballast;
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
-use crate::tree::{self, TreeError};
+use belljar_tree::{RemoveAllError, remove_all};
 
 /// What goes when a sandbox is no longer kept; the record stays.
 pub const PARTS: &[&str] = &["home", "upper", "base", "checkpoints"];
@@ -40,7 +40,7 @@ pub enum TrashError {
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     #[error(transparent)]
-    Tree(#[from] TreeError),
+    Tree(#[from] RemoveAllError),
 }
 
 /// Finishes every removal that was cut short; says how many. Goes on after a failure, and tells the first.
@@ -56,7 +56,7 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
         let done = ballast::empty_directory(&entry.path())
             .map_err(TrashError::from)
             .and_then(|()| tell_ledger(home, &mut ledger, &entry.file_name()))
-            .and_then(|()| Ok(tree::remove(&entry.path())?));
+            .and_then(|()| Ok(remove_all(&entry.path())?));
         match done {
             Ok(()) => finished += 1,
             // A later command tells it.
@@ -118,7 +118,7 @@ pub fn finish(
         told => told?,
     }
     for path in moved {
-        tree::remove(path)?;
+        remove_all(path)?;
     }
     Ok(())
 }

@@ -14,5 +14,4 @@ mod record_support;
 mod recorder;
 mod runs;
 mod store_runs;
-mod tree_remove;
 mod verify;

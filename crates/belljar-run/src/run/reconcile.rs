@@ -23,8 +23,8 @@ use belljar_record::home::Home;
 use belljar_record::ledger::{Ledger, LedgerError};
 use belljar_record::run_json::RunRecord;
 use belljar_record::store::trash::{self, TrashError};
-use belljar_record::tree::{self, TreeError};
 use belljar_record::{Anchor, EVENTS, EventLog, Head, HomeKey, KeyError, LogError, Recovered};
+use belljar_tree::{RemoveAllError, remove_all};
 use belljar_workspace::Recovery;
 
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum ReconcileError {
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     #[error(transparent)]
-    Tree(#[from] TreeError),
+    Tree(#[from] RemoveAllError),
     #[error(transparent)]
     Trash(#[from] TrashError),
     #[error(transparent)]
@@ -238,7 +238,7 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
         },
     };
     let Some((mut log, recovered)) = log.filter(|(_, recovered)| recovered.has_start) else {
-        tree::remove(&directory)?;
+        remove_all(&directory)?;
         return Ok(Finished::NeverAccepted);
     };
     let record = recovered.start_data.as_ref().and_then(|data| RunRecord::deserialize(data).ok());

@@ -81,7 +81,7 @@ impl RunDir {
     /// Nothing was started, so nothing is left.
     pub(super) fn discard(self) {
         // What cannot be removed now is found by the next command through `live/`.
-        if belljar_record::tree::remove(&self.directory).is_ok() {
+        if belljar_tree::remove_all(&self.directory).is_ok() {
             let _ = std::fs::remove_file(&self.live);
         }
     }

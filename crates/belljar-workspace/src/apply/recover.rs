@@ -16,7 +16,7 @@ use crate::beneath;
 use crate::fingerprint::Identity;
 use crate::reviewed::unmark_reviewed;
 use belljar_record::home::Home;
-use belljar_record::tree::{self, TreeError};
+use belljar_tree::{RemoveAllError, remove_all};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
@@ -57,7 +57,7 @@ pub enum RecoverError {
         error: io::Error,
     },
     #[error(transparent)]
-    Tree(#[from] TreeError),
+    Tree(#[from] RemoveAllError),
 }
 
 /// A path that stays as it is.
@@ -236,8 +236,8 @@ fn tidy_up(home: &Home, journal: &Journal, roots: &[Root<'_>]) -> Result<(), Rec
 }
 
 /// By way of the open root: its path may lead elsewhere by now.
-fn remove_staging(root: BorrowedFd<'_>, name: &str) -> Result<(), TreeError> {
-    tree::remove(&Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())).join(name))
+fn remove_staging(root: BorrowedFd<'_>, name: &str) -> Result<(), RemoveAllError> {
+    remove_all(&Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())).join(name))
 }
 
 struct Root<'a> {

@@ -25,7 +25,7 @@ use belljar_linux::snapshot::{self, Begun, Previous, SnapshotError, Within};
 use belljar_spec::{CheckpointReport, LayeredTree, Moment, RunId};
 
 use crate::{capture_live, count_recent, upper_of};
-use belljar_record::tree::{self, TreeError};
+use belljar_tree::{RemoveAllError, remove_all};
 
 pub use self::carry::{carry_base, restore_home};
 pub use self::pin::{Pin, pin};
@@ -62,7 +62,7 @@ pub enum CheckpointError {
     Remove {
         path: PathBuf,
         #[source]
-        error: TreeError,
+        error: RemoveAllError,
     },
     #[error("cannot begin with the checkpoint {}", .path.display())]
     Restore {
@@ -157,7 +157,7 @@ pub fn take(subject: &Subject, iteration: u32, since: Moment) -> Result<Taken, C
         std::fs::File::open(&all).and_then(|all| all.sync_all()).map_err(failed(&all))?;
         Ok(taken)
     });
-    let mut taken = filled.inspect_err(|_| drop(tree::remove(&draft)))?;
+    let mut taken = filled.inspect_err(|_| drop(remove_all(&draft)))?;
     subject.make_room(Expected::Nothing);
     let until = Instant::now() + PATIENCE;
     let written = subject.written.iter().map(|tree| count_recent(tree, since, until));

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::pin::pin_alone;
 use super::{CHECKPOINTS, CheckpointError};
-use belljar_record::tree;
+use belljar_tree::remove_all;
 
 /// How the name of one ends that is being made.
 pub(super) const DRAFT: &str = "new";
@@ -61,7 +61,7 @@ pub(super) fn remove_leftovers(all: &Path) -> Result<(), CheckpointError> {
         let path = all.join(name);
         if path.extension().is_some_and(|end| end == DRAFT || end == GOING) {
             let error = |error| CheckpointError::Remove { path: path.clone(), error };
-            tree::remove(&path).map_err(error)?;
+            remove_all(&path).map_err(error)?;
         }
     }
     Ok(())
@@ -78,7 +78,7 @@ pub(super) fn remove(checkpoint: &Path) -> Result<(), CheckpointError> {
         }
     }
     drop(alone); // nobody finds it under its name any more, and its remover has a lock of its own
-    tree::remove(&going).map_err(|error| CheckpointError::Remove { path: going.clone(), error })
+    remove_all(&going).map_err(|error| CheckpointError::Remove { path: going.clone(), error })
 }
 
 /// Everything that its file system holds.

@@ -1,24 +1,34 @@
 //! One entry of a hostile directory: every call names it below an open directory, and follows no link.
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
+use crate::dir::attributes::change_mode_at;
+use crate::resolve::{Access, Mounts, Resolver, Rules};
+
+const RULES: Rules = Rules { resolver: Resolver::Automatic, mounts: Mounts::Refuse };
+
 /// What one attempt at an entry came to.
-pub(super) enum Entry {
+pub(super) enum Removed {
     Gone,
     /// A directory that is not empty, and no mount point: the kernel looks for that first.
-    Full,
+    NotEmpty,
 }
 
-pub(super) fn unlink(parent: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<Entry, Errno> {
+pub(super) fn unlink(
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    kind: FileType,
+) -> Result<Removed, Errno> {
     if kind == FileType::Directory {
         return rmdir(parent, name);
     }
-    match or_thaw(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(Entry::Gone),
+    match unlink_thawed(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Removed::Gone),
         Err(Errno::ISDIR) => rmdir(parent, name),
         // What POSIX asks for where Linux says EISDIR.
         Err(Errno::PERM) => rmdir(parent, name).map_err(|_| Errno::PERM),
@@ -26,27 +36,34 @@ pub(super) fn unlink(parent: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Res
     }
 }
 
-pub(super) fn rmdir(parent: BorrowedFd<'_>, name: &CStr) -> Result<Entry, Errno> {
-    match or_thaw(parent, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(Entry::Gone),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Entry::Full),
+pub(super) fn rmdir(parent: BorrowedFd<'_>, name: &CStr) -> Result<Removed, Errno> {
+    match unlink_thawed(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Removed::Gone),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Removed::NotEmpty),
+        // Exchanged since it was listed.
+        Err(Errno::NOTDIR) => match unlink_thawed(parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(Removed::Gone),
+            Err(errno) => Err(errno),
+        },
         Err(errno) => Err(errno),
     }
 }
 
 /// Removes a name, if need be after the flags that forbid it were taken from the entry and from the
 /// directory.
-fn or_thaw(parent: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
+fn unlink_thawed(parent: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, name, flags) {
         Err(Errno::PERM) if thaw(parent, name) => rustix::fs::unlinkat(parent, name, flags),
         done => done,
     }
 }
 
-/// Whether anything was changed.
+/// Takes the immutable and append-only flags away. Whether anything was changed.
 #[cfg(target_os = "linux")]
 fn thaw(parent: BorrowedFd<'_>, name: &CStr) -> bool {
-    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
     let clear = |fd: BorrowedFd<'_>| {
         let frozen = IFlags::IMMUTABLE | IFlags::APPEND;
         let flags = ioctl_getflags(fd);
@@ -54,15 +71,16 @@ fn thaw(parent: BorrowedFd<'_>, name: &CStr) -> bool {
             flags.intersects(frozen) && ioctl_setflags(fd, flags - frozen).is_ok()
         })
     };
-    // Not blocking: it may be a FIFO. Devices cannot be made by a run.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let is_plain = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| {
         matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::Directory)
     });
+    // Not blocking: it may have become a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let entry = is_plain
-        && rustix::fs::openat(parent, name, flags, Mode::empty())
-            .is_ok_and(|entry| clear(entry.as_fd()));
-    clear(parent) || entry
+        && RULES.open_name(parent, as_os(name), flags).is_ok_and(|entry| clear(entry.as_fd()));
+    // A descriptor for lookups takes no such call; it is opened again.
+    let parent = RULES.open_name(parent, OsStr::new("."), Access::List.flags());
+    parent.is_ok_and(|parent| clear(parent.as_fd())) || entry
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -72,9 +90,7 @@ fn thaw(_: BorrowedFd<'_>, _: &CStr) -> bool {
 
 /// Opens a directory so that its entries can be listed and removed, whatever its mode is.
 pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags =
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = || rustix::fs::openat(parent, name, flags, Mode::empty());
+    let open = || RULES.open_name(parent, as_os(name), Access::List.flags());
     let directory = match open() {
         Err(Errno::ACCESS) => {
             make_accessible(parent, name)?;
@@ -84,22 +100,21 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<Owne
     };
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
     if !mode.contains(Mode::RWXU) {
-        // It may work all the same, as for root: what cannot be removed is told then.
+        // It may work all the same, as for root: what cannot be removed is reported then.
         let _ = rustix::fs::fchmod(&directory, Mode::RWXU);
     }
     Ok(directory)
 }
 
 /// Mode 0700 for a directory that cannot be opened. By descriptor, so that no link is followed.
-#[cfg(target_os = "linux")]
 pub(super) fn make_accessible(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    // A descriptor made with O_PATH has no fchmod; its entry in /proc leads to exactly this inode.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU)
+    let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    change_mode_at(RULES, parent, as_os(name), |_| Mode::RWXU).map(drop)
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(super) fn make_accessible(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::SYMLINK_NOFOLLOW)
+fn as_os(name: &CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes())
 }

@@ -1,0 +1,95 @@
+//! Compares the content of two files without reading holes, so that a large sparse file costs nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::fstat;
+
+use crate::metadata::Metadata;
+
+const BUFFER: usize = 256 << 10;
+/// Where a file system does not report holes, a larger file would have to be read for days.
+const MAX_COMPARED: u64 = 1 << 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentComparison {
+    Same,
+    /// Or too large to be read, and so taken for different.
+    Different,
+}
+
+/// Two contents could not be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error("cannot read the content to compare it")]
+    Read(#[from] io::Error),
+}
+
+/// Whether two files have the same content at the moment. Their offsets may move.
+pub fn compare_content(one: &File, other: &File) -> Result<ContentComparison, CompareError> {
+    let stat = |file: &File| fstat(file).map(Metadata::from_stat).map_err(io::Error::from);
+    let (first, second) = (stat(one)?, stat(other)?);
+    if first.identity() == second.identity() {
+        return Ok(ContentComparison::Same);
+    }
+    let size = first.size();
+    if size != second.size() {
+        return Ok(ContentComparison::Different);
+    }
+    if size > MAX_COMPARED && (next_data(one, 0, size)? < size || next_data(other, 0, size)? < size)
+    {
+        return Ok(ContentComparison::Different);
+    }
+    let (mut left, mut right) = (vec![0; BUFFER], vec![0; BUFFER]);
+    let mut offset = 0;
+    loop {
+        offset = next_data(one, offset, size)?.min(next_data(other, offset, size)?);
+        if offset >= size {
+            return Ok(ContentComparison::Same);
+        }
+        let most = usize::try_from(size - offset).unwrap_or(BUFFER).min(BUFFER);
+        let count = read_at(one, &mut left[..most], offset)?;
+        if count != read_at(other, &mut right[..most], offset)? || left[..count] != right[..count] {
+            return Ok(ContentComparison::Different);
+        }
+        if count == 0 {
+            return Ok(ContentComparison::Same); // both were cut short meanwhile
+        }
+        offset += count as u64;
+    }
+}
+
+/// Where the next bytes are that are not a hole; `size` where there are none.
+#[cfg(target_os = "linux")]
+fn next_data(file: &File, offset: u64, size: u64) -> io::Result<u64> {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{SeekFrom, seek};
+    use rustix::io::Errno;
+    match seek(file.as_fd(), SeekFrom::Data(offset)) {
+        Err(Errno::NXIO) => Ok(size),
+        // Not known: everything may be data.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(offset),
+        found => Ok(found?),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn next_data(_: &File, offset: u64, _: u64) -> io::Result<u64> {
+    Ok(offset)
+}
+
+/// As much as fits, but for the end of the file.
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

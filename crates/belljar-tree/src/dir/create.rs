@@ -1,0 +1,104 @@
+//! Makes files and directories that were not there before.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+
+use super::Dir;
+use crate::error::{CreateDirError, CreateFileError};
+use crate::path::BeneathPath;
+use crate::resolve::Access;
+
+/// Names that are tried for a directory with a name of its own.
+const MAX_NAMES_TRIED: u32 = 64;
+
+impl Dir {
+    /// Makes a file where nothing is, open for writing. The umask takes from the mode.
+    pub fn create_file(&self, path: impl AsRef<Path>, mode: u32) -> Result<File, CreateFileError> {
+        let path = path.as_ref();
+        let (parent, name) = self.parent_of::<CreateFileError>(path)?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(mode as _);
+        let made = rustix::io::retry_on_intr(|| openat(parent.as_fd(), name, flags, mode));
+        match made {
+            Ok(file) => Ok(File::from(file)),
+            Err(Errno::EXIST) => Err(CreateFileError::Exists { path: path.to_owned() }),
+            Err(error) => Err(CreateFileError::System { path: path.to_owned(), error }),
+        }
+    }
+
+    /// Makes a directory where nothing is. The umask takes from the mode.
+    pub fn create_dir(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), CreateDirError> {
+        let path = path.as_ref();
+        let (parent, name) = self.parent_of::<CreateDirError>(path)?;
+        match mkdirat(parent.as_fd(), name, Mode::from_raw_mode(mode as _)) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(CreateDirError::Exists { path: path.to_owned() }),
+            Err(error) => Err(CreateDirError::System { path: path.to_owned(), error }),
+        }
+    }
+
+    /// Makes the directories of a path that are not there, and opens the last.
+    pub fn create_dir_all(
+        &self,
+        path: impl AsRef<Path>,
+        mode: u32,
+    ) -> Result<Self, CreateDirError> {
+        let mode = Mode::from_raw_mode(mode as _);
+        let path = BeneathPath::parse(path.as_ref())?;
+        let mut at = PathBuf::new();
+        let mut reached = self.open_dir_for("", Access::Lookup)?;
+        let mut names = path.names().peekable();
+        if names.peek().is_none() {
+            return Ok(self.open_dir("")?);
+        }
+        while let Some(name) = names.next() {
+            at.push(name);
+            match mkdirat(&reached, name, mode) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(CreateDirError::System { path: at, error }),
+            }
+            let access = if names.peek().is_some() { Access::Lookup } else { Access::List };
+            let opened = reached.open_dir_for(name, access);
+            reached = opened.map_err(|error| error.at(&at))?;
+        }
+        Ok(reached)
+    }
+
+    /// Makes a directory under a name that nobody could know before, and opens it.
+    pub fn create_unique_dir(
+        &self,
+        prefix: &str,
+        mode: u32,
+    ) -> Result<(OsString, Self), CreateDirError> {
+        for _ in 0..MAX_NAMES_TRIED {
+            let name = unique_name(prefix);
+            match self.create_dir(&name, mode) {
+                Ok(()) => {
+                    let dir = self.open_dir(&name)?;
+                    return Ok((name, dir));
+                }
+                Err(CreateDirError::Exists { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(CreateDirError::Exists { path: PathBuf::from(prefix) })
+    }
+}
+
+/// Two keyed hashes, whose keys the system's random source made.
+fn unique_name(prefix: &str) -> OsString {
+    let random = || RandomState::new().hash_one(prefix);
+    OsString::from(format!("{prefix}{:016x}{:016x}", random(), random()))
+}
+
+/// A name of random digits, for a place that nobody else knows of.
+pub(crate) fn random_digits() -> u64 {
+    RandomState::new().hash_one(OsStr::new(""))
+}

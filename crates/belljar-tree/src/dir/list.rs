@@ -1,0 +1,151 @@
+//! Lists a directory, as a stream or as a bounded list.
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Dir as DirStream;
+use rustix::io::Errno;
+
+use super::Dir;
+use crate::error::{ListError, OpenDirError};
+use crate::metadata::EntryKind;
+use crate::path::BeneathPath;
+use crate::resolve::Access;
+
+/// A name in a directory, and what the listing says of its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    pub name: OsString,
+    /// As the listing told it; it may have changed since.
+    pub kind: EntryKind,
+}
+
+/// How much of one directory is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListLimits {
+    pub entries: usize,
+    /// Of all names together.
+    pub name_bytes: usize,
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListOrder {
+    /// As the file system has them.
+    AsStored,
+    /// By the bytes of their names.
+    Sorted,
+}
+
+/// Names of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    pub entries: Vec<DirEntry>,
+    pub end: ListingEnd,
+}
+
+/// Whether a list has everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListingEnd {
+    Complete,
+    /// There are more than the limits allow.
+    Limit,
+}
+
+impl Dir {
+    /// The entries of a directory one by one, without `.` and `..`. There may be any number.
+    pub fn entries(&self, path: impl AsRef<Path>) -> Result<Entries, ListError> {
+        let path = path.as_ref();
+        let parsed = BeneathPath::parse(path).map_err(OpenDirError::from)?;
+        let fd = self.rules().open_dir(self.as_fd(), parsed, Access::List)?;
+        let entries = Entries::of(fd, path.to_owned());
+        entries.map_err(|error| ListError::Read { path: path.to_owned(), error })
+    }
+
+    /// The entries of a directory, no more than the limits allow.
+    pub fn list(
+        &self,
+        path: impl AsRef<Path>,
+        limits: ListLimits,
+        order: ListOrder,
+    ) -> Result<Listing, ListError> {
+        let mut listing = Listing { entries: Vec::new(), end: ListingEnd::Complete };
+        let mut bytes = 0_usize;
+        for entry in self.entries(path)? {
+            let entry = entry?;
+            bytes = bytes.saturating_add(entry.name.len());
+            if listing.entries.len() >= limits.entries || bytes > limits.name_bytes {
+                listing.end = ListingEnd::Limit;
+                break;
+            }
+            listing.entries.push(entry);
+        }
+        if order == ListOrder::Sorted {
+            listing.entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        }
+        Ok(listing)
+    }
+
+    /// Whether a directory has no entries.
+    pub fn is_empty(&self, path: impl AsRef<Path>) -> Result<bool, ListError> {
+        match self.entries(path)?.next() {
+            None => Ok(true),
+            Some(Ok(_)) => Ok(false),
+            Some(Err(error)) => Err(error),
+        }
+    }
+}
+
+/// A directory that is being listed.
+#[derive(Debug)]
+pub struct Entries {
+    stream: DirStream,
+    path: PathBuf,
+    is_over: bool,
+}
+
+impl Entries {
+    /// `path` is what errors call it.
+    pub(crate) fn of(fd: OwnedFd, path: PathBuf) -> Result<Self, Errno> {
+        Ok(Self { stream: DirStream::new(fd)?, path, is_over: false })
+    }
+
+    /// The next name that is not `.` or `..`. A directory that was removed meanwhile has no more.
+    pub(crate) fn next_entry(&mut self) -> Option<Result<DirEntry, Errno>> {
+        while !self.is_over {
+            match self.stream.read() {
+                None | Some(Err(Errno::NOENT)) => self.is_over = true,
+                Some(Err(error)) => {
+                    self.is_over = true;
+                    return Some(Err(error));
+                }
+                Some(Ok(entry)) => {
+                    let name = entry.file_name();
+                    if !is_dot(name) {
+                        return Some(Ok(DirEntry {
+                            name: OsStr::from_bytes(name.to_bytes()).to_owned(),
+                            kind: EntryKind::of(entry.file_type()),
+                        }));
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<DirEntry, ListError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = self.next_entry()?;
+        Some(entry.map_err(|error| ListError::Read { path: self.path.clone(), error }))
+    }
+}
+
+/// One of the two names that every directory has.
+pub(crate) fn is_dot(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
