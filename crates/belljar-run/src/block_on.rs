@@ -1,4 +1,4 @@
-//! Waits for a future on this thread. A launch in the jail needs no runtime: its futures are ready at
+//! Polls a future on the current thread. A launch in the jail needs no async runtime, because its futures are ready at
 //! once.
 
 use std::pin::pin;
