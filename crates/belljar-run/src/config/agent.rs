@@ -264,15 +264,15 @@ impl PresetLayer<'_> {
             mode: Some(MountMode::Ro),
         });
         let mounts: Vec<MountEntry> = mounts.collect();
-        let inputs: Vec<String> = tools
+        let mounted: Vec<String> = tools
             .iter()
             .map(|tool| tool.0.to_string())
             .chain(mounts.iter().map(|mount| mount.target.to_string()))
             .collect();
         let argv: Vec<String> = found.program.iter().map(ToString::to_string).collect();
         self.report(&argv.join(" "));
-        if !inputs.is_empty() {
-            self.report(&format!("mounted read-only: {}", inputs.join(", ")));
+        if !mounted.is_empty() {
+            self.report(&format!("mounted read-only: {}", mounted.join(", ")));
         }
         self.values.sandbox.tools = (!tools.is_empty()).then_some(Added(tools));
         self.values.sandbox.mounts = (!mounts.is_empty()).then_some(Added(mounts));
