@@ -108,7 +108,7 @@ fn every_layer_wins_over_the_preset() {
     assert_eq!(loaded.spec.env["DISABLE_AUTOUPDATER"].to_string(), "0");
     let names: Vec<&str> = loaded.spec.egress.secrets.iter().map(|one| one.env.as_str()).collect();
     assert_eq!(names, ["MY_KEY"]);
-    // A variable from a flag stays what it was said to be, and its value is not also a secret.
+    // A variable from a flag keeps its value, which does not become a secret too.
     let given = Flags { env: vec!["ANTHROPIC_API_KEY=mine".into()], ..flags() };
     world.manifest("");
     let loaded = load(&world, given).unwrap();

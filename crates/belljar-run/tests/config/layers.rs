@@ -92,8 +92,8 @@ fn config_files_can_be_left_out_and_the_ceiling_cannot() {
     let refused = world.refused(beyond);
     assert!(refused.contains("limits.pids = 101 (set by --pids-limit)"), "{refused}");
     assert!(refused.contains("policy.toml") && refused.contains("100 at most"), "{refused}");
-    let within = Flags { pids_limit: Some("100".into()), ..Flags::default() };
-    assert!(world.load(within).is_ok());
+    let allowed = Flags { pids_limit: Some("100".into()), ..Flags::default() };
+    assert!(world.load(allowed).is_ok());
 }
 
 #[test]

@@ -110,8 +110,8 @@ fn a_strangers_manifest_above_is_shown_first() {
         return;
     }
     let refused = config::load(&sub, &world.home).unwrap_err();
-    let told = format!("belongs to user {other}");
-    assert!(refused.to_string().contains(&told), "{refused}");
+    let owner = format!("belongs to user {other}");
+    assert!(refused.to_string().contains(&owner), "{refused}");
     assert_eq!(standing(&world), None, "in its own directory it widens nothing");
     world.trust(&path);
     assert!(config::load(&sub, &world.home).is_ok());

@@ -129,7 +129,7 @@ fn a_new_run_has_only_itself_in_its_lineage() {
     fs::remove_dir(runs.home.run_dir(&id(1)).join("checkpoints/000001")).unwrap();
     let line = lineage(&runs.home, &id(1)).unwrap();
     let kept: Vec<u32> = line.checkpoints().map(|one| one.report.iteration).collect();
-    assert_eq!(kept, [2], "and the iteration is still told: {:?}", numbers(&line));
+    assert_eq!(kept, [2], "and the iteration is still listed: {:?}", numbers(&line));
     assert!(line.iteration(1).is_some_and(|one| !one.kept));
 }
 
@@ -261,7 +261,7 @@ fn agents_run(runs: &Runs, number: u64, origin: Option<&ResumeOrigin>, checkpoin
 fn retention_keeps_what_can_be_resumed() {
     let runs = Runs::new();
     let first = agents_run(&runs, 1, None, 2); // continued by 3, which goes on by itself
-    agents_run(&runs, 2, None, 1); // nobody continues it
+    agents_run(&runs, 2, None, 1); // no run resumes it
     let third = agents_run(&runs, 3, Some(&origin(ResumeKind::Resume, 1, 2, &first)), 1);
     let fourth = agents_run(&runs, 4, Some(&origin(ResumeKind::Resume, 3, 1, &third)), 1);
     // Came to nothing, so that the one before is still needed.
