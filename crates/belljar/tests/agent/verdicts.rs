@@ -153,7 +153,7 @@ fn an_agent_that_is_not_installed_is_told_before_anything_starts() {
     let lab = Lab::me();
     agent(&lab, &[], "", "");
     let refused = run(&lab, "/usr/bin:/bin", &[]);
-    refused.expect(125).says(&["no program claude on PATH", "agent.program"]);
+    refused.expect(125).says(&["claude is not on PATH", "agent.program"]);
     assert_eq!(lab.belljar(["ps", "-aq"]).done().out(), "");
 }
 

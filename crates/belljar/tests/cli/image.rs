@@ -100,7 +100,7 @@ fn what_is_sent_is_the_context_and_nothing_else() {
             "all is well",
             "pipe is a FIFO",
             "socket is a socket",
-            "building, since there is no such image",
+            "building, since the image does not exist",
         ]);
         // Kept as it is, where the engine takes it.
         symlink("../../..", context.join("up")).unwrap();
