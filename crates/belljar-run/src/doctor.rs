@@ -1,4 +1,4 @@
-//! Finds out what works on this host by doing it: a canary in each backend.
+//! Tests each backend by running a canary command in it.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,20 +12,20 @@ use belljar_linux::init::NOTHING;
 use belljar_spec::{BackendName, Boundary, ImageUse, Posture};
 use serde::{Deserialize, Serialize};
 
-/// For each backend, a hung one included.
-const CANARY_WITHIN: Duration = Duration::from_secs(5);
+/// Per backend, even if it hangs.
+const CANARY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a backend showed.
+/// The result for one backend.
 #[derive(Clone, Debug, Serialize)]
-pub struct Examined {
+pub struct BackendReport {
     pub backend: BackendName,
-    /// A sandbox was made with it, and attested.
+    /// A sandbox was started and attested.
     pub usable: bool,
-    /// Of the kernel, or of the engine.
+    /// The version of the kernel or the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub engine: Option<EngineSeen>,
+    pub engine: Option<EngineInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub posture: Option<Posture>,
     /// Why it cannot be used.
@@ -36,10 +36,10 @@ pub struct Examined {
     pub took_ms: u64,
 }
 
-/// What an engine says about itself.
+/// What an engine reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct EngineSeen {
-    /// The version of its API that is spoken.
+pub struct EngineInfo {
+    /// The API version in use.
     pub api: String,
     pub rootless: bool,
     /// On this machine.
@@ -54,19 +54,24 @@ struct Canary {
     posture: Posture,
 }
 
-/// Every backend. The jail first and by itself; engines side by side, so that two that hang take no longer
-/// than one.
-pub fn examine_all(belljar: &Path) -> Vec<Examined> {
+/// Tests every backend: the jail first, then the engines in parallel, so that two hanging engines take no longer than
+/// one.
+pub fn examine_all(belljar: &Path) -> Vec<BackendReport> {
     let (engines, others): (Vec<BackendName>, Vec<BackendName>) =
         BackendName::ALL.iter().partition(|name| is_engine(**name));
-    let mut all: Vec<Examined> = others.iter().map(|name| examine(belljar, *name)).collect();
+    let mut all: Vec<BackendReport> = others.iter().map(|name| examine(belljar, *name)).collect();
     std::thread::scope(|scope| {
         let examine = |name: BackendName| (name, scope.spawn(move || examine(belljar, name)));
         let at_once: Vec<_> = engines.into_iter().map(examine).collect();
         all.extend(at_once.into_iter().map(|(name, thread)| {
             thread.join().unwrap_or_else(|_| {
-                let why = "the examination itself failed".to_owned();
-                seen(name, Instant::now(), Seen::default(), Err(Failure { why, fix: None }))
+                let why = "the test itself failed".to_owned();
+                report(
+                    name,
+                    Instant::now(),
+                    BackendInfo::default(),
+                    Err(CanaryFailure { why, fix: None }),
+                )
             })
         }));
     });
@@ -74,34 +79,34 @@ pub fn examine_all(belljar: &Path) -> Vec<Examined> {
     all
 }
 
-/// Starts a command in the backend through belljar itself, as a user would. The host backend is not
-/// tried: it isolates nothing, and would prove nothing.
-pub fn examine(belljar: &Path, backend: BackendName) -> Examined {
-    let begun = Instant::now();
-    let until = begun + CANARY_WITHIN;
-    let mut facts = Seen::default();
+/// Runs a command in the backend with `belljar run`, as a user would. The host backend is not tested: it isolates
+/// nothing.
+pub fn examine(belljar: &Path, backend: BackendName) -> BackendReport {
+    let started = Instant::now();
+    let until = started + CANARY_TIMEOUT;
+    let mut facts = BackendInfo::default();
     let features = backend.features();
-    let flown = match (features.boundary, features.image) {
+    let outcome = match (features.boundary, features.image) {
         (Boundary::None, _) => {
-            let why = "no isolation; never chosen by itself".to_owned();
-            Err(Failure { why, fix: None })
+            let why = "no isolation; never selected automatically".to_owned();
+            Err(CanaryFailure { why, fix: None })
         }
         (Boundary::Sandbox, ImageUse::None) => {
-            let asked = by_name(backend).and_then(|jail| jail.probe());
-            facts = asked.as_ref().map(Seen::of).unwrap_or_default();
+            let probed = by_name(backend).and_then(|jail| jail.probe());
+            facts = probed.as_ref().map(BackendInfo::of).unwrap_or_default();
             canary(belljar, backend, &["--", "/bin/true"], until)
         }
         (Boundary::Sandbox, ImageUse::Required) => {
-            ask(backend, until).and_then(|Asked { image, about }| {
+            query_engine(backend, until).and_then(|EngineQuery { image, about }| {
                 let nothing = ["--image", image, "--pull", "never", "--", INIT_INSIDE, NOTHING];
-                let flown = canary(belljar, backend, &nothing, until);
+                let outcome = canary(belljar, backend, &nothing, until);
                 let about = about.recv_timeout(until.saturating_duration_since(Instant::now()));
-                facts = about.as_ref().map(Seen::of).unwrap_or_default();
-                flown
+                facts = about.as_ref().map(BackendInfo::of).unwrap_or_default();
+                outcome
             })
         }
     };
-    seen(backend, begun, facts, flown)
+    report(backend, started, facts, outcome)
 }
 
 fn is_engine(name: BackendName) -> bool {
@@ -109,18 +114,18 @@ fn is_engine(name: BackendName) -> bool {
 }
 
 #[derive(Default)]
-struct Seen {
+struct BackendInfo {
     version: Option<String>,
-    engine: Option<EngineSeen>,
+    engine: Option<EngineInfo>,
 }
 
-impl Seen {
+impl BackendInfo {
     fn of(capabilities: &Capabilities) -> Self {
         let engine = capabilities.engine.as_ref().map(|engine| {
             let (major, minor) = engine.api;
             let mut runtimes = engine.runtimes.clone();
             runtimes.sort();
-            EngineSeen {
+            EngineInfo {
                 api: format!("{major}.{minor}"),
                 rootless: engine.is_rootless,
                 local: engine.is_local,
@@ -131,59 +136,59 @@ impl Seen {
     }
 }
 
-fn seen(
+fn report(
     backend: BackendName,
-    begun: Instant,
-    Seen { version, engine }: Seen,
-    flown: Result<Posture, Failure>,
-) -> Examined {
-    let took_ms = begun.elapsed().as_millis() as u64;
-    let (usable, posture, why, fix) = match flown {
+    started: Instant,
+    BackendInfo { version, engine }: BackendInfo,
+    outcome: Result<Posture, CanaryFailure>,
+) -> BackendReport {
+    let took_ms = started.elapsed().as_millis() as u64;
+    let (usable, posture, why, fix) = match outcome {
         Ok(posture) => (true, Some(posture), None, None),
-        Err(Failure { why, fix }) => (false, None, Some(why), fix),
+        Err(CanaryFailure { why, fix }) => (false, None, Some(why), fix),
     };
-    Examined { backend, usable, version, engine, posture, why, fix, took_ms }
+    BackendReport { backend, usable, version, engine, posture, why, fix, took_ms }
 }
 
-struct Failure {
+struct CanaryFailure {
     why: String,
     fix: Option<String>,
 }
 
-impl From<Unavailable> for Failure {
+impl From<Unavailable> for CanaryFailure {
     fn from(Unavailable { why, fix }: Unavailable) -> Self {
         Self { why, fix: Some(fix) }
     }
 }
 
-/// What an engine is asked beside the canary.
-struct Asked {
-    /// What the canary starts from.
+/// What is requested from an engine besides the canary.
+struct EngineQuery {
+    /// The image of the canary.
     image: &'static str,
-    /// Comes while the canary flies.
+    /// Arrives while the canary runs.
     about: mpsc::Receiver<Capabilities>,
 }
 
-/// By a thread: an engine may take as long for each answer as is allowed for all of them.
-fn ask(backend: BackendName, until: Instant) -> Result<Asked, Failure> {
+/// In a thread: each response of an engine may take as long as the whole test may.
+fn query_engine(backend: BackendName, until: Instant) -> Result<EngineQuery, CanaryFailure> {
     let (image_made, image) = mpsc::channel();
-    let (tell, about) = mpsc::channel();
-    let asking = std::thread::Builder::new().spawn(move || {
+    let (sender, about) = mpsc::channel();
+    let thread = std::thread::Builder::new().spawn(move || {
         let engine = match Engine::find(backend) {
             Ok(engine) => engine,
             Err(error) => return drop(image_made.send(Err(error))),
         };
-        let _ = image_made.send(engine.canary_image()); // nobody waits for it any more
+        let _ = image_made.send(engine.canary_image()); // the receiver may have timed out
         if let Ok(capabilities) = engine.probe() {
-            let _ = tell.send(capabilities);
+            let _ = sender.send(capabilities);
         }
     });
-    let no_thread = |error: std::io::Error| Failure { why: error.to_string(), fix: None };
-    asking.map_err(no_thread)?;
+    let no_thread = |error: std::io::Error| CanaryFailure { why: error.to_string(), fix: None };
+    thread.map_err(no_thread)?;
     match image.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        Ok(image) => Ok(Asked { image: image?, about }),
-        Err(_) => Err(Failure {
-            why: format!("no answer within {} seconds", CANARY_WITHIN.as_secs()),
+        Ok(image) => Ok(EngineQuery { image: image?, about }),
+        Err(_) => Err(CanaryFailure {
+            why: format!("no response within {} seconds", CANARY_TIMEOUT.as_secs()),
             fix: Some(format!("restart the {backend} engine")),
         }),
     }
@@ -192,13 +197,13 @@ fn ask(backend: BackendName, until: Instant) -> Result<Asked, Failure> {
 fn canary(
     belljar: &Path,
     backend: BackendName,
-    words: &[&str],
+    arguments: &[&str],
     until: Instant,
-) -> Result<Posture, Failure> {
-    let failed = |why: String| Failure { why, fix: None };
+) -> Result<Posture, CanaryFailure> {
+    let failed = |why: String| CanaryFailure { why, fix: None };
     let mut child = Command::new(belljar)
         .args(["run", "--no-config", "--workspace", "none", "--json", "--backend", backend.name()])
-        .args(words)
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -212,8 +217,8 @@ fn canary(
                 let _ = child.kill(); // the sandbox ends with it
                 let _ = child.wait();
                 return Err(failed(format!(
-                    "the canary was not done within {} seconds",
-                    CANARY_WITHIN.as_secs()
+                    "the canary did not finish within {} seconds",
+                    CANARY_TIMEOUT.as_secs()
                 )));
             }
         }
@@ -229,18 +234,18 @@ fn canary(
         Ok(Canary { reason: belljar_spec::StopReason::Exited, posture }) if status.success() => {
             Ok(posture)
         }
-        Ok(canary) => Err(failed(format!("the canary ended by {}", canary.reason.name()))),
+        Ok(canary) => Err(failed(format!("the canary stopped: {}", canary.reason.name()))),
         Err(_) => Err(explain(backend, &stderr)),
     }
 }
 
-/// The command's own words, and the fix where the cause is a known one.
-fn explain(backend: BackendName, stderr: &str) -> Failure {
+/// The error of the command, and a fix if the cause is known.
+fn explain(backend: BackendName, stderr: &str) -> CanaryFailure {
     let part = |mark: &str| {
         let line = stderr.lines().find_map(|line| line.strip_prefix(mark));
         line.map(|text| text.trim().to_owned())
     };
-    let error = part("error:").unwrap_or_else(|| "the canary said nothing".to_owned());
+    let error = part("error:").unwrap_or_else(|| "the canary printed no error".to_owned());
     let why = match part("cause:") {
         Some(cause) => format!("{error}: {cause}"),
         None => error,
@@ -253,10 +258,10 @@ fn explain(backend: BackendName, stderr: &str) -> Failure {
     } else {
         part("hint:")
     };
-    Failure { why, fix }
+    CanaryFailure { why, fix }
 }
 
-/// Ubuntu 24.04 and later refuse user namespaces to programs without a profile.
-const APPARMOR_FIX: &str = "AppArmor refuses user namespaces to unknown programs. As root:\n\
+/// Ubuntu 24.04 and later deny user namespaces to programs without a profile.
+const APPARMOR_FIX: &str = "AppArmor denies user namespaces to programs without a profile. Run as root:\n\
     printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile belljar /**/belljar flags=(unconfined) \
     {\\n  userns,\\n}\\n' > /etc/apparmor.d/belljar && apparmor_parser -r /etc/apparmor.d/belljar";

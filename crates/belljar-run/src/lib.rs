@@ -1,4 +1,4 @@
-//! One run: its settings, launch, supervision, agent and clean-up. Prints nothing.
+//! Everything about one run: its settings, launch, supervision, agent and clean-up. Prints nothing.
 
 pub mod agent;
 pub mod config;
@@ -6,7 +6,7 @@ pub mod doctor;
 pub mod exec_rules;
 pub mod image;
 pub mod lineage;
-mod looping;
+mod loop_policy;
 pub mod network;
 pub mod retention;
 pub mod reuse;

@@ -1,8 +1,7 @@
-//! A sandbox that is used again by its name.
+//! Reuses a live sandbox by its name, if it was started with the same settings.
 //!
-//! What can only be decided when a sandbox starts must be what the live one was started with: nobody gets
-//! less, or more, than asked for because a sandbox of that name was there already. And however many ask
-//! at once, one of them starts it: whoever looks holds the name until it is there.
+//! Settings that are fixed at start must match those of the live sandbox, so that a command never gets more or less
+//! than it asks for. A lock on the name makes sure that only one of several concurrent callers starts the sandbox.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -20,20 +19,20 @@ use belljar_record::home::Home;
 use belljar_record::redact::{secrets_of, without_secret_values};
 use belljar_record::store::{self, ListError, RunInfo, Which};
 
-/// A start that has not come to its record yet may be of this name; and one that stops will be gone.
-const SETTLED_WITHIN: Duration = Duration::from_secs(30);
-/// With an image to fetch, that takes a while.
-const OTHERS_START_WITHIN: Duration = Duration::from_secs(120);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long to wait for a run that is starting or stopping.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// For another process that starts the sandbox, which may pull an image.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What each command in a sandbox has for itself. Everything else in a spec is the sandbox's.
-const OF_EACH_COMMAND: &[&str] = &["v", "command", "stdin", "terminal", "env", "workdir", "name"];
+/// Keys that each command in a sandbox can set. All others belong to the sandbox.
+const PER_COMMAND_KEYS: &[&str] = &["v", "command", "stdin", "terminal", "env", "workdir", "name"];
 
-/// Changes with other keys, which tell more.
-const FOLLOWS: &str = "required";
+/// Derived from other keys, which make better error messages.
+const DERIVED_KEY: &str = "required";
 
-/// What a spec calls otherwise than the manifest does, with all below it. Nobody who asks for a run sees its spec.
-const IN_THE_MANIFEST: &[(&str, &str)] = &[
+/// Keys of the spec and their names in the manifest, which users know.
+const MANIFEST_KEYS: &[(&str, &str)] = &[
     ("network_allow", "network.allow"),
     ("egress.allow_private", "network.allow_private"),
     ("egress.intercept", "network.intercept"),
@@ -42,7 +41,7 @@ const IN_THE_MANIFEST: &[(&str, &str)] = &[
     ("egress.budget", "network.budget"),
     ("egress.per_host", "network.budget_per_host"),
     ("egress.publish", "network.publish"),
-    ("egress.reach", "the reach of the network"), // of belljar's own commands, not of a manifest
+    ("egress.reach", "network reach"), // set by commands of Belljar, not by a manifest
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -50,38 +49,35 @@ pub enum ReuseError {
     #[error(transparent)]
     List(#[from] ListError),
     #[error(
-        "{count} live runs are called \"{name}\"; stop all but one of them, or enter one by its id: \
-         belljar exec"
+        "{count} live runs have the name \"{name}\"; stop all but one, or use an id: belljar exec ID"
     )]
     Several { name: String, count: usize },
-    #[error(
-        "run {run}, called \"{name}\", is {state} and does not come to an end of it; see belljar ps"
-    )]
+    #[error("run {run} (\"{name}\") is still {state}; see: belljar ps")]
     Unsettled { name: String, run: RunId, state: RunState },
     #[error(
-        "another belljar has been starting the sandbox \"{name}\" for {seconds} seconds; see belljar ps"
+        "another process has been starting the sandbox \"{name}\" for {seconds} seconds; see: belljar ps"
     )]
     Starting { name: String, seconds: u64 },
-    #[error("cannot lock the name of the sandbox by {}", .path.display())]
+    #[error("cannot lock the name of the sandbox with {}", .path.display())]
     Lock {
         path: PathBuf,
         #[source]
         error: io::Error,
     },
-    #[error("cannot read what run {run} was started with")]
+    #[error("cannot read the settings of run {run}")]
     Record {
         run: RunId,
         #[source]
         error: io::Error,
     },
     #[error(
-        "the sandbox \"{name}\" was started with {key} = {has}, and this asks for {wants}; to start it \
-         anew: belljar stop {name}"
+        "the sandbox \"{name}\" was started with {key} = {has}, but this command asks for {wants}; to restart \
+         it, first run: belljar stop {name}"
     )]
     Differs { name: String, key: String, has: String, wants: String },
 }
 
-/// Nobody else starts or looks for a sandbox of this name while this is held.
+/// An exclusive lock on a sandbox name.
 #[derive(Debug)]
 pub struct NameLock {
     path: PathBuf,
@@ -89,20 +85,20 @@ pub struct NameLock {
 }
 
 impl NameLock {
-    /// Waits for whoever has it, but not for ever: that may be a download, or somebody who went to lunch.
+    /// Waits for the current owner, up to a timeout.
     pub fn take(home: &Home, name: &str) -> Result<Self, ReuseError> {
-        let until = Instant::now() + OTHERS_START_WITHIN;
-        // Letters, digits and a few signs: a name of a run is a name of a file.
+        let until = Instant::now() + START_TIMEOUT;
+        // Run names are valid file names: letters, digits and some punctuation.
         let path = home.names().join(name);
         let failed = |error| ReuseError::Lock { path: path.clone(), error };
         loop {
             match locked(&path).map_err(failed)? {
                 Some(file) => return Ok(Self { path, _file: file }),
                 None if Instant::now() >= until => {
-                    let seconds = OTHERS_START_WITHIN.as_secs();
+                    let seconds = START_TIMEOUT.as_secs();
                     return Err(ReuseError::Starting { name: name.to_owned(), seconds });
                 }
-                None => thread::sleep(LOOK_AGAIN),
+                None => thread::sleep(POLL_INTERVAL),
             }
         }
     }
@@ -110,12 +106,12 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // still locked; one that stays does no harm
+        let _ = std::fs::remove_file(&self.path); // still locked; a leftover file does no harm
     }
 }
 
-/// The file, locked, if nobody has it and it is still the one of that name: whoever had it took the file
-/// away with it.
+/// Locks the file. `None` if another process has the lock, or if the file was replaced: the owner removes it on
+/// release.
 fn locked(path: &PathBuf) -> io::Result<Option<File>> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -137,14 +133,14 @@ fn locked(path: &PathBuf) -> io::Result<Option<File>> {
 
 /// The live run of this name, if there is one and commands can be started in it.
 pub fn live(home: &Home, name: &str, _lock: &NameLock) -> Result<Option<RunInfo>, ReuseError> {
-    let until = Instant::now() + SETTLED_WITHIN;
+    let until = Instant::now() + SETTLE_TIMEOUT;
     loop {
         let runs = store::list(home, Which::Live)?;
         let (mut named, others): (Vec<RunInfo>, Vec<RunInfo>) =
             runs.into_iter().partition(|run| run.name.as_deref() == Some(name));
         let over = Instant::now() >= until;
         match named.len() {
-            // One whose starter was killed tells its name a moment after it began.
+            // The name of a starting run may not be recorded yet.
             0 if over || others.iter().all(|run| run.backend.is_some()) => return Ok(None),
             0 => {}
             1 if named[0].state.allows_exec() => return Ok(named.pop()),
@@ -155,45 +151,45 @@ pub fn live(home: &Home, name: &str, _lock: &NameLock) -> Result<Option<RunInfo>
             1 => {}
             count => return Err(ReuseError::Several { name: name.to_owned(), count }),
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// What a command needs to be in the live sandbox what it would be in one of its own.
+/// What a command in the live sandbox needs to behave as in a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// On top of the sandbox's own variables; `None` takes one away.
+    /// Changes to the sandbox's variables; `None` removes one.
     pub env: Vec<(String, Option<OsText>)>,
     pub workdir: OsText,
 }
 
-/// Whether this run can be a command in that sandbox.
+/// Checks whether this run can be a command in that sandbox.
 pub fn fit(home: &Home, run: &RunId, spec: &RunSpec) -> Result<Fit, ReuseError> {
     let record = RunRecord::read(&home.run_dir(run))
         .map_err(|error| ReuseError::Record { run: *run, error })?;
-    // As it would be recorded: the recorded one has no secrets in it.
+    // Compare as recorded, without secrets.
     let wanted = without_secret_values(spec, &secrets_of(spec));
     if let Some((key, has, wants)) = difference(&record.spec, &wanted) {
         let name = spec.name.clone().unwrap_or_default();
         return Err(ReuseError::Differs { name, key, has, wants });
     }
-    // What is as it was stays the sandbox's own, which may have more: the image's part of `PATH`.
+    // Unchanged variables keep the sandbox's value, which may contain more, such as the image's part of `PATH`.
     let changed =
         spec.env.iter().filter(|(name, value)| record.spec.env.get(*name) != Some(*value));
-    let kept = changed.map(|(name, value)| (name.clone(), Some(value.clone())));
-    let gone = record.spec.env.keys().filter(|name| !spec.env.contains_key(*name));
-    let env = kept.chain(gone.map(|name| (name.clone(), None))).collect();
+    let set = changed.map(|(name, value)| (name.clone(), Some(value.clone())));
+    let removed = record.spec.env.keys().filter(|name| !spec.env.contains_key(*name));
+    let env = set.chain(removed.map(|name| (name.clone(), None))).collect();
     Ok(Fit { env, workdir: spec.workdir.clone() })
 }
 
-/// The first key with two values. Whatever a later version adds to a spec is compared too.
+/// The first key that differs. Compares keys of newer versions too.
 fn difference(has: &RunSpec, wants: &RunSpec) -> Option<(String, String, String)> {
     let value = |spec: &RunSpec| serde_json::to_value(spec).unwrap_or_default();
     let (has, wants) = (value(has), value(wants));
     let keys = wants.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
-    let (follows, own): (Vec<&str>, Vec<&str>) =
-        keys.filter(|key| !OF_EACH_COMMAND.contains(key)).partition(|key| *key == FOLLOWS);
-    own.into_iter().chain(follows).find_map(|key| differ(key, &has[key], &wants[key]))
+    let (derived, main): (Vec<&str>, Vec<&str>) =
+        keys.filter(|key| !PER_COMMAND_KEYS.contains(key)).partition(|key| *key == DERIVED_KEY);
+    main.into_iter().chain(derived).find_map(|key| differ(key, &has[key], &wants[key]))
 }
 
 fn differ(key: &str, has: &Value, wants: &Value) -> Option<(String, String, String)> {
@@ -208,11 +204,11 @@ fn differ(key: &str, has: &Value, wants: &Value) -> Option<(String, String, Stri
         Value::Null => "nothing".to_owned(),
         value => value.to_string(),
     };
-    Some((in_the_manifest(key), shown(has), shown(wants)))
+    Some((manifest_key(key), shown(has), shown(wants)))
 }
 
-fn in_the_manifest(key: &str) -> String {
-    let known = IN_THE_MANIFEST.iter().find_map(|(spec, manifest)| {
+fn manifest_key(key: &str) -> String {
+    let known = MANIFEST_KEYS.iter().find_map(|(spec, manifest)| {
         let below = key.strip_prefix(spec)?;
         (below.is_empty() || below.starts_with('.')).then(|| format!("{manifest}{below}"))
     });

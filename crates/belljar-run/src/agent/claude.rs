@@ -1,4 +1,4 @@
-//! Claude Code, as `claude -p --output-format stream-json --verbose` speaks.
+//! The adapter for Claude Code: `claude -p --output-format stream-json --verbose`.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use belljar_spec::resolve::HOME_INSIDE;
 use belljar_spec::{AgentNews, AgentResult, AgentSpec, Role, TokenUsage};
 use serde_json::Value;
 
-use super::json::{self, Object, below, list, number, object, some_text, text};
-use super::totals::{Meter, money};
+use super::json::{self, Object, list, nested, number, object, some_text, text};
+use super::usage_meter::{UsageMeter, money};
 use super::{
-    Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Tells,
-    Understood, is_session_name, session,
+    Adapter, AgentCommand, Argv, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
+    UsageReporting, is_session_name, session,
 };
 
 const HOST: &str = "api.anthropic.com";
-/// One line can hold no more news than that.
-const MOST_BLOCKS: usize = 1000;
+/// Content blocks of one line; further ones are ignored.
+const MAX_BLOCKS: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct Claude;
@@ -41,7 +41,7 @@ impl Adapter for Claude {
             login_files: vec![".claude/.credentials.json"],
             login_hosts: vec!["platform.claude.com:443".into(), "console.anthropic.com:443".into()],
             login_env: BTreeMap::new(),
-            tells: Tells::TokensAndCost,
+            usage_reporting: UsageReporting::TokensAndCost,
         }
     }
 
@@ -50,12 +50,12 @@ impl Adapter for Claude {
         spec: &AgentSpec,
         session: &SessionUse,
         remaining: Remaining,
-    ) -> Invocation {
+    ) -> AgentCommand {
         let argv = Argv::of(&spec.program).add(&[
             "-p",
             "--output-format",
             "stream-json",
-            "--verbose", // without it, it prints nothing but a complaint
+            "--verbose", // required with stream-json
         ]);
         let argv = match session {
             SessionUse::New { id } if is_session_name(id) => argv.add(&["--session-id", id]),
@@ -77,32 +77,32 @@ impl Adapter for Claude {
             .option("--max-turns", turns.as_deref())
             .option("--max-budget-usd", budget.as_deref());
         let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
-        argv.add(&args).told(&spec.prompt)
+        argv.add(&args).with_prompt(&spec.prompt)
     }
 
     fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader> {
-        Box::new(Lines { meter: Meter::after(before) })
+        Box::new(ClaudeLines { meter: UsageMeter::after(before) })
     }
 }
 
 #[derive(Debug)]
-struct Lines {
-    meter: Meter,
+struct ClaudeLines {
+    meter: UsageMeter,
 }
 
-impl Reader for Lines {
-    fn line(&mut self, line: &[u8], news: &mut Vec<AgentNews>) -> Understood {
+impl Reader for ClaudeLines {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
         if line.trim_ascii().is_empty() {
             return Understood::Yes;
         }
         let Some(line) = object(line) else { return Understood::No };
         match text(&line, "type") {
-            "system" => system(&line, news),
-            "assistant" => self.assistant(&line, news),
-            "user" => user(&line, news),
-            "result" => self.result(&line, news),
-            "rate_limit_event" => rate_limit(&line, news),
-            // There are many more, and with every version others.
+            "system" => system(&line, events),
+            "assistant" => self.assistant(&line, events),
+            "user" => user(&line, events),
+            "result" => self.result(&line, events),
+            "rate_limit_event" => rate_limit(&line, events),
+            // Other types exist, and every version adds some.
             _ => {}
         }
         Understood::Yes
@@ -121,36 +121,36 @@ impl Reader for Lines {
     }
 }
 
-impl Lines {
-    fn assistant(&mut self, line: &Object, news: &mut Vec<AgentNews>) {
+impl ClaudeLines {
+    fn assistant(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
         if let Some(error) = some_text(line, "error") {
-            news.push(AgentNews::Error { message: error });
+            events.push(AgentNews::Error { message: error });
         }
-        let Some(message) = below(line, "message") else { return };
-        for block in list(message, "content").iter().take(MOST_BLOCKS) {
-            news.extend(block.as_object().and_then(said));
+        let Some(message) = nested(line, "message") else { return };
+        for block in list(message, "content").iter().take(MAX_BLOCKS) {
+            events.extend(block.as_object().and_then(message_part));
         }
         let id = text(message, "id");
         let main = line.get("parent_tool_use_id").is_none_or(Value::is_null);
-        // Every part of a message is a line of its own, with the same name.
+        // Every part of a message is a separate line with the same id.
         if main && !self.meter.knows(id) {
             self.meter.turn();
         }
-        let used = below(message, "usage").map(usage).unwrap_or_default();
-        self.meter.message(id, used, news);
+        let used = nested(message, "usage").map(usage).unwrap_or_default();
+        self.meter.message(id, used, events);
     }
 
-    /// `is_error` decides: with the service out of reach the subtype is `success` all the same.
-    fn result(&mut self, line: &Object, news: &mut Vec<AgentNews>) {
+    /// `is_error` decides: if the service cannot be reached, the subtype is still `success`.
+    fn result(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
         let denied = list(line, "permission_denials");
         if !denied.is_empty() {
             let tools: Vec<String> = denied.iter().take(5).map(denial).collect();
             let message = format!("{} denied: {}", denied.len(), tools.join("; "));
-            news.push(AgentNews::Error { message });
+            events.push(AgentNews::Error { message });
         }
-        let cost_usd = money(line.get("total_cost_usd"), news);
-        let used = below(line, "usage").map(usage).unwrap_or_default();
-        self.meter.total(TokenUsage { cost_usd, ..used }, number(line, "num_turns"), news);
+        let cost_usd = money(line.get("total_cost_usd"), events);
+        let used = nested(line, "usage").map(usage).unwrap_or_default();
+        self.meter.total(TokenUsage { cost_usd, ..used }, number(line, "num_turns"), events);
         let word = some_text(line, "subtype");
         let is_error = match line.get("is_error").and_then(Value::as_bool) {
             Some(is_error) => is_error,
@@ -161,55 +161,56 @@ impl Lines {
             (!errors.is_empty()).then_some(errors)
         });
         let turns = Some(self.meter.turns());
-        news.push(AgentNews::Result(AgentResult { is_error, word, text, turns }));
+        events.push(AgentNews::Result(AgentResult { is_error, word, text, turns }));
     }
 }
 
-fn system(line: &Object, news: &mut Vec<AgentNews>) {
+fn system(line: &Object, events: &mut Vec<AgentNews>) {
     match text(line, "subtype") {
-        "init" => news.push(session(text(line, "session_id"), some_text(line, "model"))),
+        "init" => events.push(session(text(line, "session_id"), some_text(line, "model"))),
         "api_retry" => {
-            let error = some_text(line, "error").unwrap_or_else(|| "no answer".into());
+            let error = some_text(line, "error").unwrap_or_else(|| "no response".into());
             let status = match number(line, "error_status") {
                 0 => String::new(),
                 status => format!(" (status {status})"),
             };
             let (attempt, most) = (number(line, "attempt"), number(line, "max_retries"));
-            let message = format!("the service: {error}{status}; attempt {attempt} of {most}");
-            news.push(AgentNews::Error { message });
+            let message =
+                format!("the service failed: {error}{status}; attempt {attempt} of {most}");
+            events.push(AgentNews::Error { message });
         }
         "compact_boundary" => {
-            let text = "the conversation was made shorter".to_owned();
-            news.push(AgentNews::Message { role: Role::System, text });
+            let text = "the conversation was compacted".to_owned();
+            events.push(AgentNews::Message { role: Role::System, text });
         }
         "task_notification" => {
             if let Some(text) = some_text(line, "summary") {
-                news.push(AgentNews::Message { role: Role::System, text });
+                events.push(AgentNews::Message { role: Role::System, text });
             }
         }
         _ => {}
     }
 }
 
-fn user(line: &Object, news: &mut Vec<AgentNews>) {
-    let Some(message) = below(line, "message") else { return };
+fn user(line: &Object, events: &mut Vec<AgentNews>) {
+    let Some(message) = nested(line, "message") else { return };
     if let Some(text) = some_text(message, "content") {
-        news.push(AgentNews::Message { role: Role::User, text });
+        events.push(AgentNews::Message { role: Role::User, text });
     }
-    for block in list(message, "content").iter().take(MOST_BLOCKS) {
+    for block in list(message, "content").iter().take(MAX_BLOCKS) {
         let Some(block) = block.as_object() else { continue };
         match text(block, "type") {
             "text" => {
                 let text = text(block, "text").to_owned();
-                news.push(AgentNews::Message { role: Role::User, text });
+                events.push(AgentNews::Message { role: Role::User, text });
             }
-            _ => news.extend(said(block)),
+            _ => events.extend(message_part(block)),
         }
     }
 }
 
 /// One part of a message.
-fn said(block: &Object) -> Option<AgentNews> {
+fn message_part(block: &Object) -> Option<AgentNews> {
     match text(block, "type") {
         "text" => {
             let text = some_text(block, "text")?;
@@ -233,13 +234,13 @@ fn said(block: &Object) -> Option<AgentNews> {
     }
 }
 
-fn rate_limit(line: &Object, news: &mut Vec<AgentNews>) {
-    let Some(info) = below(line, "rate_limit_info") else { return };
+fn rate_limit(line: &Object, events: &mut Vec<AgentNews>) {
+    let Some(info) = nested(line, "rate_limit_info") else { return };
     match text(info, "status") {
         "" | "allowed" => {}
         status => {
-            let message = format!("the service's limit: {status}");
-            news.push(AgentNews::Error { message });
+            let message = format!("rate limit of the service: {status}");
+            events.push(AgentNews::Error { message });
         }
     }
 }
@@ -254,7 +255,7 @@ fn denial(denied: &Value) -> String {
     shown
 }
 
-/// What is read from the cache and written to it is input too, and is counted apart by the service.
+/// Cache reads and writes are input too; the service counts them separately.
 fn usage(usage: &Object) -> TokenUsage {
     let cached_tokens = number(usage, "cache_read_input_tokens");
     let input = number(usage, "input_tokens")

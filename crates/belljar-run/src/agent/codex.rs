@@ -1,4 +1,4 @@
-//! Codex, as `codex exec --json` speaks.
+//! The adapter for Codex: `codex exec --json`.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use belljar_spec::manifest::{Permissions, Secret};
 use belljar_spec::resolve::HOME_INSIDE;
 use belljar_spec::{AgentNews, AgentResult, AgentSpec, Role, TokenUsage};
 
-use super::json::{self, Object, below, list, number, object, some_text, text};
-use super::totals::Meter;
+use super::json::{self, Object, list, nested, number, object, some_text, text};
+use super::usage_meter::UsageMeter;
 use super::{
-    Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Tells,
-    Understood, is_session_name, session,
+    Adapter, AgentCommand, Argv, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
+    UsageReporting, is_session_name, session,
 };
 
 const HOST: &str = "api.openai.com";
@@ -31,16 +31,16 @@ impl Adapter for Codex {
             hosts: vec![format!("{HOST}:443")],
             secrets: vec![key, from_openai],
             env: BTreeMap::from([("CODEX_HOME".into(), format!("{HOME_INSIDE}/.codex"))]),
-            directories: vec![".codex"], // it does not make it
+            directories: vec![".codex"], // codex does not create it
             login_files: vec![".codex/auth.json"],
             login_hosts: vec!["chatgpt.com:443".into(), "auth.openai.com:443".into()],
             login_env: BTreeMap::new(),
-            tells: Tells::Tokens,
+            usage_reporting: UsageReporting::Tokens,
         }
     }
 
-    /// Options come before `resume`, which takes few of its own.
-    fn invocation(&self, spec: &AgentSpec, session: &SessionUse, _: Remaining) -> Invocation {
+    /// Options come before `resume`, which accepts only a few.
+    fn invocation(&self, spec: &AgentSpec, session: &SessionUse, _: Remaining) -> AgentCommand {
         let argv = Argv::of(&spec.program).add(&["exec", "--json", "--skip-git-repo-check"]);
         let argv = match spec.permissions {
             Permissions::Bypass => argv.add(&["--dangerously-bypass-approvals-and-sandbox"]),
@@ -55,42 +55,42 @@ impl Adapter for Codex {
             SessionUse::Fork { id } if is_session_name(id) => argv.add(&["fork", id]),
             _ => argv,
         };
-        argv.add(&["-"]).told(&spec.prompt)
+        argv.add(&["-"]).with_prompt(&spec.prompt)
     }
 
     fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader> {
-        Box::new(Lines { meter: Meter::after(before), answering: false, message: None })
+        Box::new(CodexLines { meter: UsageMeter::after(before), answering: false, message: None })
     }
 }
 
 #[derive(Debug)]
-struct Lines {
-    meter: Meter,
-    /// The model has spoken since the last result that it was given.
+struct CodexLines {
+    meter: UsageMeter,
+    /// The model has responded since the last tool result.
     answering: bool,
     message: Option<String>,
 }
 
-impl Reader for Lines {
-    fn line(&mut self, line: &[u8], news: &mut Vec<AgentNews>) -> Understood {
+impl Reader for CodexLines {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
         if line.trim_ascii().is_empty() {
             return Understood::Yes;
         }
         let Some(line) = object(line) else { return Understood::No };
         match text(&line, "type") {
-            "thread.started" => news.push(session(text(&line, "thread_id"), None)),
-            "item.started" => self.started(below(&line, "item"), news),
-            "item.completed" => self.completed(below(&line, "item"), news),
+            "thread.started" => events.push(session(text(&line, "thread_id"), None)),
+            "item.started" => self.started(nested(&line, "item"), events),
+            "item.completed" => self.completed(nested(&line, "item"), events),
             "turn.completed" => {
-                let total = below(&line, "usage").map(usage).unwrap_or_default();
-                self.meter.total(total, 0, news);
-                self.result(None, self.message.clone(), news);
+                let total = nested(&line, "usage").map(usage).unwrap_or_default();
+                self.meter.total(total, 0, events);
+                self.result(None, self.message.clone(), events);
             }
             "turn.failed" => {
-                let error = below(&line, "error").map(|error| text(error, "message").to_owned());
-                self.result(Some("turn.failed"), error, news);
+                let error = nested(&line, "error").map(|error| text(error, "message").to_owned());
+                self.result(Some("turn.failed"), error, events);
             }
-            "error" => news.push(AgentNews::Error { message: text(&line, "message").to_owned() }),
+            "error" => events.push(AgentNews::Error { message: text(&line, "message").to_owned() }),
             _ => {}
         }
         Understood::Yes
@@ -109,46 +109,46 @@ impl Reader for Lines {
     }
 }
 
-impl Lines {
-    /// Its own turns are whole prompts; what counts here is each answer of the model.
+impl CodexLines {
+    /// A turn of Codex is a whole prompt; here each response of the model counts.
     fn answer(&mut self) {
         if !std::mem::replace(&mut self.answering, true) {
             self.meter.turn();
         }
     }
 
-    fn started(&mut self, item: Option<&Object>, news: &mut Vec<AgentNews>) {
+    fn started(&mut self, item: Option<&Object>, events: &mut Vec<AgentNews>) {
         let Some((item, tool, input)) = item.and_then(|item| call(item).map(|(t, i)| (item, t, i)))
         else {
             return;
         };
         self.answer();
-        news.push(AgentNews::ToolCall { id: some_text(item, "id"), tool, input });
+        events.push(AgentNews::ToolCall { id: some_text(item, "id"), tool, input });
     }
 
-    fn completed(&mut self, item: Option<&Object>, news: &mut Vec<AgentNews>) {
+    fn completed(&mut self, item: Option<&Object>, events: &mut Vec<AgentNews>) {
         let Some(item) = item else { return };
-        let said = |role, text: &str| AgentNews::Message { role, text: text.to_owned() };
+        let message = |role, text: &str| AgentNews::Message { role, text: text.to_owned() };
         match text(item, "type") {
             "agent_message" => {
                 self.answer();
                 self.message = some_text(item, "text");
-                news.push(said(Role::Assistant, text(item, "text")));
+                events.push(message(Role::Assistant, text(item, "text")));
             }
-            "plan" => news.push(said(Role::Assistant, text(item, "text"))),
+            "plan" => events.push(message(Role::Assistant, text(item, "text"))),
             "reasoning" => {
                 self.answer();
-                news.push(said(Role::Thinking, text(item, "text")));
+                events.push(message(Role::Thinking, text(item, "text")));
             }
-            "todo_list" => news.push(said(Role::System, &todo(item))),
-            "error" => news.push(AgentNews::Error { message: text(item, "message").to_owned() }),
+            "todo_list" => events.push(message(Role::System, &todo(item))),
+            "error" => events.push(AgentNews::Error { message: text(item, "message").to_owned() }),
             "file_change" => {
-                // There is no line for its beginning in all versions, and nothing else in this one.
+                // Not all versions print a line when it starts, so the call is taken from this one.
                 self.answer();
                 let id = some_text(item, "id");
                 let (tool, input) = ("file_change".to_owned(), changes(item));
-                news.push(AgentNews::ToolCall { id, tool, input });
-                self.ended(item, String::new(), news);
+                events.push(AgentNews::ToolCall { id, tool, input });
+                self.ended(item, String::new(), events);
             }
             "command_execution" => {
                 let mut output = text(item, "aggregated_output").to_owned();
@@ -156,35 +156,35 @@ impl Lines {
                 if let Some(code) = code.filter(|code| *code != 0) {
                     output.insert_str(0, &format!("exit code {code}\n"));
                 }
-                self.ended(item, output, news);
+                self.ended(item, output, events);
             }
             "mcp_tool_call" => {
-                let error = below(item, "error").map(|error| text(error, "message").to_owned());
-                let result = below(item, "result").and_then(|result| result.get("content"));
-                self.ended(item, error.unwrap_or_else(|| json::content(result)), news);
+                let error = nested(item, "error").map(|error| text(error, "message").to_owned());
+                let result = nested(item, "result").and_then(|result| result.get("content"));
+                self.ended(item, error.unwrap_or_else(|| json::content(result)), events);
             }
-            "web_search" | "collab_tool_call" => self.ended(item, String::new(), news),
+            "web_search" | "collab_tool_call" => self.ended(item, String::new(), events),
             _ => {}
         }
     }
 
-    fn ended(&mut self, item: &Object, text: String, news: &mut Vec<AgentNews>) {
+    fn ended(&mut self, item: &Object, text: String, events: &mut Vec<AgentNews>) {
         self.answering = false;
         let status = json::text(item, "status");
         let exit = item.get("exit_code").and_then(serde_json::Value::as_i64);
         let is_error =
             matches!(status, "failed" | "declined") || exit.is_some_and(|code| code != 0);
-        news.push(AgentNews::ToolResult { id: some_text(item, "id"), is_error, text });
+        events.push(AgentNews::ToolResult { id: some_text(item, "id"), is_error, text });
     }
 
-    fn result(&self, word: Option<&str>, text: Option<String>, news: &mut Vec<AgentNews>) {
+    fn result(&self, word: Option<&str>, text: Option<String>, events: &mut Vec<AgentNews>) {
         let (is_error, word) = (word.is_some(), word.map(str::to_owned));
         let turns = Some(self.meter.turns());
-        news.push(AgentNews::Result(AgentResult { is_error, word, text, turns }));
+        events.push(AgentNews::Result(AgentResult { is_error, word, text, turns }));
     }
 }
 
-/// Tool and input, for items that are calls of tools and tell when they begin.
+/// Tool and input of items that are tool calls and are reported when they start.
 fn call(item: &Object) -> Option<(String, String)> {
     let kind = text(item, "type");
     match kind {
@@ -216,7 +216,7 @@ fn todo(item: &Object) -> String {
     items.take(50).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The sum of the whole thread.
+/// The total of the whole thread.
 fn usage(usage: &Object) -> TokenUsage {
     TokenUsage {
         input_tokens: number(usage, "input_tokens"),

@@ -1,37 +1,37 @@
-//! Any program: it is told on its standard input, and what it prints is what it says.
+//! The adapter for any other program: it gets the prompt on standard input, and each output line is a message.
 
 use belljar_spec::{AgentNews, AgentSpec, Role};
 
 use super::{
-    Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
+    Adapter, AgentCommand, Argv, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
 };
 
 #[derive(Debug)]
-pub(super) struct Command;
+pub(super) struct PlainCommand;
 
-impl Adapter for Command {
+impl Adapter for PlainCommand {
     fn preset(&self) -> Preset {
         Preset::default()
     }
 
-    fn invocation(&self, spec: &AgentSpec, _: &SessionUse, _: Remaining) -> Invocation {
+    fn invocation(&self, spec: &AgentSpec, _: &SessionUse, _: Remaining) -> AgentCommand {
         let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
-        Argv::of(&spec.program).add(&args).told(&spec.prompt)
+        Argv::of(&spec.program).add(&args).with_prompt(&spec.prompt)
     }
 
     fn reader_after(&self, _: SessionTotals) -> Box<dyn Reader> {
-        Box::new(Lines)
+        Box::new(PlainLines)
     }
 }
 
 #[derive(Debug)]
-struct Lines;
+struct PlainLines;
 
-impl Reader for Lines {
-    fn line(&mut self, line: &[u8], news: &mut Vec<AgentNews>) -> Understood {
+impl Reader for PlainLines {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
         if !line.trim_ascii().is_empty() {
             let text = String::from_utf8_lossy(line).into_owned();
-            news.push(AgentNews::Message { role: Role::Assistant, text });
+            events.push(AgentNews::Message { role: Role::Assistant, text });
         }
         Understood::Yes
     }
@@ -40,7 +40,7 @@ impl Reader for Lines {
         false
     }
 
-    /// It does not say where one answer ends.
+    /// Plain output does not show where one response ends.
     fn turns(&self) -> u64 {
         0
     }

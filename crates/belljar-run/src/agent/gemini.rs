@@ -1,20 +1,20 @@
-//! Gemini CLI, as `gemini --output-format stream-json` speaks.
+//! The adapter for Gemini CLI: `gemini --output-format stream-json`.
 
 use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
 use belljar_spec::{AgentNews, AgentResult, AgentSpec, Role, TokenUsage};
 
-use super::json::{self, Object, below, number, object, some_text, text};
-use super::totals::Meter;
+use super::json::{self, Object, nested, number, object, some_text, text};
+use super::usage_meter::UsageMeter;
 use super::{
-    Adapter, Argv, Invocation, Preset, Reader, Remaining, SessionTotals, SessionUse, Tells,
-    Understood, is_session_name, session,
+    Adapter, AgentCommand, Argv, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
+    UsageReporting, is_session_name, session,
 };
 
 const HOST: &str = "generativelanguage.googleapis.com";
-/// Of what comes piece by piece, kept until it is whole.
-const LONGEST_MESSAGE: usize = 1 << 20;
+/// Of a message that arrives in parts and is buffered until it is complete.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Gemini;
@@ -29,7 +29,7 @@ impl Adapter for Gemini {
                 header: Some("x-goog-api-key".into()),
                 ..Secret::default()
             }],
-            // It asks whether the folder is trusted, and nobody is there to answer.
+            // Otherwise it asks whether the folder is trusted, and waits for an answer.
             env: BTreeMap::from([("GEMINI_CLI_TRUST_WORKSPACE".into(), "true".into())]),
             directories: vec![".gemini"],
             login_files: vec![".gemini/oauth_creds.json"],
@@ -38,12 +38,12 @@ impl Adapter for Gemini {
                 "oauth2.googleapis.com:443".into(),
             ],
             login_env: BTreeMap::from([("GOOGLE_GENAI_USE_GCA".into(), "true".into())]),
-            tells: Tells::Tokens,
+            usage_reporting: UsageReporting::Tokens,
         }
     }
 
-    /// It has no fork: in a run of its own, with a home of its own, going on is one.
-    fn invocation(&self, spec: &AgentSpec, session: &SessionUse, _: Remaining) -> Invocation {
+    /// Gemini cannot fork a session. A forked run has its own home, so continuing there is a fork.
+    fn invocation(&self, spec: &AgentSpec, session: &SessionUse, _: Remaining) -> AgentCommand {
         let argv = Argv::of(&spec.program).add(&["--output-format", "stream-json"]);
         let argv = argv.add(&[
             "--approval-mode",
@@ -61,40 +61,40 @@ impl Adapter for Gemini {
         };
         let argv = argv.option("--model", spec.model.as_deref());
         let args: Vec<&str> = spec.args.iter().map(String::as_str).collect();
-        argv.add(&args).told(&spec.prompt)
+        argv.add(&args).with_prompt(&spec.prompt)
     }
 
-    /// Its sums are of one process.
+    /// Its totals are per process.
     fn reader_after(&self, _: SessionTotals) -> Box<dyn Reader> {
-        Box::new(Lines::default())
+        Box::new(GeminiLines::default())
     }
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    meter: Meter,
+struct GeminiLines {
+    meter: UsageMeter,
     answering: bool,
-    /// What the model is saying.
+    /// The message that is being received.
     open: String,
     message: Option<String>,
 }
 
-impl Reader for Lines {
-    fn line(&mut self, line: &[u8], news: &mut Vec<AgentNews>) -> Understood {
+impl Reader for GeminiLines {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
         if line.trim_ascii().is_empty() {
             return Understood::Yes;
         }
         let Some(line) = object(line) else { return Understood::No };
         let kind = text(&line, "type");
         if kind != "message" || text(&line, "role") != "assistant" {
-            self.close(news);
+            self.close(events);
         }
         match kind {
-            "init" => news.push(session(text(&line, "session_id"), some_text(&line, "model"))),
-            "message" => self.message(&line, news),
+            "init" => events.push(session(text(&line, "session_id"), some_text(&line, "model"))),
+            "message" => self.message(&line, events),
             "tool_use" => {
                 self.answer();
-                news.push(AgentNews::ToolCall {
+                events.push(AgentNews::ToolCall {
                     id: some_text(&line, "tool_id"),
                     tool: text(&line, "tool_name").to_owned(),
                     input: line.get("parameters").map(json::input).unwrap_or_default(),
@@ -102,23 +102,23 @@ impl Reader for Lines {
             }
             "tool_result" => {
                 self.answering = false;
-                let error = below(&line, "error").map(|error| text(error, "message").to_owned());
+                let error = nested(&line, "error").map(|error| text(error, "message").to_owned());
                 let output = json::content(line.get("output"));
-                news.push(AgentNews::ToolResult {
+                events.push(AgentNews::ToolResult {
                     id: some_text(&line, "tool_id"),
                     is_error: text(&line, "status") != "success",
                     text: error.filter(|_| output.is_empty()).unwrap_or(output),
                 });
             }
-            "error" => news.push(AgentNews::Error { message: text(&line, "message").to_owned() }),
-            "result" => self.result(&line, news),
+            "error" => events.push(AgentNews::Error { message: text(&line, "message").to_owned() }),
+            "result" => self.result(&line, events),
             _ => {}
         }
         Understood::Yes
     }
 
-    fn end(&mut self, news: &mut Vec<AgentNews>) {
-        self.close(news);
+    fn end(&mut self, events: &mut Vec<AgentNews>) {
+        self.close(events);
     }
 
     fn needs_result(&self) -> bool {
@@ -134,58 +134,58 @@ impl Reader for Lines {
     }
 }
 
-impl Lines {
+impl GeminiLines {
     fn answer(&mut self) {
         if !std::mem::replace(&mut self.answering, true) {
             self.meter.turn();
         }
     }
 
-    fn message(&mut self, line: &Object, news: &mut Vec<AgentNews>) {
+    fn message(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
         let content = text(line, "content");
         if text(line, "role") != "assistant" {
             let text = content.to_owned();
-            news.push(AgentNews::Message { role: Role::User, text });
+            events.push(AgentNews::Message { role: Role::User, text });
             return;
         }
         self.answer();
         let delta = line.get("delta").and_then(serde_json::Value::as_bool) == Some(true);
         if !delta {
-            self.close(news);
+            self.close(events);
         }
         self.open.push_str(content);
-        if !delta || self.open.len() > LONGEST_MESSAGE {
-            self.close(news);
+        if !delta || self.open.len() > MAX_MESSAGE_BYTES {
+            self.close(events);
         }
     }
 
-    fn close(&mut self, news: &mut Vec<AgentNews>) {
+    fn close(&mut self, events: &mut Vec<AgentNews>) {
         let text = std::mem::take(&mut self.open);
         if !text.is_empty() {
             self.message = Some(text.clone());
-            news.push(AgentNews::Message { role: Role::Assistant, text });
+            events.push(AgentNews::Message { role: Role::Assistant, text });
         }
     }
 
-    fn result(&mut self, line: &Object, news: &mut Vec<AgentNews>) {
-        if let Some(stats) = below(line, "stats") {
-            self.meter.total(usage(stats), 0, news);
+    fn result(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
+        if let Some(stats) = nested(line, "stats") {
+            self.meter.total(usage(stats), 0, events);
         }
         let is_error = text(line, "status") != "success";
-        let (mut word, mut said) = (None, self.message.clone());
+        let (mut word, mut result_text) = (None, self.message.clone());
         if is_error {
             word = Some("error".to_owned());
         }
-        if let Some(error) = below(line, "error") {
+        if let Some(error) = nested(line, "error") {
             word = some_text(error, "type").or(word);
-            said = some_text(error, "message").or(said);
+            result_text = some_text(error, "message").or(result_text);
         }
         let turns = Some(self.meter.turns());
-        news.push(AgentNews::Result(AgentResult { is_error, word, text: said, turns }));
+        events.push(AgentNews::Result(AgentResult { is_error, word, text: result_text, turns }));
     }
 }
 
-/// What it thought is in the whole and in neither part.
+/// Thinking tokens are only part of the total.
 fn usage(stats: &Object) -> TokenUsage {
     let input_tokens = number(stats, "input_tokens");
     let rest = number(stats, "total_tokens").saturating_sub(input_tokens);

@@ -1,13 +1,13 @@
-//! Reading what may be anything.
+//! Reads fields from JSON objects of unknown shape.
 
 use belljar_spec::{LONGEST_TEXT, MOST_COUNTED};
 use serde_json::{Map, Value};
 
 pub(super) type Object = Map<String, Value>;
 
-/// Nothing for what is no JSON object. Of one that would take much memory, a part.
+/// `None` if it is not a JSON object. An object that would use too much memory is returned in part.
 pub(super) fn object(line: &[u8]) -> Option<Object> {
-    match super::bounded::parse(line) {
+    match super::bounded_json::parse(line) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
     }
@@ -21,11 +21,11 @@ pub(super) fn some_text(object: &Object, key: &str) -> Option<String> {
     object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// A count. Whatever is below nothing, or no number, is 0.
+/// A count. Negative numbers and other values are 0.
 pub(super) fn number(object: &Object, key: &str) -> u64 {
     match object.get(key) {
         Some(Value::Number(number)) => {
-            // Some count in floats.
+            // Some agents use floats.
             let number = number
                 .as_u64()
                 .unwrap_or_else(|| number.as_f64().unwrap_or_default().max(0.0) as u64);
@@ -35,7 +35,7 @@ pub(super) fn number(object: &Object, key: &str) -> u64 {
     }
 }
 
-pub(super) fn below<'a>(object: &'a Object, key: &str) -> Option<&'a Object> {
+pub(super) fn nested<'a>(object: &'a Object, key: &str) -> Option<&'a Object> {
     object.get(key).and_then(Value::as_object)
 }
 
@@ -47,9 +47,9 @@ pub(super) fn compact(value: &Value) -> String {
     value.to_string()
 }
 
-/// What a person wants to see of a tool's input: the command, the file; else all of it.
+/// A readable form of a tool's input: the command or the file if there is one, else all of it.
 pub(super) fn input(value: &Value) -> String {
-    const TELLING: &[&str] = &[
+    const MAIN_KEYS: &[&str] = &[
         "command",
         "file_path",
         "path",
@@ -70,11 +70,11 @@ pub(super) fn input(value: &Value) -> String {
             None => pattern,
         };
     }
-    let found = TELLING.iter().find_map(|key| match object.get(*key)? {
+    let found = MAIN_KEYS.iter().find_map(|key| match object.get(*key)? {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
-        Value::Array(words) => {
-            let words: Option<Vec<&str>> = words.iter().map(Value::as_str).collect();
-            words.map(|words| words.join(" "))
+        Value::Array(items) => {
+            let items: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+            items.map(|items| items.join(" "))
         }
         _ => None,
     });
@@ -90,7 +90,7 @@ pub(super) fn content(value: Option<&Value>) -> String {
         Some(Value::Array(parts)) => {
             for part in parts {
                 if all.len() > LONGEST_TEXT {
-                    break; // no more of it is kept anyway
+                    break; // the rest would be truncated
                 }
                 if !all.is_empty() {
                     all.push('\n');

@@ -1,23 +1,24 @@
-//! Agents: how each is called, and what its output means.
+//! Adapters for agents: the command line of each one, and a parser for its output.
 //!
-//! An adapter is pure: it starts nothing and reads no file. What an agent prints comes from inside, so every line is
-//! hostile: one that makes no sense is counted and never fatal, and no text of it is taken for anything but text.
+//! An adapter is pure: it starts no process and reads no file. An agent's output comes from inside the sandbox, so
+//! every line is hostile: a line that does not parse is counted and is never fatal, and its text is only ever used as
+//! text.
 
-mod bounded;
+mod bounded_json;
 mod claude;
 mod codex;
 mod command;
-pub(crate) mod find;
+pub(crate) mod find_program;
 mod gemini;
 mod json;
-mod listen;
+mod output_parser;
 #[doc(hidden)]
-pub mod rehearsal;
-mod stored;
+pub mod replay;
+mod stored_output;
 #[cfg(test)]
 mod tests;
-mod totals;
-pub(crate) mod written;
+mod usage_meter;
+pub(crate) mod writable_trees;
 
 use std::collections::BTreeMap;
 
@@ -25,50 +26,50 @@ use belljar_spec::manifest::{AgentKind, Secret};
 use belljar_spec::{AgentNews, AgentSpec, Money, OsText};
 
 use belljar_spec::SessionTotals;
-pub(crate) use listen::{Listener, Summary};
-pub use stored::{Parsed, parsed};
+pub(crate) use output_parser::{OutputParser, Summary};
+pub use stored_output::{OutputCounts, count_output};
 
-/// What an agent needs from outside, besides its program.
+/// What an agent needs from the host, besides its program.
 #[derive(Clone, Debug, Default)]
 pub struct Preset {
     /// `host[:port]` rules.
     pub hosts: Vec<String>,
-    /// Ways to log in; the first one whose value the host has is used.
+    /// Credentials; the first one that is set on the host is used.
     pub secrets: Vec<Secret>,
     pub env: BTreeMap<String, String>,
-    /// Directories of the run's own home, by their path in it, that must be there before the agent is.
+    /// Directories in the sandbox's home, relative to it, that must exist before the agent starts.
     pub directories: Vec<&'static str>,
-    /// Files of the login on the host, relative to the user's home: for `auth = "files"` alone, like the two below.
+    /// Login files on the host, relative to the user's home. Only for `auth = "files"`, like the next two fields.
     pub login_files: Vec<&'static str>,
     pub login_hosts: Vec<String>,
     pub login_env: BTreeMap<String, String>,
-    /// Which budgets can be held by what the agent tells.
-    pub tells: Tells,
+    /// Decides which budgets can be enforced.
+    pub usage_reporting: UsageReporting,
 }
 
-/// What an agent tells of its own use.
+/// What an agent reports about its own usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tells {
+pub enum UsageReporting {
     /// Nothing: only time and iterations can be limited.
     #[default]
-    Nothing,
-    /// Tokens, when it ends.
+    None,
+    /// Tokens, at exit.
     Tokens,
-    /// Tokens while it runs, and the cost when it ends.
+    /// Tokens while it runs, and the cost at exit.
     TokensAndCost,
 }
 
 /// Which session an iteration works in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionUse {
-    /// A new one, by this name where the agent can be told one (a UUID).
+    /// A new session; agents that accept an id get this one (a UUID).
     New {
         id: String,
     },
     Continue {
         id: String,
     },
-    /// A new one that knows what that one knew.
+    /// A new session with the history of that one.
     Fork {
         id: String,
     },
@@ -81,21 +82,21 @@ pub(crate) struct Remaining {
     pub(crate) cost: Option<Money>,
 }
 
-/// A process to start inside. Nothing of it goes through a shell.
+/// A process to start in the sandbox, without a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Invocation {
+pub(crate) struct AgentCommand {
     pub(crate) argv: Vec<OsText>,
     pub(crate) stdin: Vec<u8>,
 }
 
-/// Whether a line was one of the format's.
+/// Whether a line was in the agent's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Understood {
     Yes,
     No,
 }
 
-/// One agent's way to be called and to speak.
+/// The command line and the output format of one agent.
 pub(crate) trait Adapter: Send + Sync {
     fn preset(&self) -> Preset;
     fn invocation(
@@ -103,33 +104,33 @@ pub(crate) trait Adapter: Send + Sync {
         spec: &AgentSpec,
         session: &SessionUse,
         remaining: Remaining,
-    ) -> Invocation;
+    ) -> AgentCommand;
 
-    /// For a session that begins with this run of the agent.
+    /// Parses the output of a new session.
     fn reader(&self) -> Box<dyn Reader> {
         self.reader_after(SessionTotals::default())
     }
 
-    /// For a session that goes on, or was forked: what [`Listener::totals`] said of it the last time, so that sums
-    /// over the whole session are not counted again.
+    /// Parses the output of a session that is continued or forked. `before` is what [`OutputParser::totals`] returned
+    /// for it last time, so that totals of the whole session are not counted twice.
     fn reader_after(&self, before: SessionTotals) -> Box<dyn Reader>;
 }
 
-/// Turns lines of standard output into news. Keeps what it needs to tell differences from sums.
+/// Turns lines of standard output into events. Keeps the state that it needs to turn totals into differences.
 pub(crate) trait Reader: Send + std::fmt::Debug {
-    /// Without its newline; never longer than [`listen::LONGEST_LINE`].
-    fn line(&mut self, line: &[u8], news: &mut Vec<AgentNews>) -> Understood;
+    /// Without its newline; never longer than [`output_parser::MAX_LINE_BYTES`].
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood;
 
-    /// There are no more lines: what was held back comes now.
+    /// Called after the last line: emits events that were held back.
     fn end(&mut self, _news: &mut Vec<AgentNews>) {}
 
-    /// Whether an agent of this format that ended with code 0 and without a result has failed.
+    /// Whether an agent that exits with code 0 but without a result has failed.
     fn needs_result(&self) -> bool;
 
-    /// Answers of the model so far. Never goes down.
+    /// Responses of the model so far. Never decreases.
     fn turns(&self) -> u64;
 
-    /// What the agent said of its session, for the next run in it.
+    /// The session's totals as the agent reported them, for the next run in this session.
     fn totals(&self) -> SessionTotals {
         SessionTotals::default()
     }
@@ -140,11 +141,11 @@ pub(crate) fn adapter(kind: AgentKind) -> &'static dyn Adapter {
         AgentKind::Claude => &claude::Claude,
         AgentKind::Codex => &codex::Codex,
         AgentKind::Gemini => &gemini::Gemini,
-        AgentKind::Command => &command::Command,
+        AgentKind::Command => &command::PlainCommand,
     }
 }
 
-/// Arguments, one after the other, without a shell in between.
+/// An argument vector.
 #[derive(Debug)]
 struct Argv(Vec<OsText>);
 
@@ -153,8 +154,8 @@ impl Argv {
         Self(program.to_vec())
     }
 
-    fn add(mut self, words: &[&str]) -> Self {
-        self.0.extend(words.iter().map(|word| OsText::from(*word)));
+    fn add(mut self, arguments: &[&str]) -> Self {
+        self.0.extend(arguments.iter().map(|argument| OsText::from(*argument)));
         self
     }
 
@@ -165,20 +166,22 @@ impl Argv {
         }
     }
 
-    fn told(self, prompt: &str) -> Invocation {
-        Invocation { argv: self.0, stdin: prompt.as_bytes().to_vec() }
+    fn with_prompt(self, prompt: &str) -> AgentCommand {
+        AgentCommand { argv: self.0, stdin: prompt.as_bytes().to_vec() }
     }
 }
 
-/// The session that an agent says it is in.
+/// The event for the session id that an agent reports.
 fn session(id: &str, model: Option<String>) -> AgentNews {
     match is_session_name(id) {
         true => AgentNews::Session { id: id.to_owned(), model },
-        false => AgentNews::Error { message: "the agent's session has no usable name".to_owned() },
+        false => AgentNews::Error {
+            message: "the agent reported a session id that cannot be used".to_owned(),
+        },
     }
 }
 
-/// A session's name comes from inside and becomes an argument: nothing that could be taken for an option.
+/// A session id comes from the sandbox and becomes an argument, so it must not look like an option.
 fn is_session_name(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=128).contains(&id.len()) && !id.starts_with('-') && id.bytes().all(plain)

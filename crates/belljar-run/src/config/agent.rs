@@ -1,6 +1,6 @@
-//! The agent of a run without a command: its program, its prompt, and what its preset adds to the settings.
+//! Finds the program and the prompt of the agent, and adds its preset to the settings.
 //!
-//! The preset is the lowest of all layers, and the ceiling holds for it as for any other.
+//! The preset is the lowest layer; the ceiling applies to it as to any other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,73 +16,76 @@ use belljar_spec::{
 };
 
 use super::files::DecisionReader;
-use super::manifest::Accepted;
+use super::manifest::AcceptedManifest;
 use super::trust::read_trusted;
 use super::{ConfigError, Invocation, host};
-use crate::agent::find::{self, ByName, Found, Host, SystemInside};
-use crate::agent::written::WrittenTrees;
-use crate::agent::{Preset, Tells, adapter};
-use crate::scaffold::NOT_WRITTEN;
+use crate::agent::find_program::{self, AgentProgram, PathLookup, ProgramSearch, SystemInside};
+use crate::agent::writable_trees::RunWritableTrees;
+use crate::agent::{Preset, UsageReporting, adapter};
+use crate::scaffold::TASK_PLACEHOLDER;
 use belljar_record::home::Home;
 
-/// In `agent.program`: the one inside.
+/// A value of `agent.program`: use the program in the image.
 const IN_IMAGE: &str = "image";
 
-/// What was found, and what is to be told of it.
+/// The agent that was found, and messages about it.
 #[derive(Debug, Default)]
-pub(super) struct Prepared {
-    pub(super) found: Option<FoundAgent>,
+pub(super) struct PreparedAgent {
+    pub(super) agent: Option<FoundAgent>,
     pub(super) lines: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
-/// Where an agent is looked for.
+/// Where the agent and its files are searched.
 #[derive(Clone, Copy)]
-pub(super) struct Given<'a> {
+pub(super) struct AgentInputs<'a> {
     pub(super) invocation: &'a Invocation,
     pub(super) manifest: Option<&'a Path>,
-    pub(super) accepted: &'a Accepted,
+    pub(super) accepted: &'a AcceptedManifest,
     pub(super) reader: &'a DecisionReader,
     pub(super) home: &'a Home,
 }
 
-impl Given<'_> {
-    /// The directory that what the manifest says is relative to.
+impl AgentInputs<'_> {
+    /// The directory that paths in the manifest are relative to.
     fn directory(&self) -> Option<&Path> {
         self.manifest.and_then(Path::parent)
     }
 }
 
-/// Adds the preset to the settings. Nothing happens where a command is given or no agent is named.
-pub(super) fn prepare(settings: &mut Settings, given: &Given<'_>) -> Result<Prepared, ConfigError> {
-    let invocation = given.invocation;
+/// Adds the preset to the settings. Does nothing if there is a command or no agent.
+pub(super) fn prepare(
+    settings: &mut Settings,
+    inputs: &AgentInputs<'_>,
+) -> Result<PreparedAgent, ConfigError> {
+    let invocation = inputs.invocation;
     let Some(kind) = settings.values.agent.kind.filter(|_| invocation.flags.command.is_empty())
     else {
-        return Ok(Prepared::default());
+        return Ok(PreparedAgent::default());
     };
-    let prompt_file = prompt_file(settings, given)?;
-    let mut told = Prepared::default();
+    let prompt_file = prompt_file(settings, inputs)?;
+    let mut prepared = PreparedAgent::default();
     if let Some(text) = &prompt_file {
-        told.warnings.extend(unwritten(settings, text));
+        prepared.warnings.extend(unwritten(settings, text));
     }
-    let program = program(kind, settings, given)?;
+    let program = program(kind, settings, inputs)?;
     let preset = adapter(kind).preset();
-    let mut addition = Addition { kind, settings, values: Manifest::default(), told };
-    for why in program.passed_over {
-        addition.warn(format!("passed over on PATH: {why}"));
+    let mut preset_layer = PresetLayer { kind, settings, values: Manifest::default(), prepared };
+    for why in program.skipped {
+        preset_layer.warn(format!("skipped on PATH: {why}"));
     }
     let program = program.found;
-    addition.program(&program);
-    addition.environment(&preset);
-    addition.network(&preset, invocation);
-    addition.budgets(preset.tells);
-    let Addition { values, mut told, .. } = addition;
+    preset_layer.program(&program);
+    preset_layer.environment(&preset);
+    preset_layer.network(&preset, invocation);
+    preset_layer.budgets(preset.usage_reporting);
+    let PresetLayer { values, mut prepared, .. } = preset_layer;
     settings.add_preset(values, kind.name());
-    told.found = Some(FoundAgent { program: program.program, prompt_file });
-    Ok(told)
+    prepared.agent = Some(FoundAgent { program: program.program, prompt_file });
+    Ok(prepared)
 }
 
-/// What only the decided run tells.
+/// Checks that need the resolved spec.
 pub(super) fn check(spec: &RunSpec, user_home: Option<&Path>) -> Result<(), ConfigError> {
     let Some(work) = spec.agent.as_ref().filter(|work| work.agent.auth == Auth::Files) else {
         return Ok(());
@@ -90,8 +93,8 @@ pub(super) fn check(spec: &RunSpec, user_home: Option<&Path>) -> Result<(), Conf
     let wrong = |why: String| Err(ConfigError::Agent { key: "agent.auth", why });
     if !spec.waivers.iter().any(|waiver| waiver.clause == Clause::EnvClean) {
         return wrong(
-            "\"files\" puts your login where the agent can read it; if that is what you want, add \
-             --waive env.clean=REASON; else take it out, and let the login stay outside as a secret"
+            "\"files\" puts your login where the agent can read it; if you want that, add \
+             --waive env.clean=REASON; otherwise remove it, and the login stays outside as a secret"
                 .to_owned(),
         );
     }
@@ -100,91 +103,92 @@ pub(super) fn check(spec: &RunSpec, user_home: Option<&Path>) -> Result<(), Conf
     match files.iter().find(is_there) {
         Some(_) => Ok(()),
         None if files.is_empty() => {
-            wrong(format!("{} has no login files that are known", work.agent.kind.name()))
+            wrong(format!("no login files are known for {}", work.agent.kind.name()))
         }
-        None => wrong(format!("there is no ~/{}; log in on the host first", files.join(", ~/"))),
+        None => wrong(format!("~/{} does not exist; log in on the host first", files.join(", ~/"))),
     }
 }
 
-/// The program, and those that were not taken for it.
+/// The program, and candidates that were skipped.
 #[derive(Default)]
-struct Chosen {
-    found: Found,
-    passed_over: Vec<String>,
+struct ChosenProgram {
+    found: AgentProgram,
+    skipped: Vec<String>,
 }
 
-fn program(kind: AgentKind, settings: &Settings, given: &Given<'_>) -> Result<Chosen, ConfigError> {
+fn program(
+    kind: AgentKind,
+    settings: &Settings,
+    inputs: &AgentInputs<'_>,
+) -> Result<ChosenProgram, ConfigError> {
     if kind == AgentKind::Command {
-        return Ok(Chosen::default()); // its words are the manifest's
+        return Ok(ChosenProgram::default()); // the manifest has the command
     }
-    let env = &given.invocation.env;
+    let env = &inputs.invocation.env;
     let user_home = host::user_home(env);
     let sandbox = &settings.values.sandbox;
     let is_engine = |name: BackendName| name.features().needs_image();
     let others = sandbox.backend.and_then(BackendChoice::named).is_some_and(is_engine)
         || matches!(sandbox.rootfs, Some(RootfsSetting::Directory(_)));
-    let directory = given.directory().unwrap_or(&given.invocation.cwd);
+    let directory = inputs.directory().unwrap_or(&inputs.invocation.cwd);
     let workspace = match (&sandbox.workspace.path, sandbox.workspace.mode) {
         (Some(path), _) => Some(path.as_path()),
         (None, Some(WorkspaceMode::None)) => None,
         (None, _) => Some(directory),
     };
-    let host = Host {
+    let host = ProgramSearch {
         path: env.get(OsStr::new("PATH")).map(|path| path.as_os_str()),
         home: user_home.as_deref(),
-        system: if others { SystemInside::Others } else { SystemInside::Hosts },
-        written: &WrittenTrees::new(given.reader.trees(), workspace),
+        system: if others { SystemInside::Other } else { SystemInside::Host },
+        written: &RunWritableTrees::new(inputs.reader.trees(), workspace),
     };
-    let bare = || Found { program: vec![kind.name().into()], ..Found::default() };
+    let bare = || AgentProgram { program: vec![kind.name().into()], ..AgentProgram::default() };
     match &settings.values.agent.program {
         None => {
-            let ByName { found, passed_over } = find::by_name(kind.name(), &host);
-            // Where a container may come to be, its image may have one.
+            let PathLookup { found, skipped } = find_program::by_name(kind.name(), &host);
+            // If the run may use a container, the image may have the program.
             let has_image =
                 !matches!(settings.origin("sandbox.image"), None | Some(Origin::BuiltIn));
             let falls_back = sandbox.fallback.iter().flatten().copied().any(is_engine);
             let may_be_inside = others || has_image || falls_back;
             match found {
-                None if !may_be_inside => Err(not_installed(kind, &passed_over)),
-                found => Ok(Chosen { found: found.unwrap_or_else(bare), passed_over }),
+                None if !may_be_inside => Err(not_installed(kind, &skipped)),
+                found => Ok(ChosenProgram { found: found.unwrap_or_else(bare), skipped }),
             }
         }
-        Some(word) if word.as_bytes() == IN_IMAGE.as_bytes() => {
-            Ok(Chosen { found: bare(), ..Chosen::default() })
+        Some(program) if program.as_bytes() == IN_IMAGE.as_bytes() => {
+            Ok(ChosenProgram { found: bare(), ..ChosenProgram::default() })
         }
         Some(path) => {
             let from_manifest = from_manifest(settings, "agent.program");
-            let base = given.directory().filter(|_| from_manifest);
-            let base = base.unwrap_or(&given.invocation.cwd);
+            let base = inputs.directory().filter(|_| from_manifest);
+            let base = base.unwrap_or(&inputs.invocation.cwd);
             let path = paths::absolute(path.as_path(), base, user_home.as_deref());
-            let found = find::at(&path, &host)
+            let found = find_program::at(&path, &host)
                 .map_err(|why| ConfigError::Agent { key: "agent.program", why })?;
-            Ok(Chosen { found, ..Chosen::default() })
+            Ok(ChosenProgram { found, ..ChosenProgram::default() })
         }
     }
 }
 
-/// The sandbox has the host's programs, so what the host has not is not inside either.
-fn not_installed(kind: AgentKind, passed_over: &[String]) -> ConfigError {
+/// The sandbox has the host's programs, so a program missing on the host is missing in the sandbox too.
+fn not_installed(kind: AgentKind, skipped: &[String]) -> ConfigError {
     let name = kind.name();
-    let mut why = format!("there is no program {name} on PATH");
-    for one in passed_over {
-        why.push_str(&format!("; passed over: {one}"));
+    let mut why = format!("{name} is not on PATH");
+    for one in skipped {
+        why.push_str(&format!("; skipped: {one}"));
     }
     why.push_str(&format!(
-        "; install {name}, or name it: agent.program = \"/path/to/{name}\" (\"image\" for the one of an image)"
+        "; install {name}, or set agent.program = \"/path/to/{name}\" (\"image\" for the program in the image)"
     ));
     ConfigError::Agent { key: "agent.program", why }
 }
 
-/// It costs as much as a real task.
+/// A prompt that is still the template costs as much as a real task.
 fn unwritten(settings: &Settings, text: &str) -> Option<String> {
     let file = settings.values.agent.prompt_file.as_ref()?;
-    text.contains(NOT_WRITTEN).then(|| {
-        format!(
-            "{} has no task in it yet; write down what is to be done, then: belljar trust",
-            file.0
-        )
+    text.contains(TASK_PLACEHOLDER).then(|| {
+        format!("{} is still the template; write the task into it, then run: belljar trust", file.0)
     })
 }
 
@@ -192,48 +196,52 @@ fn from_manifest(settings: &Settings, key: &str) -> bool {
     matches!(settings.origin(key), Some(Origin::Manifest(_)))
 }
 
-/// What stands in it, where it is what the agent is told.
-fn prompt_file(settings: &Settings, given: &Given<'_>) -> Result<Option<String>, ConfigError> {
+/// The content of the prompt file, if it is the prompt of the run.
+fn prompt_file(
+    settings: &Settings,
+    inputs: &AgentInputs<'_>,
+) -> Result<Option<String>, ConfigError> {
     let Some(file) = &settings.values.agent.prompt_file else { return Ok(None) };
     let rank = |key: &str| settings.origin(key).map_or(0, Origin::rank);
     if settings.values.agent.prompt.is_some() && rank("agent.prompt") >= rank("agent.prompt_file") {
         return Ok(None);
     }
-    let is_manifests = from_manifest(settings, "agent.prompt_file");
-    let content = match given.accepted.files.get(&file.0) {
-        Some(content) if is_manifests => Some(content.clone()),
-        // In the tree of a manifest that nobody trusts no link on the way is followed: it could lead to any file
-        // of the user's, which the agent would then be told.
+    let from_manifest = from_manifest(settings, "agent.prompt_file");
+    let content = match inputs.accepted.files.get(&file.0) {
+        Some(content) if from_manifest => Some(content.clone()),
+        // In the tree of an untrusted manifest no link is followed: it could point to any file of the user, which
+        // would then be sent to the agent.
         _ => {
-            let directory = given.directory().and_then(|path| std::fs::canonicalize(path).ok());
-            let distrusted = directory.as_deref().filter(|_| is_manifests);
-            read_trusted(file.as_path(), distrusted, given.reader, given.home)?
+            let directory = inputs.directory().and_then(|path| std::fs::canonicalize(path).ok());
+            let distrusted = directory.as_deref().filter(|_| from_manifest);
+            read_trusted(file.as_path(), distrusted, inputs.reader, inputs.home)?
         }
     };
     let wrong = |why: String| ConfigError::Agent { key: "agent.prompt_file", why };
-    let content = content.ok_or_else(|| wrong(format!("there is no file {}", file.0)))?;
-    let text = String::from_utf8(content).map_err(|_| wrong(format!("{} is not UTF-8", file.0)))?;
+    let content = content.ok_or_else(|| wrong(format!("{} does not exist", file.0)))?;
+    let text =
+        String::from_utf8(content).map_err(|_| wrong(format!("{} is not valid UTF-8", file.0)))?;
     Ok(Some(text))
 }
 
-/// What the preset adds, and what is told of it.
-struct Addition<'a> {
+/// Builds the layer of the preset, with messages about it.
+struct PresetLayer<'a> {
     kind: AgentKind,
     settings: &'a Settings,
     values: Manifest,
-    told: Prepared,
+    prepared: PreparedAgent,
 }
 
-impl Addition<'_> {
-    fn tell(&mut self, what: &str) {
-        self.told.lines.push(format!("agent {}: {what}", self.kind.name()));
+impl PresetLayer<'_> {
+    fn report(&mut self, what: &str) {
+        self.prepared.lines.push(format!("agent {}: {what}", self.kind.name()));
     }
 
     fn warn(&mut self, what: String) {
-        self.told.warnings.push(format!("{}: {what}", self.kind.name()));
+        self.prepared.warnings.push(format!("{}: {what}", self.kind.name()));
     }
 
-    fn program(&mut self, found: &Found) {
+    fn program(&mut self, found: &AgentProgram) {
         if self.kind == AgentKind::Command {
             return;
         }
@@ -255,15 +263,15 @@ impl Addition<'_> {
             mode: Some(MountMode::Ro),
         });
         let mounts: Vec<MountEntry> = mounts.collect();
-        let given: Vec<String> = tools
+        let mounted: Vec<String> = tools
             .iter()
             .map(|tool| tool.0.to_string())
             .chain(mounts.iter().map(|mount| mount.target.to_string()))
             .collect();
-        let words: Vec<String> = found.program.iter().map(ToString::to_string).collect();
-        self.tell(&words.join(" "));
-        if !given.is_empty() {
-            self.tell(&format!("read-only inside: {}", given.join(", ")));
+        let argv: Vec<String> = found.program.iter().map(ToString::to_string).collect();
+        self.report(&argv.join(" "));
+        if !mounted.is_empty() {
+            self.report(&format!("mounted read-only: {}", mounted.join(", ")));
         }
         self.values.sandbox.tools = (!tools.is_empty()).then_some(Added(tools));
         self.values.sandbox.mounts = (!mounts.is_empty()).then_some(Added(mounts));
@@ -286,7 +294,7 @@ impl Addition<'_> {
         if !env.is_empty() {
             let names: Vec<String> =
                 env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            self.tell(&names.join(" "));
+            self.report(&names.join(" "));
             self.values.sandbox.env = Some(Variables(env));
         }
     }
@@ -300,7 +308,7 @@ impl Addition<'_> {
         if by_flag && allowed.is_empty() {
             let hosts = preset.hosts.join(", ");
             self.warn(format!(
-                "no network was asked for, so it cannot reach its service ({hosts})"
+                "the network is off, so the agent cannot reach its service ({hosts})"
             ));
             return;
         }
@@ -312,23 +320,23 @@ impl Addition<'_> {
         let new: Vec<String> =
             preset.hosts.iter().chain(login).filter(|rule| !known(rule)).cloned().collect();
         if !new.is_empty() {
-            self.tell(&format!("reaches {}", new.join(", ")));
+            self.report(&format!("network access to {}", new.join(", ")));
             self.values.network.allow = Some(allowed.into_iter().chain(new).collect());
         }
         match self.auth() {
             Auth::Secret => self.secret(&preset.secrets, invocation),
             Auth::Files => {
                 let files = preset.login_files.join(", ~/");
-                self.tell(&format!("logs in with a copy of ~/{files}"));
+                self.report(&format!("logs in with a copy of ~/{files}"));
             }
         }
     }
 
-    /// The first whose value the host has, unless the settings have one for that host already.
+    /// The first secret that is set on the host, unless the settings already have one for that service.
     fn secret(&mut self, secrets: &[Secret], invocation: &Invocation) {
         let values = &self.settings.values;
-        let own = values.secret.iter().flat_map(|secrets| &secrets.0);
-        if own.into_iter().any(|own| secrets.iter().any(|secret| secret.host == own.host)) {
+        let configured = values.secret.iter().flat_map(|secrets| &secrets.0);
+        if configured.into_iter().any(|one| secrets.iter().any(|secret| secret.host == one.host)) {
             return;
         }
         let is_given = |name: &str| {
@@ -339,7 +347,7 @@ impl Addition<'_> {
         };
         if let Some(secret) = secrets.iter().find(|secret| is_given(&secret.env)) {
             let name = secret.env.clone();
-            self.warn(format!("{name} goes inside, value and all; a secret would stay outside"));
+            self.warn(format!("the value of {name} is passed into the sandbox; use a [[secret]] to keep it outside"));
             return;
         }
         let source = |secret: &Secret| secret.from_env.clone().unwrap_or(secret.env.clone());
@@ -350,7 +358,7 @@ impl Addition<'_> {
         let Some(secret) = secrets.iter().find(has) else {
             let names: Vec<String> = secrets.iter().map(source).collect();
             self.warn(format!(
-                "there is no login: the host has no {}; set one, or write a [[secret]]",
+                "no login found: the host has no {}; set one of them, or add a [[secret]]",
                 names.join(", ")
             ));
             return;
@@ -360,28 +368,31 @@ impl Addition<'_> {
             None => "bearer token".to_owned(),
         };
         let name = source(secret);
-        self.tell(&format!("{name} as {place} to {}; the value stays outside", secret.host));
+        self.report(&format!(
+            "{name} is sent as {place} to {}; the value stays outside the sandbox",
+            secret.host
+        ));
         self.values.secret = Some(Added(vec![secret.clone()]));
     }
 
-    /// A budget that nobody can hold is told, not left to be noticed in the morning.
-    fn budgets(&mut self, tells: Tells) {
+    /// Warns about budgets that cannot be enforced with this agent.
+    fn budgets(&mut self, reporting: UsageReporting) {
         let (agent, whole) = (&self.settings.values.agent, &self.settings.values.r#loop);
         let cost = agent.max_cost_usd.is_some() || whole.max_cost_usd.is_some();
         let tokens = agent.max_tokens.is_some() || whole.max_tokens.is_some();
         let turns = agent.max_turns.is_some() || whole.max_turns.is_some();
-        if cost && tells != Tells::TokensAndCost {
-            self.warn("it does not tell its cost, so max_cost_usd cannot stop it".to_owned());
+        if cost && reporting != UsageReporting::TokensAndCost {
+            self.warn("it does not report its cost, so max_cost_usd cannot stop it".to_owned());
         }
-        if turns && tells == Tells::Nothing {
-            self.warn("it does not tell its turns, so max_turns cannot stop it".to_owned());
+        if turns && reporting == UsageReporting::None {
+            self.warn("it does not report its turns, so max_turns cannot stop it".to_owned());
         }
-        match tells {
-            Tells::Nothing if tokens => {
-                self.warn("it does not tell its tokens, so max_tokens cannot stop it".to_owned());
+        match reporting {
+            UsageReporting::None if tokens => {
+                self.warn("it does not report its tokens, so max_tokens cannot stop it".to_owned());
             }
-            Tells::Tokens if tokens => self.warn(
-                "it tells its tokens when it ends, so max_tokens holds between iterations only"
+            UsageReporting::Tokens if tokens => self.warn(
+                "it reports its tokens only at exit, so max_tokens is checked between iterations"
                     .to_owned(),
             ),
             _ => {}

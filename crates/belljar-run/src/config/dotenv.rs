@@ -1,4 +1,4 @@
-//! Files of a workspace that usually hold secrets, and that the run would be able to read.
+//! Warns about `.env` files in the workspace that the run could read.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,26 +6,26 @@ use std::path::Path;
 
 use belljar_spec::{BackendChoice, OsText, RunSpec};
 
-/// A directory with more at its top is nobody's project.
-const MOST_ENTRIES: usize = 5000;
-/// Named in full.
-const MOST_NAMED: usize = 4;
-/// Ends of names that hold no values.
+/// Entries of the directory that are examined.
+const MAX_ENTRIES: usize = 5000;
+/// Files that the warning names.
+const MAX_NAMED: usize = 4;
+/// Suffixes of template files, which contain no values.
 const EXAMPLES: &[&str] = &[".example", ".sample", ".template", ".dist", ".defaults"];
 
-/// A warning, if there are any at the top of the workspace that are not hidden.
+/// The warning, if the top directory of the workspace has such files and they are not hidden.
 pub(super) fn warning(spec: &RunSpec) -> Option<String> {
     let workspace = spec.workspace.as_ref().filter(|_| spec.backend != BackendChoice::Host)?;
     let names = visible(workspace.source.as_path(), &spec.hide);
-    let shown: Vec<String> = names.iter().take(MOST_NAMED).map(ToString::to_string).collect();
-    let more = match names.len().saturating_sub(MOST_NAMED) {
+    let shown: Vec<String> = names.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    let more = match names.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     let hide: Vec<String> = shown.iter().map(|name| format!("--hide {name}")).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "the run can read {}{more} in the workspace; to keep it from that: {}",
+            "the run can read {}{more} in the workspace; to hide them: {}",
             shown.join(", "),
             hide.join(" ")
         )
@@ -33,8 +33,8 @@ pub(super) fn warning(spec: &RunSpec) -> Option<String> {
 }
 
 fn visible(workspace: &Path, hidden: &[OsText]) -> Vec<OsText> {
-    const USUAL: &str = ".env"; // found however many others there are
-    let entries = std::fs::read_dir(workspace).into_iter().flatten().flatten().take(MOST_ENTRIES);
+    const USUAL: &str = ".env"; // found even in a directory with too many entries
+    let entries = std::fs::read_dir(workspace).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let usual = std::fs::symlink_metadata(workspace.join(USUAL)).map(|meta| meta.file_type());
     let is_hidden = |name: &OsStr| {
         hidden.iter().any(|hidden| {

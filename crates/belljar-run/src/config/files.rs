@@ -1,4 +1,4 @@
-//! Reading small files that may be hostile.
+//! Reads small files that may be hostile: size limit, no FIFOs, and no links that a run could have planted.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,10 +10,10 @@ use belljar_spec::WritableTree;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// More than any configuration needs.
+/// More than any configuration file needs.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Whether the last part of the path may be a symbolic link.
+/// Whether the last component of the path may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
     Follow,
@@ -34,26 +34,26 @@ pub enum ReadError {
         error: io::Error,
     },
     #[error(
-        "{path} is a symbolic link, which is not followed, because it may have been planted; put \
-         the file itself there, or name it with a flag", path = .0.display()
+        "{path} is a symbolic link; Belljar does not follow it, because a run may have planted it; replace it \
+         with the file itself, or name the file with a flag", path = .0.display()
     )]
     Link(PathBuf),
     #[error(
-        "{link} is a symbolic link in {tree}, where a run can write, so it is not followed; put the file \
-         itself there, or name what it leads to", link = .link.display(), tree = .tree.display()
+        "{link} is a symbolic link in {tree}, which a run can write to, so it is not followed; replace it with \
+         the file itself, or use the path of its target", link = .link.display(), tree = .tree.display()
     )]
     PlantedLink { link: PathBuf, tree: PathBuf },
-    #[error("{path} is no regular file", path = .0.display())]
+    #[error("{path} is not a regular file", path = .0.display())]
     NotRegular(PathBuf),
-    #[error("{path} has more than {MAX_BYTES} bytes, the most that is read", path = .0.display())]
+    #[error("{path} is larger than {MAX_BYTES} bytes, the limit for such files", path = .0.display())]
     TooLarge(PathBuf),
 }
 
-// NONBLOCK: a FIFO must not hold us up before it is seen to be one.
+// NONBLOCK: opening a FIFO must not block.
 const FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Nothing if there is no such file.
+/// `None` if the file does not exist.
 pub(crate) fn read(path: &Path, links: Links) -> Result<Option<ReadFile>, ReadError> {
     let flags = match links {
         Links::Follow => FLAGS,
@@ -62,18 +62,18 @@ pub(crate) fn read(path: &Path, links: Links) -> Result<Option<ReadFile>, ReadEr
     read_opened(path, rustix::fs::open(path, flags, Mode::empty()))
 }
 
-/// A file that decides about a run, and whether a run could have written it.
+/// A file that affects a run, and whether a run could have written it.
 pub(crate) struct DecisionFile {
-    /// Without links.
+    /// With links resolved.
     pub(crate) path: PathBuf,
     pub(crate) content: Vec<u8>,
     pub(crate) owner: u32,
-    /// The tree it lies in, if a run could write that.
+    /// The tree that contains it, if a run could write to that tree.
     pub(crate) written_in: Option<PathBuf>,
 }
 
-/// Reads files that decide about a run: one reader for all of them, whoever names them. No link is followed in a
-/// tree that a run could write.
+/// Reads all files that affect a run, whether a flag, a manifest or a default names them. Follows no link in a tree
+/// that a run could write to.
 #[derive(Clone, Debug)]
 pub(crate) struct DecisionReader {
     trees: Vec<WritableTree>,
@@ -88,13 +88,13 @@ impl DecisionReader {
         &self.trees
     }
 
-    /// The trees in which no link is followed, with one more, such as that of a manifest that nobody trusts.
+    /// The trees in which no link is followed, plus one more, such as that of an untrusted manifest.
     pub(crate) fn trees_and(&self, tree: Option<&Path>) -> Vec<WritableTree> {
         let more = tree.map(|tree| WritableTree::by_path(tree.to_owned()));
         self.trees.iter().cloned().chain(more).collect()
     }
 
-    /// Nothing if there is no such file. `distrusted` is one more tree in which no link is followed.
+    /// `None` if the file does not exist. `distrusted` is one more tree in which no link is followed.
     pub(crate) fn read(
         &self,
         path: &Path,
@@ -117,10 +117,10 @@ impl DecisionReader {
         if FileType::from_raw_mode(found.stat.st_mode) != FileType::RegularFile {
             return Err(ReadError::NotRegular(path.to_owned()));
         }
-        // What was resolved is what is read: the descriptor is opened again, not the path.
+        // Reopen the resolved descriptor, not the path, which may have changed.
         let again = format!("/proc/self/fd/{}", found.fd.as_raw_fd());
         let file = read_opened(path, rustix::fs::open(again, FLAGS, Mode::empty()))?;
-        // The tree that was only distrusted for its links is none that a run could write.
+        // `distrusted` only affects links; it is not a tree that a run could write to.
         let written_in = match distrusted {
             None => found.written_in,
             Some(_) => resolve(&found.path, &self.trees).ok().and_then(|found| found.written_in),
@@ -140,7 +140,7 @@ fn read_opened(path: &Path, opened: Result<OwnedFd, Errno>) -> Result<Option<Rea
         Ok(file) => file,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(Errno::LOOP) => return Err(ReadError::Link(path.to_owned())),
-        // What opening a socket or a device without a driver says.
+        // Opening a socket, or a device without a driver, returns ENXIO.
         Err(Errno::NXIO) => return Err(ReadError::NotRegular(path.to_owned())),
         Err(errno) => return Err(io(errno.into())),
     };

@@ -1,9 +1,8 @@
-//! Where a manifest is looked for.
+//! Lists the directories that are searched for a manifest.
 
 use std::path::{Path, PathBuf};
 
-/// The directory and those above it: up to the home directory if it lies in there, else up to the
-/// root.
+/// The directory and its parents, up to the home directory if that is one of them, else up to the root.
 pub(super) fn upwards(from: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let last = home.filter(|home| from.starts_with(home));
     let mut directories = Vec::new();

@@ -1,4 +1,4 @@
-//! Flags of `run` that decide a run, and the layers they are.
+//! Turns the flags of `run` into layers of settings.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use belljar_spec::mount_arg::{BindArg, MountArg, TmpfsArg, WorkspaceArg};
 use belljar_spec::text::escape;
 use belljar_spec::{Layer, Manifest, ManifestError, Origin, OsText, Screen, Stdin, Terminal};
 
-/// What stands on the command line, as it stands there.
+/// The flags as written on the command line.
 #[derive(Clone, Debug)]
 pub struct Flags {
     pub backend: Option<String>,
@@ -35,7 +35,7 @@ pub struct Flags {
     pub allow_sources: Vec<OsString>,
     pub allow_control: Vec<OsString>,
     pub user: Option<String>,
-    /// `none` is the only network there is.
+    /// Only `none` is accepted.
     pub network: Option<String>,
     pub allow_hosts: Vec<String>,
     /// `[[ADDRESS:]HOST_PORT:]PORT`.
@@ -141,10 +141,10 @@ pub enum FlagError {
 }
 
 impl Flags {
-    /// One layer a flag, so that each key's origin names its flag. `-c` comes first: a flag of its own
-    /// says more.
+    /// One layer per flag, so that the origin of each key names its flag. `-c` comes first: a specific flag overrides
+    /// it.
     pub(super) fn layers(&self, cwd: &Path) -> Result<Vec<Layer>, FlagError> {
-        let mut layers = Layers { cwd, layers: Vec::new() };
+        let mut layers = FlagLayers { cwd, layers: Vec::new() };
         for setting in &self.settings {
             layers.push("-c", layers::from_assignment(setting)?);
         }
@@ -163,7 +163,7 @@ impl Flags {
         missing.map(|name| escape(name.as_bytes())).collect()
     }
 
-    fn simple(&self, layers: &mut Layers<'_>) -> Result<(), FlagError> {
+    fn simple(&self, layers: &mut FlagLayers<'_>) -> Result<(), FlagError> {
         let texts = [
             ("--backend", "sandbox.backend", &self.backend),
             ("--image", "sandbox.image", &self.image),
@@ -197,7 +197,7 @@ impl Flags {
         for label in &self.labels {
             let (key, value) = label.split_once('=').unwrap_or((label, ""));
             if key.is_empty() {
-                return Err(wrong("--label", "the key is empty; write KEY=VALUE".into()));
+                return Err(wrong("--label", "the key is empty; use KEY=VALUE".into()));
             }
             let mut values = Manifest::default();
             values.sandbox.labels = Some(BTreeMap::from([(key.to_owned(), value.to_owned())]));
@@ -206,7 +206,7 @@ impl Flags {
         Ok(())
     }
 
-    fn sources(&self, layers: &mut Layers<'_>) -> Result<(), FlagError> {
+    fn sources(&self, layers: &mut FlagLayers<'_>) -> Result<(), FlagError> {
         if let Some(rootfs) = &self.rootfs {
             let mut values = Manifest::default();
             values.sandbox.rootfs = Some(text("--rootfs", rootfs)?.into());
@@ -270,7 +270,7 @@ impl Flags {
         Ok(())
     }
 
-    fn variables(&self, layers: &mut Layers<'_>) -> Result<(), FlagError> {
+    fn variables(&self, layers: &mut FlagLayers<'_>) -> Result<(), FlagError> {
         for file in &self.env_files {
             let mut values = Manifest::default();
             values.sandbox.env_file = Some(Added(vec![path("--env-file", file)?]));
@@ -294,7 +294,7 @@ impl Flags {
         Ok(())
     }
 
-    fn network(&self, layers: &mut Layers<'_>) -> Result<(), FlagError> {
+    fn network(&self, layers: &mut FlagLayers<'_>) -> Result<(), FlagError> {
         match self.network.as_deref() {
             None => {}
             Some("none") if self.allow_hosts.is_empty() && self.reach == Reach::Listed => {
@@ -304,12 +304,12 @@ impl Flags {
                 layers.push("--network", values);
             }
             Some("none") => {
-                let why = "none contradicts --allow-host and --learn; drop one of them";
+                let why = "\"none\" contradicts --allow-host and --learn; remove one of them";
                 return Err(wrong("--network", why.into()));
             }
             Some(other) => {
                 let why = format!(
-                    "\"{}\" is not to be had; there is none, and --allow-host HOST opens one host",
+                    "takes only \"none\", not \"{}\"; use --allow-host HOST to open one host",
                     escape(other.as_bytes())
                 );
                 return Err(wrong("--network", why));
@@ -336,7 +336,7 @@ impl Flags {
         Ok(())
     }
 
-    fn policy(&self, layers: &mut Layers<'_>) -> Result<(), FlagError> {
+    fn policy(&self, layers: &mut FlagLayers<'_>) -> Result<(), FlagError> {
         for clause in &self.require {
             let clause = clause.parse::<belljar_spec::Clause>();
             let clause = clause.map_err(|error| wrong("--require", error.to_string()))?;
@@ -356,12 +356,12 @@ impl Flags {
     }
 }
 
-struct Layers<'a> {
+struct FlagLayers<'a> {
     cwd: &'a Path,
     layers: Vec<Layer>,
 }
 
-impl Layers<'_> {
+impl FlagLayers<'_> {
     fn push(&mut self, flag: &str, values: Manifest) {
         let origin = Origin::Flag(flag.to_owned());
         self.layers.push(Layer { origin, directory: self.cwd.to_owned(), values });
@@ -395,7 +395,7 @@ fn text(flag: &'static str, value: &OsStr) -> Result<OsText, FlagError> {
         return Err(wrong(flag, "the path is empty".into()));
     }
     if value.as_bytes().contains(&0) {
-        return Err(wrong(flag, "a NUL byte is in it, which no path can have".into()));
+        return Err(wrong(flag, "the path contains a NUL byte".into()));
     }
     Ok(value.into())
 }

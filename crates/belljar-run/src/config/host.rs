@@ -1,4 +1,4 @@
-//! What the host says about itself, as far as it decides a run.
+//! Reads the facts about the host that affect a run: memory, home and configuration directories.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! Which manifest counts, and whether it may.
+//! Finds the manifest of a run and checks whether it must be trusted first.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use belljar_spec::{
 
 use super::files::{DecisionReader, Links, read};
 use super::find::upwards;
-use super::trust::{self, Standing, Store};
+use super::trust::{self, Store, TrustState};
 use super::{ConfigError, Invocation, ManifestSource};
 use belljar_record::home::Home;
 
-/// A manifest as it was read.
+/// A manifest that was read from disk.
 pub(crate) struct ReadManifest {
     pub(crate) path: PathBuf,
     pub(crate) content: Vec<u8>,
     pub(crate) values: Manifest,
     pub(crate) owner: u32,
-    /// The tree it lies in, if a run could write that. Only asked of one that the operator named.
+    /// The tree that contains it, if a run could write to that tree. Only determined for a manifest named by the user.
     pub(crate) written_in: Option<PathBuf>,
 }
 
@@ -31,13 +31,13 @@ impl ReadManifest {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Where it really lies.
+    /// With links resolved.
     pub(super) fn real_directory(&self) -> PathBuf {
         let directory = self.directory();
         std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned())
     }
 
-    /// Reads the file by that name; nothing if there is none. No link is followed to it.
+    /// `None` if the file does not exist. It must not be a link.
     pub(crate) fn read(path: PathBuf) -> Result<Option<Self>, ConfigError> {
         let Some(file) = read(&path, Links::Refuse)? else {
             return Ok(None);
@@ -47,7 +47,7 @@ impl ReadManifest {
         Ok(Some(Self { path, content, values, owner, written_in: None }))
     }
 
-    /// The file that the operator named.
+    /// The file that the user named.
     fn read_named(path: PathBuf, reader: &DecisionReader) -> Result<Option<Self>, ConfigError> {
         let Some(file) = reader.read(&path, None)? else {
             return Ok(None);
@@ -58,7 +58,7 @@ impl ReadManifest {
     }
 }
 
-/// The manifest that counts.
+/// The manifest that is used.
 pub(super) fn find(
     invocation: &Invocation,
     user_home: Option<&Path>,
@@ -73,7 +73,7 @@ pub(super) fn find(
         }
         ManifestSource::Nearest => {
             for directory in upwards(&invocation.cwd, user_home) {
-                // A link could lead to a file that somebody trusts, from a tree that a run wrote.
+                // A run could plant a link to a manifest that is trusted elsewhere.
                 let path = directory.join(FILE_NAME);
                 let found = ReadManifest::read(path)?;
                 if found.is_some() {
@@ -85,18 +85,18 @@ pub(super) fn find(
     }
 }
 
-/// What a manifest is judged by.
-pub(super) struct Judgement<'a> {
-    /// What would hold without the manifest.
+/// What a manifest is compared with to find out what it widens.
+pub(super) struct ManifestCheck<'a> {
+    /// The layers below the manifest.
     pub(super) lower: &'a Manifest,
-    /// What stands above it: variables and flags.
+    /// The layers above it: variables and flags.
     pub(super) higher: &'a Manifest,
     pub(super) purpose: Purpose,
     pub(super) user_home: Option<&'a Path>,
     pub(super) reader: &'a DecisionReader,
 }
 
-impl Judgement<'_> {
+impl ManifestCheck<'_> {
     pub(super) fn widenings(&self, manifest: &ReadManifest) -> Vec<Widening> {
         let directory = manifest.real_directory();
         let trees = self.reader.trees_and(Some(&directory));
@@ -113,7 +113,7 @@ impl Judgement<'_> {
     }
 }
 
-/// Where a path leads, with no link followed in the trees.
+/// Resolves a path without following links in the trees.
 pub(super) fn locate(path: &Path, trees: &[WritableTree]) -> Located {
     match resolve(path, trees) {
         Ok(found) => Located::At(found.path),
@@ -121,17 +121,17 @@ pub(super) fn locate(path: &Path, trees: &[WritableTree]) -> Located {
             Located::ByLink { link, to: std::fs::canonicalize(path).ok() }
         }
         Err(ResolveError::Missing { .. }) => Located::Missing,
-        // Not to be looked at by us is not to be judged either: outside is the careful answer.
+        // A path that cannot be read is treated as one that leads outside.
         Err(_) => Located::ByLink { link: path.to_owned(), to: None },
     }
 }
 
-/// Whether a tool of the host executes what lies at a path, or in it, without being asked: by its name, or as a part of a
-/// git directory, which is told by what it holds.
+/// Whether a tool on the host executes the file at a path, or files below it, on its own: by its name, or because it is
+/// part of a git directory, which is recognized by its content.
 fn is_control(path: &Path) -> bool {
     let is_one =
         |found: Option<autorun::Autorun>| found.is_some_and(|it| it.class == Class::Control);
-    // A directory that can hold such files counts as a link of its name does: it leads to them.
+    // A directory that can contain such files is treated like a link of that name.
     let by_name = [
         autorun::classify(path),
         autorun::classify(&path.join("entry")),
@@ -149,7 +149,7 @@ fn is_control(path: &Path) -> bool {
     })
 }
 
-/// Another manifest above this one, whose settings would count without it.
+/// Another manifest in a parent directory, which would be used without this one.
 fn manifest_above(manifest: &ReadManifest, user_home: Option<&Path>) -> Option<Widening> {
     let above = upwards(manifest.directory(), user_home).into_iter().skip(1);
     let other = above.map(|directory| directory.join(FILE_NAME)).find(|path| path.exists())?;
@@ -157,42 +157,42 @@ fn manifest_above(manifest: &ReadManifest, user_home: Option<&Path>) -> Option<W
     Some(Widening { key: FILE_NAME.to_owned(), what })
 }
 
-/// A manifest that may count.
+/// A manifest that may be used.
 #[derive(Debug, Default)]
-pub(super) struct Accepted {
-    /// Files that were trusted with the manifest, as they were read for that.
+pub(super) struct AcceptedManifest {
+    /// Files that are trusted with the manifest, as they were hashed.
     pub(super) files: BTreeMap<OsText, Vec<u8>>,
-    /// The manifest's tree, where nobody trusted it: no link in it is followed, not even later.
+    /// The manifest's tree if the manifest is not trusted: no link in it is followed, not even later.
     pub(super) untrusted_tree: Option<OsText>,
 }
 
 pub(super) fn check_trust(
     manifest: &ReadManifest,
     invocation: &Invocation,
-    judgement: &Judgement<'_>,
+    check: &ManifestCheck<'_>,
     home: &Home,
-) -> Result<Accepted, ConfigError> {
+) -> Result<AcceptedManifest, ConfigError> {
     let is_named = match invocation.source {
         ManifestSource::File(_) => manifest.written_in.is_none(),
         ManifestSource::None => true,
         ManifestSource::Nearest => false,
     };
     if is_named {
-        return Ok(Accepted::default());
+        return Ok(AcceptedManifest::default());
     }
-    let mut widenings = judgement.widenings(manifest);
+    let mut widenings = check.widenings(manifest);
     if invocation.source == ManifestSource::Nearest {
         let user = rustix::process::geteuid().as_raw();
-        widenings.extend(strangers_tree(manifest, &invocation.cwd, user));
-        widenings.extend(manifest_above(manifest, judgement.user_home));
+        widenings.extend(foreign_workspace(manifest, &invocation.cwd, user));
+        widenings.extend(manifest_above(manifest, check.user_home));
     }
     if widenings.is_empty() {
         let untrusted_tree = Some(OsText::from(manifest.real_directory()));
-        return Ok(Accepted { files: BTreeMap::new(), untrusted_tree });
+        return Ok(AcceptedManifest { files: BTreeMap::new(), untrusted_tree });
     }
-    let content = trust::content(manifest, judgement.user_home, judgement.reader)?;
+    let content = trust::content(manifest, check.user_home, check.reader)?;
     match Store::open(home)?.standing(&trust::canonical(&manifest.path)?, &content.hash) {
-        Standing::Trusted => Ok(Accepted { files: content.files, untrusted_tree: None }),
+        TrustState::Trusted => Ok(AcceptedManifest { files: content.files, untrusted_tree: None }),
         standing => {
             let files = content.files.into_keys().collect();
             Err(ConfigError::Untrusted { path: manifest.path.clone(), files, standing, widenings })
@@ -200,11 +200,10 @@ pub(super) fn check_trust(
     }
 }
 
-/// A manifest above the current directory makes more than that directory the workspace: fine for
-/// one's own, not for one that somebody else left in a shared place.
-fn strangers_tree(manifest: &ReadManifest, cwd: &Path, user: u32) -> Option<Widening> {
-    let own = manifest.owner == user || manifest.owner == 0;
-    if own || manifest.directory() == cwd {
+/// A manifest in a parent directory makes that directory the workspace, which needs trust if another user owns it.
+fn foreign_workspace(manifest: &ReadManifest, cwd: &Path, user: u32) -> Option<Widening> {
+    let is_own = manifest.owner == user || manifest.owner == 0;
+    if is_own || manifest.directory() == cwd {
         return None;
     }
     let what = format!(
@@ -220,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_strangers_manifest_above_is_suspicious() {
+    fn a_manifest_of_another_user_above_needs_trust() {
         let of = |owner| ReadManifest {
             path: "/shared/belljar.toml".into(),
             content: Vec::new(),
@@ -229,9 +228,9 @@ mod tests {
             written_in: None,
         };
         let below = Path::new("/shared/mine");
-        assert!(strangers_tree(&of(1001), below, 1000).is_some());
-        assert!(strangers_tree(&of(1000), below, 1000).is_none());
-        assert!(strangers_tree(&of(0), below, 1000).is_none());
-        assert!(strangers_tree(&of(1001), Path::new("/shared"), 1000).is_none());
+        assert!(foreign_workspace(&of(1001), below, 1000).is_some());
+        assert!(foreign_workspace(&of(1000), below, 1000).is_none());
+        assert!(foreign_workspace(&of(0), below, 1000).is_none());
+        assert!(foreign_workspace(&of(1001), Path::new("/shared"), 1000).is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! Reads the layers of settings from files, variables and flags, and decides the run.
+//! Reads settings from files, variables and flags, merges the layers and resolves the spec of a run.
 //!
-//! Every file here may be hostile: it is read up to a bound, and only if it is a plain file.
+//! Every file may be hostile: only regular files are read, and only up to a size limit.
 
 mod agent;
 mod dotenv;
@@ -30,33 +30,33 @@ pub use flags::{FlagError, Flags};
 pub use secret::{SecretError, secret_values};
 
 use files::DecisionReader;
-use trust::{Standing, TrustError, read_trusted};
+use trust::{TrustError, TrustState, read_trusted};
 
 use belljar_record::home::Home;
 
-/// Where the administrator's files are.
+/// The directory of the administrator's files.
 pub const SYSTEM_DIRECTORY: &str = "/etc/belljar";
 const CONFIG_FILE: &str = "config.toml";
 const CEILING_FILE: &str = "policy.toml";
 
-/// Which manifest counts.
+/// Which manifest is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManifestSource {
-    /// The nearest one, in the current directory or above it.
+    /// The nearest one, in the current directory or a parent.
     Nearest,
-    /// This one, which is trusted because the operator named it.
+    /// This file, which is trusted because the user named it.
     File(PathBuf),
     None,
 }
 
-/// Whether the system's and the user's configuration count. The ceiling always does.
+/// Whether the system's and the user's configuration files are read. The ceiling always is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigFiles {
     Read,
     Ignore,
 }
 
-/// Everything that decides a run, as the command line and the process have it.
+/// The inputs from the command line and the environment.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     pub cwd: PathBuf,
@@ -64,7 +64,7 @@ pub struct Invocation {
     pub flags: Flags,
     pub source: ManifestSource,
     pub config_files: ConfigFiles,
-    /// [`SYSTEM_DIRECTORY`], but in tests.
+    /// [`SYSTEM_DIRECTORY`], except in tests.
     pub system: PathBuf,
 }
 
@@ -81,16 +81,16 @@ impl Invocation {
     }
 }
 
-/// A run, decided, and how that came about.
+/// A resolved run, with the settings that led to it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub spec: RunSpec,
-    /// The spec's own.
+    /// The same as in the spec.
     pub retention: Retention,
     pub settings: Settings,
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
-    /// What its agent's preset did, one line each; nothing without an agent.
+    /// What the agent's preset added, one line each; empty without an agent.
     pub agent: Vec<String>,
 }
 
@@ -101,47 +101,49 @@ pub struct LoadedSettings {
     pub manifest: Option<PathBuf>,
     pub warnings: Vec<String>,
     env_files: BTreeMap<OsText, Vec<env_file::EnvLine>>,
-    accepted: manifest::Accepted,
+    accepted: manifest::AcceptedManifest,
     reader: DecisionReader,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("the current directory \"{path}\" is no absolute path", path = .0.display())]
+    #[error("the current directory \"{path}\" is not an absolute path", path = .0.display())]
     RelativeDirectory(PathBuf),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("there is no file {path}, which --manifest names", path = .0.display())]
+    #[error("{path} (from --manifest) does not exist", path = .0.display())]
     NoManifest(PathBuf),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
     Flag(#[from] FlagError),
-    #[error("the variable {0} is not UTF-8; set it to a value that is, or use the flag")]
+    #[error(
+        "the environment variable {0} is not valid UTF-8; fix its value, or use the flag instead"
+    )]
     VariableNotUtf8(String),
     #[error("{path}: {error}", path = .path.display())]
     EnvFile { path: PathBuf, error: env_file::EnvFileError },
-    #[error("there is no file {path}, which {key} names", path = .path.display())]
+    #[error("{path} (from {key}) does not exist", path = .path.display())]
     NoEnvFile { path: PathBuf, key: String },
     #[error("{}", untrusted(path, files, *standing, widenings))]
     Untrusted {
         path: PathBuf,
-        /// That are trusted with it, because it names them.
+        /// Files that it names, which are trusted together with it.
         files: Vec<OsText>,
-        standing: Standing,
+        standing: TrustState,
         widenings: Vec<Widening>,
     },
     #[error(
         "{path} {state}; check it, then: belljar trust {path}",
         path = OsText::from(.path.as_path()),
         state = match standing {
-            Standing::Changed => format!(
-                "has changed since you trusted it, and a run could write to {}", OsText::from(.tree.as_path())
+            TrustState::Changed => format!(
+                "has changed since you trusted it, and a run can write to {}", OsText::from(.tree.as_path())
             ),
-            _ => format!("lies in {}, where a run could have changed it", OsText::from(.tree.as_path())),
+            _ => format!("is inside {}, where a run could have changed it", OsText::from(.tree.as_path())),
         }
     )]
-    UntrustedFile { path: PathBuf, tree: PathBuf, standing: Standing },
+    UntrustedFile { path: PathBuf, tree: PathBuf, standing: TrustState },
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
@@ -151,34 +153,42 @@ pub enum ConfigError {
     #[error("{key}: {why}")]
     Agent { key: &'static str, why: String },
     #[error(
-        "{key} ({origin}) is for a run with an agent, and this one has a command or is kept for some; drop one of them"
+        "{key} ({origin}) is only for a run with an agent, but this run has a command; remove one of them"
     )]
     ForAgents { key: String, origin: String },
     #[error(transparent)]
     Rule(#[from] crate::exec_rules::RuleError),
     #[error(
-        "{key} ({origin}) is not part of this version; take it out, so that nothing is left undone in silence"
+        "{key} ({origin}) is not supported by this version; remove it: Belljar does not ignore keys that it cannot honour"
     )]
-    NotYet { key: String, origin: String },
+    Unsupported { key: String, origin: String },
 }
 
-fn untrusted(path: &Path, files: &[OsText], standing: Standing, widenings: &[Widening]) -> String {
+fn untrusted(
+    path: &Path,
+    files: &[OsText],
+    standing: TrustState,
+    widenings: &[Widening],
+) -> String {
     let shown = OsText::from(path);
-    let below = |file: &OsText| match path.parent().map(|above| file.as_path().strip_prefix(above))
-    {
-        Some(Ok(short)) => OsText::from(short).to_string(),
-        _ => file.to_string(),
-    };
-    let named: Vec<String> = files.iter().map(below).collect();
+    let relative =
+        |file: &OsText| match path.parent().map(|above| file.as_path().strip_prefix(above)) {
+            Some(Ok(short)) => OsText::from(short).to_string(),
+            _ => file.to_string(),
+        };
+    let named: Vec<String> = files.iter().map(relative).collect();
     let state = match (standing, named.as_slice()) {
-        (Standing::Changed, []) => "has changed since it was trusted".to_owned(),
-        (Standing::Changed, named) => {
-            format!("it or what it names ({}) has changed since it was trusted", named.join(", "))
+        (TrustState::Changed, []) => "has changed since it was trusted".to_owned(),
+        (TrustState::Changed, named) => {
+            format!(
+                "it or a file that it names ({}) has changed since it was trusted",
+                named.join(", ")
+            )
         }
-        (Standing::Unknown | Standing::Trusted, _) => "is not trusted yet".to_owned(),
+        (TrustState::Unknown | TrustState::Trusted, _) => "is not trusted yet".to_owned(),
     };
     let mut text = format!(
-        "{shown} asks for more than the defaults and your own configuration allow, and {state}:\n"
+        "{shown} asks for more than the defaults and your configuration allow, and {state}:\n"
     );
     for widening in widenings {
         text.push_str(&format!("  {}: {}\n", widening.key, widening.what));
@@ -187,19 +197,19 @@ fn untrusted(path: &Path, files: &[OsText], standing: Standing, widenings: &[Wid
     text
 }
 
-/// Decides the run.
+/// Resolves the run.
 pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
     let LoadedSettings { mut settings, manifest, mut warnings, env_files, accepted, reader } =
         load_settings(invocation, home)?;
     let flags = &invocation.flags;
-    let given = agent::Given {
+    let inputs = agent::AgentInputs {
         invocation,
         manifest: manifest.as_deref(),
         accepted: &accepted,
         reader: &reader,
         home,
     };
-    let agent = agent::prepare(&mut settings, &given)?;
+    let agent = agent::prepare(&mut settings, &inputs)?;
     warnings.extend(agent.warnings);
     let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
     let request = Request {
@@ -211,29 +221,29 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
         manifest: manifest.clone(),
         env_files,
         reach: flags.reach,
-        agent: agent.found,
+        agent: agent.agent,
         untrusted_tree: accepted.untrusted_tree.clone(),
     };
-    refuse_what_is_not_there(&settings)?;
+    refuse_unsupported(&settings)?;
     if !flags.command.is_empty() {
         refuse_flags_for_agents(&settings)?;
     }
     let facts = host::facts(&invocation.cwd, &invocation.env);
     let spec = resolve(&settings, &request, &facts)?;
     agent::check(&spec, facts.home.as_deref())?;
-    crate::exec_rules::Rules::compile(&spec.commands)?;
+    crate::exec_rules::RuleSet::compile(&spec.commands)?;
     for name in flags.passed_but_missing(&invocation.env) {
-        warnings.push(format!("-e {name}: the host has no such variable, so it is not set inside"));
+        warnings.push(format!("-e {name}: not set on the host, so it is not set in the sandbox"));
     }
     warnings.extend(dotenv::warning(&spec));
     let (retention, agent) = (spec.retention, agent.lines);
     Ok(Loaded { retention, spec, settings, manifest, warnings, agent })
 }
 
-/// Keys that parse, because their names are settled, and that nothing acts on yet.
-const NOT_YET: &[&str] = &["service"];
+/// Keys that parse, because their names are reserved, but have no effect yet.
+const UNSUPPORTED: &[&str] = &["service"];
 
-fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
+fn refuse_unsupported(settings: &Settings) -> Result<(), ConfigError> {
     let is_below = |key: &str, section: &str| {
         key.strip_prefix(section)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -241,39 +251,40 @@ fn refuse_what_is_not_there(settings: &Settings) -> Result<(), ConfigError> {
     let found = settings.shown().into_iter().find(|shown| {
         shown.origin != Origin::BuiltIn
             && shown.value != "[]"
-            && NOT_YET.iter().any(|section| is_below(&shown.key, section))
+            && UNSUPPORTED.iter().any(|section| is_below(&shown.key, section))
     });
     match found {
         Some(shown) => {
-            Err(ConfigError::NotYet { key: shown.key, origin: shown.origin.to_string() })
+            Err(ConfigError::Unsupported { key: shown.key, origin: shown.origin.to_string() })
         }
         None => Ok(()),
     }
 }
 
-/// A manifest may well have an agent beside the command of this run; who says it for this run means it.
+/// The manifest may have an agent even if this run has a command; a flag for agents on the same command line is a
+/// mistake.
 fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
     for section in ["agent", "loop", "setup"] {
-        let is_said = |key: &str, origin: &Origin| {
+        let is_set = |key: &str, origin: &Origin| {
             let is_flag = matches!(origin, Origin::Flag(_));
             is_flag && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
         };
         let shown = settings.shown();
-        let said = shown.iter().find(|shown| is_said(&shown.key, &shown.origin));
-        if let Some(said) = said {
-            let (key, origin) = (said.key.clone(), said.origin.to_string());
+        let found = shown.iter().find(|shown| is_set(&shown.key, &shown.origin));
+        if let Some(found) = found {
+            let (key, origin) = (found.key.clone(), found.origin.to_string());
             return Err(ConfigError::ForAgents { key, origin });
         }
     }
     Ok(())
 }
 
-/// What the flags say, looked at before anything else: wrong usage makes nothing.
+/// Checks the flags before anything is created.
 pub fn check_flags(invocation: &Invocation) -> Result<(), ConfigError> {
     invocation.flags.layers(&invocation.cwd).map(drop).map_err(ConfigError::from)
 }
 
-/// Whether the settings could name an agent: asked before anything is made.
+/// Whether the settings could name an agent. Creates nothing.
 pub fn may_name_agent(invocation: &Invocation) -> bool {
     let flags = &invocation.flags;
     let user = host::user_config(&invocation.env).map(|directory| directory.join(CONFIG_FILE));
@@ -318,7 +329,7 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     let manifest = manifest::find(invocation, user_home.as_deref(), &reader)?;
     let variables = variable_layers(&invocation.env, cwd)?;
     let flags = invocation.flags.layers(cwd)?;
-    let mut accepted = manifest::Accepted::default();
+    let mut accepted = manifest::AcceptedManifest::default();
     if let Some(manifest) = &manifest {
         let lower = Settings::merge(layers.clone(), None, user_home.as_deref()).values;
         let higher = variables.iter().chain(&flags).rev();
@@ -327,14 +338,14 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
         let has_command = !invocation.flags.command.is_empty();
         let above = variables.iter().chain(&flags).cloned().collect();
         let above = Settings::merge(above, None, user_home.as_deref()).values;
-        let judgement = manifest::Judgement {
+        let check = manifest::ManifestCheck {
             lower: &lower,
             higher: &above,
             purpose: Purpose::of_agent(kinds.flatten().next().filter(|_| !has_command)),
             user_home: user_home.as_deref(),
             reader: &reader,
         };
-        accepted = manifest::check_trust(manifest, invocation, &judgement, home)?;
+        accepted = manifest::check_trust(manifest, invocation, &check, home)?;
         layers.push(Layer {
             origin: Origin::Manifest(manifest.path.as_path().into()),
             directory: manifest.directory().to_owned(),
@@ -351,7 +362,7 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     Ok(LoadedSettings { settings, manifest, warnings, env_files, accepted, reader })
 }
 
-/// What holds without a manifest, variables and flags.
+/// The layers below the manifest, variables and flags.
 fn lower_layers(
     env: &BTreeMap<OsString, OsString>,
     system: &Path,
@@ -372,15 +383,15 @@ fn lower_layers(
     Ok(layers)
 }
 
-/// Reads what decides about runs of this home.
+/// The reader for files that affect runs of this home.
 pub(crate) fn open_reader(home: &Home) -> Result<DecisionReader, TrustError> {
     let trees = belljar_record::writable_trees::known(home);
     let trees = trees.map_err(|error| TrustError::Io { path: home.path().to_owned(), error })?;
     Ok(DecisionReader::new(trees))
 }
 
-/// Whether a run that was decided earlier may start under the ceiling of now. `system` is [`SYSTEM_DIRECTORY`], but in
-/// tests.
+/// Whether a run that was resolved earlier may start under the current ceiling. `system` is [`SYSTEM_DIRECTORY`],
+/// except in tests.
 pub fn check_ceiling(system: &Path, spec: &RunSpec) -> Result<(), ConfigError> {
     match read_ceiling(system)? {
         Some(ceiling) => Ok(ceiling.check_spec(spec).map_err(ResolveError::from)?),
@@ -438,7 +449,7 @@ fn variable_layers(
 
 fn read_env_files(
     settings: &Settings,
-    accepted: &manifest::Accepted,
+    accepted: &manifest::AcceptedManifest,
     reader: &DecisionReader,
     home: &Home,
 ) -> Result<BTreeMap<OsText, Vec<env_file::EnvLine>>, ConfigError> {

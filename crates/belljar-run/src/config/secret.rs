@@ -1,4 +1,4 @@
-//! Fetches the values of secrets, on the host, for one launch. They go from here to the proxy and nowhere else.
+//! Fetches the values of secrets on the host for one launch. They are sent to the proxy and nowhere else.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,27 +17,27 @@ use belljar_spec::text::escape;
 use zeroize::Zeroizing;
 
 /// Longer than any credential.
-const LONGEST: usize = 8 * 1024;
-/// All of them have to fit into what the proxy is told at once.
-const LONGEST_TOGETHER: usize = 24 * 1024;
-/// Somebody may have to unlock something.
-const COMMAND_WITHIN: Duration = Duration::from_secs(120);
+const MAX_BYTES: usize = 8 * 1024;
+/// All of them must fit into one message to the proxy.
+const MAX_TOTAL_BYTES: usize = 24 * 1024;
+/// The user may have to unlock a keyring.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// For what a program printed last.
-const AFTER_THE_END: Duration = Duration::from_secs(2);
+/// For the rest of the output after the program has exited.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    #[error("the secret {env}: {why}")]
+    #[error("secret {env}: {why}")]
     Source { env: String, why: String },
-    #[error("the secret {env}: cannot read {path}", path = .path.display())]
+    #[error("secret {env}: cannot read {path}", path = .path.display())]
     File {
         env: String,
         path: PathBuf,
         #[source]
         error: std::io::Error,
     },
-    #[error("the secret {env}: cannot run {program}")]
+    #[error("secret {env}: cannot run {program}")]
     Command {
         env: String,
         program: String,
@@ -46,13 +46,13 @@ pub enum SecretError {
     },
 }
 
-/// Every value that the run's secrets need. Placeholders are made by the launcher.
+/// The values of all the run's secrets. The launcher adds the placeholders.
 pub fn secret_values(
     spec: &RunSpec,
     env: &BTreeMap<OsString, OsString>,
     directory: &Path,
 ) -> Result<Vec<SecretValue>, SecretError> {
-    let seen: Vec<PathBuf> = spec
+    let visible: Vec<PathBuf> = spec
         .workspace
         .iter()
         .chain(&spec.mounts)
@@ -61,29 +61,29 @@ pub fn secret_values(
     let mut values = Vec::new();
     for secret in &spec.egress.secrets {
         if let SecretSource::File { path } = &secret.source {
-            is_out_of_sight(&secret.env, path.as_path(), &seen)?;
+            refuse_visible(&secret.env, path.as_path(), &visible)?;
         }
         values.push(value_of(secret, env, directory)?);
     }
     let together: usize = values.iter().map(|value| value.value.len()).sum();
     match values.last() {
-        Some(last) if together > LONGEST_TOGETHER => {
-            let why = format!("all secrets together have more than {LONGEST_TOGETHER} bytes");
+        Some(last) if together > MAX_TOTAL_BYTES => {
+            let why = format!("all secrets together are larger than {MAX_TOTAL_BYTES} bytes");
             Err(SecretError::Source { env: last.env.clone(), why })
         }
         _ => Ok(values),
     }
 }
 
-/// A file that the run can read is no secret from it.
-fn is_out_of_sight(secret: &str, path: &Path, seen: &[PathBuf]) -> Result<(), SecretError> {
+/// A file that the run can read is not secret from it.
+fn refuse_visible(secret: &str, path: &Path, visible: &[PathBuf]) -> Result<(), SecretError> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    match seen.iter().find(|source| real.starts_with(source)) {
+    match visible.iter().find(|source| real.starts_with(source)) {
         None => Ok(()),
         Some(source) => Err(SecretError::Source {
             env: secret.to_owned(),
             why: format!(
-                "{} lies in {}, which the run sees; keep it somewhere else",
+                "{} is inside {}, which the run can read; move it elsewhere",
                 path.display(),
                 source.display()
             ),
@@ -111,7 +111,7 @@ fn value_of(
     }
     if text.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(wrong(
-            "the value has a line end or a control character in it, which no request can carry",
+            "the value contains a line break or a control character, which an HTTP request cannot carry",
         ));
     }
     Ok(SecretValue { env: secret.env.clone(), value: text.to_owned(), placeholder: String::new() })
@@ -128,18 +128,18 @@ fn from_variable(
         None => Err(SecretError::Source {
             env: secret.to_owned(),
             why: format!(
-                "the host has no variable {}; set it, or name a source: from_env, file, command, keyring",
+                "the environment variable {} is not set on the host; set it, or add a source: from_env, file, command, keyring",
                 escape(name.as_bytes())
             ),
         }),
     }
 }
 
-/// A plain file that nobody else can read. What was checked is what is read.
+/// A regular file that other users cannot read. The checked descriptor is the one that is read.
 fn from_file(secret: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let failed = |error| SecretError::File { env: secret.to_owned(), path: path.to_owned(), error };
     let wrong = |why: String| SecretError::Source { env: secret.to_owned(), why };
-    // A link in a tree that a run could write would let the run choose which file is sent.
+    // A link in a tree that a run can write to would let the run choose which file is sent.
     let trees = host_program::writable_trees().map_err(failed)?;
     let found = resolve(path, &trees).map_err(|error| wrong(error.to_string()))?;
     let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC).bits();
@@ -151,28 +151,28 @@ fn from_file(secret: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretErro
     let facts = file.metadata().map_err(failed)?;
     let shown = path.display();
     if !facts.is_file() {
-        return Err(wrong(format!("{shown} is no plain file")));
+        return Err(wrong(format!("{shown} is not a regular file")));
     }
     let user = rustix::process::geteuid().as_raw();
     if facts.uid() != user && facts.uid() != 0 {
-        return Err(wrong(format!("{shown} belongs to somebody else")));
+        return Err(wrong(format!("{shown} belongs to another user")));
     }
     if facts.mode() & 0o077 != 0 {
-        return Err(wrong(format!("others can read {shown}; run: chmod 600 {shown}")));
+        return Err(wrong(format!("other users can read {shown}; run: chmod 600 {shown}")));
     }
     read_bounded(file).map_err(failed)
 }
 
 fn read_bounded(from: impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
-    from.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > LONGEST {
-        return Err(std::io::Error::other(format!("more than {LONGEST} bytes")));
+    from.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_BYTES {
+        return Err(std::io::Error::other(format!("more than {MAX_BYTES} bytes")));
     }
     Ok(bytes)
 }
 
-/// What the program prints. It may ask the person for something: the terminal stays its own.
+/// The output of the program. It keeps the terminal, because it may ask the user for a password.
 fn from_command(
     secret: &str,
     argv: &[String],
@@ -180,40 +180,40 @@ fn from_command(
 ) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let wrong = |why: String| SecretError::Source { env: secret.to_owned(), why };
     let [program, arguments @ ..] = argv else {
-        return Err(wrong("its command is empty".to_owned()));
+        return Err(wrong("the command is empty".to_owned()));
     };
     let failed = |error| {
         let program = escape(program.as_bytes());
         SecretError::Command { env: secret.to_owned(), program, error }
     };
-    // A path with a slash starts where the manifest lies.
+    // A path with a slash is relative to the directory of the manifest.
     let named = if program.contains('/') { directory.join(program) } else { program.into() };
     let found = host_program::find(&named).map_err(failed)?;
-    // An interpreter may load what lies in its working directory or is first on PATH.
-    let is_ours = !host_program::is_writable_by_runs(directory);
+    // An interpreter may load files from its working directory or from PATH.
+    let is_safe = !host_program::is_writable_by_runs(directory);
     let mut child = Command::new(found)
         .args(arguments)
-        .current_dir(if is_ours { directory } else { Path::new("/") })
+        .current_dir(if is_safe { directory } else { Path::new("/") })
         .env("PATH", host_program::clean_path())
         .stdin(Stdio::inherit())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
         .map_err(failed)?;
-    let (tell, heard) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     if let Some(output) = child.stdout.take() {
-        std::thread::spawn(move || tell.send(read_bounded(output)));
+        std::thread::spawn(move || sender.send(read_bounded(output)));
     }
-    let until = Instant::now() + COMMAND_WITHIN;
+    let until = Instant::now() + COMMAND_TIMEOUT;
     let status = loop {
         match child.try_wait().map_err(failed)? {
             Some(status) => break status,
             None if Instant::now() >= until => {
                 let _ = child.kill();
                 let _ = child.wait();
-                let seconds = COMMAND_WITHIN.as_secs();
+                let seconds = COMMAND_TIMEOUT.as_secs();
                 return Err(wrong(format!(
-                    "{} did not end within {seconds} seconds",
+                    "{} did not exit within {seconds} seconds",
                     escape(program.as_bytes())
                 )));
             }
@@ -223,31 +223,31 @@ fn from_command(
     if !status.success() {
         return Err(wrong(format!("{} failed ({status})", escape(program.as_bytes()))));
     }
-    // What it left running may hold its output open for as long as it likes.
-    match heard.recv_timeout(AFTER_THE_END) {
-        Ok(bytes) => bytes.map_err(|error| wrong(format!("what its command printed: {error}"))),
-        Err(_) => {
-            Err(wrong("something that its command started still holds its output".to_owned()))
+    // A process that it left running may keep the pipe open.
+    match receiver.recv_timeout(OUTPUT_TIMEOUT) {
+        Ok(bytes) => {
+            bytes.map_err(|error| wrong(format!("cannot read the output of the command: {error}")))
         }
+        Err(_) => Err(wrong("a process that the command started keeps its output open".to_owned())),
     }
 }
 
-/// By the system's own program: a client of the desktop's keyring would bring a message bus into this executable.
+/// Runs the system's keyring tool: a client library would bring a message bus into this executable.
 fn from_keyring(
     secret: &str,
     entry: &str,
     directory: &Path,
 ) -> Result<Zeroizing<Vec<u8>>, SecretError> {
-    let words: &[&str] = if cfg!(target_os = "macos") {
+    let tool: &[&str] = if cfg!(target_os = "macos") {
         &["security", "find-generic-password", "-w", "-s", "belljar", "-a"]
     } else {
         &["secret-tool", "lookup", "service", "belljar", "account"]
     };
-    let argv: Vec<String> = words.iter().copied().chain([entry]).map(str::to_owned).collect();
+    let argv: Vec<String> = tool.iter().copied().chain([entry]).map(str::to_owned).collect();
     from_command(secret, &argv, directory).map_err(|error| match error {
         SecretError::Command { env, program, error } if error.kind() == std::io::ErrorKind::NotFound => {
             let why = format!(
-                "{program} is not there, which asks the keyring (Debian: libsecret-tools); or use file or command"
+                "{program} is not installed (Debian: libsecret-tools); install it, or use file or command instead of keyring"
             );
             SecretError::Source { env, why }
         }
@@ -282,9 +282,9 @@ mod tests {
         for (script, why) in [
             ("true", "empty"),
             ("exit 3", "failed"),
-            ("printf 'a\\nb'", "line end"),
+            ("printf 'a\\nb'", "line break"),
             ("printf '\\377'", "UTF-8"),
-            ("echo v; sleep 5 2>/dev/null &", "still holds its output"),
+            ("echo v; sleep 5 2>/dev/null &", "keeps its output open"),
         ] {
             let error = command(script).unwrap_err();
             assert!(error.contains(why), "{script}: {error}");
@@ -301,7 +301,10 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(from_file("KEY", &path).unwrap().as_slice(), b"v\n");
         assert!(
-            from_file("KEY", directory.path()).unwrap_err().to_string().contains("no plain file")
+            from_file("KEY", directory.path())
+                .unwrap_err()
+                .to_string()
+                .contains("not a regular file")
         );
     }
 
@@ -312,17 +315,17 @@ mod tests {
         std::fs::create_dir(tree.join("work")).unwrap();
         std::fs::write(tree.join("work/key"), "v").unwrap();
         std::os::unix::fs::symlink(tree.join("work/key"), tree.join("link")).unwrap();
-        let seen = [tree.join("work")];
+        let visible = [tree.join("work")];
         for path in ["work/key", "link"] {
-            let refused = is_out_of_sight("KEY", &tree.join(path), &seen).unwrap_err();
-            assert!(refused.to_string().contains("which the run sees"), "{refused}");
+            let refused = refuse_visible("KEY", &tree.join(path), &visible).unwrap_err();
+            assert!(refused.to_string().contains("which the run can read"), "{refused}");
         }
-        is_out_of_sight("KEY", &tree.join("worker"), &seen).unwrap();
+        refuse_visible("KEY", &tree.join("worker"), &visible).unwrap();
     }
 
     #[test]
-    fn a_variable_that_is_not_there_is_told() {
+    fn a_missing_variable_is_reported() {
         let error = from_variable("KEY", "OTHER", &BTreeMap::new()).unwrap_err();
-        assert!(error.to_string().contains("the host has no variable OTHER"), "{error}");
+        assert!(error.to_string().contains("variable OTHER is not set on the host"), "{error}");
     }
 }

@@ -1,9 +1,9 @@
-//! `--secret env=NAME,host=HOST,header=NAME`: a `[[secret]]` on the command line.
+//! Parses `--secret env=NAME,host=HOST,header=NAME`, the command-line form of `[[secret]]`.
 
 use belljar_spec::manifest::{HostPath, Secret};
 use belljar_spec::text::escape;
 
-const FORM: &str = "write env=NAME,host=HOST and header=NAME, query=NAME, basic=USER or bearer, such as \
+const USAGE: &str = "use env=NAME,host=HOST and header=NAME, query=NAME, basic=USER or bearer, such as \
                     env=ANTHROPIC_API_KEY,host=api.anthropic.com,header=x-api-key";
 
 pub(super) fn parse(text: &str) -> Result<Secret, String> {
@@ -14,7 +14,7 @@ pub(super) fn parse(text: &str) -> Result<Secret, String> {
         match key {
             "bearer" if value.is_empty() || value == "true" => secret.bearer = Some(true),
             _ if value.is_empty() => {
-                return Err(format!("\"{}\" has no value; {FORM}", escape(part.as_bytes())));
+                return Err(format!("\"{}\" has no value; {USAGE}", escape(part.as_bytes())));
             }
             "env" => secret.env = value.to_owned(),
             "host" => match value.rsplit_once(':') {
@@ -36,14 +36,14 @@ pub(super) fn parse(text: &str) -> Result<Secret, String> {
             }
             _ => {
                 return Err(format!(
-                    "\"{}\" is no part of a secret; {FORM}",
+                    "\"{}\" is not a key of a secret; {USAGE}",
                     escape(key.as_bytes())
                 ));
             }
         }
     }
     if secret.env.is_empty() || secret.host.is_empty() {
-        return Err(format!("env and host are needed; {FORM}"));
+        return Err(format!("env and host are required; {USAGE}"));
     }
     belljar_spec::manifest::check_secret(&secret)?;
     Ok(secret)
@@ -51,7 +51,7 @@ pub(super) fn parse(text: &str) -> Result<Secret, String> {
 
 fn port(text: &str) -> Result<u16, String> {
     belljar_spec::host::parse_port(text.as_bytes())
-        .ok_or_else(|| format!("\"{}\" is no port", escape(text.as_bytes())))
+        .ok_or_else(|| format!("\"{}\" is not a port number", escape(text.as_bytes())))
 }
 
 #[cfg(test)]

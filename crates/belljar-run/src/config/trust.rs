@@ -1,5 +1,4 @@
-//! Which manifests the operator has read and accepted: by path and content, so that a new or a
-//! changed one is not.
+//! Stores which manifests and files the user trusts, by path and content hash: a changed file is not trusted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +12,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::files::{DecisionReader, Links, ReadError, read};
-use super::manifest::{Judgement, ReadManifest, locate};
+use super::manifest::{ManifestCheck, ReadManifest, locate};
 use super::{ConfigError, ConfigFiles, SYSTEM_DIRECTORY, host, lower_layers, open_reader};
 use belljar_record::home::Home;
 use belljar_record::writable_trees::{self, Cleared};
@@ -21,14 +20,14 @@ use belljar_record::writable_trees::{self, Cleared};
 const FILE: &str = "trust.json";
 const LOCK: &str = "trust.lock";
 const VERSION: u32 = 1;
-/// Keeps these hashes apart from every other use of BLAKE3 here.
+/// Separates these hashes from every other use of BLAKE3 here.
 const CONTEXT: &str = "belljar 2026 content of a trusted manifest";
 
-/// What the store says of a manifest.
+/// The trust state of a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum TrustState {
     Trusted,
-    /// Trusted once, with other content.
+    /// Trusted earlier, with other content.
     Changed,
     Unknown,
 }
@@ -42,26 +41,26 @@ pub enum TrustError {
         error: io::Error,
     },
     #[error(
-        "{path} makes no sense ({why}); remove it, and trust your manifests again",
+        "{path} is damaged ({why}); remove it, and trust your manifests again",
         path = .path.display()
     )]
     Broken { path: PathBuf, why: String },
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("there is no manifest {path}", path = .0.display())]
+    #[error("the manifest {path} does not exist", path = .0.display())]
     NoManifest(PathBuf),
-    #[error("there is no file {path}", path = .0.display())]
+    #[error("the file {path} does not exist", path = .0.display())]
     NoFile(PathBuf),
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Stored {
+struct TrustFile {
     v: u32,
-    trusted: Vec<Entry>,
+    trusted: Vec<TrustEntry>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+struct TrustEntry {
     path: OsText,
     hash: String,
 }
@@ -70,17 +69,17 @@ struct Entry {
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    stored: Stored,
+    stored: TrustFile,
 }
 
 impl Store {
     pub fn open(home: &Home) -> Result<Self, TrustError> {
         let path = home.path().join(FILE);
         let stored = match read(&path, Links::Refuse)? {
-            None => Stored { v: VERSION, trusted: Vec::new() },
+            None => TrustFile { v: VERSION, trusted: Vec::new() },
             Some(file) => {
                 let broken = |why: String| TrustError::Broken { path: path.clone(), why };
-                let stored: Stored = serde_json::from_slice(&file.content)
+                let stored: TrustFile = serde_json::from_slice(&file.content)
                     .map_err(|error| broken(error.to_string()))?;
                 if stored.v != VERSION {
                     return Err(broken(format!("version {}", stored.v)));
@@ -92,20 +91,20 @@ impl Store {
     }
 
     /// `path` is [`canonical`].
-    pub fn standing(&self, path: &OsText, hash: &str) -> Standing {
+    pub fn standing(&self, path: &OsText, hash: &str) -> TrustState {
         match self.stored.trusted.iter().find(|entry| entry.path == *path) {
-            Some(entry) if entry.hash == hash => Standing::Trusted,
-            Some(_) => Standing::Changed,
-            None => Standing::Unknown,
+            Some(entry) if entry.hash == hash => TrustState::Trusted,
+            Some(_) => TrustState::Changed,
+            None => TrustState::Unknown,
         }
     }
 
     fn set(&mut self, path: OsText, hash: String) {
         self.stored.trusted.retain(|entry| entry.path != path);
-        self.stored.trusted.push(Entry { path, hash });
+        self.stored.trusted.push(TrustEntry { path, hash });
     }
 
-    /// Whole or not at all.
+    /// Atomic.
     fn save(&self) -> Result<(), TrustError> {
         let io = |error| TrustError::Io { path: self.path.clone(), error };
         let draft = self.path.with_extension("json.new");
@@ -119,16 +118,16 @@ impl Store {
     }
 }
 
-/// A manifest that was looked at for trusting.
+/// A manifest or file that was examined for `belljar trust`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
     pub path: PathBuf,
     pub hash: String,
-    pub standing: Standing,
+    pub standing: TrustState,
     pub widenings: Vec<Widening>,
 }
 
-/// What a manifest asks for, and whether it is trusted. `path` is the file, or the directory it is in.
+/// What a manifest asks for, and whether it is trusted. `path` is the file or its directory.
 pub fn examine(
     path: &Path,
     env: &BTreeMap<OsString, OsString>,
@@ -145,29 +144,29 @@ pub fn examine(
     let layers =
         lower_layers(env, Path::new(SYSTEM_DIRECTORY), ConfigFiles::Read, &cwd, &reader, home)?;
     let lower = belljar_spec::Settings::merge(layers, None, user_home.as_deref()).values;
-    let judgement = Judgement {
+    let check = ManifestCheck {
         lower: &lower,
         higher: &Manifest::default(),
         purpose: Purpose::of_agent(manifest.values.agent.kind.or(lower.agent.kind)),
         user_home: user_home.as_deref(),
         reader: &reader,
     };
-    let widenings = judgement.widenings(&manifest);
+    let widenings = check.widenings(&manifest);
     let hash = content(&manifest, user_home.as_deref(), &reader)?.hash;
     let standing = Store::open(home)?.standing(&path, &hash);
     Ok(Examined { path: path.as_path().to_owned(), hash, standing, widenings })
 }
 
-/// What kind of thing `belljar trust` was given.
+/// The kind of file that `belljar trust` was called with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Manifest,
     Dockerfile,
-    /// A file of variables, a prompt, a configuration file.
+    /// An env file, a prompt or a configuration file.
     PlainFile,
 }
 
-/// By its name, and for other names by what stands in it.
+/// By its name, or else by its content.
 pub fn kind(path: &Path) -> Kind {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_dockerfile = ["Dockerfile", "Containerfile"].iter().any(|usual| name.starts_with(usual));
@@ -185,7 +184,7 @@ pub fn kind(path: &Path) -> Kind {
     }
 }
 
-/// The same for a file that the operator names on the command line, such as one of variables.
+/// The same for a file named on the command line, such as an env file.
 pub fn examine_file(path: &Path, home: &Home) -> Result<Examined, ConfigError> {
     let reader = open_reader(home)?;
     let absolute = std::path::absolute(path)
@@ -193,12 +192,12 @@ pub fn examine_file(path: &Path, home: &Home) -> Result<Examined, ConfigError> {
     let file = reader.read(&absolute, None)?.ok_or_else(|| TrustError::NoFile(path.to_owned()))?;
     let hash = hash_of_file(&file.content);
     let standing = Store::open(home)?.standing(&file.path.as_path().into(), &hash);
-    let what = "its content is given to the run".to_owned();
+    let what = "its content is passed to the run".to_owned();
     let key = OsText::from(file.path.as_path()).to_string();
     Ok(Examined { path: file.path, hash, standing, widenings: vec![Widening { key, what }] })
 }
 
-/// The content of a file that decides about a run. One that lies where a run could write needs trust.
+/// The content of a file that affects a run. A file in a tree that a run could write to must be trusted.
 pub(crate) fn read_trusted(
     path: &Path,
     distrusted: Option<&Path>,
@@ -209,7 +208,7 @@ pub(crate) fn read_trusted(
     let Some(tree) = file.written_in else { return Ok(Some(file.content)) };
     let hash = hash_of_file(&file.content);
     match Store::open(home)?.standing(&file.path.as_path().into(), &hash) {
-        Standing::Trusted => Ok(Some(file.content)),
+        TrustState::Trusted => Ok(Some(file.content)),
         standing => Err(ConfigError::UntrustedFile { path: file.path, tree, standing }),
     }
 }
@@ -226,8 +225,8 @@ pub fn trust(examined: &Examined, home: &Home) -> Result<(), TrustError> {
     change(home, |store| store.set(examined.path.as_path().into(), examined.hash.clone()))
 }
 
-/// Trusts a manifest that was just written, as it was written, with the files that it names: whatever is there by
-/// now, nothing else is trusted. `files` are by absolute path.
+/// Trusts a manifest that was just written, together with the files that it names. The hash is of the written bytes,
+/// not of what is on disk by now. `files` are by absolute path.
 pub(crate) fn trust_written(
     path: &Path,
     written: &[u8],
@@ -245,23 +244,23 @@ pub(crate) fn trust_written(
     Ok(change(home, |store| store.set(path.into(), hash))?)
 }
 
-/// Forgets a manifest; says whether it was there.
-pub fn distrust(path: &Path, home: &Home) -> Result<Standing, TrustError> {
+/// Removes a manifest from the store; returns its state before.
+pub fn distrust(path: &Path, home: &Home) -> Result<TrustState, TrustError> {
     let path =
         if path.is_dir() { path.join(belljar_spec::manifest::FILE_NAME) } else { path.to_owned() };
     let path = canonical(&path)?;
-    let mut standing = Standing::Unknown;
+    let mut standing = TrustState::Unknown;
     change(home, |store| {
         let before = store.stored.trusted.len();
         store.stored.trusted.retain(|entry| entry.path != path);
         if store.stored.trusted.len() < before {
-            standing = Standing::Trusted;
+            standing = TrustState::Trusted;
         }
     })?;
     Ok(standing)
 }
 
-/// One change at a time, or two of them would lose one.
+/// Takes the lock, so that concurrent changes are not lost.
 fn change(home: &Home, edit: impl FnOnce(&mut Store)) -> Result<(), TrustError> {
     let path = home.path().join(LOCK);
     let io = |errno: rustix::io::Errno| TrustError::Io { path: path.clone(), error: errno.into() };
@@ -273,7 +272,7 @@ fn change(home: &Home, edit: impl FnOnce(&mut Store)) -> Result<(), TrustError> 
     store.save()
 }
 
-/// The path without links, as the store keeps it.
+/// The path with links resolved, as in the store.
 pub fn canonical(path: &Path) -> Result<OsText, TrustError> {
     match std::fs::canonicalize(path) {
         Ok(path) => Ok(path.into()),
@@ -284,24 +283,24 @@ pub fn canonical(path: &Path) -> Result<OsText, TrustError> {
     }
 }
 
-/// Why a tree cannot be cleared.
+/// Why a tree cannot be trusted again.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
-    #[error("cannot look at {path}: {error}", path = .path.display())]
+    #[error("cannot read {path}: {error}", path = .path.display())]
     Io {
         path: PathBuf,
         #[source]
         error: io::Error,
     },
-    #[error("the run {run} is alive and can write there; stop it first: belljar stop {run}")]
+    #[error("run {run} is live and can write there; stop it first: belljar stop {run}")]
     Live { run: RunId },
-    #[error("the run {run} is starting, and it is not known yet where it can write; try again")]
+    #[error("run {run} is starting, and it is not known yet where it can write; try again")]
     Starting { run: RunId },
     #[error(
-        "{path} lies in {tree}, where a run could write; look at that tree, then: belljar trust --tree {tree}",
+        "{path} is inside {tree}, which a run could write to; check that tree, then: belljar trust --tree {tree}",
         path = OsText::from(.path.as_path()), tree = OsText::from(.tree.as_path())
     )]
-    Within { path: PathBuf, tree: PathBuf },
+    InsideTree { path: PathBuf, tree: PathBuf },
 }
 
 impl From<io::Error> for TreeError {
@@ -310,16 +309,16 @@ impl From<io::Error> for TreeError {
     }
 }
 
-/// Whether a run could have written a tree at all.
+/// Whether a run could have written to the tree before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeBefore {
     Writable,
-    /// No run could ever write it, so there was nothing to clear.
+    /// No run could write to it, so there was nothing to do.
     Clean,
 }
 
-/// Takes a tree for the operator's own again, who has looked at it: links in it are followed, and files in it
-/// count. The manifest in it is not trusted by that.
+/// Marks a tree as checked by the user: links in it are followed again, and its files are used. Does not trust the
+/// manifest in it.
 pub fn trust_tree(tree: &Path, home: &Home) -> Result<TreeBefore, TreeError> {
     let io = |error| TreeError::Io { path: tree.to_owned(), error };
     if !std::fs::metadata(tree).map_err(io)?.is_dir() {
@@ -328,11 +327,11 @@ pub fn trust_tree(tree: &Path, home: &Home) -> Result<TreeBefore, TreeError> {
     match writable_trees::clear(home, tree, |real| refuse_live(home, real))? {
         Cleared::Trees(_) => Ok(TreeBefore::Writable),
         Cleared::NotKnown => Ok(TreeBefore::Clean),
-        Cleared::Within(above) => Err(TreeError::Within { path: tree.to_owned(), tree: above }),
+        Cleared::Within(above) => Err(TreeError::InsideTree { path: tree.to_owned(), tree: above }),
     }
 }
 
-/// No run that lives may be able to write in the tree, nor above it.
+/// Fails if a live run can write to the tree, to a part of it or to a parent.
 fn refuse_live(home: &Home, tree: &Path) -> Result<(), TreeError> {
     let live = belljar_record::store::live_ids(home)?;
     for run in live {
@@ -345,7 +344,7 @@ fn refuse_live(home: &Home, tree: &Path) -> Result<(), TreeError> {
         let written = belljar_record::run_json::written_trees(&home.run_dir(&run));
         let Some(written) = written else { return Err(TreeError::Starting { run }) };
         let is_below = |path: &Path, above: &Path| {
-            path.starts_with(above) || writable_trees::lies_in(path, above) // under another name, too
+            path.starts_with(above) || writable_trees::lies_in(path, above) // also by another path
         };
         if written.iter().any(|other| is_below(other, tree) || is_below(tree, other)) {
             return Err(TreeError::Live { run });
@@ -354,11 +353,10 @@ fn refuse_live(home: &Home, tree: &Path) -> Result<(), TreeError> {
     Ok(())
 }
 
-/// What trust is about: the manifest, and the files in it that say what the run is told or given.
-pub(super) struct Content {
+/// What trust covers: the manifest, and the env and prompt files that it names.
+pub(super) struct TrustedContent {
     pub(super) hash: String,
-    /// The files as they were hashed, by absolute path: a run that lives now could change them
-    /// before a second reading.
+    /// The files as they were hashed, by absolute path: a live run could change them before they are read again.
     pub(super) files: BTreeMap<OsText, Vec<u8>>,
 }
 
@@ -366,7 +364,7 @@ pub(super) fn content(
     manifest: &ReadManifest,
     user_home: Option<&Path>,
     reader: &DecisionReader,
-) -> Result<Content, TrustError> {
+) -> Result<TrustedContent, TrustError> {
     let directory = manifest.real_directory();
     let read = |path: &Path| {
         let file = reader.read(path, Some(&directory))?;
@@ -375,13 +373,13 @@ pub(super) fn content(
     content_of(manifest, user_home, reader, read)
 }
 
-/// `read` gives what is in a file, and nothing for one that is not there.
+/// `read` returns the content of a file, or `None` if it does not exist.
 fn content_of(
     manifest: &ReadManifest,
     user_home: Option<&Path>,
     reader: &DecisionReader,
     read: impl Fn(&Path) -> Result<Option<Vec<u8>>, ReadError>,
-) -> Result<Content, TrustError> {
+) -> Result<TrustedContent, TrustError> {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     let mut add = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -409,11 +407,11 @@ fn content_of(
         add(to.as_os_str().as_encoded_bytes());
     }
     let hash = hasher.finalize().to_hex().to_string();
-    Ok(Content { hash, files })
+    Ok(TrustedContent { hash, files })
 }
 
-/// Links in the manifest's tree that its sources lead through, and where they lead: trusting the manifest is
-/// trusting these, and another target is another manifest.
+/// Links in the manifest's tree on the paths of its sources, with their targets. They are part of what is trusted: a
+/// link with another target makes the manifest untrusted.
 fn links(
     manifest: &ReadManifest,
     user_home: Option<&Path>,

@@ -1,20 +1,20 @@
-//! `{a,b}` in a word: the words that a shell makes of it.
+//! Expands `{a,b}` in a word as a shell does.
 
 use brush_parser::word::{BraceExpressionMember as Member, BraceExpressionOrText as Part};
 
 use super::parse::options;
 
-/// More are one word that nobody knows.
-const MOST: usize = 64;
+/// With more, the result is one unknown word.
+const MAX_WORDS: usize = 64;
 
-/// What becomes of a word's braces.
+/// The result of brace expansion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Braces {
-    /// They stand for themselves, if there are any.
+    /// No expansion: no braces, or literal ones.
     Plain,
     /// The source of each word; quotes are still in it.
     Words(Vec<String>),
-    /// Too many words, or numbers that are counted.
+    /// Too many words, or a sequence such as `{1..9}`.
     Unknown,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn expanded(text: &str) -> Braces {
     match parts {
         None => Braces::Plain,
         Some(parts) => match joined(&parts) {
-            // A word with nothing in it, not even quotes, is none.
+            // An empty word without quotes is dropped.
             Some(words) => {
                 Braces::Words(words.into_iter().filter(|word| !word.is_empty()).collect())
             }
@@ -36,7 +36,7 @@ pub(crate) fn expanded(text: &str) -> Braces {
     }
 }
 
-/// Every choice of the first part with every one of the next.
+/// The Cartesian product of the parts.
 fn joined(parts: &[Part]) -> Option<Vec<String>> {
     let mut words = vec![String::new()];
     for part in parts {
@@ -47,7 +47,7 @@ fn joined(parts: &[Part]) -> Option<Vec<String>> {
                 members.concat()
             }
         };
-        if words.len() * choices.len() > MOST {
+        if words.len() * choices.len() > MAX_WORDS {
             return None;
         }
         words = words

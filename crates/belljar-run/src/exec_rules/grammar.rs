@@ -1,4 +1,4 @@
-//! A script becomes the simple commands that it has anywhere.
+//! Lists all simple commands of a shell script, wherever they are nested.
 
 use brush_parser::ast::{
     AndOr, AssignmentValue, Command, CommandPrefixOrSuffixItem as Item, CompoundCommand,
@@ -7,23 +7,23 @@ use brush_parser::ast::{
 };
 use brush_parser::word::{Parameter, ParameterExpr, WordPiece, WordPieceWithSource};
 
-use super::ansi;
+use super::ansi_escapes;
 use super::braces::{Braces, expanded};
 use super::parse::{Undecided, options, parse, undecided};
 use super::word::Word;
 
-/// Substitutions in one word, where it does the same.
-const MOST_SUBSTITUTIONS: usize = 10;
-/// Each level of pipelines within pipelines doubles them.
-const MOST_COPIED: usize = 5_000;
-/// Substitutions within substitutions.
-const DEEPEST_TEXT: usize = 6;
+/// Substitutions in one word, which the parser backtracks over.
+const MAX_SUBSTITUTIONS: usize = 10;
+/// Each nesting level of pipelines doubles them.
+const MAX_COPIED: usize = 5_000;
+/// Nesting of substitutions.
+const MAX_TEXT_DEPTH: usize = 6;
 
-/// All that a script has in it.
+/// The commands of a script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Script {
     pub(crate) pipelines: Vec<Vec<Simple>>,
-    /// A function that starts itself twice.
+    /// The name of a function that starts itself twice.
     pub(crate) bomb: Option<String>,
 }
 
@@ -33,33 +33,33 @@ pub(crate) struct Simple {
     pub(crate) words: Vec<Word>,
     /// Files that it writes to.
     pub(crate) writes: Vec<Word>,
-    /// What stands in the script as its input.
+    /// Its input, if it is part of the script.
     pub(crate) input: Option<Word>,
 }
 
 pub(crate) fn read(text: &str) -> Result<Script, Undecided> {
-    let mut walk = Walk { script: Script::default(), depth: 0, copied: 0 };
+    let mut walk = ScriptWalk { script: Script::default(), depth: 0, copied: 0 };
     walk.text(text)?;
     Ok(walk.script)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum WordPosition {
     BeforeProgram,
     Argument,
 }
 
-struct Walk {
+struct ScriptWalk {
     script: Script,
     depth: usize,
-    /// Commands that stand for themselves and in a pipeline around them.
+    /// Commands that were copied into an enclosing pipeline.
     copied: usize,
 }
 
-impl Walk {
+impl ScriptWalk {
     fn text(&mut self, text: &str) -> Result<(), Undecided> {
-        if self.depth >= DEEPEST_TEXT {
-            return undecided("there are too many scripts within scripts");
+        if self.depth >= MAX_TEXT_DEPTH {
+            return undecided("scripts are nested too deeply");
         }
         self.depth += 1;
         let program = parse(text)?;
@@ -87,12 +87,12 @@ impl Walk {
                 Command::Compound(compound, redirects) => {
                     let before = self.script.pipelines.len();
                     self.compound(compound)?;
-                    // Whatever is in it is fed as well, and feeds; alone it is judged for itself already.
+                    // Its commands are part of this pipeline too; on their own they are listed already.
                     if pipeline.seq.len() > 1 || redirects.is_some() {
                         let inner = self.script.pipelines[before..].iter().flatten();
                         self.copied += inner.clone().count();
-                        if self.copied > MOST_COPIED {
-                            return undecided("there are too many pipelines within pipelines");
+                        if self.copied > MAX_COPIED {
+                            return undecided("pipelines are nested too deeply");
                         }
                         commands.extend(inner.cloned());
                     }
@@ -104,10 +104,10 @@ impl Walk {
                     self.compound(body)?;
                     let name = function.fname.value.as_str();
                     let calls = |pipeline: &&Vec<Simple>| {
-                        let own = |one: &&Simple| {
+                        let is_recursive = |one: &&Simple| {
                             one.words.first().is_some_and(|word| word.raw() == name)
                         };
-                        pipeline.iter().filter(own).count() > 1
+                        pipeline.iter().filter(is_recursive).count() > 1
                     };
                     if self.script.pipelines[before..].iter().any(|one| calls(&one)) {
                         self.script.bomb = Some(name.to_owned());
@@ -177,18 +177,23 @@ impl Walk {
     fn simple(&mut self, command: &SimpleCommand) -> Result<Option<Simple>, Undecided> {
         let mut simple = Simple::default();
         for item in command.prefix.iter().flat_map(|prefix| &prefix.0) {
-            self.item(item, &mut simple, Place::BeforeProgram)?;
+            self.item(item, &mut simple, WordPosition::BeforeProgram)?;
         }
         if let Some(program) = &command.word_or_name {
             simple.words.extend(self.words(program)?);
         }
         for item in command.suffix.iter().flat_map(|suffix| &suffix.0) {
-            self.item(item, &mut simple, Place::Argument)?;
+            self.item(item, &mut simple, WordPosition::Argument)?;
         }
         Ok(Some(simple))
     }
 
-    fn item(&mut self, item: &Item, simple: &mut Simple, place: Place) -> Result<(), Undecided> {
+    fn item(
+        &mut self,
+        item: &Item,
+        simple: &mut Simple,
+        place: WordPosition,
+    ) -> Result<(), Undecided> {
         match item {
             Item::IoRedirect(redirect) => self.redirect(redirect, simple)?,
             Item::Word(word) => simple.words.extend(self.words(word)?),
@@ -202,7 +207,7 @@ impl Walk {
                         }
                     }
                 }
-                if place == Place::Argument {
+                if place == WordPosition::Argument {
                     let word = self.word(word)?;
                     simple.words.push(word);
                 }
@@ -219,7 +224,7 @@ impl Walk {
         self.list(&subshell.list)
     }
 
-    /// Those of something that has several commands in it.
+    /// The redirects of a compound command.
     fn redirects(&mut self, redirects: Option<&RedirectList>) -> Result<Option<Simple>, Undecided> {
         let Some(redirects) = redirects else { return Ok(None) };
         let mut simple = Simple::default();
@@ -268,7 +273,7 @@ impl Walk {
         words.into_iter().try_for_each(|word| self.word(word).map(drop))
     }
 
-    /// One of a command, which braces may make several of.
+    /// A word of a command, which brace expansion may turn into several.
     fn words(&mut self, word: &AstWord) -> Result<Vec<Word>, Undecided> {
         match expanded(&word.value) {
             Braces::Plain => Ok(vec![self.inner(&word.value)?]),
@@ -296,11 +301,11 @@ impl Walk {
             return Ok(word);
         }
         let marks = ["$(", "${", "`", "<(", ">("];
-        if marks.iter().map(|mark| text.matches(mark).count()).sum::<usize>() > MOST_SUBSTITUTIONS {
-            return undecided("a word has too many substitutions in it to be read");
+        if marks.iter().map(|mark| text.matches(mark).count()).sum::<usize>() > MAX_SUBSTITUTIONS {
+            return undecided("a word contains too many substitutions");
         }
         let pieces = brush_parser::word::parse(text, &options())
-            .map_err(|_| Undecided("a word cannot be read".to_owned()))?;
+            .map_err(|_| Undecided("a word cannot be parsed".to_owned()))?;
         self.pieces(&pieces, text, &mut word)?;
         Ok(word)
     }
@@ -314,7 +319,7 @@ impl Walk {
         for piece in pieces {
             match &piece.piece {
                 WordPiece::Text(text) | WordPiece::SingleQuotedText(text) => word.push(text),
-                WordPiece::AnsiCQuotedText(text) => word.push(&ansi::undone(text)),
+                WordPiece::AnsiCQuotedText(text) => word.push(&ansi_escapes::unescape(text)),
                 WordPiece::DoubleQuotedSequence(inner)
                 | WordPiece::GettextDoubleQuotedSequence(inner) => {
                     self.pieces(inner, source, word)?;

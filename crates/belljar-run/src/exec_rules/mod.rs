@@ -1,21 +1,22 @@
-//! Rules on commands that are given to a sandbox later. A second layer: they catch what nobody meant, and keep nobody
-//! from anything. The boundary is elsewhere, and whoever wants to get around a rule does.
+//! Checks commands that are executed in a running sandbox against rules, to catch mistakes.
+//!
+//! Not a boundary: a process that wants to get around a rule can. The sandbox is the boundary.
 
-mod ansi;
-mod apart;
+mod ansi_escapes;
 mod braces;
 mod builtin;
 mod grammar;
-mod guard;
+mod judge_process;
 mod parse;
 mod pattern;
+mod policy;
 #[cfg(test)]
 mod tests;
 mod unwrap;
 mod word;
 
-pub use apart::judge_if_asked;
-pub(crate) use guard::{Against, Answer, ExecRules};
+pub use judge_process::judge_if_asked;
+pub(crate) use policy::{BrokenRule, ExecRules, RuleDecision};
 
 use builtin::{BOMB, BOMB_WHY, BUILT_IN};
 use grammar::{Script, Simple};
@@ -26,16 +27,16 @@ use word::Word;
 use belljar_spec::{CommandPolicy, OsText, RuleSpec};
 use serde::{Deserialize, Serialize};
 
-/// Scripts within commands within scripts.
-const DEEPEST: usize = 6;
-/// Commands of one request, all scripts together.
-const MOST_COMMANDS: usize = 5_000;
-/// Of what is shown.
-const LONGEST_PIECE: usize = 200;
-/// The name of what no rule says.
+/// Nesting of scripts in commands.
+const MAX_DEPTH: usize = 6;
+/// Commands of one request, in all its scripts.
+const MAX_COMMANDS: usize = 5_000;
+/// Of a command in a message.
+const MAX_SHOWN_CHARS: usize = 200;
+/// The rule name for a command that cannot be judged.
 pub const UNDECIDED: &str = "(undecided)";
 
-/// A rule that cannot be used.
+/// An invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("commands.{list}: the rule \"{rule}\" {why}")]
 pub struct RuleError {
@@ -45,33 +46,33 @@ pub struct RuleError {
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct CompiledRule {
     text: String,
     why: String,
     pattern: Pattern,
 }
 
-/// All that hold for a run.
+/// All rules of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Rules {
-    deny: Vec<Rule>,
-    allow: Vec<Rule>,
+pub struct RuleSet {
+    deny: Vec<CompiledRule>,
+    allow: Vec<CompiledRule>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum RuleVerdict {
     Allowed,
     Denied {
         rule: String,
         why: String,
-        /// The command that is meant.
+        /// The part of the command that the rule matches.
         piece: String,
     },
 }
 
-impl Rules {
-    /// The built-in rules and the policy's own, whose examples must hold.
+impl RuleSet {
+    /// The built-in rules and those of the policy. Fails if an example of a rule is wrong.
     pub fn compile(policy: &CommandPolicy) -> Result<Self, RuleError> {
         let mut rules = Self { deny: built_in(), allow: Vec::new() };
         for (list, specs) in [("deny", &policy.deny), ("allow", &policy.allow)] {
@@ -86,23 +87,23 @@ impl Rules {
         Ok(rules)
     }
 
-    pub fn judge(&self, argv: &[OsText]) -> Verdict {
+    pub fn judge(&self, argv: &[OsText]) -> RuleVerdict {
         let words: Vec<Word> = argv
             .iter()
             .map(|word| Word::known(&String::from_utf8_lossy(word.as_bytes())))
             .collect();
         let simple = Simple { words, ..Simple::default() };
-        let mut judge = Judge { rules: self, left: MOST_COMMANDS };
-        judge.pipeline(&[simple], 0).map_or_else(|denied| *denied, |()| Verdict::Allowed)
+        let mut judge = Judge { rules: self, left: MAX_COMMANDS };
+        judge.pipeline(&[simple], 0).map_or_else(|denied| *denied, |()| RuleVerdict::Allowed)
     }
 
-    /// Whether a shell's grammar is needed to judge it.
+    /// Whether a shell script must be parsed to judge it.
     pub fn needs_grammar(argv: &[OsText]) -> bool {
         let mut words: Vec<Word> = argv
             .iter()
             .map(|word| Word::known(&String::from_utf8_lossy(word.as_bytes())))
             .collect();
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_DEPTH {
             match inner(&words) {
                 Some(Inner::Command(command)) => words = command,
                 Some(Inner::Script(_) | Inner::FedShell) => return true,
@@ -113,61 +114,62 @@ impl Rules {
     }
 }
 
-fn built_in() -> Vec<Rule> {
+fn built_in() -> Vec<CompiledRule> {
     let each =
         BUILT_IN.iter().flat_map(|group| group.rules.iter().map(move |text| (*text, group.why)));
     each.flat_map(|(text, why)| {
         let pattern = Pattern::parse(text).ok()?;
-        Some(Rule { text: text.to_owned(), why: why.to_owned(), pattern })
+        Some(CompiledRule { text: text.to_owned(), why: why.to_owned(), pattern })
     })
     .collect()
 }
 
-fn checked(list: &'static str, spec: &RuleSpec) -> Result<Rule, RuleError> {
+fn checked(list: &'static str, spec: &RuleSpec) -> Result<CompiledRule, RuleError> {
     let wrong = |why: String| RuleError { list, rule: spec.rule.clone(), why };
-    let pattern =
-        Pattern::parse(&spec.rule).map_err(|why| wrong(format!("makes no sense: {why}")))?;
+    let pattern = Pattern::parse(&spec.rule).map_err(|why| wrong(format!("is invalid: {why}")))?;
     let why = match list {
-        "deny" => "commands.deny has it".to_owned(),
-        _ => "commands.allow has it".to_owned(),
+        "deny" => "it is on the list commands.deny".to_owned(),
+        _ => "it is on the list commands.allow".to_owned(),
     };
-    let rule = Rule { text: spec.rule.clone(), why, pattern };
-    let alone = Rules { deny: vec![rule.clone()], allow: Vec::new() };
+    let rule = CompiledRule { text: spec.rule.clone(), why, pattern };
+    let alone = RuleSet { deny: vec![rule.clone()], allow: Vec::new() };
     for (examples, expected) in [(&spec.matches, true), (&spec.no_match, false)] {
         for example in examples {
-            let found = alone.examined(example).map_err(|why| {
-                wrong(format!("has an example that cannot be read, \"{example}\": {why}"))
+            let found = alone.denies_example(example).map_err(|why| {
+                wrong(format!("has an example that cannot be parsed, \"{example}\": {why}"))
             })?;
             if found != expected {
-                let says = if expected {
+                let problem = if expected {
                     "does not match its example"
                 } else {
-                    "matches what it must not"
+                    "matches its no_match example"
                 };
-                return Err(wrong(format!("{says} \"{example}\"")));
+                return Err(wrong(format!("{problem} \"{example}\"")));
             }
         }
     }
     Ok(rule)
 }
 
-impl Rules {
-    /// Whether a rule denies an example, which is written as in a shell.
-    fn examined(&self, example: &str) -> Result<bool, String> {
+impl RuleSet {
+    /// Whether a rule denies an example, which is a shell command line.
+    fn denies_example(&self, example: &str) -> Result<bool, String> {
         let script = grammar::read(example).map_err(|undecided| undecided.0)?;
-        let mut judge = Judge { rules: self, left: MOST_COMMANDS };
+        let mut judge = Judge { rules: self, left: MAX_COMMANDS };
         Ok(match judge.script(&script, 1) {
             Ok(()) => false,
-            Err(denied) => !matches!(&*denied, Verdict::Denied { rule, .. } if rule == UNDECIDED),
+            Err(denied) => {
+                !matches!(&*denied, RuleVerdict::Denied { rule, .. } if rule == UNDECIDED)
+            }
         })
     }
 }
 
 /// `Err` is a denial.
-type Judged = Result<(), Box<Verdict>>;
+type Judged = Result<(), Box<RuleVerdict>>;
 
 struct Judge<'a> {
-    rules: &'a Rules,
+    rules: &'a RuleSet,
     left: usize,
 }
 
@@ -185,7 +187,7 @@ impl Judge<'_> {
     fn pipeline(&mut self, pipeline: &[Simple], depth: usize) -> Judged {
         match self.left.checked_sub(pipeline.len()) {
             Some(left) => self.left = left,
-            None => return undecided("it has too many commands", pipeline),
+            None => return undecided("it contains too many commands", pipeline),
         }
         let mut layers: Vec<Vec<Word>> =
             pipeline.iter().map(|simple| simple.words.clone()).collect();
@@ -193,8 +195,8 @@ impl Judge<'_> {
             self.writes(simple)?;
         }
         let (mut scripts, mut is_done) = (Vec::new(), vec![false; layers.len()]);
-        // What a command starts stands in its place in the pipeline, layer by layer.
-        for _ in 0..=DEEPEST {
+        // Replace each wrapper by the command that it starts, layer by layer.
+        for _ in 0..=MAX_DEPTH {
             self.layer(&layers)?;
             let mut deeper = false;
             for (at, words) in layers.iter_mut().enumerate() {
@@ -221,10 +223,10 @@ impl Judge<'_> {
                     .try_for_each(|(words, script)| self.inner_script(&words, &script, depth));
             }
         }
-        undecided("there are too many programs that start programs", pipeline)
+        undecided("too many programs start other programs", pipeline)
     }
 
-    /// One command of each, as it stands in its pipeline.
+    /// Checks one layer of commands of a pipeline.
     fn layer(&self, layers: &[Vec<Word>]) -> Judged {
         let commands: Vec<&[Word]> = layers.iter().map(Vec::as_slice).collect();
         for rule in &self.rules.deny {
@@ -236,11 +238,7 @@ impl Judge<'_> {
         }
         for (at, command) in commands.iter().enumerate() {
             if command.first().is_some_and(Word::is_unknown) && !self.is_allowed(&commands, at) {
-                return denied(
-                    UNDECIDED,
-                    "which program it is will only be known when it runs",
-                    &shown(command),
-                );
+                return denied(UNDECIDED, "the program is only known at run time", &shown(command));
             }
         }
         Ok(())
@@ -255,7 +253,7 @@ impl Judge<'_> {
 
     fn writes(&self, simple: &Simple) -> Judged {
         for target in &simple.writes {
-            let fits = |rule: &&Rule| rule.pattern.fits_file(target);
+            let fits = |rule: &&CompiledRule| rule.pattern.fits_file(target);
             if let Some(rule) = self.rules.deny.iter().find(fits)
                 && !self.rules.allow.iter().any(|rule| fits(&rule))
             {
@@ -271,10 +269,8 @@ impl Judge<'_> {
 
     fn inner_script(&mut self, command: &[Word], script: &Word, depth: usize) -> Judged {
         let read = match script.text() {
-            None => Err("what the shell is to execute will only be known when it runs".to_owned()),
-            Some(_) if depth >= DEEPEST => {
-                Err("there are too many scripts within scripts".to_owned())
-            }
+            None => Err("the script is only known at run time".to_owned()),
+            Some(_) if depth >= MAX_DEPTH => Err("scripts are nested too deeply".to_owned()),
             Some(text) => grammar::read(text).map_err(|undecided| undecided.0),
         };
         match read {
@@ -285,7 +281,7 @@ impl Judge<'_> {
     }
 }
 
-/// What a shell without a script reads: its own input, or what `echo` says before it.
+/// The input of a shell without a script: a redirect, or the output of `echo` before it in the pipeline.
 fn fed(pipeline: &[Simple], at: usize) -> Option<Word> {
     if let Some(input) = &pipeline[at].input {
         return Some(input.clone());
@@ -305,7 +301,7 @@ fn fed(pipeline: &[Simple], at: usize) -> Option<Word> {
 
 fn denied(rule: &str, why: &str, piece: &str) -> Judged {
     let (rule, why) = (rule.to_owned(), why.to_owned());
-    Err(Box::new(Verdict::Denied { rule, why, piece: piece.to_owned() }))
+    Err(Box::new(RuleVerdict::Denied { rule, why, piece: piece.to_owned() }))
 }
 
 fn undecided(why: &str, pipeline: &[Simple]) -> Judged {
@@ -316,7 +312,7 @@ fn undecided(why: &str, pipeline: &[Simple]) -> Judged {
 fn shown(words: &[Word]) -> String {
     let all: Vec<String> = words.iter().map(Word::shown).collect();
     let all = all.join(" ");
-    match all.char_indices().nth(LONGEST_PIECE) {
+    match all.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", &all[..at]),
         None => all,
     }

@@ -1,19 +1,19 @@
-//! The parser, and what is given to it. The text is hostile, and the parser is recursive and goes back and forth: so size
-//! and depth are bounded first, and what is beyond that cannot be decided.
+//! Parses a shell script, within limits on size and depth. The text is hostile, and the parser recurses and backtracks;
+//! a script beyond the limits is undecided.
 
 use brush_parser::ast::Program;
 use brush_parser::{ParserOptions, SourceInfo, Token};
 
 /// Of one script.
-const LONGEST: usize = 32 * 1024;
-/// Brackets of all kinds in one script: as deep as the parser may go.
-const MOST_BRACKETS: usize = 200;
-/// Words that open something, in one script.
-const MOST_OPENERS: usize = 200;
-/// Round brackets within each other, where the parser tries several ways at each.
-const DEEPEST: usize = 8;
+const MAX_SCRIPT_BYTES: usize = 32 * 1024;
+/// Opening brackets in one script, which bound the recursion.
+const MAX_BRACKETS: usize = 200;
+/// Keywords that open a compound command, in one script.
+const MAX_OPENERS: usize = 200;
+/// Nesting of parentheses; the parser backtracks at each.
+const MAX_DEPTH: usize = 8;
 
-/// Why a script cannot be decided about.
+/// Why a script cannot be judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Undecided(pub(crate) String);
 
@@ -27,15 +27,15 @@ pub(super) fn options() -> ParserOptions {
 
 pub(super) fn parse(text: &str) -> Result<Program, Undecided> {
     let brackets = text.chars().filter(|one| matches!(one, '(' | '{' | '`')).count();
-    if text.len() > LONGEST || brackets > MOST_BRACKETS {
-        return undecided("the script is too long or too deep to be read");
+    if text.len() > MAX_SCRIPT_BYTES || brackets > MAX_BRACKETS {
+        return undecided("the script is too long or nested too deeply");
     }
     let options = options();
-    let unreadable = || Undecided("the script cannot be read".to_owned());
+    let unreadable = || Undecided("the script cannot be parsed".to_owned());
     let tokens = brush_parser::uncached_tokenize_str(text, &options.tokenizer_options())
         .map_err(|_| unreadable())?;
-    if depth(&tokens) > DEEPEST {
-        return undecided("the script is too deep to be read");
+    if depth(&tokens) > MAX_DEPTH {
+        return undecided("the script is nested too deeply");
     }
     let openers = |token: &&Token| {
         matches!(
@@ -52,13 +52,13 @@ pub(super) fn parse(text: &str) -> Result<Program, Undecided> {
                 | "time"
         )
     };
-    if tokens.iter().filter(openers).count() > MOST_OPENERS {
-        return undecided("the script is too deep to be read");
+    if tokens.iter().filter(openers).count() > MAX_OPENERS {
+        return undecided("the script is nested too deeply");
     }
     brush_parser::parse_tokens(&tokens, &options, &SourceInfo::default()).map_err(|_| unreadable())
 }
 
-/// At least as deep as the parser can get. The patterns of `case` close what nobody opened.
+/// An upper bound of the nesting. Patterns of `case` have a closing parenthesis without an opening one.
 fn depth(tokens: &[Token]) -> usize {
     let (mut open, mut deepest) = (0_usize, 0);
     let (mut cases, mut awaited) = (0_usize, 0_usize);

@@ -1,20 +1,20 @@
-//! The language of rules: what one says, and whether a command is meant by it.
+//! Parses rules and matches commands against them.
 //!
-//! A rule is a command as one would write it. `*` is one word, `**` is any number of words, and within a word `*` is any
-//! text. Options stand for themselves wherever they stand: `rm -rf` is also `rm -r -f` and `rm -fr`. The program is
-//! compared by its file name. With `|` between them, commands are meant that feed each other in one pipeline. `> FILE`
-//! is whatever writes to such a file.
+//! A rule looks like a command line. `*` is one word, `**` is any number of words, and within a word `*` is any
+//! text. Options match in any position: `rm -rf` is also `rm -r -f` and `rm -fr`. The program is
+//! compared by its file name. Commands joined by `|` match in one pipeline, in this order. `> FILE` matches a redirect
+//! to such a file.
 
 use super::word::Word;
 
-/// More letters than these are one long option with one dash, such as `-delete`.
-const MOST_LETTERS: usize = 3;
+/// With more letters, it is one long option with one dash, such as `-delete`.
+const MAX_LETTERS: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// One command, or several of one pipeline in this order.
     Commands(Vec<CommandPattern>),
-    /// What writes to such a file.
+    /// A redirect to such a file.
     Writes(Glob),
 }
 
@@ -79,7 +79,7 @@ impl Glob {
         rest.ends_with(last)
     }
 
-    /// As it was written, and as a path without detours.
+    /// As written, or as a normalized path.
     fn fits_word(&self, word: &Word) -> bool {
         self.fits(word.raw()) || self.fits(&word.clean())
     }
@@ -97,7 +97,7 @@ impl Pattern {
             let mut words = target.split_whitespace();
             return match (words.next(), words.next()) {
                 (Some(target), None) => Ok(Self::Writes(Glob::parse(target))),
-                _ => Err("after > stands one file".to_owned()),
+                _ => Err("expected one file after >".to_owned()),
             };
         }
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -105,7 +105,7 @@ impl Pattern {
         Ok(Self::Commands(commands.collect::<Result<_, _>>()?))
     }
 
-    /// Whether one of the commands of a pipeline is meant, alone or with those that feed it; the answer is its place.
+    /// The index of the command that matches, alone or together with the commands before it in the pipeline.
     pub(crate) fn find(&self, pipeline: &[&[Word]]) -> Option<usize> {
         let Self::Commands(patterns) = self else { return None };
         let mut wanted = patterns.iter();
@@ -138,11 +138,11 @@ impl CommandPattern {
             operands: Vec::new(),
         };
         if *program == "**" && rest.is_empty() {
-            pattern.operands.push(Part::Any); // whatever there is
+            pattern.operands.push(Part::Any); // matches any arguments
         }
         for word in rest {
             match letters(word) {
-                Some(letters) if letters.chars().count() <= MOST_LETTERS => {
+                Some(letters) if letters.chars().count() <= MAX_LETTERS => {
                     pattern.letters.extend(letters.chars());
                 }
                 _ if word.len() > 1 && word.starts_with('-') => {
@@ -168,7 +168,10 @@ impl CommandPattern {
         let is_option = |word: &&Word| word.raw().len() > 1 && word.raw().starts_with('-');
         let options: Vec<&Word> = before.iter().filter(is_option).collect();
         let has_letter = |letter: &char| {
-            options.iter().filter_map(|word| letters(word.raw())).any(|own| own.contains(*letter))
+            options
+                .iter()
+                .filter_map(|word| letters(word.raw()))
+                .any(|letters| letters.contains(*letter))
         };
         let has_option = |option: &Glob| {
             options.iter().any(|word| {
@@ -191,7 +194,7 @@ fn letters(word: &str) -> Option<&str> {
     all.then_some(letters)
 }
 
-/// Without going back and forth: what is between two `**` is looked for as early as possible.
+/// Linear: the part between two `**` is matched as early as possible.
 fn fits_all(pattern: &[Part], words: &[&Word]) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut again: Option<(usize, usize)> = None;
@@ -203,9 +206,9 @@ fn fits_all(pattern: &[Part], words: &[&Word]) -> bool {
             }
             Some(Part::One(glob)) if glob.fits_word(words[from]) => (at, from) = (at + 1, from + 1),
             _ => match again {
-                Some((any, begun)) => {
-                    again = Some((any, begun + 1));
-                    (at, from) = (any + 1, begun + 1);
+                Some((any, start)) => {
+                    again = Some((any, start + 1));
+                    (at, from) = (any + 1, start + 1);
                 }
                 None => return false,
             },

@@ -5,15 +5,19 @@ use belljar_spec::manifest::CommandMode;
 
 use super::*;
 
-fn rules(deny: &[&str], allow: &[&str]) -> Rules {
+fn rules(deny: &[&str], allow: &[&str]) -> RuleSet {
     let all = |rules: &[&str]| {
         rules
             .iter()
             .map(|rule| RuleSpec { rule: (*rule).to_owned(), ..RuleSpec::default() })
             .collect()
     };
-    Rules::compile(&CommandPolicy { mode: CommandMode::Strict, deny: all(deny), allow: all(allow) })
-        .unwrap()
+    RuleSet::compile(&CommandPolicy {
+        mode: CommandMode::Strict,
+        deny: all(deny),
+        allow: all(allow),
+    })
+    .unwrap()
 }
 
 fn argv(words: &[&str]) -> Vec<OsText> {
@@ -21,10 +25,10 @@ fn argv(words: &[&str]) -> Vec<OsText> {
 }
 
 /// The rule that denies it.
-fn judged(rules: &Rules, words: &[&str]) -> Option<String> {
+fn judged(rules: &RuleSet, words: &[&str]) -> Option<String> {
     match rules.judge(&argv(words)) {
-        Verdict::Allowed => None,
-        Verdict::Denied { rule, .. } => Some(rule),
+        RuleVerdict::Allowed => None,
+        RuleVerdict::Denied { rule, .. } => Some(rule),
     }
 }
 
@@ -186,13 +190,13 @@ fn a_fork_bomb_is_one_by_whatever_name() {
 
 #[test]
 fn an_allowed_command_is_allowed_though_it_is_denied() {
-    let own = rules(&["make deploy **", "git push **"], &["git push origin wip/*"]);
-    assert!(judged(&own, &["make", "deploy", "now"]).is_some());
-    assert!(judged(&own, &["git", "push", "origin", "main"]).is_some());
-    assert_eq!(judged(&own, &["git", "push", "origin", "wip/x"]), None);
-    assert_eq!(judged(&own, &["sh", "-c", "git push origin wip/x"]), None);
-    // It allows that command, and not what stands beside it.
-    assert!(judged(&own, &["sh", "-c", "git push origin wip/x; rm -rf /"]).is_some());
+    let custom = rules(&["make deploy **", "git push **"], &["git push origin wip/*"]);
+    assert!(judged(&custom, &["make", "deploy", "now"]).is_some());
+    assert!(judged(&custom, &["git", "push", "origin", "main"]).is_some());
+    assert_eq!(judged(&custom, &["git", "push", "origin", "wip/x"]), None);
+    assert_eq!(judged(&custom, &["sh", "-c", "git push origin wip/x"]), None);
+    // It allows that command, but not the one after it.
+    assert!(judged(&custom, &["sh", "-c", "git push origin wip/x; rm -rf /"]).is_some());
     let all = rules(&[], &["**"]);
     assert_eq!(judged(&all, &["rm", "-rf", "/"]), None);
     let pipes = rules(&[], &["curl https://mine.example/* | sh"]);
@@ -210,22 +214,24 @@ fn examples_are_checked() {
             no_match: owned(no_match),
         };
         let policy = CommandPolicy { deny: vec![rule], ..CommandPolicy::default() };
-        Rules::compile(&policy).map(drop).map_err(|error| error.to_string())
+        RuleSet::compile(&policy).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(rule(&["git push", "cd x && git push -f"], &["git pull"]), Ok(()));
     assert!(
         rule(&["git pull"], &[]).unwrap_err().contains("does not match its example \"git pull\"")
     );
     assert!(
-        rule(&[], &["git push x"]).unwrap_err().contains("matches what it must not \"git push x\"")
+        rule(&[], &["git push x"])
+            .unwrap_err()
+            .contains("matches its no_match example \"git push x\"")
     );
-    assert!(rule(&["git push ("], &[]).unwrap_err().contains("cannot be read"));
+    assert!(rule(&["git push ("], &[]).unwrap_err().contains("cannot be parsed"));
     for bad in ["", "a |", "| a", "> a b", ">"] {
         let policy = CommandPolicy {
             deny: vec![RuleSpec { rule: bad.into(), ..RuleSpec::default() }],
             ..CommandPolicy::default()
         };
-        assert!(Rules::compile(&policy).is_err(), "{bad}");
+        assert!(RuleSet::compile(&policy).is_err(), "{bad}");
     }
 }
 
@@ -251,34 +257,34 @@ fn depth_and_size_are_bounded() {
         "a; ".repeat(6_000),
         "\"".to_owned() + &"x".repeat(100_000) + "\"",
     ] {
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         assert_eq!(script(&text).as_deref(), Some(UNDECIDED), "{}", &text[..40]);
         assert!(
-            begun.elapsed() < std::time::Duration::from_secs(2),
+            started.elapsed() < std::time::Duration::from_secs(2),
             "{} took {:?}",
             &text[..40],
-            begun.elapsed()
+            started.elapsed()
         );
     }
-    let mut within = "rm -rf /".to_owned();
+    let mut nested = "rm -rf /".to_owned();
     for _ in 0..3 {
-        within = format!("sh -c '{}'", within.replace('\'', "'\\''"));
+        nested = format!("sh -c '{}'", nested.replace('\'', "'\\''"));
     }
-    assert_eq!(script(&within).as_deref(), Some("rm -r ** / **"));
+    assert_eq!(script(&nested).as_deref(), Some("rm -r ** / **"));
     for _ in 0..10 {
-        within = format!("sh -c '{}'", within.replace('\'', "'\\''"));
-        if within.len() > 100_000 {
+        nested = format!("sh -c '{}'", nested.replace('\'', "'\\''"));
+        if nested.len() > 100_000 {
             break;
         }
     }
-    assert_eq!(script(&within).as_deref(), Some(UNDECIDED));
+    assert_eq!(script(&nested).as_deref(), Some(UNDECIDED));
 }
 
-/// The same word to a shell, written in another way.
-fn quoted(word: &str, ways: &[u8]) -> String {
-    let mut ways = ways.iter().cycle();
+/// The same word for a shell, quoted differently.
+fn quoted(word: &str, styles: &[u8]) -> String {
+    let mut styles = styles.iter().cycle();
     word.chars()
-        .map(|one| match ways.next() {
+        .map(|one| match styles.next() {
             Some(0) => format!("\\{one}"),
             Some(1) => format!("'{one}'"),
             Some(2) => format!("\"{one}\""),
@@ -294,10 +300,10 @@ fn quoted(word: &str, ways: &[u8]) -> String {
 proptest::proptest! {
     #[test]
     fn however_it_is_quoted_it_is_still_denied(
-        ways in proptest::collection::vec(0_u8..9, 1..12),
+        styles in proptest::collection::vec(0_u8..9, 1..12),
         around in 0_usize..6,
     ) {
-        let words: Vec<String> = ["rm", "-rf", "/"].iter().map(|word| quoted(word, &ways)).collect();
+        let words: Vec<String> = ["rm", "-rf", "/"].iter().map(|word| quoted(word, &styles)).collect();
         let command = words.join(" ");
         let text = match around {
             0 => command,
@@ -312,10 +318,10 @@ proptest::proptest! {
     }
 
     #[test]
-    fn no_text_ends_the_one_who_reads_it(text in "[a-z$(){}`'\"\\\\;|&<>\\[\\]!#*?~= \n0-9:@^%,+-]{0,80}") {
-        let begun = std::time::Instant::now();
+    fn no_text_crashes_the_parser(text in "[a-z$(){}`'\"\\\\;|&<>\\[\\]!#*?~= \n0-9:@^%,+-]{0,80}") {
+        let started = std::time::Instant::now();
         let _ = script(&text);
-        proptest::prop_assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", text);
+        proptest::prop_assert!(started.elapsed() < std::time::Duration::from_secs(2), "{:?}", text);
     }
 
     #[test]
@@ -332,8 +338,8 @@ proptest::proptest! {
         "'", "\"", "\\", "echo ", "f() ", "> ", "x ", "=", "#", "!", "$((", "eval ", "sh -c ", "<<< ",
     ]), 0..40)) {
         let text = parts.concat();
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         let _ = script(&text);
-        proptest::prop_assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", text);
+        proptest::prop_assert!(started.elapsed() < std::time::Duration::from_secs(2), "{:?}", text);
     }
 }

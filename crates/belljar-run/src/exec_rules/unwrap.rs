@@ -1,17 +1,17 @@
-//! Programs that only start another one, and shells that are given a script as an argument.
+//! Finds the inner command of wrappers such as `sudo` and `env`, and the script of a shell.
 
 use super::word::Word;
 
-/// A program that starts what its arguments name.
+/// A program that starts the command in its arguments.
 struct Wrapper {
     name: &'static str,
-    /// Short options that take the next word, if nothing follows them in theirs.
+    /// Short options whose value is the next argument.
     short: &'static str,
-    /// The same of long ones.
+    /// Long options whose value is the next argument.
     long: &'static [&'static str],
-    /// Words of its own before the program.
+    /// Operands before the command.
     operands: usize,
-    /// `NAME=VALUE` before the program.
+    /// Accepts `NAME=VALUE` before the command.
     assigns: bool,
 }
 
@@ -200,17 +200,17 @@ const WRAPPERS: &[Wrapper] = &[
     plain("coproc"),
 ];
 
-/// Of `parallel`, each judged for itself.
-const MOST_INPUTS: usize = 32;
+/// Inputs of `parallel`, each of which is judged.
+const MAX_INPUTS: usize = 32;
 
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash"];
 
-/// What a command's arguments are besides themselves.
+/// The command or script in the arguments of a command.
 pub(crate) enum Inner {
     Command(Vec<Word>),
-    /// Text that a shell reads.
+    /// The text of a shell script.
     Script(Word),
-    /// A shell that reads what it is fed.
+    /// A shell that reads its script from standard input.
     FedShell,
 }
 
@@ -236,13 +236,13 @@ pub(crate) fn inner(command: &[Word]) -> Option<Inner> {
         _ => {}
     }
     let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == name)?;
-    let mut rest = wrapper.skip_own(arguments)?.to_vec();
+    let mut rest = wrapper.skip_options(arguments)?.to_vec();
     match name {
         "xargs" => rest.push(Word::unknown()), // what it reads
         "flock" if takes_script(arguments, &rest) => {
             return rest.into_iter().next().map(Inner::Script);
         }
-        // A shell puts them together, and reads them again.
+        // watch joins its arguments and runs them in a shell.
         "watch" => return Some(Inner::Script(joined(&rest))),
         "parallel" => return Some(Inner::Script(with_inputs(&rest))),
         _ => {}
@@ -251,7 +251,7 @@ pub(crate) fn inner(command: &[Word]) -> Option<Inner> {
 }
 
 impl Wrapper {
-    fn skip_own<'a>(&self, arguments: &'a [Word]) -> Option<&'a [Word]> {
+    fn skip_options<'a>(&self, arguments: &'a [Word]) -> Option<&'a [Word]> {
         let (mut at, mut operands) = (0, self.operands);
         while let Some(word) = arguments.get(at) {
             let text = word.raw();
@@ -305,7 +305,7 @@ fn shell(arguments: &[Word]) -> Option<Inner> {
     }
     match (takes_script, arguments.get(at)) {
         (true, Some(script)) => Some(Inner::Script(script.clone())),
-        // A file, whose content nobody knows here; one that is made on the way is like a script.
+        // The content of a script file is not known. A process substitution is like an unknown script.
         (false, Some(file)) if file.is_unknown() && file.raw().len() == 1 => {
             Some(Inner::Script(Word::unknown()))
         }
@@ -315,7 +315,7 @@ fn shell(arguments: &[Word]) -> Option<Inner> {
     }
 }
 
-/// `runuser -u USER COMMAND` starts a program; without it is like `su`.
+/// `runuser -u USER COMMAND` starts a program; without `-u` it is like `su`.
 fn names_user(arguments: &[Word]) -> bool {
     arguments.iter().any(|word| word.raw().starts_with("-u") || word.raw().starts_with("--user"))
 }
@@ -326,13 +326,13 @@ fn takes_script(arguments: &[Word], rest: &[Word]) -> bool {
     before.is_some_and(|word| matches!(word.raw(), "-c" | "--command"))
 }
 
-/// `parallel COMMAND ::: INPUTS` is the command with each of them; without a command they are commands themselves.
+/// `parallel COMMAND ::: INPUTS` runs the command with each input; without a command the inputs are commands.
 fn with_inputs(words: &[Word]) -> Word {
     let is_mark = |word: &Word| matches!(word.raw(), ":::" | "::::" | ":::+" | "::::+");
     let mut parts = words.split(is_mark);
     let command = joined(parts.next().unwrap_or_default());
     let inputs: Vec<&Word> = parts.flatten().collect();
-    if inputs.is_empty() || inputs.len() > MOST_INPUTS {
+    if inputs.is_empty() || inputs.len() > MAX_INPUTS {
         return joined(&[command, Word::unknown()]);
     }
     let mut all = Word::default();
@@ -365,9 +365,9 @@ fn executed(arguments: &[Word]) -> Option<Vec<Word>> {
 
 /// `env -S 'COMMAND …'`
 fn split_string(arguments: &[Word]) -> Option<Word> {
-    let is_own = |word: &&Word| word.raw().starts_with('-') || is_assignment(word.raw());
-    let own = arguments.iter().take_while(is_own);
-    for (at, word) in own.enumerate() {
+    let is_option = |word: &&Word| word.raw().starts_with('-') || is_assignment(word.raw());
+    let options = arguments.iter().take_while(is_option);
+    for (at, word) in options.enumerate() {
         let text = word.raw();
         let attached = match text.strip_prefix("--split-string") {
             Some(rest) => rest.strip_prefix('=').unwrap_or(rest),
@@ -385,7 +385,7 @@ fn split_string(arguments: &[Word]) -> Option<Word> {
     None
 }
 
-/// What `-c`, alone or as the last of several letters, or `--command` is given; in the next word or its own.
+/// The value of `-c` (alone or last in a group of letters) or `--command`, attached or in the next argument.
 fn after_option(arguments: &[Word], letter: char) -> Option<Word> {
     let attached = |word: &Word| {
         if let Some(rest) = word.raw().strip_prefix("--command") {

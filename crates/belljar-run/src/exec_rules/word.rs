@@ -1,11 +1,11 @@
-//! A word of a command as a shell would make it, as far as that is known before it runs.
+//! A shell word after expansion, as far as it is known before the command runs.
 
-/// Stands in a word for text that only the running shell knows.
+/// Marks text that is only known at run time.
 const UNKNOWN: char = '\u{0}';
-/// The home inside, as a word names it before it is expanded.
+/// The home directory in the sandbox; `~` is compared with it.
 const HOME_INSIDE: &str = "/home/agent";
 
-/// Quotes and escapes are undone. `$HOME` is `~`.
+/// Without quotes and escapes. `$HOME` becomes `~`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Word(String);
 
@@ -30,7 +30,7 @@ impl Word {
         self.0.push_str(&other.0);
     }
 
-    /// `None` where a part of it is not known.
+    /// `None` if a part of it is not known.
     pub(crate) fn text(&self) -> Option<&str> {
         (!self.0.contains(UNKNOWN)).then_some(self.0.as_str())
     }
@@ -39,12 +39,12 @@ impl Word {
         self.text().is_none()
     }
 
-    /// What is compared. What is not known fits `*` and nothing else.
+    /// The text for matching. An unknown part matches only `*`.
     pub(crate) fn raw(&self) -> &str {
         &self.0
     }
 
-    /// As it is shown to people.
+    /// For messages.
     pub(crate) fn shown(&self) -> String {
         self.0.replace(UNKNOWN, "$…")
     }
@@ -54,7 +54,7 @@ impl Word {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// A path without detours: `//x/./y/..` is `/x`.
+    /// The normalized path: `//x/./y/..` is `/x`.
     pub(crate) fn clean(&self) -> String {
         let text = match self.0.strip_prefix(HOME_INSIDE) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("~{rest}"),

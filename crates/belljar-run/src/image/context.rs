@@ -1,5 +1,4 @@
-//! The files that a build may take: listed and hashed, each from its directory's descriptor and none
-//! through a link. What a run wrote lies in there too.
+//! Lists and hashes the files of a build context, without following links: runs may have written there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,48 +11,50 @@ use belljar_spec::OsText;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::ignore::Ignored;
+use super::ignore::IgnoreFile;
 
-const DEEPEST: usize = 128;
-const MOST_ENTRIES: usize = 1_000_000;
-const PIECE: usize = 64 * 1024;
+const MAX_DEPTH: usize = 128;
+const MAX_ENTRIES: usize = 1_000_000;
+const CHUNK: usize = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
     #[error(
-        "cannot read {path} of the context: {error}; name it in .dockerignore if the build does not need it"
+        "cannot read {path} of the context: {error}; if the build does not need it, add it to .dockerignore"
     )]
     Io { path: OsText, error: io::Error },
-    #[error("the context is deeper than {DEEPEST} directories at {0}; name it in .dockerignore")]
+    #[error(
+        "the context is nested deeper than {MAX_DEPTH} directories at {0}; add it to .dockerignore"
+    )]
     TooDeep(OsText),
-    #[error("the context has more than {MOST_ENTRIES} files; leave some out with .dockerignore")]
+    #[error("the context has more than {MAX_ENTRIES} files; exclude some with .dockerignore")]
     TooMany,
-    #[error("the context holds belljar's own directory, {path}; leave it out with .dockerignore", path = .0.display())]
+    #[error("the context contains Belljar's records (the home), {path}; exclude it with .dockerignore", path = .0.display())]
     HoldsHome(PathBuf),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// Below the context.
+pub(super) struct ContextEntry {
+    /// Relative to the context.
     pub(super) path: Vec<u8>,
-    /// Its permissions.
+    /// Permission bits.
     pub(super) mode: u32,
-    /// Sent, and no part of what is compared.
+    /// Sent, but not part of the fingerprint.
     pub(super) modified: i64,
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Directory,
     File { size: u64, hash: blake3::Hash },
     Link { target: Vec<u8> },
 }
 
-impl Entry {
-    /// A relative link that ends outside of the context. Nobody follows it here; some engines take none.
-    pub(super) fn leads_out(&self) -> bool {
-        let Kind::Link { target } = &self.kind else { return false };
+impl ContextEntry {
+    /// A relative link that points out of the context. It is not followed here; some engines reject it.
+    pub(super) fn points_outside(&self) -> bool {
+        let EntryKind::Link { target } = &self.kind else { return false };
         let mut depth = self.path.iter().filter(|byte| **byte == b'/').count();
         !target.starts_with(b"/")
             && target.split(|byte| *byte == b'/').any(|part| match part {
@@ -71,46 +72,46 @@ impl Entry {
     }
 }
 
-/// Everything below one directory that was not left out, in a fixed order.
+/// All entries of a directory tree that are not excluded, in a fixed order.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) root: OwnedFd,
-    pub(super) entries: Vec<Entry>,
-    /// What no archive can hold, and what it is.
+    pub(super) entries: Vec<ContextEntry>,
+    /// Files that cannot be in an archive, and their type.
     pub(super) skipped: Vec<(OsText, &'static str)>,
 }
 
-/// What is left out, besides what nothing can hold.
+/// What is excluded from the context.
 #[derive(Debug)]
-pub(super) struct LeftOut<'a> {
-    pub(super) ignored: &'a Ignored,
-    /// Files that count by themselves.
-    pub(super) apart: Option<&'a [u8]>,
-    /// Belljar's own directory, if it lies below.
+pub(super) struct Exclusions<'a> {
+    pub(super) ignored: &'a IgnoreFile,
+    /// The Dockerfile, which is handled separately.
+    pub(super) dockerfile: Option<&'a [u8]>,
+    /// The home of Belljar, if it is in the context.
     pub(super) home: Option<&'a [u8]>,
 }
 
-pub(super) fn read(root: OwnedFd, left_out: &LeftOut<'_>) -> Result<Context, ContextError> {
-    let mut walk = Walk { left_out, entries: Vec::new(), skipped: Vec::new() };
+pub(super) fn read(root: OwnedFd, exclusions: &Exclusions<'_>) -> Result<Context, ContextError> {
+    let mut walk = ContextWalk { exclusions, entries: Vec::new(), skipped: Vec::new() };
     walk.directory(&root, &mut Vec::new(), 0)?;
-    let Walk { entries, skipped, .. } = walk;
+    let ContextWalk { entries, skipped, .. } = walk;
     Ok(Context { root, entries, skipped })
 }
 
-struct Walk<'a> {
-    left_out: &'a LeftOut<'a>,
-    entries: Vec<Entry>,
+struct ContextWalk<'a> {
+    exclusions: &'a Exclusions<'a>,
+    entries: Vec<ContextEntry>,
     skipped: Vec<(OsText, &'static str)>,
 }
 
-impl Walk<'_> {
+impl ContextWalk<'_> {
     fn directory(
         &mut self,
         directory: &OwnedFd,
         path: &mut Vec<u8>,
         depth: usize,
     ) -> Result<(), ContextError> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(ContextError::TooDeep(OsText::from_bytes(path.clone())));
         }
         let length = path.len();
@@ -132,17 +133,17 @@ impl Walk<'_> {
         path: &mut Vec<u8>,
         depth: usize,
     ) -> Result<(), ContextError> {
-        if self.left_out.apart == Some(path) {
+        if self.exclusions.dockerfile == Some(path) {
             return Ok(());
         }
-        let out = self.left_out.ignored.has(path);
-        if out && !self.left_out.ignored.may_take_back_below(path) {
+        let out = self.exclusions.ignored.excludes(path);
+        if out && !self.exclusions.ignored.may_reinclude_below(path) {
             return Ok(());
         }
-        if self.left_out.home == Some(path) && !out {
+        if self.exclusions.home == Some(path) && !out {
             return Err(ContextError::HoldsHome(OsStr::from_bytes(path).into()));
         }
-        if self.entries.len() >= MOST_ENTRIES {
+        if self.entries.len() >= MAX_ENTRIES {
             return Err(ContextError::TooMany);
         }
         let io = |errno: Errno| failed(path, errno.into());
@@ -151,7 +152,7 @@ impl Walk<'_> {
             FileType::Directory => {
                 let below = open_directory(at, name).map_err(io)?;
                 if !out {
-                    self.add(path, &found, Kind::Directory);
+                    self.add(path, &found, EntryKind::Directory);
                 }
                 return self.directory(&below, path, depth + 1);
             }
@@ -159,11 +160,11 @@ impl Walk<'_> {
             FileType::RegularFile => {
                 let mut file = open_file(at, name).map_err(io)?;
                 let (size, hash) = hashed(&mut file).map_err(|error| failed(path, error))?;
-                Kind::File { size, hash }
+                EntryKind::File { size, hash }
             }
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(at, name, Vec::new()).map_err(io)?;
-                Kind::Link { target: target.into_bytes() }
+                EntryKind::Link { target: target.into_bytes() }
             }
             other => {
                 let what = match other {
@@ -179,13 +180,18 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn add(&mut self, path: &[u8], found: &rustix::fs::Stat, kind: Kind) {
-        // A link has no permissions of its own.
+    fn add(&mut self, path: &[u8], found: &rustix::fs::Stat, kind: EntryKind) {
+        // Links have no permissions.
         let mode = match kind {
-            Kind::Link { .. } => 0o777,
-            Kind::Directory | Kind::File { .. } => found.st_mode & 0o7777,
+            EntryKind::Link { .. } => 0o777,
+            EntryKind::Directory | EntryKind::File { .. } => found.st_mode & 0o7777,
         };
-        self.entries.push(Entry { path: path.to_vec(), mode, modified: found.st_mtime, kind });
+        self.entries.push(ContextEntry {
+            path: path.to_vec(),
+            mode,
+            modified: found.st_mtime,
+            kind,
+        });
     }
 }
 
@@ -212,7 +218,7 @@ fn open_directory(at: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
 }
 
 fn open_file(at: impl AsFd, name: &OsStr) -> Result<File, Errno> {
-    // It may have become a FIFO since; that must not make this wait.
+    // It may have become a FIFO by now, which must not block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(at, name, flags, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
@@ -223,7 +229,7 @@ fn open_file(at: impl AsFd, name: &OsStr) -> Result<File, Errno> {
 
 fn hashed(file: &mut File) -> io::Result<(u64, blake3::Hash)> {
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; CHUNK];
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok((hasher.count(), hasher.finalize())),
@@ -232,7 +238,7 @@ fn hashed(file: &mut File) -> io::Result<(u64, blake3::Hash)> {
     }
 }
 
-/// A file of the context once more, by its path. No part of that may have become a link.
+/// Opens a file of the context again. Fails if a component of the path has become a link.
 pub(super) fn open_again(root: &OwnedFd, path: &[u8]) -> Result<File, Errno> {
     let mut parts = path.split(|byte| *byte == b'/').map(OsStr::from_bytes);
     let last = parts.next_back().ok_or(Errno::NOENT)?;

@@ -1,11 +1,11 @@
-//! What is read from a Dockerfile here: the images it begins with. Everything else is the engine's.
+//! Finds the base images of a Dockerfile. The engine parses everything else.
 
 use belljar_backend::engine::image::Reference;
 
-/// The Dockerfile that belljar ships: a base with room for the common agents.
+/// The Dockerfile that Belljar ships: a base image for the common agents.
 pub const AGENT_DOCKERFILE: &str = include_str!("../../../../images/agent.Dockerfile");
 
-/// Of `FROM` lines. One with a variable in it, or that is a stage of the file itself, is left out.
+/// The images of `FROM` lines, without those with a variable and stages of the same file.
 pub(super) fn bases(dockerfile: &[u8]) -> Vec<Reference> {
     let text = String::from_utf8_lossy(dockerfile);
     let mut stages: Vec<String> = vec!["scratch".to_owned()];

@@ -1,25 +1,24 @@
-//! What a build is made from, in a few numbers that the image carries, and what differs when they do.
+//! Computes the fingerprint of the inputs of a build, and explains what has changed since the last one.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::context::{Entry, Kind};
-use super::kept::Kept;
+use super::build_record::BuildRecord;
+use super::context::{ContextEntry, EntryKind};
 
-/// On each image that is built here.
+/// A label on each image that Belljar builds.
 pub const LABEL_FINGERPRINT: &str = "belljar.fingerprint";
-/// The same by parts, as JSON.
+/// The hashes of the parts, as JSON.
 pub const LABEL_INPUTS: &str = "belljar.inputs";
-/// Keeps these hashes apart from every other use of BLAKE3 here; another number for another meaning.
+/// Separates these hashes from every other use of BLAKE3 here. The number changes with the meaning of the hash.
 const CONTEXT: &str = "belljar 2026 inputs of an image, 1";
 const PART: usize = 32;
 
-/// Arguments that every build has, which change how something is fetched and not what; engines leave them
-/// out of an image's history too.
+/// Predefined build arguments that change how files are fetched, not which; engines do not record them either.
 const NOT_COUNTED: &[&str] = &["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"];
 
-/// Of all inputs, and of each kind.
+/// The hash of all inputs, and of each kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) whole: String,
@@ -42,7 +41,7 @@ impl Hasher {
         hasher
     }
 
-    /// With its length, so that two pieces are not one.
+    /// With its length, so that boundaries are part of the hash.
     fn add(&mut self, bytes: &[u8]) {
         self.0.update(&(bytes.len() as u64).to_le_bytes());
         self.0.update(bytes);
@@ -61,7 +60,7 @@ impl Fingerprint {
     pub(super) fn of(
         dockerfile: &[u8],
         arguments: &BTreeMap<String, String>,
-        entries: &[Entry],
+        entries: &[ContextEntry],
     ) -> Self {
         let mut file = Hasher::new("dockerfile");
         file.add(dockerfile);
@@ -74,7 +73,7 @@ impl Fingerprint {
         let mut context = Hasher::new("context");
         for entry in entries {
             context.add(&entry.path);
-            context.add(of_entry(entry).as_bytes());
+            context.add(entry_hash(entry).as_bytes());
         }
         let parts = Parts {
             dockerfile: file.end_of_part(),
@@ -97,17 +96,17 @@ impl Fingerprint {
     }
 }
 
-/// Everything of an entry but its path and its time.
-pub(super) fn of_entry(entry: &Entry) -> String {
+/// The hash of an entry without its path and time.
+pub(super) fn entry_hash(entry: &ContextEntry) -> String {
     let mut hasher = Hasher::new("entry");
     hasher.add(&entry.mode.to_le_bytes());
     match &entry.kind {
-        Kind::Directory => hasher.add(b"directory"),
-        Kind::File { hash, .. } => {
+        EntryKind::Directory => hasher.add(b"directory"),
+        EntryKind::File { hash, .. } => {
             hasher.add(b"file");
             hasher.add(hash.as_bytes());
         }
-        Kind::Link { target } => {
+        EntryKind::Link { target } => {
             hasher.add(b"link");
             hasher.add(target);
         }
@@ -117,28 +116,28 @@ pub(super) fn of_entry(entry: &Entry) -> String {
 
 /// Why an image is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum RebuildReason {
     NoImage,
-    /// Somebody else made the image of that name.
+    /// The image of that name was not built by Belljar.
     NotBuiltHere,
     Forced,
     NoCache,
     Dockerfile,
     Arguments,
-    /// These paths, as far as that is known.
+    /// The changed paths, as far as known.
     Context(Vec<String>),
-    /// Another belljar counted otherwise.
+    /// Another version of Belljar computes the fingerprint differently.
     OtherRules,
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for RebuildReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const SHOWN: usize = 3;
         f.write_str(match self {
-            Self::NoImage => "there is no such image",
+            Self::NoImage => "the image does not exist",
             Self::NotBuiltHere => "the image of that name was not built by belljar",
             Self::Forced => "forced",
-            Self::NoCache => "asked for without the cache",
+            Self::NoCache => "--no-cache was given",
             Self::Dockerfile => "the Dockerfile changed",
             Self::Arguments => "the build arguments changed",
             Self::OtherRules => "another version of belljar built it",
@@ -154,33 +153,37 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// Nothing if the image is from exactly these inputs.
+/// Empty if the image was built from exactly these inputs.
 pub(super) fn differences(
     now: &Fingerprint,
     labels: &BTreeMap<String, String>,
-    before: Option<&Kept>,
-    entries: &[Entry],
-) -> Vec<Why> {
-    let Some(whole) = labels.get(LABEL_FINGERPRINT) else { return vec![Why::NotBuiltHere] };
+    before: Option<&BuildRecord>,
+    entries: &[ContextEntry],
+) -> Vec<RebuildReason> {
+    let Some(whole) = labels.get(LABEL_FINGERPRINT) else {
+        return vec![RebuildReason::NotBuiltHere];
+    };
     if *whole == now.whole {
         return Vec::new();
     }
     let parts = labels.get(LABEL_INPUTS).and_then(|text| serde_json::from_str(text).ok());
     let Some(Parts { dockerfile, arguments, context }) = parts else {
-        return vec![Why::OtherRules];
+        return vec![RebuildReason::OtherRules];
     };
     let mut why = Vec::new();
     if dockerfile != now.parts.dockerfile {
-        why.push(Why::Dockerfile);
+        why.push(RebuildReason::Dockerfile);
     }
     if arguments != now.parts.arguments {
-        why.push(Why::Arguments);
+        why.push(RebuildReason::Arguments);
     }
     if context != now.parts.context {
-        why.push(Why::Context(before.map(|kept| kept.differences(entries)).unwrap_or_default()));
+        why.push(RebuildReason::Context(
+            before.map(|build_record| build_record.differences(entries)).unwrap_or_default(),
+        ));
     }
     if why.is_empty() {
-        why.push(Why::OtherRules);
+        why.push(RebuildReason::OtherRules);
     }
     why
 }

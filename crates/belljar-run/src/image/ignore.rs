@@ -1,30 +1,29 @@
-//! `.dockerignore`: which files of a context stay out of it, by docker's own rules.
+//! Parses `.dockerignore` and decides which files of a context are excluded, by Docker's rules.
 //!
-//! A pattern is matched in time that grows with its length times that of the path, whatever stands in it:
-//! the file may have been written by anybody.
+//! The file is untrusted: the time for a match is bounded by the length of the pattern times that of the path.
 
 use std::cell::LazyCell;
 
 use belljar_spec::text::escape;
 
-use super::pattern::{Pattern, characters};
+use super::ignore_pattern::{IgnorePattern, characters};
 
-/// A line that cannot be understood.
+/// An invalid line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} of .dockerignore, \"{shown}\", is no pattern: {why}")]
+#[error(".dockerignore, line {line}: \"{shown}\" is not a valid pattern: {why}")]
 pub struct IgnoreError {
     line: usize,
     shown: String,
     why: &'static str,
 }
 
-/// The patterns of one file, in order: the last that fits counts.
+/// The patterns of one file, in order: the last match decides.
 #[derive(Debug, Default)]
-pub(super) struct Ignored {
-    patterns: Vec<Pattern>,
+pub(super) struct IgnoreFile {
+    patterns: Vec<IgnorePattern>,
 }
 
-impl Ignored {
+impl IgnoreFile {
     pub(super) fn parse(file: &[u8]) -> Result<Self, IgnoreError> {
         let file = file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file);
         let mut patterns = Vec::new();
@@ -33,7 +32,7 @@ impl Ignored {
                 continue;
             }
             let line = line.trim_ascii();
-            let (pattern, takes_back) = match line.strip_prefix(b"!") {
+            let (pattern, negated) = match line.strip_prefix(b"!") {
                 Some(pattern) => (pattern.trim_ascii(), true),
                 None => (line, false),
             };
@@ -41,33 +40,33 @@ impl Ignored {
             if pattern.is_empty() {
                 continue;
             }
-            let made = Pattern::new(&pattern, takes_back);
+            let made = IgnorePattern::new(&pattern, negated);
             let bad = |why| IgnoreError { line: at + 1, shown: escape(line), why };
             patterns.push(made.map_err(bad)?);
         }
         Ok(Self { patterns })
     }
 
-    /// Whether a path stays out. One below a directory that stays out stays out too, unless a later
-    /// pattern takes it back.
-    pub(super) fn has(&self, path: &[u8]) -> bool {
+    /// Whether a path is excluded. Files in an excluded directory are excluded too, unless a later pattern includes
+    /// them again.
+    pub(super) fn excludes(&self, path: &[u8]) -> bool {
         let characters: LazyCell<Vec<u32>, _> = LazyCell::new(|| characters(path));
         let mut out = false;
         for pattern in &self.patterns {
-            // Only a pattern that would change the answer is tried.
-            if pattern.takes_back == out && pattern.fits_or_holds(path, &characters) {
-                out = !pattern.takes_back;
+            // Only patterns that would change the result are tried.
+            if pattern.negated == out && pattern.matches_path_or_parent(path, &characters) {
+                out = !pattern.negated;
             }
         }
         out
     }
 
-    /// Whether something below a directory that stays out could be taken back.
-    pub(super) fn may_take_back_below(&self, directory: &[u8]) -> bool {
+    /// Whether a pattern could include something in an excluded directory again.
+    pub(super) fn may_reinclude_below(&self, directory: &[u8]) -> bool {
         let begins = |long: &[u8], short: &[u8]| {
             long.starts_with(short) && (long.len() == short.len() || long[short.len()] == b'/')
         };
-        self.patterns.iter().filter(|pattern| pattern.takes_back).any(|pattern| {
+        self.patterns.iter().filter(|pattern| pattern.negated).any(|pattern| {
             pattern.has_wildcard && directory.starts_with(&pattern.plain)
                 || begins(&pattern.plain, directory)
                 || pattern.has_wildcard && pattern.plain.starts_with(directory)
@@ -77,15 +76,15 @@ impl Ignored {
 
 /// As a path relative to the context: no slash at either end, no `.`, no `..`.
 fn clean(pattern: &[u8]) -> Vec<u8> {
-    let mut kept: Vec<&[u8]> = Vec::new();
+    let mut parts: Vec<&[u8]> = Vec::new();
     for part in pattern.split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => {}
-            b".." => _ = kept.pop(),
-            part => kept.push(part),
+            b".." => _ = parts.pop(),
+            part => parts.push(part),
         }
     }
-    kept.join(&b'/')
+    parts.join(&b'/')
 }
 
 #[cfg(test)]
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     fn out(file: &str, path: &str) -> bool {
-        Ignored::parse(file.as_bytes()).unwrap().has(path.as_bytes())
+        IgnoreFile::parse(file.as_bytes()).unwrap().excludes(path.as_bytes())
     }
 
     #[test]
@@ -155,7 +154,7 @@ mod tests {
     #[test]
     fn a_directory_is_entered_only_for_what_could_be_taken_back() {
         let may = |file: &str, directory: &str| {
-            Ignored::parse(file.as_bytes()).unwrap().may_take_back_below(directory.as_bytes())
+            IgnoreFile::parse(file.as_bytes()).unwrap().may_reinclude_below(directory.as_bytes())
         };
         assert!(!may("node_modules", "node_modules"));
         assert!(may("a\n!a/b/c", "a") && may("a\n!a/b/c", "a/b"));
@@ -164,21 +163,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_with_its_line() {
-        let error = Ignored::parse(b"ok\n[a").unwrap_err();
+    fn an_invalid_pattern_is_reported_with_its_line() {
+        let error = IgnoreFile::parse(b"ok\n[a").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "line 2 of .dockerignore, \"[a\", is no pattern: a \"[\" has no \"]\""
+            ".dockerignore, line 2: \"[a\" is not a valid pattern: a \"[\" has no \"]\""
         );
-        assert!(Ignored::parse(b"x\\").is_err());
+        assert!(IgnoreFile::parse(b"x\\").is_err());
     }
 
     #[test]
     fn a_hostile_pattern_takes_no_time() {
         let pattern = "*a".repeat(200) + "b";
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         assert!(!out(&pattern, &"a".repeat(2000)));
         assert!(!out(&("**/".repeat(200) + "y"), &"x/".repeat(1000)));
-        assert!(begun.elapsed().as_secs() < 5);
+        assert!(started.elapsed().as_secs() < 5);
     }
 }

@@ -1,16 +1,16 @@
-//! Images that are built here: what goes in, whether anything of it changed, and the build.
+//! Builds container images, and skips the build if no input has changed.
 
-mod archive;
+mod build_files;
+mod build_record;
 mod context;
+mod context_archive;
+mod default_name;
 mod dockerfile;
 mod error;
 mod fingerprint;
 mod ignore;
+mod ignore_pattern;
 mod inputs;
-mod kept;
-mod name;
-mod pattern;
-mod place;
 #[cfg(test)]
 mod tests;
 
@@ -26,20 +26,20 @@ use belljar_spec::{BackendName, OsText};
 pub use context::ContextError;
 pub use dockerfile::AGENT_DOCKERFILE;
 pub use error::BuildError;
-pub use fingerprint::{LABEL_FINGERPRINT, LABEL_INPUTS, Why};
+pub use fingerprint::{LABEL_FINGERPRINT, LABEL_INPUTS, RebuildReason};
 pub use ignore::IgnoreError;
 
 use crate::config::trust::Examined;
 use belljar_record::home::Home;
+use build_files::BuildFiles;
+use build_record::BuildRecord;
 use fingerprint::differences;
 use inputs::Inputs;
-use kept::Kept;
-use place::Place;
 
-/// What is built from.
+/// What an image is built from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// The Dockerfile that belljar ships.
+    /// The Dockerfile that Belljar ships.
     Agent,
     Files {
         /// `Dockerfile` in the context, unless named.
@@ -49,7 +49,7 @@ pub enum Source {
     },
 }
 
-/// When an image is built although nothing changed.
+/// Whether an image is built even if nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebuild {
     WhenChanged,
@@ -58,7 +58,7 @@ pub enum Rebuild {
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The first engine that answers, unless named.
+    /// `None`: the first available engine.
     pub backend: Option<BackendName>,
     pub name: Option<String>,
     pub source: Source,
@@ -68,45 +68,45 @@ pub struct Request {
     pub rebuild: Rebuild,
 }
 
-/// Told while it goes on.
+/// Receives the progress of a build.
 pub trait Watcher: PullProgress {
-    /// Something that no archive can hold.
+    /// A file that cannot be in an archive.
     fn skipped(&self, _path: &OsText, _what: &str) {}
 
-    /// A run could have written files of the context, and the build may execute them.
-    fn others_wrote(&self) {}
+    /// Runs could have written files of the context, and the build may execute them.
+    fn written_by_runs(&self) {}
 
-    fn begins(&self, _name: &str, _backend: BackendName, _why: &[Why]) {}
+    fn begins(&self, _name: &str, _backend: BackendName, _why: &[RebuildReason]) {}
 
-    /// One line of the engine's, as it came: it may hold anything.
+    /// One line of engine output, unfiltered: it may contain anything.
     fn line(&self, _line: &str) {}
 }
 
-/// What came of it.
+/// The result of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub name: String,
     pub backend: BackendName,
     pub id: String,
     pub fingerprint: String,
-    /// Why it was built. Empty if it was not: everything is as it was.
-    pub why: Vec<Why>,
+    /// Why it was built. Empty if it was not, because nothing has changed.
+    pub why: Vec<RebuildReason>,
 }
 
-/// Builds an image, if anything that it is made from has changed.
+/// Builds an image if any of its inputs has changed.
 pub fn build(home: &Home, request: Request, watcher: &dyn Watcher) -> Result<Outcome, BuildError> {
     let named = request.name.as_deref().map(name_for_build).transpose()?;
-    let place = match &request.source {
+    let build_files = match &request.source {
         Source::Agent => None,
         Source::Files { dockerfile, context } => {
-            let place = Place::find(home, dockerfile.as_deref(), context.as_deref())?;
-            place.refuse_untrusted(home)?; // before anything else of it is read
-            Some(place)
+            let build_files = BuildFiles::find(home, dockerfile.as_deref(), context.as_deref())?;
+            build_files.refuse_untrusted(home)?; // before anything else of it is read
+            Some(build_files)
         }
     };
     let engine = choose(request.backend)?;
-    let inputs = match place {
-        Some(place) => Inputs::read(home, place, &request.arguments)?,
+    let inputs = match build_files {
+        Some(build_files) => Inputs::read(home, build_files, &request.arguments)?,
         None => Inputs::of_agent(&request.arguments),
     };
     for (path, what) in &inputs.skipped {
@@ -120,7 +120,7 @@ pub fn build(home: &Home, request: Request, watcher: &dyn Watcher) -> Result<Out
     let of_engine = |reason| BuildError::Engine { backend: engine.name(), reason };
     let before = engine.held_image(&name).map_err(of_engine)?;
     let why = reasons(home, &request, &inputs, before.as_ref());
-    let done = |id: String, why: Vec<Why>| Outcome {
+    let done = |id: String, why: Vec<RebuildReason>| Outcome {
         name: name.to_string(),
         backend: engine.name(),
         id,
@@ -130,33 +130,34 @@ pub fn build(home: &Home, request: Request, watcher: &dyn Watcher) -> Result<Out
     if let (Some(image), true) = (&before, why.is_empty()) {
         return Ok(done(image.id.clone(), why));
     }
-    if inputs.others_wrote && request.network == BuildNetwork::Default {
-        watcher.others_wrote();
+    if inputs.written_by_runs && request.network == BuildNetwork::Default {
+        watcher.written_by_runs();
     }
     watcher.begins(&name.to_string(), engine.name(), &why);
     let made = carry_out(&engine, &name, &request, inputs, (home, watcher))?;
     if let Some(old) = before.and_then(|image| image.labels.get(LABEL_FINGERPRINT).cloned())
         && old != fingerprint.whole
     {
-        Kept::forget(home, &old);
+        BuildRecord::forget(home, &old);
     }
     Ok(done(made.id, why))
 }
 
-/// Empty if the image is from exactly these inputs.
+/// Empty if the image was built from exactly these inputs.
 fn reasons(
     home: &Home,
     request: &Request,
     inputs: &Inputs,
     before: Option<&HeldImage>,
-) -> Vec<Why> {
-    let Some(image) = before else { return vec![Why::NoImage] };
+) -> Vec<RebuildReason> {
+    let Some(image) = before else { return vec![RebuildReason::NoImage] };
     let old = image.labels.get(LABEL_FINGERPRINT);
-    let kept = old.and_then(|old| Kept::read(home, old));
-    let why = differences(&inputs.fingerprint, &image.labels, kept.as_ref(), inputs.entries());
+    let build_record = old.and_then(|old| BuildRecord::read(home, old));
+    let why =
+        differences(&inputs.fingerprint, &image.labels, build_record.as_ref(), inputs.entries());
     match (why.is_empty(), request.rebuild, request.cache) {
-        (true, Rebuild::Always, _) => vec![Why::Forced],
-        (true, Rebuild::WhenChanged, Cache::Ignore) => vec![Why::NoCache],
+        (true, Rebuild::Always, _) => vec![RebuildReason::Forced],
+        (true, Rebuild::WhenChanged, Cache::Ignore) => vec![RebuildReason::NoCache],
         _ => why,
     }
 }
@@ -170,9 +171,9 @@ fn carry_out(
 ) -> Result<HeldImage, BuildError> {
     let labels = inputs.fingerprint.labels();
     let whole = inputs.fingerprint.whole.clone();
-    let kept = inputs.kept.clone();
-    let leads_out = inputs.entries().iter().find(|entry| entry.leads_out());
-    let leads_out = leads_out.map(|entry| OsText::from_bytes(entry.path.clone()));
+    let build_record = inputs.build_record.clone();
+    let points_outside = inputs.entries().iter().find(|entry| entry.points_outside());
+    let points_outside = points_outside.map(|entry| OsText::from_bytes(entry.path.clone()));
     let (dockerfile, bases) =
         (inputs.dockerfile_path.clone(), dockerfile::bases(&inputs.dockerfile));
     let build = Build {
@@ -188,21 +189,21 @@ fn carry_out(
     let built = engine.build_image(build, watcher, &mut |line| watcher.line(line));
     match built {
         Ok(Built::Done(image)) if image.labels.get(LABEL_FINGERPRINT) == Some(&whole) => {
-            let _ = kept.save(home, &whole); // without it the next change has no name
+            let _ = build_record.save(home, &whole); // only used to name changed files
             Ok(image)
         }
-        // Somebody else built one of that name meanwhile.
+        // Another process built an image of that name meanwhile.
         Ok(Built::Done(_)) => Err(BuildError::Overtaken(name.to_string())),
         Ok(Built::Failed(why)) if why.is_empty() => {
-            Err(BuildError::NoReason { name: name.to_string(), leads_out })
+            Err(BuildError::NoReason { name: name.to_string(), points_outside })
         }
         Ok(Built::Failed(why)) => Err(BuildError::Failed { name: name.to_string(), why }),
-        Ok(Built::Unsent(error)) => Err(BuildError::Unsent(error)),
+        Ok(Built::Unsent(error)) => Err(BuildError::ContextNotSent(error)),
         Err(reason) => Err(BuildError::Engine { backend: engine.name(), reason }),
     }
 }
 
-/// A name can be given to what is built; a digest cannot.
+/// A build can have a name, but not a digest.
 fn name_for_build(text: &str) -> Result<Reference, BuildError> {
     let name = Reference::parse(text)?;
     match name.has_digest() {
@@ -211,22 +212,22 @@ fn name_for_build(text: &str) -> Result<Reference, BuildError> {
     }
 }
 
-/// The engine of that name, or the first that answers.
+/// The engine of that name, or the first available one.
 fn choose(backend: Option<BackendName>) -> Result<Engine, BuildError> {
-    let answers = |name: BackendName| -> Result<Engine, Unavailable> {
+    let connect = |name: BackendName| -> Result<Engine, Unavailable> {
         let engine = Engine::find(name)?;
         engine.probe()?;
         Ok(engine)
     };
     let unavailable = |backend| move |reason| BuildError::Unavailable { backend, reason };
     match backend {
-        Some(name) if name.features().needs_image() => answers(name).map_err(unavailable(name)),
+        Some(name) if name.features().needs_image() => connect(name).map_err(unavailable(name)),
         Some(name) => Err(BuildError::NoEngine(name)),
         None => {
             // The first failure is shown where no engine answers: it is of the one that is tried first.
             let mut first = None;
             for name in BackendName::engines() {
-                match answers(name) {
+                match connect(name) {
                     Ok(engine) => return Ok(engine),
                     Err(reason) => first = first.or(Some(unavailable(name)(reason))),
                 }
@@ -236,7 +237,7 @@ fn choose(backend: Option<BackendName>) -> Result<Engine, BuildError> {
     }
 }
 
-/// What a Dockerfile is trusted with, for `belljar trust`.
+/// What trusting a Dockerfile means, for `belljar trust`.
 pub fn examine(path: &Path, context: Option<&Path>, home: &Home) -> Result<Examined, BuildError> {
-    Place::find(home, Some(path), context)?.examined(home)
+    BuildFiles::find(home, Some(path), context)?.examined(home)
 }

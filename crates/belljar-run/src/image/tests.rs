@@ -10,23 +10,24 @@ use std::path::Path;
 use belljar_backend::engine::image::Reference;
 use rustix::fs::{Mode, OFlags};
 
-use super::archive::{Held, Pieces};
-use super::context::{Context, Entry, Kind, LeftOut, read};
-use super::fingerprint::{Fingerprint, LABEL_FINGERPRINT, Why, differences};
-use super::ignore::Ignored;
-use super::kept::Kept;
+use super::build_record::BuildRecord;
+use super::context::{Context, ContextEntry, EntryKind, Exclusions, read};
+use super::context_archive::{ContextArchive, PreloadedFile};
+use super::fingerprint::{Fingerprint, LABEL_FINGERPRINT, RebuildReason, differences};
+use super::ignore::IgnoreFile;
 
 fn context(directory: &Path, ignore: &str) -> Context {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
-    let ignored = Ignored::parse(ignore.as_bytes()).unwrap();
-    read(root, &LeftOut { ignored: &ignored, apart: Some(b"Dockerfile"), home: None }).unwrap()
+    let ignored = IgnoreFile::parse(ignore.as_bytes()).unwrap();
+    read(root, &Exclusions { ignored: &ignored, dockerfile: Some(b"Dockerfile"), home: None })
+        .unwrap()
 }
 
 /// Path, kind, mode, and content or target.
 type Found = (String, tar::EntryType, u32, String);
 
-fn unpacked(pieces: Pieces) -> std::io::Result<Vec<Found>> {
+fn unpacked(pieces: ContextArchive) -> std::io::Result<Vec<Found>> {
     let bytes: Vec<u8> = pieces.collect::<Result<Vec<_>, _>>()?.concat();
     assert_eq!(bytes.len() % 512, 0);
     let mut archive = tar::Archive::new(bytes.as_slice());
@@ -76,8 +77,8 @@ fn the_archive_holds_what_was_not_left_out_and_follows_no_link() {
     let _socket = UnixListener::bind(tree.path().join("socket")).unwrap();
     let read = context(tree.path(), "secrets\n.env");
     assert_eq!(read.skipped, [("socket".into(), "a socket")]);
-    let held = vec![Held { path: b"Dockerfile".to_vec(), content: b"FROM y".to_vec() }];
-    let found = unpacked(Pieces::new(Some(read), held)).unwrap();
+    let held = vec![PreloadedFile { path: b"Dockerfile".to_vec(), content: b"FROM y".to_vec() }];
+    let found = unpacked(ContextArchive::new(Some(read), held)).unwrap();
     let expected = [
         ("Dockerfile", tar::EntryType::Regular, 0o644, "FROM y"),
         ("a", tar::EntryType::Regular, 0o755, "1"),
@@ -102,7 +103,7 @@ fn long_names_long_targets_and_large_files_arrive_whole() {
     fs::write(directory.join(&name), &large).unwrap();
     let target = format!("/{}", "t".repeat(300));
     symlink(&target, tree.path().join("z")).unwrap();
-    let found = unpacked(Pieces::new(Some(context(tree.path(), "")), Vec::new())).unwrap();
+    let found = unpacked(ContextArchive::new(Some(context(tree.path(), "")), Vec::new())).unwrap();
     assert_eq!(found[1].0, format!("{name}/{name}"));
     assert_eq!(found[1].3, large);
     assert_eq!(found[2].3, target);
@@ -128,7 +129,7 @@ fn a_file_that_changes_meanwhile_ends_the_archive_without_an_end() {
         let tree = tree();
         let read = context(tree.path(), "");
         change(tree.path());
-        let error = unpacked(Pieces::new(Some(read), Vec::new())).unwrap_err();
+        let error = unpacked(ContextArchive::new(Some(read), Vec::new())).unwrap_err();
         assert!(error.to_string().contains("changed while it was being read"), "{what}: {error}");
     }
 }
@@ -136,8 +137,8 @@ fn a_file_that_changes_meanwhile_ends_the_archive_without_an_end() {
 #[test]
 fn a_link_that_leads_out_is_known() {
     let out = |path: &str, target: &str| {
-        let kind = Kind::Link { target: target.into() };
-        Entry { path: path.into(), mode: 0o777, modified: 0, kind }.leads_out()
+        let kind = EntryKind::Link { target: target.into() };
+        ContextEntry { path: path.into(), mode: 0o777, modified: 0, kind }.points_outside()
     };
     for (path, target) in [("a", ".."), ("a/b", "../.."), ("a/b", "x/../../../y"), ("a", "./../x")]
     {
@@ -154,10 +155,12 @@ fn a_context_that_holds_the_home_is_refused() {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let try_with = |ignore: &str| {
         let root = rustix::fs::open(tree.path(), flags, Mode::empty()).unwrap();
-        let ignored = Ignored::parse(ignore.as_bytes()).unwrap();
-        read(root, &LeftOut { ignored: &ignored, apart: None, home: Some(b"secrets") })
+        let ignored = IgnoreFile::parse(ignore.as_bytes()).unwrap();
+        read(root, &Exclusions { ignored: &ignored, dockerfile: None, home: Some(b"secrets") })
     };
-    assert!(try_with("").unwrap_err().to_string().contains("belljar's own directory, secrets"));
+    assert!(
+        try_with("").unwrap_err().to_string().contains("Belljar's records (the home), secrets")
+    );
     assert!(try_with("secrets").is_ok());
 }
 
@@ -176,23 +179,26 @@ fn the_fingerprint_is_of_inputs_and_of_nothing_else() {
     let proxy = BTreeMap::from([("https_proxy".to_owned(), "http://ann:pw@x".to_owned())]);
     assert_eq!(of(&proxy), first);
     let labels = first.labels();
-    let kept = Kept::of(&context(tree.path(), ".env").entries);
+    let build_record = BuildRecord::of(&context(tree.path(), ".env").entries);
     let why = |dockerfile: &[u8], arguments: &BTreeMap<String, String>| {
         let entries = context(tree.path(), ".env").entries;
         let now = Fingerprint::of(dockerfile, arguments, &entries);
-        differences(&now, &labels, Some(&kept), &entries)
+        differences(&now, &labels, Some(&build_record), &entries)
     };
     assert_eq!(why(b"FROM x", &none), []);
-    assert_eq!(why(b"FROM y", &none), [Why::Dockerfile]);
+    assert_eq!(why(b"FROM y", &none), [RebuildReason::Dockerfile]);
     let version = BTreeMap::from([("V".to_owned(), "1".to_owned())]);
-    assert_eq!(why(b"FROM x", &version), [Why::Arguments]);
+    assert_eq!(why(b"FROM x", &version), [RebuildReason::Arguments]);
     fs::set_permissions(tree.path().join("a"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::write(tree.path().join("new"), "").unwrap();
     fs::remove_file(tree.path().join("out")).unwrap();
-    let changed = Why::Context(["a", "new", "out"].map(str::to_owned).to_vec());
+    let changed = RebuildReason::Context(["a", "new", "out"].map(str::to_owned).to_vec());
     assert_eq!(why(b"FROM x", &none), std::slice::from_ref(&changed));
     assert_eq!(changed.to_string(), "the context changed: a, new, out");
-    assert_eq!(why(b"FROM y", &version), [Why::Dockerfile, Why::Arguments, changed]);
+    assert_eq!(
+        why(b"FROM y", &version),
+        [RebuildReason::Dockerfile, RebuildReason::Arguments, changed]
+    );
 }
 
 #[test]
@@ -202,13 +208,16 @@ fn what_labels_say_may_be_anything() {
         let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         differences(&now, &labels, None, &[])
     };
-    assert_eq!(why(&[]), [Why::NotBuiltHere]);
-    assert_eq!(why(&[(LABEL_FINGERPRINT, "../../x")]), [Why::OtherRules]);
-    assert_eq!(why(&[(LABEL_FINGERPRINT, "x"), ("belljar.inputs", "{}")]), [Why::OtherRules]);
+    assert_eq!(why(&[]), [RebuildReason::NotBuiltHere]);
+    assert_eq!(why(&[(LABEL_FINGERPRINT, "../../x")]), [RebuildReason::OtherRules]);
+    assert_eq!(
+        why(&[(LABEL_FINGERPRINT, "x"), ("belljar.inputs", "{}")]),
+        [RebuildReason::OtherRules]
+    );
     let home = tempfile::tempdir().unwrap();
     let home = belljar_record::home::Home::open_at(home.path().join("home")).unwrap();
-    assert!(Kept::read(&home, "../format").is_none());
-    assert!(Kept::of(&[]).save(&home, "../x").is_err());
+    assert!(BuildRecord::read(&home, "../format").is_none());
+    assert!(BuildRecord::of(&[]).save(&home, "../x").is_err());
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! What a record tells about the network: what was reached, what was not and why, which ports are open.
+//! Reads a run's network activity from its record: hosts reached, hosts denied and why, published ports.
 
-mod words;
+mod denial_text;
 
 use std::collections::BTreeMap;
 
@@ -15,40 +15,40 @@ use serde::de::DeserializeOwned;
 use belljar_record::home::Home;
 use belljar_record::{EventReader, ReadError};
 
-/// A run that asks for more different things than this is told about these.
-const MOST: usize = 10_000;
+/// Different destinations that are reported; further ones are dropped.
+const MAX_ENTRIES: usize = 10_000;
 
-/// Everything that got out, or did not.
+/// The network activity of a run.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Account {
+pub struct NetworkReport {
     pub ports: Vec<Published>,
-    pub reached: Vec<Reached>,
-    pub denied: Vec<Denied>,
+    pub reached: Vec<ReachedHost>,
+    pub denied: Vec<DeniedHost>,
     pub budgets: Vec<EgressBudgetHit>,
     /// The proxy died before the run did.
     pub lost: bool,
-    /// The set-up was over, and what only it could reach was shut.
+    /// The setup has ended, and hosts that only the setup could reach are blocked.
     pub narrowed: bool,
 }
 
-/// A host and port that was allowed, all connections and requests together.
+/// A host and port that was allowed, with all its connections and requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Reached {
+pub struct ReachedHost {
     pub host: String,
     pub port: u16,
     pub rule: String,
     pub count: u64,
     pub bytes_out: u64,
     pub bytes_in: u64,
-    /// How many of them did not work, and what was wrong last.
+    /// How many of them failed, and the last error.
     pub failed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Something that was asked for and not let through, as often as it was.
+/// A destination that was denied, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Denied {
+pub struct DeniedHost {
     pub host: String,
     pub port: Option<u16>,
     pub via: Via,
@@ -57,42 +57,42 @@ pub struct Denied {
     pub method: Option<String>,
     pub path: Option<String>,
     pub count: u64,
-    /// Who asked.
-    pub stage: Stage,
+    /// The phase that made the request.
+    pub stage: PolicyPhase,
 }
 
-/// Whose list did not have it.
+/// The phase of the run, each of which has its own allow list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum PolicyPhase {
     Setup,
     Run,
 }
 
-/// Reads it from the run's record, which may still be growing.
-pub fn account(home: &Home, run: &RunId) -> Result<Account, ReadError> {
+/// Reads the run's record, which may still be growing.
+pub fn network_report(home: &Home, run: &RunId) -> Result<NetworkReport, ReadError> {
     let mut events = EventReader::open(&home.run_dir(run))?;
-    let mut gathered = Gathered::default();
+    let mut builder = ReportBuilder::default();
     while let Some(event) = events.next()? {
-        gathered.take(event);
+        builder.take(event);
     }
-    Ok(gathered.account())
+    Ok(builder.report())
 }
 
-/// What a denial is told apart by.
+/// Denials with the same key are counted together.
 type DenialKey = (String, Option<u16>, String, Option<String>, Option<String>);
 
 #[derive(Default)]
-struct Gathered {
-    account: Account,
-    reached: BTreeMap<(String, u16, String), Reached>,
-    denied: BTreeMap<DenialKey, Denied>,
+struct ReportBuilder {
+    report: NetworkReport,
+    reached: BTreeMap<(String, u16, String), ReachedHost>,
+    denied: BTreeMap<DenialKey, DeniedHost>,
 }
 
-impl Gathered {
+impl ReportBuilder {
     fn take(&mut self, event: Event) {
         match event.kind {
-            EventKind::PortPublished => self.account.ports.extend(read::<Published>(event)),
+            EventKind::PortPublished => self.report.ports.extend(read::<Published>(event)),
             EventKind::EgressAllowed => {
                 if let Some(allowed) = read(event) {
                     self.allowed(allowed);
@@ -103,23 +103,23 @@ impl Gathered {
                     self.denied(denied);
                 }
             }
-            EventKind::EgressLost => self.account.lost = true,
+            EventKind::EgressLost => self.report.lost = true,
             EventKind::EgressNarrowed => {
-                self.account.narrowed = true;
-                self.close_stage(Stage::Setup);
+                self.report.narrowed = true;
+                self.close_phase(PolicyPhase::Setup);
             }
-            // Of the proxy's own limits; the others name no budget.
-            EventKind::LimitHit => self.account.budgets.extend(read::<EgressBudgetHit>(event)),
+            // Only budgets of the proxy parse; other limits have no budget.
+            EventKind::LimitHit => self.report.budgets.extend(read::<EgressBudgetHit>(event)),
             _ => {}
         }
     }
 
     fn allowed(&mut self, one: EgressAllowed) {
         let key = (one.host.clone(), one.port, one.rule.clone());
-        if self.reached.len() >= MOST && !self.reached.contains_key(&key) {
+        if self.reached.len() >= MAX_ENTRIES && !self.reached.contains_key(&key) {
             return;
         }
-        let reached = self.reached.entry(key).or_insert_with(|| Reached {
+        let reached = self.reached.entry(key).or_insert_with(|| ReachedHost {
             host: one.host,
             port: one.port,
             rule: one.rule,
@@ -141,10 +141,10 @@ impl Gathered {
     fn denied(&mut self, one: EgressDenied) {
         let reason = format!("{:?}", one.reason);
         let key = (one.host.clone(), one.port, reason, one.method.clone(), one.path.clone());
-        if self.denied.len() >= MOST && !self.denied.contains_key(&key) {
+        if self.denied.len() >= MAX_ENTRIES && !self.denied.contains_key(&key) {
             return;
         }
-        let denied = self.denied.entry(key).or_insert_with(|| Denied {
+        let denied = self.denied.entry(key).or_insert_with(|| DeniedHost {
             host: one.host,
             port: one.port,
             via: one.via,
@@ -153,23 +153,23 @@ impl Gathered {
             method: one.method,
             path: one.path,
             count: 0,
-            stage: Stage::Run,
+            stage: PolicyPhase::Run,
         });
         denied.count += one.count;
     }
 
-    /// All that was denied until now was denied to these.
-    fn close_stage(&mut self, stage: Stage) {
+    /// Assigns all denials so far to this phase.
+    fn close_phase(&mut self, stage: PolicyPhase) {
         let denied = std::mem::take(&mut self.denied).into_values();
-        self.account.denied.extend(denied.map(|denied| Denied { stage, ..denied }));
+        self.report.denied.extend(denied.map(|denied| DeniedHost { stage, ..denied }));
     }
 
-    fn account(mut self) -> Account {
-        self.close_stage(Stage::Run);
-        let mut account = self.account;
-        account.reached = self.reached.into_values().collect();
-        account.denied.sort_by_key(|denied| std::cmp::Reverse(denied.count));
-        account
+    fn report(mut self) -> NetworkReport {
+        self.close_phase(PolicyPhase::Run);
+        let mut report = self.report;
+        report.reached = self.reached.into_values().collect();
+        report.denied.sort_by_key(|denied| std::cmp::Reverse(denied.count));
+        report
     }
 }
 
@@ -177,21 +177,21 @@ fn read<T: DeserializeOwned>(event: Event) -> Option<T> {
     serde_json::from_value(event.data).ok()
 }
 
-impl Account {
-    /// For a run that begins with a set-up: as long as that is not over, all that was denied was denied to it.
-    pub fn begun_by_setup(mut self) -> Self {
+impl NetworkReport {
+    /// For a run with a setup: until the setup has ended, all denials belong to it.
+    pub fn with_setup_phase(mut self) -> Self {
         if !self.narrowed {
-            self.denied.iter_mut().for_each(|denied| denied.stage = Stage::Setup);
+            self.denied.iter_mut().for_each(|denied| denied.stage = PolicyPhase::Setup);
         }
         self
     }
 
-    /// The smallest list that would have served: what worked, and nothing more.
-    pub fn smallest_list(&self) -> Vec<String> {
+    /// The shortest `network.allow` that covers what worked.
+    pub fn minimal_allow_list(&self) -> Vec<String> {
         let mut ports: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
         let mut rules: Vec<String> = Vec::new();
         let worked = self.reached.iter().filter(|reached| reached.count > reached.failed);
-        // Of a flood the rest is counted together, under no name.
+        // Past a limit, requests are counted together without a host name.
         for reached in worked.filter(|reached| Host::parse(reached.host.as_bytes()).is_ok()) {
             if reached.rule == "learn" {
                 ports.entry(&reached.host).or_default().push(reached.port);
@@ -221,9 +221,9 @@ impl Account {
 mod tests {
     use super::*;
 
-    fn reached(host: &str, port: u16, rule: &str, failed: u64) -> Reached {
+    fn reached(host: &str, port: u16, rule: &str, failed: u64) -> ReachedHost {
         let (host, rule) = (host.to_owned(), rule.to_owned());
-        Reached { host, port, rule, count: 1, bytes_out: 0, bytes_in: 0, failed, error: None }
+        ReachedHost { host, port, rule, count: 1, bytes_out: 0, bytes_in: 0, failed, error: None }
     }
 
     fn event(kind: EventKind, data: serde_json::Value) -> Event {
@@ -240,11 +240,11 @@ mod tests {
             });
             event(EventKind::EgressDenied, data)
         };
-        let mut gathered = Gathered::default();
-        [denied(1), denied(6), denied(2)].into_iter().for_each(|one| gathered.take(one));
-        let account = gathered.account();
-        assert_eq!(account.denied.len(), 1, "{account:?}");
-        assert_eq!((account.denied[0].count, account.denied[0].stage), (9, Stage::Run));
+        let mut builder = ReportBuilder::default();
+        [denied(1), denied(6), denied(2)].into_iter().for_each(|one| builder.take(one));
+        let report = builder.report();
+        assert_eq!(report.denied.len(), 1, "{report:?}");
+        assert_eq!((report.denied[0].count, report.denied[0].stage), (9, PolicyPhase::Run));
     }
 
     #[test]
@@ -254,16 +254,16 @@ mod tests {
             "bytes_out": 0, "bytes_in": 0, "duration_ms": 1, "count": 1,
             "error": "closed by the client before it sent anything",
         });
-        let mut gathered = Gathered::default();
-        gathered.take(event(EventKind::EgressAllowed, unused));
-        let account = gathered.account();
-        assert!(account.denied.is_empty() && account.smallest_list().is_empty(), "{account:?}");
-        assert_eq!(account.reached[0].failed, 1);
+        let mut builder = ReportBuilder::default();
+        builder.take(event(EventKind::EgressAllowed, unused));
+        let report = builder.report();
+        assert!(report.denied.is_empty() && report.minimal_allow_list().is_empty(), "{report:?}");
+        assert_eq!(report.reached[0].failed, 1);
     }
 
     #[test]
     fn the_smallest_list_has_what_worked_and_nothing_more() {
-        let account = Account {
+        let report = NetworkReport {
             reached: vec![
                 reached("a.example", 443, "learn", 0),
                 reached("b.example", 80, "learn", 0),
@@ -273,9 +273,9 @@ mod tests {
                 reached("x.d.example", 443, "*.d.example", 0),
                 reached("api.example", 443, "route 8080", 0),
             ],
-            ..Account::default()
+            ..NetworkReport::default()
         };
         let list = ["*.d.example", "a.example:443", "b.example", "c.example:22"];
-        assert_eq!(account.smallest_list(), list);
+        assert_eq!(report.minimal_allow_list(), list);
     }
 }

@@ -1,10 +1,10 @@
-//! Removes runs: one by name, old ones by rules, those past the configured number.
+//! Removes runs: a single one, old ones by rules, and those past the configured number.
 
+mod apply_limits;
 mod prune;
 mod remove;
 mod resumable;
-mod retain;
 
-pub use prune::{Mode, Pruned, Removal, Rules, prune};
-pub use remove::{RemoveError, Undecided, remove};
-pub use retain::{Retained, retain};
+pub use apply_limits::{RetentionReport, apply_retention};
+pub use prune::{PruneMode, PruneRules, Pruned, Removal, prune};
+pub use remove::{RemoveError, UnreviewedChanges, remove};

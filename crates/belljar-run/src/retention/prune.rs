@@ -1,33 +1,32 @@
-//! Removing old runs on request.
+//! Removes old runs on request.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use belljar_record::store::{Life, ListError, RunInfo, Which, list};
 
-use super::{RemoveError, Undecided, remove};
+use super::{RemoveError, UnreviewedChanges, remove};
 use belljar_record::home::Home;
 use belljar_workspace::is_unreviewed;
 
-/// Which stopped runs go: those that both rules are against. A rule that is not given is against
-/// every run.
+/// Which stopped runs are removed: those that both rules select. A rule that is not set selects every run.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// So many of the newest of each name stay; runs without a name are one group.
+pub struct PruneRules {
+    /// Keep this many of the newest runs of each name; runs without a name are one group.
     pub keep: Option<usize>,
-    /// What stopped less long ago stays.
+    /// Keep runs that stopped more recently.
     pub older_than: Option<Duration>,
     pub now: SystemTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Only tells.
+pub enum PruneMode {
+    /// Only report.
     DryRun,
-    Do,
+    Remove,
 }
 
-/// One run that the rules are against.
+/// A run that the rules select.
 #[derive(Debug)]
 pub struct Pruned {
     pub run: RunInfo,
@@ -36,24 +35,24 @@ pub struct Pruned {
 
 #[derive(Debug)]
 pub enum Removal {
-    WouldBeDone,
-    Done,
-    /// It has changes that were neither applied nor discarded, and stays.
+    WouldRemove,
+    Removed,
+    /// Not removed: its changes were neither applied nor discarded.
     Unreviewed,
     Failed(RemoveError),
 }
 
-/// Oldest first. One that cannot be removed does not stop the others.
-pub fn prune(home: &Home, rules: Rules, mode: Mode) -> Result<Vec<Pruned>, ListError> {
+/// Oldest first. A run that cannot be removed does not stop the others.
+pub fn prune(home: &Home, rules: PruneRules, mode: PruneMode) -> Result<Vec<Pruned>, ListError> {
     let runs = list(home, Which::All)?;
-    let mut old = beyond(runs, rules);
+    let mut old = selected(runs, rules);
     old.reverse();
     let pruned = old.into_iter().map(|run| {
         let removal = match mode {
-            Mode::DryRun if is_unreviewed(home, &run.id) => Removal::Unreviewed,
-            Mode::DryRun => Removal::WouldBeDone,
-            Mode::Do => match remove::whole(home, &run.id, Undecided::Stays) {
-                Ok(()) => Removal::Done,
+            PruneMode::DryRun if is_unreviewed(home, &run.id) => Removal::Unreviewed,
+            PruneMode::DryRun => Removal::WouldRemove,
+            PruneMode::Remove => match remove::remove_run(home, &run.id, UnreviewedChanges::Keep) {
+                Ok(()) => Removal::Removed,
                 Err(RemoveError::Unreviewed { .. }) => Removal::Unreviewed,
                 Err(error) => Removal::Failed(error),
             },
@@ -64,20 +63,20 @@ pub fn prune(home: &Home, rules: Rules, mode: Mode) -> Result<Vec<Pruned>, ListE
 }
 
 /// `runs` come newest first, and so does what is returned.
-fn beyond(runs: Vec<RunInfo>, rules: Rules) -> Vec<RunInfo> {
+fn selected(runs: Vec<RunInfo>, rules: PruneRules) -> Vec<RunInfo> {
     let mut newer_of_name: HashMap<Option<String>, usize> = HashMap::new();
     let stopped = runs.into_iter().filter(|run| run.life == Life::Over);
-    let is_beyond = |run: &RunInfo| {
+    let is_selected = |run: &RunInfo| {
         let newer = newer_of_name.entry(run.name.clone()).or_default();
         *newer += 1;
         let too_many = rules.keep.is_none_or(|keep| *newer > keep);
         let too_old = rules.older_than.is_none_or(|span| age(run, rules.now) > span);
         too_many && too_old
     };
-    stopped.filter(is_beyond).collect()
+    stopped.filter(is_selected).collect()
 }
 
-/// Since the run stopped; a time to come is no age.
+/// Since the run stopped; zero for a time in the future.
 fn age(run: &RunInfo, now: SystemTime) -> Duration {
     let since = Duration::from_millis(run.stopped_ms.unwrap_or(run.created_ms));
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Removing one run, or its sandbox alone.
+//! Removes one run, or only its sandbox.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ pub enum RemoveError {
     #[error("run {id} is live; stop it first with: belljar stop {id}")]
     Live { id: RunId },
     #[error(
-        "run {id} was left by a supervisor that is gone, and something of it may still be there; \
-         finish it first with: belljar reconcile"
+        "the supervisor of run {id} is gone, and parts of the run may still exist; clean it up first with: \
+         belljar reconcile"
     )]
     Unfinished { id: RunId },
     #[error(
-        "run {id} has changes that were neither applied nor discarded; look at them with: belljar diff {id}; to \
-         remove it with its changes: belljar rm -f {id}"
+        "run {id} has changes that were neither applied nor discarded; review them with: belljar diff {id}; to \
+         remove the run with its changes: belljar rm -f {id}"
     )]
     Unreviewed { id: RunId },
     #[error("run {id} cannot be removed yet")]
@@ -37,17 +37,17 @@ pub enum RemoveError {
         #[source]
         error: Box<ReconcileError>,
     },
-    #[error("cannot remove the sign of life of a run")]
-    Sign(#[source] std::io::Error),
+    #[error("cannot remove the liveness lock of a run")]
+    LivenessLock(#[source] std::io::Error),
     #[error(transparent)]
     Trash(#[from] TrashError),
 }
 
-/// What becomes of a run whose changes nobody has decided about.
+/// What happens to a run with changes that were neither applied nor discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undecided {
-    Stays,
-    GoesToo,
+pub enum UnreviewedChanges {
+    Keep,
+    Remove,
 }
 
 impl From<LedgerError> for RemoveError {
@@ -56,29 +56,37 @@ impl From<LedgerError> for RemoveError {
     }
 }
 
-/// Removes a run that is over: its directory and its row. What was cut short, [`trash::empty`] finishes.
-pub fn remove(home: &Home, run: &RunInfo, undecided: Undecided) -> Result<(), RemoveError> {
-    whole(home, &run.id, undecided)
+/// Removes a stopped run: its directory and its ledger row. [`trash::empty`] finishes an interrupted removal.
+pub fn remove(
+    home: &Home,
+    run: &RunInfo,
+    unreviewed: UnreviewedChanges,
+) -> Result<(), RemoveError> {
+    remove_run(home, &run.id, unreviewed)
 }
 
-pub(super) fn whole(home: &Home, id: &RunId, undecided: Undecided) -> Result<(), RemoveError> {
+pub(super) fn remove_run(
+    home: &Home,
+    id: &RunId,
+    unreviewed: UnreviewedChanges,
+) -> Result<(), RemoveError> {
     let unfinished = take_unfinished(home, id)?;
-    // What an apply that was cut short has left in a real tree would stay there for good.
+    // Otherwise the leftovers of an interrupted apply would stay in the real tree for good.
     belljar_workspace::settle(home, id).map_err(|error| RemoveError::Recover { id: *id, error })?;
-    refuse_unless_decided(home, id, undecided)?;
+    refuse_unreviewed(home, id, unreviewed)?;
     let moved: Vec<PathBuf> = trash::take_run(home, id)?.into_iter().collect();
     if let Some(unfinished) = unfinished {
-        unfinished.forget().map_err(RemoveError::Sign)?; // its record is on its way out, and needs no end any more
+        unfinished.forget().map_err(RemoveError::LivenessLock)?; // the record is being removed, so it needs no end
     }
     // After the move: a row without a directory does no harm, a directory without a row comes back.
     Ok(trash::finish(home, &moved, |ledger| ledger.remove(&[*id]))?)
 }
 
-/// Removes what a stopped run left behind, and keeps its record.
-pub(super) fn sandbox(home: &Home, id: &RunId) -> Result<(), RemoveError> {
+/// Removes the files of a stopped run, and keeps its record.
+pub(super) fn remove_sandbox(home: &Home, id: &RunId) -> Result<(), RemoveError> {
     refuse_unless_over(home, id)?;
     belljar_workspace::settle(home, id).map_err(|error| RemoveError::Recover { id: *id, error })?;
-    refuse_unless_decided(home, id, Undecided::Stays)?;
+    refuse_unreviewed(home, id, UnreviewedChanges::Keep)?;
     let mut moved = Vec::new();
     for part in trash::PARTS {
         moved.extend(trash::take_part(home, id, part)?);
@@ -86,17 +94,21 @@ pub(super) fn sandbox(home: &Home, id: &RunId) -> Result<(), RemoveError> {
     Ok(trash::finish(home, &moved, |ledger| ledger.set_sandbox_gone(id))?)
 }
 
-fn refuse_unless_decided(home: &Home, id: &RunId, undecided: Undecided) -> Result<(), RemoveError> {
-    match undecided {
-        Undecided::Stays if belljar_workspace::is_unreviewed(home, id) => {
+fn refuse_unreviewed(
+    home: &Home,
+    id: &RunId,
+    unreviewed: UnreviewedChanges,
+) -> Result<(), RemoveError> {
+    match unreviewed {
+        UnreviewedChanges::Keep if belljar_workspace::is_unreviewed(home, id) => {
             Err(RemoveError::Unreviewed { id: *id })
         }
-        Undecided::Stays | Undecided::GoesToo => Ok(()),
+        UnreviewedChanges::Keep | UnreviewedChanges::Remove => Ok(()),
     }
 }
 
-/// A run that its supervisor could not finish, taken over: the disk may be so full that only removing it makes room
-/// for the end of its record.
+/// Takes over a run that its supervisor did not finish. The disk may be so full that the end of the record can only be
+/// written after the run is removed.
 fn take_unfinished(home: &Home, id: &RunId) -> Result<Option<Unfinished>, RemoveError> {
     match life::of(home, id) {
         Life::Over => Ok(None),
@@ -109,8 +121,8 @@ fn take_unfinished(home: &Home, id: &RunId) -> Result<Option<Unfinished>, Remove
     }
 }
 
-/// The sign of life is made before anything else of a run, never again under the same id, and goes
-/// last. So a run without one stays over.
+/// The liveness lock is the first file of a run and the last one that is removed, and an id is never reused. So a run
+/// without one stays over.
 fn refuse_unless_over(home: &Home, id: &RunId) -> Result<(), RemoveError> {
     match life::of(home, id) {
         Life::Over => Ok(()),

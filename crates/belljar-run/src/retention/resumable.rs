@@ -1,4 +1,4 @@
-//! Runs that can still be gone on with: nothing takes away by itself what that needs.
+//! Finds the checkpoints that resumable runs need, so that retention does not remove them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,38 +10,38 @@ use belljar_record::home::Home;
 use belljar_record::store::{Life, life, run_directories};
 use belljar_workspace::checkpoint;
 
-/// As many of the newest are waited for.
-const MOST: usize = 20;
+/// The newest resumable runs that are protected.
+const MAX_RESUMABLE: usize = 20;
 
-/// Of `candidates`, those whose checkpoints somebody may still need: the newest runs that no other continues, and
-/// whatever those and the live ones were born from. Reads nothing where no candidate has a checkpoint.
+/// Of `candidates`, those whose checkpoints may still be needed: the newest runs that no other run resumes, and the
+/// runs that those and live runs were resumed from. Reads nothing if no candidate has a checkpoint.
 pub(super) fn needed(home: &Home, candidates: &[RunId]) -> BTreeSet<RunId> {
     let has_any = |run: &RunId| checkpoint::has_any(&home.run_dir(run));
-    let mut asked: BTreeSet<RunId> =
+    let mut with_checkpoint: BTreeSet<RunId> =
         candidates.iter().copied().filter(|run| has_any(run)).collect();
-    if asked.is_empty() {
-        return asked;
+    if with_checkpoint.is_empty() {
+        return with_checkpoint;
     }
-    // Where nobody can tell, everything may be needed.
+    // If the runs cannot be read, every candidate may be needed.
     let (Ok(runs), Ok(key)) = (run_directories(home), HomeKey::load(home.path())) else {
-        return asked;
+        return with_checkpoint;
     };
-    let births: BTreeMap<RunId, ResumeOrigin> = runs
+    let origins: BTreeMap<RunId, ResumeOrigin> = runs
         .iter()
-        .filter_map(|run| Some((*run, lineage::birth(home, &key, run).ok().flatten()?)))
+        .filter_map(|run| Some((*run, lineage::resume_origin(home, &key, run).ok().flatten()?)))
         .collect();
-    // One that came to no checkpoint of its own is gone on with from the one before it.
-    let continued: BTreeSet<RunId> = births
+    // A run without a checkpoint is resumed from the run before it.
+    let continued: BTreeSet<RunId> = origins
         .iter()
-        .filter(|(run, birth)| birth.how == ResumeKind::Resume && has_any(run))
-        .map(|(_, birth)| birth.from)
+        .filter(|(run, origin)| origin.how == ResumeKind::Resume && has_any(run))
+        .map(|(_, origin)| origin.from)
         .collect();
     let resumable = runs.iter().rev().filter(|run| !continued.contains(run) && has_any(run));
-    let mut needed: BTreeSet<RunId> = resumable.take(MOST).copied().collect();
+    let mut needed: BTreeSet<RunId> = resumable.take(MAX_RESUMABLE).copied().collect();
     let is_live = |run: &RunId| life::of(home, run) != Life::Over;
-    let heirs = births.iter().filter(|(run, _)| needed.contains(run) || is_live(run));
-    let parents: Vec<RunId> = heirs.map(|(_, birth)| birth.from).collect();
+    let resumed = origins.iter().filter(|(run, _)| needed.contains(run) || is_live(run));
+    let parents: Vec<RunId> = resumed.map(|(_, origin)| origin.from).collect();
     needed.extend(parents);
-    asked.retain(|run| needed.contains(run));
-    asked
+    with_checkpoint.retain(|run| needed.contains(run));
+    with_checkpoint
 }

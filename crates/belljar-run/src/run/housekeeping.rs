@@ -37,7 +37,7 @@ impl Housekeeping {
 /// Removes what is not to be kept of runs of this name, as far as that goes now.
 pub(super) fn retain(home: &Home, name: Option<String>, retention: Retention) {
     let home = home.clone();
-    let done = beside(move || crate::retention::retain(&home, &name, retention));
+    let done = beside(move || crate::retention::apply_retention(&home, &name, retention));
     if let Some(done) = done {
         let _ = done.recv_timeout(PATIENCE); // what is left over goes with a later run
     }

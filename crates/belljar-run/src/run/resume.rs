@@ -20,7 +20,7 @@ use serde::Deserialize;
 use super::resume_check::ResumeMismatch;
 use crate::config::{ConfigError, SYSTEM_DIRECTORY, check_ceiling};
 use crate::lineage::{Lineage, LineageError, lineage};
-use crate::looping::{Loop, Next};
+use crate::loop_policy::{Loop, LoopDecision};
 use belljar_record::home::Home;
 use belljar_record::redact::NOT_RECORDED;
 use belljar_record::store::{Life, life};
@@ -158,7 +158,7 @@ pub fn prepare_resume(
         },
         ResumeKind::Fork => Tally::default(),
     };
-    if let Next::Stop { reason, why } = Loop::new(work, tally.clone()).next(Duration::ZERO)
+    if let LoopDecision::Stop { reason, why } = Loop::new(work, tally.clone()).next(Duration::ZERO)
         && work.repeat.max_iterations != Some(0)
     {
         return Err(ResumeError::Over { why, hint: hint(reason) });
@@ -285,7 +285,7 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
     let begins_later =
         |birth: &ResumeOrigin| birth.how == ResumeKind::Resume && birth.iteration > last_number;
     if let (Some(why), Some(last)) = (&line.broken, line.last())
-        && last.birth.as_ref().is_some_and(begins_later)
+        && last.origin.as_ref().is_some_and(begins_later)
         && ask.from != Some(0)
     {
         return Err(ResumeError::Broken { run: last.run, why: why.to_string() });
@@ -313,7 +313,7 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
     }
     let report = &one.report;
     if report.done == Some(true) && ask.how == ResumeKind::Resume {
-        let why = format!("until holds after iteration {wanted}");
+        let why = format!("the until condition was met after iteration {wanted}");
         return Err(ResumeError::Over { why, hint: hint(StopReason::Done) });
     }
     Ok(Checkpoint {

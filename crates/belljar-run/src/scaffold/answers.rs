@@ -1,4 +1,4 @@
-//! What a manifest is made from.
+//! The answers to the questions of `init`, and their validation.
 
 use belljar_spec::manifest::{AgentKind, Usd, WorkspaceMode};
 use belljar_spec::text::escape;
@@ -8,16 +8,16 @@ use belljar_spec::{BackendChoice, BackendName, HostRule, HumanDuration, Size, pa
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answers {
     pub backend: BackendChoice,
-    /// Tried, in this order, when `backend` cannot be had.
+    /// Tried in this order when `backend` is not available.
     pub fallback: Vec<BackendName>,
     pub mode: WorkspaceMode,
-    /// Rules on hosts; none is no network.
+    /// Host rules; empty means no network.
     pub allow_hosts: Vec<String>,
     pub memory: Option<Size>,
     pub time: Option<HumanDuration>,
     pub agent: Option<AgentAnswer>,
     pub repeat: Option<RepeatAnswer>,
-    /// A directory of the workspace that the run only reads.
+    /// A directory of the workspace that is read-only in the run.
     pub data: Option<String>,
     pub name: Option<String>,
 }
@@ -65,30 +65,28 @@ impl Default for Answers {
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     #[error(
-        "the host backend isolates nothing, so no manifest is made for it; write backend = \"host\" and its waivers yourself"
+        "the host backend isolates nothing, so init writes no manifest for it; set backend = \"host\" and its waivers by hand"
     )]
     Host,
-    #[error("the rule \"{}\" makes no sense: {why}", escape(.rule.as_bytes()))]
+    #[error("\"{}\" is not a host rule: {why}", escape(.rule.as_bytes()))]
     Rule { rule: String, why: String },
-    #[error("a loop needs an agent to run again and again; choose one with --agent")]
+    #[error("a loop needs an agent; choose one with --agent")]
     LoopWithoutAgent,
     #[error(
         "the agent \"command\" needs a program: belljar init --agent command -- PROGRAM ARGUMENTS"
     )]
     NoCommand,
-    #[error("a command belongs to the agent \"command\"; --agent {0} has a program of its own")]
+    #[error("--agent {0} takes no command; only --agent command does")]
     CommandOfAnother(&'static str),
-    #[error("the agent {0} must be told something; name a file with --prompt-file")]
+    #[error("the agent {0} needs a prompt; name a file with --prompt-file")]
     NoPrompt(&'static str),
-    #[error("the file \"{}\" must be in the workspace: relative, without \"..\"", escape(.0.as_bytes()))]
+    #[error("the file \"{}\" must be in the workspace: use a relative path without \"..\"", escape(.0.as_bytes()))]
     UntilOutside(String),
     #[error("{what} is empty")]
     Empty { what: &'static str },
-    #[error("{what} is 0, which would stop everything")]
+    #[error("{what} is 0, so no run could start; use a larger value")]
     Nothing { what: &'static str },
-    #[error(
-        "a run that keeps nothing of the workspace has no prompt file in it; use another mode than \"none\""
-    )]
+    #[error("workspace mode \"none\" shows the run no files of the workspace; use another mode")]
     NoWorkspace,
 }
 

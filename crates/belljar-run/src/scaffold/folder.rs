@@ -1,4 +1,4 @@
-//! A folder for one piece of work: its manifest, what the agent is told, data, notes.
+//! Creates a numbered folder for one task: manifest, prompt, data and notes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,13 +19,13 @@ use belljar_record::home::Home;
 const DATA: &str = "data";
 const PROMPT: &str = "PROMPT.md";
 const SCRIPT: &str = "work.sh";
-const LONGEST_NAME: usize = 60;
+const MAX_NAME: usize = 60;
 
 /// What the folder is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Template {
-    /// An agent, again and again.
+    /// An agent in a loop.
     Loop,
     /// One command.
     Command,
@@ -33,7 +33,7 @@ pub enum Template {
     Fleet,
 }
 
-/// What comes after the number.
+/// The part after the number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderName(String);
 
@@ -41,10 +41,10 @@ impl std::str::FromStr for FolderName {
     type Err = ScaffoldError;
 
     fn from_str(name: &str) -> Result<Self, ScaffoldError> {
-        let sign = |b: u8| matches!(b, b'_' | b'.' | b'-');
-        let good = name.bytes().all(|b| b.is_ascii_alphanumeric() || sign(b))
-            && name.bytes().next().is_some_and(|b| !sign(b))
-            && name.len() <= LONGEST_NAME;
+        let is_punctuation = |b: u8| matches!(b, b'_' | b'.' | b'-');
+        let good = name.bytes().all(|b| b.is_ascii_alphanumeric() || is_punctuation(b))
+            && name.bytes().next().is_some_and(|b| !is_punctuation(b))
+            && name.len() <= MAX_NAME;
         match good {
             true => Ok(Self(name.to_owned())),
             false => Err(ScaffoldError::FolderName(escape(name.as_bytes()))),
@@ -52,7 +52,7 @@ impl std::str::FromStr for FolderName {
     }
 }
 
-/// What `new` made.
+/// What `new` created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Folder {
     pub path: OsText,
@@ -61,7 +61,7 @@ pub struct Folder {
     pub manifest: OsText,
 }
 
-/// Makes `NNN_NAME` in `parent`, all of it or nothing.
+/// Creates `NNN_NAME` in `parent`, completely or not at all.
 pub fn new_folder(
     parent: &Path,
     name: &FolderName,
@@ -73,15 +73,15 @@ pub fn new_folder(
     let no_directory = |error| ScaffoldError::Directory { path: parent.to_owned(), error };
     let parent = fs::canonicalize(parent).map_err(no_directory)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let held = rustix::fs::open(&parent, flags, Mode::empty());
-    let held = held.map_err(|errno| no_directory(errno.into()))?;
-    // Two at once with different names would take the same number.
-    rustix::fs::flock(&held, FlockOperation::LockExclusive)
+    let lock = rustix::fs::open(&parent, flags, Mode::empty());
+    let lock = lock.map_err(|errno| no_directory(errno.into()))?;
+    // Two concurrent calls with different names would take the same number.
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)
         .map_err(|errno| no_directory(errno.into()))?;
     let path = make_numbered(&parent, name)?;
     let made = fill(&path, template, kind, env, home);
     if made.is_err() {
-        let _ = fs::remove_dir_all(&path); // made just now, by us
+        let _ = fs::remove_dir_all(&path); // created by this call
     }
     made
 }
@@ -98,14 +98,14 @@ fn make_numbered(parent: &Path, name: &FolderName) -> Result<PathBuf, ScaffoldEr
         let path = parent.join(format!("{number:03}_{}", name.0));
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
-            // Somebody without the lock was faster.
+            // A process without the lock was faster.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed(&path, error)),
         }
     }
 }
 
-/// Of `042_name`, and of a longer number once there are more than 999.
+/// The number of `042_name`; more than three digits after 999.
 fn number_of(name: &std::ffi::OsStr) -> Option<u32> {
     let (number, _) = name.to_str()?.split_once('_')?;
     let digits = number.bytes().all(|b| b.is_ascii_digit());
@@ -129,25 +129,26 @@ fn fill(
         new_file(&path.join("README.md"), starter::fleet(&name).as_bytes())?;
     }
     new_file(&path.join("NOTES.md"), starter::notes(&name, template, kind).as_bytes())?;
-    let begun = init(path, &answers(&name, template, kind), Existing::Refuse, env, home)?;
-    Ok(Folder { path: path.into(), name, template, manifest: begun.manifest })
+    let written = init(path, &answers(&name, template, kind), Existing::Refuse, env, home)?;
+    Ok(Folder { path: path.into(), name, template, manifest: written.manifest })
 }
 
 fn answers(name: &str, template: Template, kind: AgentKind) -> Answers {
-    let told = AgentAnswer { kind, command: Vec::new(), prompt_file: Some(PROMPT.to_owned()) };
+    let with_prompt =
+        AgentAnswer { kind, command: Vec::new(), prompt_file: Some(PROMPT.to_owned()) };
     let repeat = RepeatAnswer {
         max_iterations: Some(20),
         until: Some(UntilAnswer::File("DONE".to_owned())),
         ..RepeatAnswer::default()
     };
     let (agent, repeat) = match template {
-        Template::Loop | Template::Fleet => (told, Some(repeat)),
+        Template::Loop | Template::Fleet => (with_prompt, Some(repeat)),
         Template::Command => {
             let command = vec!["sh".to_owned(), SCRIPT.to_owned()];
             (AgentAnswer { kind: AgentKind::Command, command, prompt_file: None }, None)
         }
     };
-    // Of a fleet every worker has a name of its own.
+    // Each worker of a fleet gets its own name.
     let name = (template != Template::Fleet).then(|| name.to_owned());
     let (agent, data) = (Some(agent), Some(DATA.to_owned()));
     Answers { agent, repeat, data, name, ..Answers::default() }

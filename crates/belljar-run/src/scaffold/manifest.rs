@@ -1,10 +1,10 @@
-//! The text of a manifest, with a word on each key.
+//! Generates the text of a manifest, with a comment on each key.
 
 use belljar_spec::manifest::{AgentKind, WorkspaceMode};
 
 use super::answers::{AgentAnswer, AnswerError, Answers, RepeatAnswer, UntilAnswer};
 
-/// A manifest that says what was answered.
+/// The manifest for these answers.
 pub fn manifest_text(answers: &Answers) -> Result<String, AnswerError> {
     answers.check()?;
     let mut text = Text(HEAD.to_owned());
@@ -22,10 +22,11 @@ pub fn manifest_text(answers: &Answers) -> Result<String, AnswerError> {
 }
 
 const HEAD: &str = "\
-# How belljar runs things in this directory. `belljar config show --origin`
-# tells what is in force and why; `belljar config schema` has every key.
+# How belljar runs commands in this directory. `belljar config show --origin`
+# shows the settings in effect and their origin; `belljar config schema` lists
+# every key.
 #
-# It is trusted as it is now. After a change: belljar trust
+# Trusted as it is now. After a change, run: belljar trust
 
 ";
 
@@ -46,15 +47,15 @@ impl Text {
         self.0.push_str(&format!("[{name}]\n"));
     }
 
-    fn note(&mut self, words: &str) {
-        self.0.push_str(&format!("# {words}\n"));
+    fn comment(&mut self, text: &str) {
+        self.0.push_str(&format!("# {text}\n"));
     }
 
     fn set(&mut self, key: &str, value: &str) {
         self.0.push_str(&format!("{key} = {value}\n"));
     }
 
-    /// As it would be written.
+    /// Commented out.
     fn example(&mut self, key: &str, value: &str) {
         self.0.push_str(&format!("# {key} = {value}\n"));
     }
@@ -71,32 +72,32 @@ impl Text {
 fn sandbox(text: &mut Text, answers: &Answers) {
     text.section("sandbox");
     if let Some(name) = &answers.name {
-        text.note("What its runs are called; `belljar logs NAME` and the like take it.");
-        text.set("name", &quoted(name));
+        text.comment("The name of its runs, for `belljar logs NAME` and other commands.");
+        text.set("name", &toml_string(name));
     }
-    text.note("What makes the boundary: jail, docker, podman; auto is the first that works.");
-    text.set("backend", &quoted(answers.backend.name()));
-    text.note("What to try when that cannot be had, in this order. Nothing else ever is.");
+    text.comment("The backend: jail, docker or podman; auto takes the first that works.");
+    text.set("backend", &toml_string(answers.backend.name()));
+    text.comment("Tried in this order if that one is not available. No other ever is.");
     let fallback: Vec<&str> = answers.fallback.iter().map(|name| name.name()).collect();
     text.either("fallback", (!fallback.is_empty()).then(|| list(&fallback)), "[\"podman\"]");
-    text.note(match answers.mode {
+    text.comment(match answers.mode {
         WorkspaceMode::Overlay => {
             "overlay: nothing here changes until `belljar apply`. Others: ro, rw, none."
         }
         WorkspaceMode::Rw => "rw: the run changes the files here. Others: overlay, ro, none.",
         WorkspaceMode::Ro => "ro: the run reads the files here. Others: overlay, rw, none.",
-        WorkspaceMode::None => "none: the run sees nothing of here. Others: overlay, ro, rw.",
+        WorkspaceMode::None => "none: the run sees no files from here. Others: overlay, ro, rw.",
     });
-    text.set("workspace", &format!("{{ mode = {} }}", quoted(answers.mode.name())));
+    text.set("workspace", &format!("{{ mode = {} }}", toml_string(answers.mode.name())));
     match &answers.data {
         Some(data) => {
-            text.note("What the run reads and cannot change.");
-            let (source, target) = (quoted(data), quoted(&format!("/workspace/{data}")));
+            text.comment("Read-only in the run.");
+            let (source, target) = (toml_string(data), toml_string(&format!("/workspace/{data}")));
             let mount = format!("[{{ source = {source}, target = {target}, mode = \"ro\" }}]");
             text.set("mounts", &mount);
         }
         None => {
-            text.note("More of this machine, read-only unless mode = \"rw\" is said.");
+            text.comment("More directories of this machine, read-only unless mode = \"rw\".");
             text.example("mounts", "[{ source = \"~/data\", target = \"/data\" }]");
         }
     }
@@ -104,11 +105,11 @@ fn sandbox(text: &mut Text, answers: &Answers) {
 
 fn network(text: &mut Text, answers: &Answers) {
     text.section("network");
-    text.note(match &answers.agent {
+    text.comment(match &answers.agent {
         Some(agent) if agent.kind != AgentKind::Command => {
-            "What can be reached besides the agent's own service. Nothing else can."
+            "Hosts that the run can reach, besides the agent's service. No others."
         }
-        _ => "What can be reached. Nothing else can.",
+        _ => "Hosts that the run can reach. No others.",
     });
     let hosts = (!answers.allow_hosts.is_empty()).then(|| list(&answers.allow_hosts));
     text.either("allow", hosts, "[\"pypi.org\", \"files.pythonhosted.org\"]");
@@ -116,64 +117,66 @@ fn network(text: &mut Text, answers: &Answers) {
 
 fn limits(text: &mut Text, answers: &Answers) {
     text.section("limits");
-    text.note("Of everything together. Without it: half of the machine's memory.");
-    let memory = answers.memory.map(|size| quoted(&size.to_string()));
+    text.comment("For the whole sandbox. Default: half of the machine's memory.");
+    let memory = answers.memory.map(|size| toml_string(&size.to_string()));
     text.either("memory", memory, "\"4g\"");
-    text.note("After this it is ended. Without it: never.");
-    let time = answers.time.map(|span| quoted(&span.to_string()));
+    text.comment("The run is stopped after this time. Default: no limit.");
+    let time = answers.time.map(|span| toml_string(&span.to_string()));
     text.either("time", time, "\"8h\"");
 }
 
 fn agent(text: &mut Text, agent: &AgentAnswer) {
     text.section("agent");
-    text.note("What `belljar run` without a command runs: claude, codex, gemini, command.");
-    text.set("kind", &quoted(agent.kind.name()));
+    text.comment("What `belljar run` without a command runs: claude, codex, gemini, command.");
+    text.set("kind", &toml_string(agent.kind.name()));
     match agent.kind {
         AgentKind::Command => {
-            text.note("Run inside; no shell reads it. It is told its prompt on standard input.");
+            text.comment(
+                "Runs in the sandbox, without a shell. Gets the prompt on standard input.",
+            );
             text.set("command", &list(&agent.command));
         }
         AgentKind::Claude | AgentKind::Codex | AgentKind::Gemini => {
-            text.note(
-                "bypass: it asks nobody, since the boundary is outside it. Or accept-edits, ask.",
-            );
+            text.comment("bypass: no prompts; the sandbox is the boundary. Or accept-edits, ask.");
             text.set("permissions", "\"bypass\"");
             text.example("model", "\"…\"");
         }
     }
-    text.note("What it is told. Trusted with this file: after a change, belljar trust.");
-    text.either("prompt_file", agent.prompt_file.as_deref().map(quoted), "\"PROMPT.md\"");
+    text.comment("The prompt. Trusted with this file: after a change, run belljar trust.");
+    text.either("prompt_file", agent.prompt_file.as_deref().map(toml_string), "\"PROMPT.md\"");
 }
 
 fn repeat(text: &mut Text, repeat: &RepeatAnswer) {
     text.section("loop");
-    text.note("The agent runs again and again, until one of these holds.");
+    text.comment("The agent runs in a loop until one of these is true.");
     let until = repeat.until.as_ref().map(|until| match until {
-        UntilAnswer::File(file) => format!("{{ file = {} }}", quoted(file)),
-        UntilAnswer::Says(phrase) => format!("{{ says = {} }}", quoted(phrase)),
+        UntilAnswer::File(file) => format!("{{ file = {} }}", toml_string(file)),
+        UntilAnswer::Says(phrase) => format!("{{ says = {} }}", toml_string(phrase)),
     });
-    text.note("A file is there; or { says = \"…\" }, { command = [\"make\", \"test\"] } (inside).");
+    text.comment(
+        "A file; or { says = \"…\" }, or { command = [\"make\", \"test\"] } in the sandbox.",
+    );
     text.either("until", until, "{ file = \"DONE\" }");
     let most = repeat.max_iterations.map(|most| most.to_string());
     text.either("max_iterations", most, "20");
-    let time = repeat.max_time.map(|span| quoted(&span.to_string()));
+    let time = repeat.max_time.map(|span| toml_string(&span.to_string()));
     text.either("max_time", time, "\"8h\"");
     let cost = repeat.max_cost.map(|cost| format!("{:?}", cost.0));
     text.either("max_cost_usd", cost, "25.0");
-    text.note("In a row: iterations that change nothing, and failures.");
+    text.comment("In a row: iterations that change nothing, and failures.");
     text.set("max_unchanged", "3");
     text.set("max_failures", "5");
-    text.note("fresh: it remembers what is in the files. continue: its own session goes on.");
+    text.comment("fresh: a new session each time. continue: the same session goes on.");
     text.set("session", "\"fresh\"");
 }
 
-fn list<T: AsRef<str>>(words: &[T]) -> String {
-    let words: Vec<String> = words.iter().map(|word| quoted(word.as_ref())).collect();
-    format!("[{}]", words.join(", "))
+fn list<T: AsRef<str>>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(|item| toml_string(item.as_ref())).collect();
+    format!("[{}]", items.join(", "))
 }
 
-/// A string of TOML: whatever is in it, it ends where it should.
-fn quoted(text: &str) -> String {
+/// A TOML string, escaped.
+fn toml_string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

@@ -1,7 +1,7 @@
-//! Beginnings: the manifest that `init` writes, and the folders that `new` makes. Asks nothing, prints nothing.
+//! Writes the manifest of `init` and the folders of `new`. Asks nothing, prints nothing.
 //!
-//! What is written is trusted as it was written: a run that lives in the same directory could change a file before it
-//! is read again.
+//! Trust is recorded for the bytes that were written: a live run in the same directory could change a file before it is
+//! read again.
 
 mod answers;
 mod folder;
@@ -21,7 +21,7 @@ use serde::Serialize;
 pub use answers::{AgentAnswer, AnswerError, Answers, RepeatAnswer, UntilAnswer};
 pub use folder::{Folder, FolderName, Template, new_folder};
 pub use manifest::manifest_text;
-pub(crate) use starter::NOT_WRITTEN;
+pub(crate) use starter::TASK_PLACEHOLDER;
 pub use write::Existing;
 
 use crate::config::files::{Links, read};
@@ -33,9 +33,9 @@ use belljar_record::home::Home;
 pub enum ScaffoldError {
     #[error(transparent)]
     Answer(#[from] AnswerError),
-    #[error("there is a manifest {} already; --force replaces it, and keeps it as belljar.toml.old", .0.display())]
+    #[error("{} already exists; --force replaces it and keeps the old one as belljar.toml.old", .0.display())]
     Exists(PathBuf),
-    #[error("{} is neither a file nor a link, so it is not replaced", .0.display())]
+    #[error("{} is not a file, so it is not replaced", .0.display())]
     NoFile(PathBuf),
     #[error("cannot write {}", .path.display())]
     Write {
@@ -45,44 +45,44 @@ pub enum ScaffoldError {
     },
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("cannot find the directory {}", .path.display())]
+    #[error("cannot open the directory {}", .path.display())]
     Directory {
         path: PathBuf,
         #[source]
         error: io::Error,
     },
-    #[error("the manifest that was made makes no sense, which is a mistake in belljar")]
+    #[error("the generated manifest is invalid; this is a bug in Belljar")]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(
-        "\"{0}\" is no name for a folder; letters, digits, -, _ and . are allowed, at most 60 of them, the first a letter or a digit"
+        "\"{0}\" is not a valid folder name; use at most 60 letters, digits, -, _ and ., beginning with a letter or a digit"
     )]
     FolderName(String),
 }
 
-/// What `init` made.
+/// What `init` wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Begun {
+pub struct InitReport {
     pub manifest: OsText,
-    /// Where the manifest of before is.
+    /// The path of the previous manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<OsText>,
-    /// The prompt file, if it was not there and was made.
+    /// The prompt file, if it was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_made: Option<OsText>,
 }
 
-/// Writes the manifest, and the prompt file it names if that is missing; trusts both as written.
+/// Writes the manifest, and its prompt file if that is missing; trusts both as written.
 pub fn init(
     directory: &Path,
     answers: &Answers,
     existing: Existing,
     env: &BTreeMap<OsString, OsString>,
     home: &Home,
-) -> Result<Begun, ScaffoldError> {
+) -> Result<InitReport, ScaffoldError> {
     let directory = std::fs::canonicalize(directory)
         .map_err(|error| ScaffoldError::Directory { path: directory.to_owned(), error })?;
     let text = manifest_text(answers)?;
@@ -101,10 +101,10 @@ pub fn init(
     let set_aside = write::manifest(&directory, text.as_bytes(), existing)?;
     trust::trust_written(&path, text.as_bytes(), &files, user_home.as_deref(), home)?;
     let set_aside = set_aside.map(OsText::from);
-    Ok(Begun { manifest: path.into(), set_aside, prompt_made })
+    Ok(InitReport { manifest: path.into(), set_aside, prompt_made })
 }
 
-/// What is in it, and whether it was made now.
+/// The content of the prompt file, and whether it was created now.
 fn prompt_file(path: &Path, answers: &Answers) -> Result<(Vec<u8>, bool), ScaffoldError> {
     if let Some(found) = read(path, Links::Refuse)? {
         return Ok((found.content, false));

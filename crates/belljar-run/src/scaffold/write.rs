@@ -1,4 +1,4 @@
-//! Files that appear whole, and through no link.
+//! Writes files atomically and without following links.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,24 +10,24 @@ use rustix::io::Errno;
 
 use super::ScaffoldError;
 
-/// Manifests of before in one directory.
-const MOST_OLD: usize = 1000;
+/// Previous manifests in one directory.
+const MAX_OLD: usize = 1000;
 
-/// What happens to a manifest that is there.
+/// What happens to an existing manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     Refuse,
     /// It becomes `belljar.toml.old`.
-    SetAside,
+    Rename,
 }
 
-/// Before anything is made.
+/// Checks before anything is written.
 pub(super) fn check(path: &Path, existing: Existing) -> Result<(), ScaffoldError> {
     match (kind(path)?, existing) {
         (None, _) => Ok(()),
         (Some(_), Existing::Refuse) => Err(ScaffoldError::Exists(path.to_owned())),
-        (Some(FileType::RegularFile | FileType::Symlink), Existing::SetAside) => Ok(()),
-        (Some(_), Existing::SetAside) => Err(ScaffoldError::NoFile(path.to_owned())),
+        (Some(FileType::RegularFile | FileType::Symlink), Existing::Rename) => Ok(()),
+        (Some(_), Existing::Rename) => Err(ScaffoldError::NoFile(path.to_owned())),
     }
 }
 
@@ -43,7 +43,7 @@ fn failed(path: &Path, error: io::Error) -> ScaffoldError {
     ScaffoldError::Write { path: path.to_owned(), error }
 }
 
-/// The manifest of a directory. Gives where the one of before is now.
+/// Writes the manifest of a directory. Returns the new path of the previous one.
 pub(super) fn manifest(
     directory: &Path,
     content: &[u8],
@@ -54,7 +54,7 @@ pub(super) fn manifest(
     new_file(&draft, content)?;
     let placed = place(&draft, &path, existing);
     if placed.is_err() {
-        let _ = std::fs::remove_file(&draft); // the first failure is told
+        let _ = std::fs::remove_file(&draft); // the first error is reported
     }
     placed
 }
@@ -63,24 +63,24 @@ fn place(draft: &Path, path: &Path, existing: Existing) -> Result<Option<PathBuf
     let io = |errno: Errno| failed(path, errno.into());
     match rename(draft, path, RenameFlags::NOREPLACE) {
         Ok(()) => return Ok(None),
-        Err(Errno::EXIST) if existing == Existing::SetAside => {}
+        Err(Errno::EXIST) if existing == Existing::Rename => {}
         Err(Errno::EXIST) => return Err(ScaffoldError::Exists(path.to_owned())),
-        // A file system that cannot do this can make a second name, which never replaces either.
+        // A file system without RENAME_NOREPLACE still has hard links, which never replace a file either.
         Err(Errno::INVAL | Errno::NOSYS) if existing == Existing::Refuse => {
-            return second_name(draft, path);
+            return link_new(draft, path);
         }
         Err(Errno::INVAL | Errno::NOSYS) => {}
         Err(errno) => return Err(io(errno)),
     }
     let old = free_name(path)?;
-    // At every moment there is a manifest: the old one or the new one.
+    // There is a manifest at every moment: the old one or the new one.
     match rename(draft, path, RenameFlags::EXCHANGE) {
-        Ok(()) => set_aside(draft, &old).map_err(|errno| {
-            let _ = rename(draft, path, RenameFlags::EXCHANGE); // so that the draft is ours again
+        Ok(()) => rename_new(draft, &old).map_err(|errno| {
+            let _ = rename(draft, path, RenameFlags::EXCHANGE); // the draft is removed by the caller
             failed(&old, errno.into())
         })?,
         Err(Errno::INVAL | Errno::NOSYS) => {
-            set_aside(path, &old).map_err(|errno| failed(&old, errno.into()))?;
+            rename_new(path, &old).map_err(|errno| failed(&old, errno.into()))?;
             rename(draft, path, RenameFlags::empty()).map_err(io)?;
         }
         Err(errno) => return Err(io(errno)),
@@ -88,10 +88,10 @@ fn place(draft: &Path, path: &Path, existing: Existing) -> Result<Option<PathBuf
     Ok(Some(old))
 }
 
-/// For the manifest of before: what an earlier one was kept as is not written over.
+/// A free name for the previous manifest.
 fn free_name(path: &Path) -> Result<PathBuf, ScaffoldError> {
     let numbered = (2..).map(|number| format!("toml.old{number}"));
-    let names = std::iter::once("toml.old".to_owned()).chain(numbered).take(MOST_OLD);
+    let names = std::iter::once("toml.old".to_owned()).chain(numbered).take(MAX_OLD);
     for name in names {
         let old = path.with_extension(name);
         if kind(&old)?.is_none() {
@@ -101,14 +101,14 @@ fn free_name(path: &Path) -> Result<PathBuf, ScaffoldError> {
     Err(failed(&path.with_extension("toml.old"), io::ErrorKind::AlreadyExists.into()))
 }
 
-fn set_aside(from: &Path, to: &Path) -> rustix::io::Result<()> {
+fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
     match rename(from, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS) => rename(from, to, RenameFlags::empty()),
         renamed => renamed,
     }
 }
 
-fn second_name(draft: &Path, path: &Path) -> Result<Option<PathBuf>, ScaffoldError> {
+fn link_new(draft: &Path, path: &Path) -> Result<Option<PathBuf>, ScaffoldError> {
     match std::fs::hard_link(draft, path) {
         Ok(()) => std::fs::remove_file(draft).map(|()| None).map_err(|error| failed(draft, error)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -122,7 +122,7 @@ fn rename(from: &Path, to: &Path, flags: RenameFlags) -> rustix::io::Result<()> 
     rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags)
 }
 
-/// Fails if there is anything by that name.
+/// Fails if the path exists.
 pub(super) fn new_file(path: &Path, content: &[u8]) -> Result<(), ScaffoldError> {
     make(path, content, 0o666)
 }

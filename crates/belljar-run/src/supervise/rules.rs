@@ -6,7 +6,7 @@ use belljar_spec::{EventKind, OsText};
 use serde_json::json;
 
 use super::event_loop::Run;
-use crate::exec_rules::{Against, Answer};
+use crate::exec_rules::{BrokenRule, RuleDecision};
 use belljar_record::{RecordError, looks_secret};
 
 impl Run<'_> {
@@ -16,10 +16,10 @@ impl Run<'_> {
         request: &TaskRequest,
     ) -> Result<Option<ControlError>, RecordError> {
         let Work::Program { argv } = &request.work else { return Ok(None) };
-        let (kind, against) = match self.orders.guard.ask(argv) {
-            Answer::Started => return Ok(None),
-            Answer::Warned(against) => (EventKind::CommandWarned, against),
-            Answer::Refused(against) => (EventKind::CommandDenied, against),
+        let (kind, against) = match self.orders.guard.check(argv) {
+            RuleDecision::Allow => return Ok(None),
+            RuleDecision::Warn(against) => (EventKind::CommandWarned, against),
+            RuleDecision::Refuse(against) => (EventKind::CommandDenied, against),
         };
         let secret = request.env.iter().filter(|(name, _)| looks_secret(name));
         self.recorder
@@ -28,7 +28,7 @@ impl Run<'_> {
         if kind == EventKind::CommandWarned {
             return Ok(None);
         }
-        let Against { rule, why, piece } = against;
+        let BrokenRule { rule, why, piece } = against;
         Ok(Some(ControlError::Denied { rule, why, piece }))
     }
 
@@ -36,9 +36,9 @@ impl Run<'_> {
         &mut self,
         kind: EventKind,
         argv: &[OsText],
-        against: &Against,
+        against: &BrokenRule,
     ) -> Result<(), RecordError> {
-        let Against { rule, why, piece } = against;
+        let BrokenRule { rule, why, piece } = against;
         let piece = self.recorder.secrets().mask_words_of(piece);
         let argv = self.recorder.masked(argv);
         let what = json!({ "argv": argv, "rule": rule, "why": why, "piece": piece });

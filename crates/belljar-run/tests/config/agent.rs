@@ -55,7 +55,7 @@ fn install(world: &mut World) -> PathBuf {
 }
 
 #[test]
-fn the_preset_is_added_and_told() {
+fn the_preset_is_added_and_reported() {
     let mut world = installed();
     let program = install(&mut world);
     with(&mut world, "ANTHROPIC_API_KEY", "sk-secret-value");
@@ -70,12 +70,12 @@ fn the_preset_is_added_and_told() {
     assert_eq!(secret.env, "ANTHROPIC_API_KEY");
     assert_eq!(secret.place, SecretPlace::Header { name: "x-api-key".into() });
     assert_eq!(spec.workspace.as_ref().unwrap().mode, MountMode::Overlay);
-    let told = loaded.agent.join("\n");
-    for part in ["claude-1.2", "api.anthropic.com:443", "ANTHROPIC_API_KEY as x-api-key"] {
-        assert!(told.contains(part), "{told}");
+    let lines = loaded.agent.join("\n");
+    for part in ["claude-1.2", "api.anthropic.com:443", "ANTHROPIC_API_KEY is sent as x-api-key"] {
+        assert!(lines.contains(part), "{lines}");
     }
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
-    let everything = format!("{told}{}", serde_json::to_string(spec).unwrap());
+    let everything = format!("{lines}{}", serde_json::to_string(spec).unwrap());
     assert!(!everything.contains("sk-secret-value"));
 }
 
@@ -89,7 +89,7 @@ fn a_command_has_no_preset() {
     assert!(loaded.agent.is_empty());
     // Who names one for this run means it.
     let error = world.load(flags()).unwrap_err();
-    assert!(error.to_string().contains("this one has a command"), "{error}");
+    assert!(error.to_string().contains("this run has a command"), "{error}");
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn every_layer_wins_over_the_preset() {
     assert_eq!(loaded.spec.env["DISABLE_AUTOUPDATER"].to_string(), "0");
     let names: Vec<&str> = loaded.spec.egress.secrets.iter().map(|one| one.env.as_str()).collect();
     assert_eq!(names, ["MY_KEY"]);
-    // A variable from a flag stays what it was said to be, and its value is not also a secret.
+    // A variable from a flag keeps its value, which does not become a secret too.
     let given = Flags { env: vec!["ANTHROPIC_API_KEY=mine".into()], ..flags() };
     world.manifest("");
     let loaded = load(&world, given).unwrap();
     assert!(loaded.spec.egress.secrets.is_empty());
-    assert!(loaded.warnings.iter().any(|warning| warning.contains("goes inside")));
+    assert!(loaded.warnings.iter().any(|warning| warning.contains("is passed into the sandbox")));
 }
 
 #[test]
@@ -131,14 +131,14 @@ fn the_first_login_that_the_host_has_is_taken() {
     let mut world = installed();
     let none = load(&world, flags()).unwrap();
     assert!(none.spec.egress.secrets.is_empty());
-    assert!(none.warnings.iter().any(|warning| warning.contains("there is no login")));
+    assert!(none.warnings.iter().any(|warning| warning.contains("no login found")));
     with(&mut world, "CLAUDE_CODE_OAUTH_TOKEN", "v");
     let loaded = load(&world, flags()).unwrap();
     assert_eq!(loaded.spec.egress.secrets[0].place, SecretPlace::Bearer);
     with(&mut world, "OPENAI_API_KEY", "v");
     let codex = load(&world, Flags { agent: Some("codex".into()), ..flags() }).unwrap();
     assert_eq!(codex.spec.egress.secrets[0].env, "CODEX_API_KEY");
-    assert!(codex.agent.join("\n").contains("OPENAI_API_KEY as bearer token"));
+    assert!(codex.agent.join("\n").contains("OPENAI_API_KEY is sent as bearer token"));
 }
 
 #[test]
@@ -176,16 +176,16 @@ fn a_prompt_comes_from_a_file_or_a_flag() {
     };
     assert_eq!(agent(&load(&world, flag.clone()).unwrap()).prompt, "another\n");
     fs::write(world.user().join("other.md"), [0xff]).unwrap();
-    assert!(refused(&world, flag.clone()).contains("is not UTF-8"));
+    assert!(refused(&world, flag.clone()).contains("is not valid UTF-8"));
     fs::write(world.user().join("other.md"), vec![b'x'; (1 << 20) + 1]).unwrap();
-    assert!(refused(&world, flag).contains("has more than"));
+    assert!(refused(&world, flag).contains("is larger than"));
     assert!(
         refused(&world, Flags { agent: Some("codex".into()), ..Flags::default() })
             .contains("there is nothing to tell the agent")
     );
 }
 
-/// A manifest of the kind `command` opens nothing, so nobody has looked at it.
+/// A manifest of the kind `command` widens nothing, so it is used without trust.
 #[test]
 fn no_link_leads_a_manifests_prompt_to_another_file() {
     let world = installed();
@@ -242,7 +242,7 @@ fn login_files_need_a_waiver_and_the_files() {
 }
 
 #[test]
-fn a_budget_that_nobody_can_hold_is_told() {
+fn a_budget_that_cannot_be_enforced_is_reported() {
     let world = installed();
     let limits = |kind: &str| Flags {
         agent: Some(kind.into()),
@@ -254,11 +254,11 @@ fn a_budget_that_nobody_can_hold_is_told() {
     assert!(!warned("claude").contains("cannot stop it"));
     let codex = warned("codex");
     assert!(codex.contains("max_cost_usd cannot stop it"), "{codex}");
-    assert!(codex.contains("between iterations only"), "{codex}");
+    assert!(codex.contains("is checked between iterations"), "{codex}");
 }
 
 #[test]
-fn turns_of_a_command_cannot_be_limited_and_that_is_told() {
+fn turns_of_a_command_cannot_be_limited_and_that_is_reported() {
     let world = installed();
     let warned = |kind: &str, table: &str, key: &str| {
         let command = if kind == "command" { "command = ['x']" } else { "prompt = 'p'" };
@@ -281,7 +281,7 @@ fn executable(world: &World, path: &str, content: &str) -> PathBuf {
     path
 }
 
-/// A tree that a run once had for writing.
+/// Marks a tree as writable by an earlier run.
 fn written(world: &World, tree: &Path) {
     let mut list = tree.to_str().unwrap().to_owned();
     list.push('\0');
@@ -297,9 +297,9 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
     let bin = planted.parent().unwrap().to_owned();
     with(&mut world, "PATH", bin.to_str().unwrap());
     let text = refused(&world, flags());
-    assert!(text.contains("no program claude on PATH; passed over: "), "{text}");
+    assert!(text.contains("claude is not on PATH; skipped: "), "{text}");
     assert!(text.contains(planted.to_str().unwrap()), "{text}");
-    // In an image there may be one.
+    // An image may have the program.
     for setting in ["sandbox.image='some'", "sandbox.fallback=['docker']"] {
         let image = Flags { settings: vec![setting.into()], ..flags() };
         assert_eq!(agent(&load(&world, image).unwrap()).program, ["claude".into()], "{setting}");
@@ -311,7 +311,7 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
     let named = format!("agent.program='{}'", planted.display());
     let refused_text = refused(&world, Flags { settings: vec![named], ..flags() });
     assert!(refused_text.contains("which a run can write"), "{refused_text}");
-    // One further on is taken, until a run could have written that too.
+    // The next candidate is used, until a run could have written that too.
     let program = install(&mut world);
     let path = format!("{}:{}", bin.display(), world.user().join("bin").display());
     with(&mut world, "PATH", &path);
@@ -322,7 +322,7 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
 }
 
 #[test]
-fn a_prompt_that_a_run_could_have_changed_is_not_believed() {
+fn a_prompt_that_a_run_could_have_changed_is_not_used() {
     let world = installed();
     let prompt = world.write("user/project/PROMPT.md", "do it\n");
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt_file = 'PROMPT.md'\n");
@@ -356,7 +356,7 @@ fn a_prompt_that_a_run_could_have_changed_is_not_believed() {
 }
 
 #[test]
-fn a_run_that_was_decided_is_held_against_the_ceiling_of_now() {
+fn a_resolved_run_is_checked_against_the_current_ceiling() {
     let world = installed();
     let spec = load(&world, flags()).unwrap().spec;
     let system = world.invocation(Flags::default()).system;

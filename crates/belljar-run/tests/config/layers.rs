@@ -92,8 +92,8 @@ fn config_files_can_be_left_out_and_the_ceiling_cannot() {
     let refused = world.refused(beyond);
     assert!(refused.contains("limits.pids = 101 (set by --pids-limit)"), "{refused}");
     assert!(refused.contains("policy.toml") && refused.contains("100 at most"), "{refused}");
-    let within = Flags { pids_limit: Some("100".into()), ..Flags::default() };
-    assert!(world.load(within).is_ok());
+    let allowed = Flags { pids_limit: Some("100".into()), ..Flags::default() };
+    assert!(world.load(allowed).is_ok());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_broken_ceiling_stops_every_run() {
 }
 
 #[test]
-fn a_wrong_key_is_told_with_file_line_and_nearest() {
+fn a_wrong_key_is_reported_with_file_line_and_nearest() {
     let world = World::new();
     let manifest = world.manifest("# mine\n[limits]\nmemroy = '1g'\n");
     let refused = world.refused(Flags::default());
@@ -126,7 +126,7 @@ fn only_a_plain_small_file_is_a_manifest() {
     let mut named = world.invocation(Flags::default());
     named.source = ManifestSource::File("belljar.toml".into());
     let loaded = config::load(&named, &world.home).unwrap();
-    assert_eq!(loaded.spec.name.as_deref(), Some("real"), "the operator may name a link");
+    assert_eq!(loaded.spec.name.as_deref(), Some("real"), "the user may name a link");
 
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
@@ -265,7 +265,7 @@ fn wrong_flags_are_named() {
         (Flags { require: vec!["nothing".into()], ..Flags::default() }, "--require: no clause"),
         (
             Flags { network: Some("host".into()), ..Flags::default() },
-            "--network: \"host\" is not to be had",
+            "--network: takes only \"none\", not \"host\"",
         ),
         (
             Flags {
@@ -276,7 +276,7 @@ fn wrong_flags_are_named() {
             "contradict",
         ),
         (Flags { labels: vec!["=x".into()], ..Flags::default() }, "--label: "),
-        (Flags { env_files: vec!["none-here".into()], ..Flags::default() }, "there is no file"),
+        (Flags { env_files: vec!["none-here".into()], ..Flags::default() }, "does not exist"),
         (Flags { settings: vec!["limits.x=1".into()], ..Flags::default() }, "-c limits.x=1: "),
         (Flags { hide: vec!["../x".into()], ..Flags::default() }, "--hide: "),
         (Flags { workdir: Some("".into()), ..Flags::default() }, "--workdir: the path is empty"),
@@ -321,7 +321,7 @@ fn a_variable_that_is_wrong_stops_the_run() {
     assert!(world.refused(Flags::default()).contains("did you mean BELLJAR_LIMITS_PIDS?"));
     world.env.remove(OsStr::new("BELLJAR_LIMIT_PIDS"));
     world.env.insert("BELLJAR_SANDBOX_NAME".into(), OsStr::from_bytes(b"\xff").to_owned());
-    assert!(world.refused(Flags::default()).contains("BELLJAR_SANDBOX_NAME is not UTF-8"));
+    assert!(world.refused(Flags::default()).contains("BELLJAR_SANDBOX_NAME is not valid UTF-8"));
     world.env.remove(OsStr::new("BELLJAR_SANDBOX_NAME"));
     world.env.insert("BELLJAR_EXE".into(), OsStr::from_bytes(b"\xff").to_owned());
     assert!(world.load(Flags::default()).is_ok());

@@ -1,4 +1,4 @@
-//! What `init` and `new` write: it loads, it is trusted, and nothing else is.
+//! What `init` and `new` write is valid and trusted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use belljar_run::config::{
     ConfigError, ConfigFiles, Flags, Invocation, LoadedSettings, load, load_settings,
 };
 use belljar_run::scaffold::{
-    AgentAnswer, Answers, Begun, Existing, RepeatAnswer, ScaffoldError, Template, UntilAnswer,
+    AgentAnswer, Answers, Existing, InitReport, RepeatAnswer, ScaffoldError, Template, UntilAnswer,
     init, new_folder,
 };
 use belljar_spec::manifest::{AgentKind, Usd, WorkspaceMode};
@@ -34,7 +34,7 @@ impl Place {
         self.temp.path().join("work").canonicalize().unwrap()
     }
 
-    fn init(&self, answers: &Answers, existing: Existing) -> Result<Begun, ScaffoldError> {
+    fn init(&self, answers: &Answers, existing: Existing) -> Result<InitReport, ScaffoldError> {
         init(&self.work(), answers, existing, &BTreeMap::new(), &self.home)
     }
 
@@ -123,7 +123,7 @@ fn every_combination_of_answers_loads_and_is_trusted() {
     let all = combinations();
     assert!(all.len() > 400, "{}", all.len());
     for answers in all {
-        place.init(&answers, Existing::SetAside).unwrap();
+        place.init(&answers, Existing::Rename).unwrap();
         let loaded = place.load_settings(&place.work());
         let loaded = loaded.unwrap_or_else(|error| panic!("{error}\n{answers:?}"));
         let values = &loaded.settings.values;
@@ -181,7 +181,7 @@ fn a_manifest_that_is_there_is_never_lost() {
     assert!(matches!(error, ScaffoldError::Exists(_)), "{error}");
     assert_eq!(read(&manifest), "# mine\n");
     assert!(!place.work().join("PROMPT.md").exists(), "nothing was made");
-    let begun = place.init(&answers, Existing::SetAside).unwrap();
+    let begun = place.init(&answers, Existing::Rename).unwrap();
     assert_eq!(read(begun.set_aside.unwrap()), "# mine\n");
     assert!(read(&manifest).contains("[agent]"));
     let mut names: Vec<_> =
@@ -190,7 +190,7 @@ fn a_manifest_that_is_there_is_never_lost() {
     assert_eq!(names, ["PROMPT.md", "belljar.toml", "belljar.toml.old"], "no draft is left");
     // What was kept once is not written over by the next.
     fs::write(&manifest, "# mine again\n").unwrap();
-    let begun = place.init(&answers, Existing::SetAside).unwrap();
+    let begun = place.init(&answers, Existing::Rename).unwrap();
     assert!(begun.set_aside.unwrap().as_path().ends_with("belljar.toml.old2"));
     assert_eq!(read(place.work().join("belljar.toml.old2")), "# mine again\n");
     assert_eq!(read(place.work().join("belljar.toml.old")), "# mine\n");
@@ -205,20 +205,20 @@ fn no_link_is_followed() {
     symlink(&outside, place.work().join("belljar.toml")).unwrap();
     let answers = Answers { agent: Some(agent(AgentKind::Command)), ..Answers::default() };
     assert!(matches!(place.init(&answers, Existing::Refuse), Err(ScaffoldError::Exists(_))));
-    place.init(&answers, Existing::SetAside).unwrap();
+    place.init(&answers, Existing::Rename).unwrap();
     assert_eq!(read(&outside), "theirs");
     assert!(place.work().join("belljar.toml").symlink_metadata().unwrap().is_file());
 
     fs::remove_file(place.work().join("PROMPT.md")).unwrap();
     symlink(place.temp.path().join("nowhere"), place.work().join("PROMPT.md")).unwrap();
-    let error = place.init(&answers, Existing::SetAside).unwrap_err();
+    let error = place.init(&answers, Existing::Rename).unwrap_err();
     assert!(matches!(error, ScaffoldError::Read(_)), "{error}");
     assert!(!place.temp.path().join("nowhere").exists());
 
     fs::remove_file(place.work().join("belljar.toml")).unwrap();
     fs::create_dir(place.work().join("belljar.toml")).unwrap();
     assert!(matches!(
-        place.init(&Answers::default(), Existing::SetAside),
+        place.init(&Answers::default(), Existing::Rename),
         Err(ScaffoldError::NoFile(_))
     ));
 }

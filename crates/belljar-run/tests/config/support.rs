@@ -1,6 +1,6 @@
-//! A place with a home, a user and a project, in a temporary directory.
+//! A temporary directory with a Belljar home, a user and a project.
 
-// Every test file takes what it needs.
+// Every test file uses a part of it.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;

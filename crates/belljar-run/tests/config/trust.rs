@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use crate::support::World;
-use belljar_run::config::trust::{self, Standing, Store, TrustError};
+use belljar_run::config::trust::{self, Store, TrustError, TrustState};
 use belljar_run::config::{self, ConfigError, Flags, ManifestSource};
 
 const OPENS_A_HOST: &str = "[network]\nallow = ['api.example:443']\n";
 
-fn standing(world: &World) -> Option<Standing> {
+fn standing(world: &World) -> Option<TrustState> {
     match config::load_settings(&world.invocation(Flags::default()), &world.home) {
         Ok(_) => None,
         Err(ConfigError::Untrusted { standing, .. }) => Some(standing),
@@ -38,7 +38,7 @@ fn refused_then_trusted_then_changed_then_refused_again() {
     assert_eq!(world.load(Flags::default()).unwrap().spec.network_allow, ["api.example:443"]);
 
     world.manifest(&format!("{OPENS_A_HOST}# changed\n"));
-    assert_eq!(standing(&world), Some(Standing::Changed));
+    assert_eq!(standing(&world), Some(TrustState::Changed));
     assert!(world.refused(Flags::default()).contains("has changed since it was trusted"));
 
     world.manifest(OPENS_A_HOST);
@@ -52,7 +52,7 @@ fn the_named_manifest_is_trusted_for_that_run_only() {
     let mut named = world.invocation(Flags::default());
     named.source = ManifestSource::File(path);
     assert!(config::load(&named, &world.home).is_ok());
-    assert_eq!(standing(&world), Some(Standing::Unknown));
+    assert_eq!(standing(&world), Some(TrustState::Unknown));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn trust_is_of_one_path() {
     world.write("user/project/sub/belljar.toml", OPENS_A_HOST);
     let sub = world.invocation_in(&world.project().join("sub"), Flags::default());
     let refused = config::load(&sub, &world.home);
-    assert!(matches!(refused, Err(ConfigError::Untrusted { standing: Standing::Unknown, .. })));
+    assert!(matches!(refused, Err(ConfigError::Untrusted { standing: TrustState::Unknown, .. })));
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn trust_covers_the_files_that_the_manifest_names() {
     assert_eq!(standing(&world), None);
     assert!(world.load(Flags::default()).is_ok());
     fs::write(&vars, "A=2\n").unwrap();
-    assert_eq!(standing(&world), Some(Standing::Changed));
+    assert_eq!(standing(&world), Some(TrustState::Changed));
     fs::write(&vars, "A=1\n").unwrap();
     assert_eq!(standing(&world), None);
     fs::write(&prompt, "do something else").unwrap();
-    assert_eq!(standing(&world), Some(Standing::Changed));
+    assert_eq!(standing(&world), Some(TrustState::Changed));
     fs::remove_file(&prompt).unwrap();
-    assert_eq!(standing(&world), Some(Standing::Changed));
+    assert_eq!(standing(&world), Some(TrustState::Changed));
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn a_strangers_manifest_above_is_shown_first() {
         return;
     }
     let refused = config::load(&sub, &world.home).unwrap_err();
-    let told = format!("belongs to user {other}");
-    assert!(refused.to_string().contains(&told), "{refused}");
+    let owner = format!("belongs to user {other}");
+    assert!(refused.to_string().contains(&owner), "{refused}");
     assert_eq!(standing(&world), None, "in its own directory it widens nothing");
     world.trust(&path);
     assert!(config::load(&sub, &world.home).is_ok());
@@ -125,7 +125,7 @@ fn only_what_was_examined_becomes_trusted() {
     assert_eq!(examined.widenings.len(), 1);
     world.manifest("[network]\nallow = ['evil.example']\n");
     trust::trust(&examined, &world.home).unwrap();
-    assert_eq!(standing(&world), Some(Standing::Changed));
+    assert_eq!(standing(&world), Some(TrustState::Changed));
     world.manifest(OPENS_A_HOST);
     assert_eq!(standing(&world), None);
 }
@@ -137,9 +137,9 @@ fn trust_can_be_taken_back() {
     world.trust(&path);
     world.trust(&path);
     assert_eq!(standing(&world), None);
-    assert_eq!(trust::distrust(&path, &world.home).unwrap(), Standing::Trusted);
-    assert_eq!(standing(&world), Some(Standing::Unknown));
-    assert_eq!(trust::distrust(&path, &world.home).unwrap(), Standing::Unknown);
+    assert_eq!(trust::distrust(&path, &world.home).unwrap(), TrustState::Trusted);
+    assert_eq!(standing(&world), Some(TrustState::Unknown));
+    assert_eq!(trust::distrust(&path, &world.home).unwrap(), TrustState::Unknown);
 }
 
 #[test]
@@ -161,10 +161,10 @@ fn a_broken_store_trusts_nothing() {
     for broken in ["", "[]", "{\"v\":2,\"trusted\":[]}", "\u{0}"] {
         fs::write(&store, broken).unwrap();
         let refused = world.refused(Flags::default());
-        assert!(refused.contains("makes no sense"), "{refused}");
+        assert!(refused.contains("is damaged"), "{refused}");
     }
     fs::remove_file(&store).unwrap();
-    assert_eq!(standing(&world), Some(Standing::Unknown));
+    assert_eq!(standing(&world), Some(TrustState::Unknown));
     assert!(Store::open(&world.home).is_ok());
 }
 
@@ -180,7 +180,7 @@ fn two_at_once_lose_nothing() {
     });
     for path in &paths {
         let examined = trust::examine(path, &world.env, &world.home).unwrap();
-        assert_eq!(examined.standing, Standing::Trusted, "{}", path.display());
+        assert_eq!(examined.standing, TrustState::Trusted, "{}", path.display());
     }
 }
 
@@ -226,7 +226,7 @@ fn a_link_that_leads_elsewhere_is_another_manifest() {
     assert_eq!(loaded.spec.untrusted_tree, None);
     fs::remove_file(&link).unwrap();
     symlink(world.root().join("two"), &link).unwrap();
-    assert_eq!(standing(&world), Some(Standing::Changed));
+    assert_eq!(standing(&world), Some(TrustState::Changed));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_users_own_configuration_is_not_loosened() {
     world.manifest("[limits]\nmemory = '1g'\n");
     assert_eq!(standing(&world), None);
     let path = world.manifest("[limits]\nmemory = '2g'\n");
-    assert_eq!(standing(&world), Some(Standing::Unknown));
+    assert_eq!(standing(&world), Some(TrustState::Unknown));
     let shown = trust::examine(&path, &world.env, &world.home).unwrap();
     assert_eq!(shown.widenings.len(), 1);
     world.trust(&path);

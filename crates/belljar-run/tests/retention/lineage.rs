@@ -1,18 +1,18 @@
-//! The line of runs that one continues, from records as a supervisor writes them.
+//! The lineage of a run, read from records as a supervisor writes them.
 
 use std::fs;
 
 use crate::runs::{Runs, id};
 use belljar_record::{EVENTS, HomeKey, Recorder, Secrets};
 use belljar_run::lineage::{Broken, Child, Lineage, LineageError, lineage};
-use belljar_run::retention::retain;
+use belljar_run::retention::apply_retention;
 use belljar_spec::{
     AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, Retention, RunId,
     StopReason, Tally, TokenUsage,
 };
 use serde_json::json;
 
-/// A record that grows.
+/// Writes the record of a run.
 struct Writing<'a> {
     runs: &'a Runs,
     run: RunId,
@@ -20,15 +20,15 @@ struct Writing<'a> {
 }
 
 impl<'a> Writing<'a> {
-    fn begin(runs: &'a Runs, number: u64, birth: Option<&ResumeOrigin>) -> Self {
+    fn begin(runs: &'a Runs, number: u64, origin: Option<&ResumeOrigin>) -> Self {
         let run = id(number);
         let directory = runs.home.run_dir(&run);
         fs::create_dir_all(&directory).unwrap();
         let key = HomeKey::load_or_make(runs.home.path()).unwrap().for_run(&run);
         let mut recorder = Recorder::create(&directory, key, Secrets::default(), 1 << 20).unwrap();
         let mut start = json!({ "v": 2, "id": run });
-        if let Some(birth) = birth {
-            start["birth"] = serde_json::to_value(birth).unwrap();
+        if let Some(origin) = origin {
+            start["birth"] = serde_json::to_value(origin).unwrap();
         }
         recorder.event(EventKind::RunStart, &start).unwrap();
         Self { runs, run, recorder }
@@ -39,7 +39,7 @@ impl<'a> Writing<'a> {
         self.recorder.event(EventKind::IterationStart, &data).unwrap();
     }
 
-    /// Begins and ends it, with a checkpoint.
+    /// Records the start and the end of an iteration, with a checkpoint.
     fn iteration(&mut self, iteration: u32) {
         self.begun(iteration);
         let report = report(iteration, &format!("{iteration} in {}", self.run));
@@ -88,7 +88,7 @@ fn report(iteration: u32, message: &str) -> IterationReport {
     }
 }
 
-fn birth(how: ResumeKind, from: u64, iteration: u32, head: &str) -> ResumeOrigin {
+fn origin(how: ResumeKind, from: u64, iteration: u32, head: &str) -> ResumeOrigin {
     let tally = Tally { iterations: iteration, turns: 70, ..Tally::default() };
     let (from, head) = (id(from), head.to_owned());
     ResumeOrigin {
@@ -110,7 +110,7 @@ fn numbers(line: &Lineage) -> Vec<(u32, RunId)> {
 }
 
 #[test]
-fn a_run_that_began_at_the_beginning_is_a_line_of_its_own() {
+fn a_new_run_has_only_itself_in_its_lineage() {
     let runs = Runs::new();
     let mut one = Writing::begin(&runs, 1, None);
     one.iteration(1);
@@ -120,8 +120,8 @@ fn a_run_that_began_at_the_beginning_is_a_line_of_its_own() {
     let line = lineage(&runs.home, &id(1)).unwrap();
     assert_eq!(numbers(&line), [(1, id(1)), (2, id(1))]);
     let [member] = line.runs.as_slice() else { panic!("{:?}", line.runs) };
-    assert_eq!((member.begun, member.reason), (Some(3), Some(StopReason::Stopped)));
-    assert_eq!((&member.head, &member.birth), (&head, &None));
+    assert_eq!((member.last_started, member.reason), (Some(3), Some(StopReason::Stopped)));
+    assert_eq!((&member.head, &member.origin), (&head, &None));
     assert_eq!(member.agent.as_ref().unwrap().why, "because");
     assert_eq!((line.broken.as_ref(), line.children.as_slice()), (None, &[][..]));
     assert_eq!(line.tally().turns, 2);
@@ -129,26 +129,26 @@ fn a_run_that_began_at_the_beginning_is_a_line_of_its_own() {
     fs::remove_dir(runs.home.run_dir(&id(1)).join("checkpoints/000001")).unwrap();
     let line = lineage(&runs.home, &id(1)).unwrap();
     let kept: Vec<u32> = line.checkpoints().map(|one| one.report.iteration).collect();
-    assert_eq!(kept, [2], "and the iteration is still told: {:?}", numbers(&line));
+    assert_eq!(kept, [2], "and the iteration is still listed: {:?}", numbers(&line));
     assert!(line.iteration(1).is_some_and(|one| !one.kept));
 }
 
 #[test]
-fn resumed_runs_tell_each_iteration_once_and_by_the_run_that_counts() {
+fn each_iteration_is_listed_once_with_the_run_that_counts() {
     let runs = Runs::new();
     let mut first = Writing::begin(&runs, 1, None);
     (1..=3).for_each(|number| first.iteration(number));
     first.begun(4);
     let head = first.lost();
     // From before its end: 3 is done once more.
-    let mut second = Writing::begin(&runs, 2, Some(&birth(ResumeKind::Resume, 1, 2, &head)));
+    let mut second = Writing::begin(&runs, 2, Some(&origin(ResumeKind::Resume, 1, 2, &head)));
     second.iteration(3);
     second.iteration(4);
     let head = second.stop(StopReason::Stopped);
     // Came to nothing, and is continued all the same.
-    let third = Writing::begin(&runs, 3, Some(&birth(ResumeKind::Resume, 2, 4, &head)));
+    let third = Writing::begin(&runs, 3, Some(&origin(ResumeKind::Resume, 2, 4, &head)));
     let head = third.lost();
-    let mut fourth = Writing::begin(&runs, 4, Some(&birth(ResumeKind::Resume, 3, 4, &head)));
+    let mut fourth = Writing::begin(&runs, 4, Some(&origin(ResumeKind::Resume, 3, 4, &head)));
     fourth.iteration(5);
     fourth.lost();
 
@@ -162,23 +162,23 @@ fn resumed_runs_tell_each_iteration_once_and_by_the_run_that_counts() {
 
     let third = lineage(&runs.home, &id(3)).unwrap();
     assert_eq!(numbers(&third), expected[..4]);
-    assert_eq!(third.last().unwrap().begun, None);
+    assert_eq!(third.last().unwrap().last_started, None);
     let child = Child { run: id(4), how: ResumeKind::Resume, iteration: 4 };
     assert_eq!(third.children, [child]);
     assert_eq!(numbers(&lineage(&runs.home, &id(1)).unwrap()).len(), 3, "as it was by itself");
 }
 
 #[test]
-fn a_fork_counts_anew_and_is_a_child_like_others() {
+fn a_fork_starts_counting_again_and_is_a_child() {
     let runs = Runs::new();
     let mut first = Writing::begin(&runs, 1, None);
     (1..=2).for_each(|number| first.iteration(number));
     let head = first.recorder.head().hash; // in the middle: it lives on
     first.iteration(3);
-    let mut fork = Writing::begin(&runs, 2, Some(&birth(ResumeKind::Fork, 1, 2, &head)));
+    let mut fork = Writing::begin(&runs, 2, Some(&origin(ResumeKind::Fork, 1, 2, &head)));
     fork.iteration(1);
     fork.lost();
-    let mut resumed = Writing::begin(&runs, 3, Some(&birth(ResumeKind::Resume, 1, 2, &head)));
+    let mut resumed = Writing::begin(&runs, 3, Some(&origin(ResumeKind::Resume, 1, 2, &head)));
     resumed.iteration(3);
     resumed.lost();
     assert_eq!(numbers(&lineage(&runs.home, &id(2)).unwrap()), [(1, id(2))]);
@@ -189,13 +189,13 @@ fn a_fork_counts_anew_and_is_a_child_like_others() {
     assert_eq!(hows, [(id(2), ResumeKind::Fork), (id(3), ResumeKind::Resume)]);
 }
 
-/// A line of two; `damage` is done to the first.
+/// A lineage of two runs; `damage` is applied to the first.
 fn after(damage: impl FnOnce(&Runs)) -> Lineage {
     let runs = Runs::new();
     let mut first = Writing::begin(&runs, 1, None);
     first.iteration(1);
     let head = first.stop(StopReason::Lost);
-    let mut second = Writing::begin(&runs, 2, Some(&birth(ResumeKind::Resume, 1, 1, &head)));
+    let mut second = Writing::begin(&runs, 2, Some(&origin(ResumeKind::Resume, 1, 1, &head)));
     second.iteration(2);
     second.lost();
     assert_eq!(numbers(&lineage(&runs.home, &id(2)).unwrap()).len(), 2, "before it is damaged");
@@ -204,7 +204,7 @@ fn after(damage: impl FnOnce(&Runs)) -> Lineage {
 }
 
 #[test]
-fn a_line_that_is_broken_says_where() {
+fn a_broken_lineage_reports_the_run() {
     let gone = after(|runs| fs::remove_dir_all(runs.home.run_dir(&id(1))).unwrap());
     assert_eq!(gone.broken, Some(Broken::Gone { run: id(1) }));
     assert_eq!(numbers(&gone), [(2, id(2))]);
@@ -228,9 +228,9 @@ fn a_line_that_is_broken_says_where() {
 }
 
 #[test]
-fn a_line_that_bites_its_tail_ends() {
+fn a_cyclic_lineage_ends() {
     let runs = Runs::new();
-    let one = Writing::begin(&runs, 1, Some(&birth(ResumeKind::Resume, 1, 0, "")));
+    let one = Writing::begin(&runs, 1, Some(&origin(ResumeKind::Resume, 1, 0, "")));
     one.lost();
     let line = lineage(&runs.home, &id(1)).unwrap();
     assert_eq!(line.broken, Some(Broken::Endless { run: id(1) }));
@@ -250,44 +250,48 @@ fn a_run_without_a_record_is_an_error() {
 }
 
 /// A stopped run of an agent, with a sandbox and one checkpoint.
-fn agents_run(runs: &Runs, number: u64, birth: Option<&ResumeOrigin>, checkpoints: u32) -> String {
+fn agents_run(runs: &Runs, number: u64, origin: Option<&ResumeOrigin>, checkpoints: u32) -> String {
     runs.stopped(number, None);
-    let mut writing = Writing::begin(runs, number, birth);
+    let mut writing = Writing::begin(runs, number, origin);
     (1..=checkpoints).for_each(|iteration| writing.iteration(iteration));
     writing.stop(StopReason::Stopped)
 }
 
 #[test]
-fn retention_leaves_what_can_be_gone_on_with() {
+fn retention_keeps_what_can_be_resumed() {
     let runs = Runs::new();
     let first = agents_run(&runs, 1, None, 2); // continued by 3, which goes on by itself
-    agents_run(&runs, 2, None, 1); // nobody continues it
-    let third = agents_run(&runs, 3, Some(&birth(ResumeKind::Resume, 1, 2, &first)), 1);
-    let fourth = agents_run(&runs, 4, Some(&birth(ResumeKind::Resume, 3, 1, &third)), 1);
+    agents_run(&runs, 2, None, 1); // no run resumes it
+    let third = agents_run(&runs, 3, Some(&origin(ResumeKind::Resume, 1, 2, &first)), 1);
+    let fourth = agents_run(&runs, 4, Some(&origin(ResumeKind::Resume, 3, 1, &third)), 1);
     // Came to nothing, so that the one before is still needed.
-    agents_run(&runs, 5, Some(&birth(ResumeKind::Resume, 4, 1, &fourth)), 0);
+    agents_run(&runs, 5, Some(&origin(ResumeKind::Resume, 4, 1, &fourth)), 0);
     runs.stopped(6, None);
     let kept = Retention { sandboxes: 0, runs: 100 };
-    let done = retain(&runs.home, &None, kept).unwrap();
+    let done = apply_retention(&runs.home, &None, kept).unwrap();
     assert!(done.failed.is_empty(), "{:?}", done.failed);
     assert_eq!(done.resumable, [id(2), id(3), id(4)], "and what the last was born from");
     assert_eq!(done.sandboxes, [id(1), id(5), id(6)]);
     assert!(runs.home.run_dir(&id(2)).join("checkpoints/000001").exists());
     // Nor whole; by hand it can go all the same.
-    let done = retain(&runs.home, &None, Retention { sandboxes: 0, runs: 1 }).unwrap();
+    let done = apply_retention(&runs.home, &None, Retention { sandboxes: 0, runs: 1 }).unwrap();
     assert_eq!(done.runs, [id(1), id(5)]);
     assert!(runs.has_sandbox(&id(2)));
     let info = belljar_record::store::find(&runs.home, id(2).as_str()).unwrap();
-    belljar_run::retention::remove(&runs.home, &info, belljar_run::retention::Undecided::Stays)
-        .unwrap();
+    belljar_run::retention::remove(
+        &runs.home,
+        &info,
+        belljar_run::retention::UnreviewedChanges::Keep,
+    )
+    .unwrap();
     assert!(!runs.has_directory(&id(2)));
 }
 
 #[test]
-fn retention_waits_for_so_many_only() {
+fn retention_protects_a_limited_number() {
     let runs = Runs::new();
     (1..=22).for_each(|number| drop(agents_run(&runs, number, None, 1)));
-    let done = retain(&runs.home, &None, Retention { sandboxes: 0, runs: 100 }).unwrap();
+    let done = apply_retention(&runs.home, &None, Retention { sandboxes: 0, runs: 100 }).unwrap();
     assert_eq!(done.sandboxes, [id(1), id(2)]);
     assert_eq!(done.resumable.len(), 20);
 }

@@ -1,4 +1,4 @@
-//! Removing runs, keeping the newest, and the line of runs that resume made.
+//! Removing runs, retention, and the lineage of resumed runs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 

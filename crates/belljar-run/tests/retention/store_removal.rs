@@ -1,4 +1,4 @@
-//! How runs go: one, by rule, and by themselves.
+//! Removing runs: one, by rules, and by retention.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::runs::{BEGAN, Runs, id, row};
 use belljar_record::ledger::{LedgerRow, SandboxKept};
 use belljar_record::store::{Life, RunInfo, Which, find, list, trash};
-use belljar_run::retention::{Mode, Removal, RemoveError, Rules, Undecided, prune, remove, retain};
+use belljar_run::retention::{
+    PruneMode, PruneRules, Removal, RemoveError, UnreviewedChanges, apply_retention, prune, remove,
+};
 use belljar_spec::{Retention, RunId, RunState};
 
 fn ids(runs: &[RunInfo]) -> Vec<RunId> {
@@ -24,20 +26,20 @@ fn one(runs: &Runs, id: RunId) -> RunInfo {
 }
 
 #[test]
-fn a_run_goes_with_everything_and_nothing_else_does() {
+fn a_run_is_removed_completely_and_alone() {
     let runs = Runs::new();
     let (gone, stays) = (runs.stopped(1, None), runs.stopped(2, None));
     let sentinel = runs.home.path().parent().unwrap().join("sentinel");
     fs::write(&sentinel, "x").unwrap();
     symlink(&sentinel, runs.home.run_dir(&gone).join("home/link")).unwrap();
-    remove(&runs.home, &one(&runs, gone), Undecided::Stays).unwrap();
+    remove(&runs.home, &one(&runs, gone), UnreviewedChanges::Keep).unwrap();
     assert!(!runs.has_directory(&gone) && !runs.has_row(&gone));
     assert!(runs.has_directory(&stays) && runs.has_row(&stays) && sentinel.exists());
     assert_eq!(runs.trash(), Vec::<PathBuf>::new());
     assert_eq!(ids(&list_all(&runs)), [stays]);
     // Again, as two at once would.
     let again = RunInfo { id: gone, ..one(&runs, stays) };
-    remove(&runs.home, &again, Undecided::Stays).unwrap();
+    remove(&runs.home, &again, UnreviewedChanges::Keep).unwrap();
 }
 
 #[test]
@@ -48,18 +50,18 @@ fn a_live_run_is_not_removed_and_an_unfinished_one_is_taken_over() {
     let info = one(&runs, run);
     // Whatever the caller knew before: the lock counts.
     let stale = RunInfo { state: RunState::Stopped, life: Life::Over, ..info };
-    let refused = remove(&runs.home, &stale, Undecided::Stays).unwrap_err();
+    let refused = remove(&runs.home, &stale, UnreviewedChanges::Keep).unwrap_err();
     assert!(matches!(refused, RemoveError::Live { id } if id == run));
     assert!(refused.to_string().contains("belljar stop"));
     drop(held);
     assert!(runs.has_sandbox(&run) && runs.has_row(&run));
-    remove(&runs.home, &stale, Undecided::Stays).unwrap();
+    remove(&runs.home, &stale, UnreviewedChanges::Keep).unwrap();
     assert!(!runs.has_directory(&run) && !runs.has_row(&run));
     assert!(!runs.home.live_path(&run).exists(), "its sign of life goes with it");
 }
 
 #[test]
-fn a_removal_that_was_cut_short_is_finished() {
+fn an_interrupted_removal_is_finished() {
     let runs = Runs::new();
     let moved = |id: &RunId, part: &str, name: &str| {
         let from = runs.home.run_dir(id);
@@ -87,11 +89,11 @@ fn a_removal_that_was_cut_short_is_finished() {
 }
 
 #[test]
-fn a_name_that_is_taken_in_the_trash_is_not_in_the_way() {
+fn a_name_that_exists_in_the_trash_does_not_block() {
     let runs = Runs::new();
     let run = runs.stopped(1, None);
     fs::create_dir_all(runs.home.trash().join(run.as_str()).join("old")).unwrap();
-    remove(&runs.home, &one(&runs, run), Undecided::Stays).unwrap();
+    remove(&runs.home, &one(&runs, run), UnreviewedChanges::Keep).unwrap();
     assert!(!runs.has_directory(&run));
     assert_eq!(runs.trash(), [runs.home.trash().join(run.as_str())]);
     assert_eq!(trash::empty(&runs.home).unwrap(), 1);
@@ -104,13 +106,14 @@ fn several_can_remove_and_empty_at_once() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let done = prune(&runs.home, rules(Some(2), None, BEGAN), Mode::Do).unwrap();
-                let failed = done.iter().find(|one| !matches!(one.removal, Removal::Done));
+                let done =
+                    prune(&runs.home, rules(Some(2), None, BEGAN), PruneMode::Remove).unwrap();
+                let failed = done.iter().find(|one| !matches!(one.removal, Removal::Removed));
                 assert!(failed.is_none(), "{failed:?}");
             });
             scope.spawn(|| {
                 let kept = Retention { sandboxes: 1, runs: 3 };
-                assert!(retain(&runs.home, &None, kept).unwrap().failed.is_empty());
+                assert!(apply_retention(&runs.home, &None, kept).unwrap().failed.is_empty());
                 trash::empty(&runs.home).unwrap();
             });
         }
@@ -120,8 +123,8 @@ fn several_can_remove_and_empty_at_once() {
     assert_eq!(ids(&list_all(&runs)), [all[19], all[18]]);
 }
 
-fn rules(keep: Option<usize>, older_than: Option<u64>, now: u64) -> Rules {
-    Rules {
+fn rules(keep: Option<usize>, older_than: Option<u64>, now: u64) -> PruneRules {
+    PruneRules {
         keep,
         older_than: older_than.map(Duration::from_millis),
         now: SystemTime::UNIX_EPOCH + Duration::from_millis(now),
@@ -129,7 +132,7 @@ fn rules(keep: Option<usize>, older_than: Option<u64>, now: u64) -> Rules {
 }
 
 #[test]
-fn prune_takes_what_both_rules_are_against() {
+fn prune_removes_what_both_rules_select() {
     let runs = Runs::new();
     let named: Vec<RunId> = (0..4).map(|n| runs.stopped(n, Some("a"))).collect();
     let prefix = runs.stopped(4, Some("ab"));
@@ -138,8 +141,8 @@ fn prune_takes_what_both_rules_are_against() {
     let (unfinished, dead) = runs.live(9, Some("a"), "running");
     drop(dead);
     let would = |rules| {
-        let pruned = prune(&runs.home, rules, Mode::DryRun).unwrap();
-        assert!(pruned.iter().all(|pruned| matches!(pruned.removal, Removal::WouldBeDone)));
+        let pruned = prune(&runs.home, rules, PruneMode::DryRun).unwrap();
+        assert!(pruned.iter().all(|pruned| matches!(pruned.removal, Removal::WouldRemove)));
         pruned.iter().map(|pruned| pruned.run.id).collect::<Vec<_>>()
     };
     // Run n stopped at BEGAN + 1000 n + 500.
@@ -153,8 +156,8 @@ fn prune_takes_what_both_rules_are_against() {
     assert_eq!(would(rules(None, None, now)).len(), 8, "every stopped run");
     assert_eq!(list_all(&runs).len(), 10, "nothing was done so far");
 
-    let pruned = prune(&runs.home, rules(Some(1), None, now), Mode::Do).unwrap();
-    assert!(pruned.iter().all(|pruned| matches!(pruned.removal, Removal::Done)));
+    let pruned = prune(&runs.home, rules(Some(1), None, now), PruneMode::Remove).unwrap();
+    assert!(pruned.iter().all(|pruned| matches!(pruned.removal, Removal::Removed)));
     let left = ids(&list_all(&runs));
     assert_eq!(left, [unfinished, live, unnamed[2], prefix, named[3]]);
     drop(held);
@@ -169,7 +172,7 @@ fn retention_works_by_exact_name_and_oldest_first() {
     runs.ledger().upsert(&LedgerRow { state: RunState::Running, ..row(live, Some("a")) }).unwrap();
     let name = Some("a".to_owned());
     let kept = Retention { sandboxes: 2, runs: 5 };
-    let done = retain(&runs.home, &name, kept).unwrap();
+    let done = apply_retention(&runs.home, &name, kept).unwrap();
     assert_eq!(done.runs, mine[..3]);
     assert_eq!(done.sandboxes, mine[3..6]);
     assert!(done.failed.is_empty());
@@ -187,14 +190,17 @@ fn retention_works_by_exact_name_and_oldest_first() {
         assert_eq!(runs.ledger().get(id).unwrap().unwrap().sandbox, SandboxKept::Yes);
     }
     assert_eq!(runs.trash(), Vec::<PathBuf>::new());
-    let again = retain(&runs.home, &name, kept).unwrap();
+    let again = apply_retention(&runs.home, &name, kept).unwrap();
     assert!(again.runs.is_empty() && again.sandboxes.is_empty(), "nothing more to do");
 
-    let none = retain(&runs.home, &name, Retention { sandboxes: 0, runs: 5 }).unwrap();
+    let none = apply_retention(&runs.home, &name, Retention { sandboxes: 0, runs: 5 }).unwrap();
     assert_eq!(none.sandboxes, mine[6..], "0 keeps no sandbox");
     assert!(runs.has_sandbox(&live));
     assert!(
-        retain(&runs.home, &None, Retention { sandboxes: 0, runs: 1 }).unwrap().runs.is_empty()
+        apply_retention(&runs.home, &None, Retention { sandboxes: 0, runs: 1 })
+            .unwrap()
+            .runs
+            .is_empty()
     );
     assert!(!runs.has_sandbox(&others[1]) && runs.has_sandbox(&others[0]));
 }
@@ -206,13 +212,13 @@ fn retention_never_touches_a_live_run_whatever_its_row_says() {
     runs.ledger().upsert(&row(live, None)).unwrap();
     runs.stopped(1, None);
     let kept = Retention { sandboxes: 0, runs: 1 };
-    let done = retain(&runs.home, &None, kept).unwrap();
+    let done = apply_retention(&runs.home, &None, kept).unwrap();
     assert!(done.runs.is_empty());
     assert!(matches!(done.failed[0], RemoveError::Live { .. }));
     assert!(runs.has_sandbox(&live) && runs.has_row(&live));
     drop(held);
     fs::remove_file(runs.home.live_path(&live)).unwrap();
-    assert_eq!(retain(&runs.home, &None, kept).unwrap().runs, [live]);
+    assert_eq!(apply_retention(&runs.home, &None, kept).unwrap().runs, [live]);
 }
 
 #[test]
@@ -242,12 +248,12 @@ fn a_thousand_runs_are_fast() {
     timed("find by tail", &|| assert_eq!(find(&runs.home, id(501).tail()).unwrap().id, id(501)));
     timed("find by name", &|| assert_eq!(find(&runs.home, "a").unwrap().id, id(997)));
     timed("prune, dry", &|| {
-        let old = prune(&runs.home, rules(Some(10), None, BEGAN), Mode::DryRun).unwrap();
+        let old = prune(&runs.home, rules(Some(10), None, BEGAN), PruneMode::DryRun).unwrap();
         assert_eq!(old.len(), 970);
     });
     timed("retain, nothing to do", &|| {
         let kept = Retention { sandboxes: 900, runs: 900 };
-        assert!(retain(&runs.home, &Some("a".to_owned()), kept).unwrap().runs.is_empty());
+        assert!(apply_retention(&runs.home, &Some("a".to_owned()), kept).unwrap().runs.is_empty());
     });
     timed("rebuild", &|| {
         assert_eq!(belljar_record::ledger::rebuild(&runs.home).unwrap().added, 100);

@@ -1,6 +1,6 @@
 //! `belljar backends`: what there is, found out by trying, and what it needs.
 
-use belljar::doctor::{Examined, examine_all};
+use belljar::doctor::{BackendReport, examine_all};
 use belljar::spec::BackendName;
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &BackendsArgs) -> i32 {
     0
 }
 
-fn as_data(row: &Examined) -> serde_json::Value {
+fn as_data(row: &BackendReport) -> serde_json::Value {
     let backend = row.backend;
     if backend == BackendName::Host {
         // It isolates nothing, and works wherever there is a process.
@@ -49,13 +49,13 @@ fn as_data(row: &Examined) -> serde_json::Value {
 }
 
 /// Clauses that it does not hold as a whole.
-fn weaker(row: &Examined) -> Vec<String> {
+fn weaker(row: &BackendReport) -> Vec<String> {
     let posture = row.posture.iter().flat_map(|posture| posture.not_enforced());
     let weaker = posture.filter(|(_, enforcement)| enforcement.word() == "weaker");
     weaker.map(|(clause, _)| clause.to_string()).collect()
 }
 
-fn in_words(row: &Examined) -> String {
+fn in_words(row: &BackendReport) -> String {
     let name = row.backend;
     let shown = match row.backend {
         BackendName::Host => format!("{WARN}no isolation{WARN:#}, only if asked for by name"),

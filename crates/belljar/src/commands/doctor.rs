@@ -1,6 +1,6 @@
 //! `belljar doctor`: clauses by backends, found out by starting a canary in each.
 
-use belljar::doctor::{EngineSeen, Examined, examine_all};
+use belljar::doctor::{BackendReport, EngineInfo, examine_all};
 use belljar::spec::{BackendName, Clause, Enforcement, Required};
 
 use crate::cli::DoctorArgs;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
     i32::from(!usable)
 }
 
-fn in_words(examined: &[Examined]) -> String {
+fn in_words(examined: &[BackendReport]) -> String {
     let mut text = String::new();
     // Problems first: that is what the reader came for.
     for row in examined.iter().filter(|row| !row.usable && row.backend != BackendName::Host) {
@@ -47,7 +47,7 @@ fn in_words(examined: &[Examined]) -> String {
     text
 }
 
-fn problem(row: &Examined) -> String {
+fn problem(row: &BackendReport) -> String {
     let why = row.why.as_deref().unwrap_or("it does not say why");
     let name = row.backend.name();
     let said = folded(&format!("{name}: {why}"), 2);
@@ -66,15 +66,15 @@ fn problem(row: &Examined) -> String {
 }
 
 /// Of an engine: which one it is. The jail is part of the kernel.
-pub(super) fn about(row: &Examined) -> Option<String> {
-    let EngineSeen { api, rootless, local, runtimes } = row.engine.as_ref()?;
+pub(super) fn about(row: &BackendReport) -> Option<String> {
+    let EngineInfo { api, rootless, local, runtimes } = row.engine.as_ref()?;
     let version = row.version.as_deref().unwrap_or("of an unknown version");
     let rights = if *rootless { "rootless" } else { "rootful" };
     let place = if *local { "" } else { ", on another machine" };
     Some(format!("{version}, API {api}, {rights}{place}; runtimes: {}", runtimes.join(", ")))
 }
 
-fn clauses(row: &Examined) -> String {
+fn clauses(row: &BackendReport) -> String {
     let mut text = format!(
         "{GOOD}✓{GOOD:#} {BOLD}{}{BOLD:#}: a canary ran and was attested in {} ms\n",
         row.backend, row.took_ms

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use belljar::image::{
-    self, AGENT_DOCKERFILE, Cache, Outcome, Rebuild, Request, Source, Watcher, Why,
+    self, AGENT_DOCKERFILE, Cache, Outcome, Rebuild, RebuildReason, Request, Source, Watcher,
 };
 use belljar::run::PullProgress;
 use belljar::spec::text::escape;
@@ -62,7 +62,7 @@ fn build(args: &BuildArgs) -> CommandResult {
                 report::json(&json!({ "error": words, "fix": error.fix() }))?;
             }
             report::error(&error, error.fix().as_deref());
-            Ok(if error.is_of_the_build() { EXIT_SOMETHING_OFF } else { EXIT_NOT_STARTED })
+            Ok(if error.is_build_failure() { EXIT_SOMETHING_OFF } else { EXIT_NOT_STARTED })
         }
     }
 }
@@ -127,14 +127,14 @@ impl Watcher for Screen {
         self.say(&format!("{WARN}left out:{WARN:#} {path} is {what}"));
     }
 
-    fn others_wrote(&self) {
+    fn written_by_runs(&self) {
         self.say(&format!(
             "{WARN}note:{WARN:#} a run could have written files of the context, and the Dockerfile may \
              execute them; --network none keeps the build off the network"
         ));
     }
 
-    fn begins(&self, name: &str, backend: BackendName, why: &[Why]) {
+    fn begins(&self, name: &str, backend: BackendName, why: &[RebuildReason]) {
         let why: Vec<String> = why.iter().map(ToString::to_string).collect();
         self.say(&format!("{BOLD}{name}{BOLD:#} on {backend}: building, since {}", why.join("; ")));
     }

@@ -5,10 +5,12 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use belljar::config::{self, Flags, Invocation};
-use belljar::doctor::{Examined, examine_all};
+use belljar::doctor::{BackendReport, examine_all};
 use belljar::home::Home;
 use belljar::run::{DryRun, Fetch, prepare};
-use belljar::scaffold::{self, AgentAnswer, Answers, Begun, Existing, RepeatAnswer, UntilAnswer};
+use belljar::scaffold::{
+    self, AgentAnswer, Answers, Existing, InitReport, RepeatAnswer, UntilAnswer,
+};
 use belljar::spec::manifest::{AgentKind, Usd, WorkspaceMode};
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
@@ -41,7 +43,7 @@ pub(crate) fn run(args: &InitArgs) -> i32 {
 
 fn act(args: &InitArgs) -> CommandResult {
     let directory = std::env::current_dir()?;
-    let existing = if args.force { Existing::SetAside } else { Existing::Refuse };
+    let existing = if args.force { Existing::Rename } else { Existing::Refuse };
     let manifest = directory.join(belljar::spec::manifest::FILE_NAME);
     if existing == Existing::Refuse && !args.dry_run && manifest.symlink_metadata().is_ok() {
         // Before anybody is asked in vain.
@@ -66,7 +68,7 @@ fn act(args: &InitArgs) -> CommandResult {
     Ok(0)
 }
 
-fn as_json(begun: &Begun, planned: Result<DryRun, Box<dyn Error>>) -> CommandResult {
+fn as_json(begun: &InitReport, planned: Result<DryRun, Box<dyn Error>>) -> CommandResult {
     let mut data = serde_json::to_value(begun)?;
     data["trusted"] = json!(true);
     match planned {
@@ -224,7 +226,7 @@ fn ask_agent(args: &InitArgs, answers: &mut Answers) -> Result<(), Box<dyn Error
 }
 
 /// Those in which a canary ran, first of all what it takes for the others.
-fn ask_backend(found: &[Examined]) -> Result<BackendChoice, Box<dyn Error>> {
+fn ask_backend(found: &[BackendReport]) -> Result<BackendChoice, Box<dyn Error>> {
     for row in found.iter().filter(|row| row.backend != BackendName::Host) {
         let (mark, style) = if row.usable { ("✓", GOOD) } else { ("✗", WARN) };
         let why = row.why.as_deref().map(|why| format!(": {}", escape(why.as_bytes())));
@@ -236,7 +238,8 @@ fn ask_backend(found: &[Examined]) -> Result<BackendChoice, Box<dyn Error>> {
     let names = std::iter::once("auto").chain(names).collect::<Vec<_>>().join(", ");
     ask(&format!("backend: {names}?"), "auto", |text| {
         let choice = cli::backend(text)?;
-        let unusable = |row: &&Examined| BackendChoice::from(row.backend) == choice && !row.usable;
+        let unusable =
+            |row: &&BackendReport| BackendChoice::from(row.backend) == choice && !row.usable;
         match found.iter().find(unusable) {
             Some(_) if choice != BackendChoice::Auto => {
                 Err(format!("{text} cannot be used here; belljar doctor tells more"))
@@ -247,7 +250,7 @@ fn ask_backend(found: &[Examined]) -> Result<BackendChoice, Box<dyn Error>> {
 }
 
 fn ask_fallback(
-    found: &[Examined],
+    found: &[BackendReport],
     chosen: BackendChoice,
 ) -> Result<Vec<BackendName>, Box<dyn Error>> {
     let others: Vec<&str> = found
@@ -321,7 +324,7 @@ fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, B
     Ok(prepare(spec, keep, Fetch::No)?.dry_run())
 }
 
-fn tell(begun: &Begun, answers: &Answers, planned: Result<DryRun, Box<dyn Error>>) {
+fn tell(begun: &InitReport, answers: &Answers, planned: Result<DryRun, Box<dyn Error>>) {
     report::eprintln(&format!("{GOOD}wrote{GOOD:#} {}, and trusted it as it is", begun.manifest));
     if let Some(old) = &begun.set_aside {
         report::eprintln(&format!("{GOOD}kept{GOOD:#}  the one of before as {old}"));

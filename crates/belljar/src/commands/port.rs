@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use belljar::network::account;
+use belljar::network::network_report;
 use belljar::spec::RunId;
 use belljar::spec::egress::Published;
 
@@ -32,7 +32,7 @@ fn act(args: &PortArgs) -> CommandResult {
     let wanted = run_file::read(&home, &run).map_or(0, |file| file.spec.egress.publish.len());
     let until = Instant::now() + SOON;
     let mut ports = loop {
-        let ports = account(&home, &run)?.ports;
+        let ports = network_report(&home, &run)?.ports;
         if ports.len() >= wanted || Instant::now() >= until {
             break ports;
         }

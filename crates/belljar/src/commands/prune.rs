@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use belljar::config::{self, Flags, Invocation};
 use belljar::home::Home;
 use belljar::ledger::Ledger;
-use belljar::retention::{self, Mode, Removal, Rules};
+use belljar::retention::{self, PruneMode, PruneRules, Removal};
 use belljar::spec::{Retention, RunId};
 use belljar::store::{self, Which};
 use belljar::workspace::is_unreviewed;
@@ -65,16 +65,16 @@ fn act(args: &PruneArgs) -> CommandResult {
 }
 
 fn by_rules(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::Error>> {
-    let rules = Rules {
+    let rules = PruneRules {
         keep: args.keep,
         older_than: args.older_than.map(Duration::from),
         now: SystemTime::now(),
     };
-    let mode = if args.dry_run { Mode::DryRun } else { Mode::Do };
+    let mode = if args.dry_run { PruneMode::DryRun } else { PruneMode::Remove };
     let mut gone = Gone::default();
     for pruned in retention::prune(home, rules, mode)? {
         match pruned.removal {
-            Removal::WouldBeDone | Removal::Done => gone.runs.push(pruned.run.id),
+            Removal::WouldRemove | Removal::Removed => gone.runs.push(pruned.run.id),
             Removal::Unreviewed => gone.unreviewed.push(pruned.run.id),
             Removal::Failed(error) => gone.failed.push(error.to_string()),
         }
@@ -99,7 +99,7 @@ fn by_retention(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::erro
             gone.sandboxes.extend(parts.into_iter().filter(|run| !undecided(run)));
             gone.runs.extend(whole.into_iter().filter(|run| !undecided(run)));
         } else {
-            let retained = retention::retain(home, &name, retention)?;
+            let retained = retention::apply_retention(home, &name, retention)?;
             gone.runs.extend(retained.runs);
             gone.sandboxes.extend(retained.sandboxes);
             gone.unreviewed.extend(retained.unreviewed);

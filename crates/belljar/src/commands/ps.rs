@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 use belljar::home::Home;
-use belljar::network::account;
+use belljar::network::network_report;
 use belljar::spec::egress::Published;
 use belljar::spec::text::escape;
 use belljar::store::{self, RunInfo, Which};
@@ -59,7 +59,7 @@ fn ports(home: &Home, run: &RunInfo) -> Vec<Published> {
     if !run.is_live() || !run_file::read(home, &run.id).is_ok_and(|file| publishes(&file)) {
         return Vec::new();
     }
-    account(home, &run.id).map_or(Vec::new(), |account| account.ports)
+    network_report(home, &run.id).map_or(Vec::new(), |account| account.ports)
 }
 
 fn shown(ports: &[Published]) -> String {

@@ -1,7 +1,7 @@
 //! `belljar rm`: removes runs that are over, with their records.
 
 use belljar::home::Home;
-use belljar::retention::{self, Undecided};
+use belljar::retention::{self, UnreviewedChanges};
 use belljar::store;
 
 use super::{
@@ -41,7 +41,7 @@ fn remove(home: &Home, query: &str, force: bool) -> Result<String, Box<dyn std::
             }
         })?;
     }
-    let undecided = if force { Undecided::GoesToo } else { Undecided::Stays };
+    let undecided = if force { UnreviewedChanges::Remove } else { UnreviewedChanges::Keep };
     retention::remove(home, &run, undecided)?;
     Ok(run.id.to_string())
 }

@@ -347,7 +347,8 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
 
 /// To stderr: stdout is the command's.
 fn learned(outcome: &Outcome) {
-    let account = open_home().ok().and_then(|home| network::account(&home, &outcome.id).ok());
+    let account =
+        open_home().ok().and_then(|home| network::network_report(&home, &outcome.id).ok());
     match account {
         Some(account) => report::eprintln(why::learned_list(&account).trim_end()),
         None => report::eprintln(&format!("{WARN}warning:{WARN:#} the record cannot be read")),

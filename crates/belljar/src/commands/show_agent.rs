@@ -38,7 +38,7 @@ pub(super) fn decided(page: &mut Page, work: &AgentWork) {
 
 /// Where it comes from, and who goes on from it.
 pub(super) fn born(page: &mut Page, line: &Lineage) {
-    let own = line.last().and_then(|member| member.birth.as_ref());
+    let own = line.last().and_then(|member| member.origin.as_ref());
     page.rows("born", own.map(|own| folded(&birth(own), INDENT)));
     page.rows("broken", line.broken.as_ref().map(|why| folded(&why.to_string(), INDENT)));
     let child = |Child { run, how, iteration }: &Child| {
@@ -65,7 +65,7 @@ pub(super) fn done(page: &mut Page, line: &Lineage) {
         page.text("\n");
         page.text(&table(line, width()));
     }
-    let open = member.and_then(|member| member.begun);
+    let open = member.and_then(|member| member.last_started);
     if let Some(open) = open.filter(|number| line.iteration(*number).is_none()) {
         let is_live = member.is_some_and(|member| member.reason.is_none());
         let how = if is_live { "was begun" } else { "did not come to its end" };
@@ -145,7 +145,7 @@ pub(super) fn add_data(shown: &mut Value, line: &Lineage) -> serde_json::Result<
     let member = line.last();
     shown["iterations"] = serde_json::to_value(&line.iterations)?;
     shown["agent"] = json!(member.and_then(|member| member.agent.as_ref()));
-    shown["birth"] = json!(member.and_then(|member| member.birth.as_ref()));
+    shown["birth"] = json!(member.and_then(|member| member.origin.as_ref()));
     shown["children"] = serde_json::to_value(&line.children)?;
     shown["tally"] = serde_json::to_value(line.tally())?;
     if let Some(broken) = &line.broken {

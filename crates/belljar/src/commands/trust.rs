@@ -1,7 +1,7 @@
 //! `belljar trust`: shows what a manifest or another file asks for, and records that it may.
 
 use belljar::config::trust::{
-    Kind, Standing, TreeBefore, distrust, examine, examine_file, kind, trust, trust_tree,
+    Kind, TreeBefore, TrustState, distrust, examine, examine_file, kind, trust, trust_tree,
 };
 use belljar::image;
 use belljar::spec::{EXIT_NOT_STARTED, OsText};
@@ -37,7 +37,7 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
     if args.forget {
         let before = distrust(&args.path, &home)?;
         let word =
-            if before == Standing::Unknown { "was not trusted" } else { "is trusted no more" };
+            if before == TrustState::Unknown { "was not trusted" } else { "is trusted no more" };
         report::eprintln(&format!("{} {word}", OsText::from(args.path.as_path())));
         return Ok(());
     }

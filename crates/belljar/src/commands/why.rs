@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use belljar::network::{Account, Denied, Stage, account};
+use belljar::network::{DeniedHost, NetworkReport, PolicyPhase, network_report};
 use belljar::spec::egress::{EgressBudgetHit, Reach};
 use belljar::spec::text::escape;
 use belljar::store;
@@ -21,14 +21,14 @@ pub(crate) fn run(args: &WhyArgs) -> i32 {
 fn act(args: &WhyArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?;
-    let mut account = account(&home, &run.id)?;
+    let mut account = network_report(&home, &run.id)?;
     let file = run_file::read(&home, &run.id).ok();
     if file.as_ref().is_some_and(|file| file.spec.setup().is_some()) {
-        account = account.begun_by_setup();
+        account = account.with_setup_phase();
     }
     let learned = file.as_ref().is_some_and(|file| file.spec.egress.reach == Reach::Learn);
     if args.json {
-        let list = learned.then(|| account.smallest_list());
+        let list = learned.then(|| account.minimal_allow_list());
         report::json(&serde_json::json!({ "run": run.id, "network": account, "allow": list }))?;
         return Ok(0);
     }
@@ -46,7 +46,7 @@ fn act(args: &WhyArgs) -> CommandResult {
     Ok(0)
 }
 
-fn page(account: &Account, has_way_out: bool) -> String {
+fn page(account: &NetworkReport, has_way_out: bool) -> String {
     let mut text = String::new();
     if !has_way_out {
         text.push_str(
@@ -89,7 +89,7 @@ fn page(account: &Account, has_way_out: bool) -> String {
     text
 }
 
-fn denial(denied: &Denied) -> String {
+fn denial(denied: &DeniedHost) -> String {
     let what = escape(denied.what().as_bytes());
     let mut text = format!(
         "{BAD}denied{BAD:#}  {BOLD}{what}{BOLD:#}{}{}\n",
@@ -104,10 +104,10 @@ fn denial(denied: &Denied) -> String {
     text
 }
 
-fn whom(denied: &Denied) -> &'static str {
+fn whom(denied: &DeniedHost) -> &'static str {
     match denied.stage {
-        Stage::Setup => " to the set-up",
-        Stage::Run => "",
+        PolicyPhase::Setup => " to the set-up",
+        PolicyPhase::Run => "",
     }
 }
 
@@ -125,8 +125,8 @@ fn budget(hit: &EgressBudgetHit) -> String {
 }
 
 /// What `--learn` found, ready to be put into a manifest.
-pub(crate) fn learned_list(account: &Account) -> String {
-    let rules: BTreeSet<String> = account.smallest_list().into_iter().collect();
+pub(crate) fn learned_list(account: &NetworkReport) -> String {
+    let rules: BTreeSet<String> = account.minimal_allow_list().into_iter().collect();
     if rules.is_empty() {
         return "# nothing was reached; an empty list would have served\n[network]\nallow = []\n"
             .to_owned();

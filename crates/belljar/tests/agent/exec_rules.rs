@@ -31,8 +31,8 @@ fn strict_refuses_before_anything_starts() {
         exec(lab, &["touch", "marker"]).expect(125).says(&["touch **", "commands.allow"]);
         exec(lab, &["sh", "-c", "echo a && t\\ouch marker"]).expect(125);
         exec(lab, &["sh", "-c", DENIED]).expect(125).says(&["git ** push ** --force", "pushed"]);
-        exec(lab, &["sh", "-c", "$UNKNOWN marker"]).expect(125).says(&["only be known"]);
-        exec(lab, &["sh", "-c", "if then"]).expect(125).says(&["cannot be read"]);
+        exec(lab, &["sh", "-c", "$UNKNOWN marker"]).expect(125).says(&["only known at run time"]);
+        exec(lab, &["sh", "-c", "if then"]).expect(125).says(&["cannot be parsed"]);
         // Nothing was started, and what is not denied is.
         exec(lab, &["test", "-e", "marker"]).expect(1);
         exec(lab, &["touch", "fine"]).expect(0);

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use belljar_run::agent::rehearsal::{Heard, Rehearsal};
+use belljar_run::agent::replay::{AgentReplay, ReplayedRun};
 use belljar_spec::manifest::{AgentKind, Auth, Permissions};
 use belljar_spec::{AgentNews, AgentSpec, Exit, ExitSource, Failure, Money, OsText};
 use belljar_testkit::built;
@@ -15,7 +15,7 @@ const KINDS: [AgentKind; 3] = [AgentKind::Claude, AgentKind::Codex, AgentKind::G
 struct Stage {
     place: tempfile::TempDir,
     spec: AgentSpec,
-    session: Rehearsal,
+    session: AgentReplay,
 }
 
 impl Stage {
@@ -37,14 +37,14 @@ impl Stage {
             max_cost: None,
             max_tokens: None,
         };
-        Self { place, spec, session: Rehearsal::default() }
+        Self { place, spec, session: AgentReplay::default() }
     }
 
     /// One run of it, in the stage's own directory and home.
-    fn play(&mut self, script: &str) -> Heard {
+    fn play(&mut self, script: &str) -> ReplayedRun {
         self.spec.prompt = script.to_owned();
         let (argv, stdin) =
-            self.session.call(&self.spec, Some(9), Some(Money::from_micros(500_000)));
+            self.session.command(&self.spec, Some(9), Some(Money::from_micros(500_000)));
         let words: Vec<_> = argv.iter().map(|word| word.as_path().as_os_str()).collect();
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -63,7 +63,7 @@ impl Stage {
             signal: done.status.signal().and_then(|signal| signal.try_into().ok()),
             source: ExitSource::Command,
         };
-        self.session.hear(&self.spec, &done.stdout, exit)
+        self.session.parse(&self.spec, &done.stdout, exit)
     }
 
     fn text(&self, path: &str) -> String {
@@ -87,8 +87,9 @@ fn each_format_is_spoken_and_understood() {
         assert_eq!(heard.final_text, "All is DONE", "{kind:?}");
         assert_eq!(heard.turns, 5, "{kind:?}");
         assert_eq!(stage.text("a/b"), "one two\nthree\n");
-        let calls = heard.news.iter().filter(|news| matches!(news, AgentNews::ToolCall { .. }));
-        let results = heard.news.iter().filter(|news| matches!(news, AgentNews::ToolResult { .. }));
+        let calls = heard.events.iter().filter(|event| matches!(event, AgentNews::ToolCall { .. }));
+        let results =
+            heard.events.iter().filter(|event| matches!(event, AgentNews::ToolResult { .. }));
         assert_eq!((calls.count(), results.count()), (4, 4), "{kind:?}");
     }
 }
@@ -138,7 +139,7 @@ fn crashes_floods_garbage_and_lies_are_told_apart() {
     for lie in ["-5", "nan", "1e300"] {
         let lied = Stage::new(AgentKind::Claude).play(&format!("lie-cost {lie}"));
         assert_eq!(lied.usage.cost_usd, Money::ZERO, "{lie}");
-        let told = |news: &AgentNews| matches!(news, AgentNews::Error { message } if message.contains("no amount"));
-        assert!(lied.news.iter().any(told), "{lie}");
+        let is_reported = |event: &AgentNews| matches!(event, AgentNews::Error { message } if message.contains("not a valid amount"));
+        assert!(lied.events.iter().any(is_reported), "{lie}");
     }
 }

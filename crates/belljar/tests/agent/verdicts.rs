@@ -137,8 +137,9 @@ fn what_the_preset_adds_is_told() {
     let words = ["--manifest", "belljar.toml"];
     let key = "sk-ant-0123456789";
     let told = lab.run(words).env("PATH", &path).env("ANTHROPIC_API_KEY", key).done();
-    told.expect(0).says(&["agent claude: reaches api.anthropic.com:443", "read-only inside:"]);
-    assert!(told.err().contains("ANTHROPIC_API_KEY as x-api-key to"), "{told}");
+    told.expect(0)
+        .says(&["agent claude: network access to api.anthropic.com:443", "mounted read-only:"]);
+    assert!(told.err().contains("ANTHROPIC_API_KEY is sent as x-api-key to"), "{told}");
     assert!(!told.err().contains(key), "{told}");
     assert!(told.err().lines().all(|line| line.chars().count() <= 80), "{told}");
     let quiet = lab.run(words).arg("-q").env("PATH", &path).env("ANTHROPIC_API_KEY", key).done();
@@ -152,7 +153,7 @@ fn an_agent_that_is_not_installed_is_told_before_anything_starts() {
     let lab = Lab::me();
     agent(&lab, &[], "", "");
     let refused = run(&lab, "/usr/bin:/bin", &[]);
-    refused.expect(125).says(&["no program claude on PATH", "agent.program"]);
+    refused.expect(125).says(&["claude is not on PATH", "agent.program"]);
     assert_eq!(lab.belljar(["ps", "-aq"]).done().out(), "");
 }
 

@@ -79,10 +79,10 @@ fn wrong_answers_write_nothing() {
     for (words, says) in [
         (&["--backend", "host"][..], "isolates nothing"),
         (&["--fallback", "host"], "isolates nothing"),
-        (&["--allow-host", "no host"], "makes no sense"),
+        (&["--allow-host", "no host"], "is not a host rule"),
         (&["--loop"], "needs an agent"),
         (&["--agent", "command"], "needs a program"),
-        (&["--agent", "claude", "--", "true"], "a program of its own"),
+        (&["--agent", "claude", "--", "true"], "takes no command"),
         (&["--agent", "command", "--until-file", "../x", "--", "true"], "must be in the workspace"),
     ] {
         let words: Vec<&str> = ["init", "--yes"].iter().chain(words).copied().collect();

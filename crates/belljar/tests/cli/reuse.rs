@@ -161,7 +161,7 @@ fn wrong_usage_and_other_runs_of_that_name_are_told() {
     for _ in 0..2 {
         lab.run(["--keep"]).done().expect(0);
     }
-    reuse(&lab, &[], "true").done().expect(125).says(&["2 live runs are called \"x\""]);
+    reuse(&lab, &[], "true").done().expect(125).says(&["2 live runs have the name \"x\""]);
 }
 
 #[test]

@@ -102,10 +102,10 @@ fn samples(length: usize) -> Vec<Sample> {
 
 fn as_news(sample: &Sample) -> Result<Duration> {
     let begun = Instant::now();
-    let found = agent::parsed(sample.kind, &sample.bytes);
+    let found = agent::count_output(sample.kind, &sample.bytes);
     let took = begun.elapsed();
     ensure!(
-        found.lines == sample.lines && found.unparsed == 0 && found.news > 0,
+        found.lines == sample.lines && found.unparsed == 0 && found.events > 0,
         "{}: {found:?} of {} lines",
         sample.name,
         sample.lines

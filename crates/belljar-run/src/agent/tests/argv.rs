@@ -1,4 +1,4 @@
-//! How each agent is called.
+//! The command line of each agent.
 
 use belljar_spec::manifest::{AgentKind, Auth, Permissions};
 use belljar_spec::{AgentSpec, Money, OsText};
@@ -25,9 +25,12 @@ fn spec(kind: AgentKind) -> AgentSpec {
 fn called(spec: &AgentSpec, session: &SessionUse, remaining: Remaining) -> String {
     let called = adapter(spec.kind).invocation(spec, session, remaining);
     assert_eq!(called.stdin, spec.prompt.as_bytes());
-    let words: Vec<String> = called.argv.iter().map(ToString::to_string).collect();
-    assert!(!words.iter().any(|word| word.contains("rm -rf")), "the prompt is no argument");
-    words.join(" ")
+    let argv: Vec<String> = called.argv.iter().map(ToString::to_string).collect();
+    assert!(
+        !argv.iter().any(|argument| argument.contains("rm -rf")),
+        "the prompt is not an argument"
+    );
+    argv.join(" ")
 }
 
 fn sessions() -> [SessionUse; 3] {
@@ -109,14 +112,14 @@ fn model_budgets_permissions_and_further_arguments_are_passed() {
     assert_eq!(called(AgentKind::Command, Permissions::Ask), "command --extra a b");
 }
 
-/// The name of a session comes from inside.
+/// A session id comes from the sandbox.
 #[test]
 fn no_session_name_becomes_an_option() {
     for kind in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
         for id in ["--mcp-config=x", "", "a b", "-"] {
             let session = SessionUse::Continue { id: id.to_owned() };
-            let words = called(&spec(kind), &session, Remaining::default());
-            assert!(!words.contains("resume"), "{words}");
+            let argv = called(&spec(kind), &session, Remaining::default());
+            assert!(!argv.contains("resume"), "{argv}");
         }
     }
 }

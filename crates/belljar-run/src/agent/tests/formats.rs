@@ -1,17 +1,17 @@
-//! Recorded shapes of every kind of line.
+//! Parses recorded output of every agent.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use belljar_spec::manifest::AgentKind;
 use belljar_spec::{Failure, Money, TokenUsage};
 
-use super::{SessionTotals, brief, exit, heard, listener};
+use super::{SessionTotals, brief, exit, parsed, parser};
 
 #[test]
 fn claude_is_understood() {
-    let (news, listener) = heard(AgentKind::Claude, include_str!("../fixtures/claude.jsonl"));
+    let (events, parser) = parsed(AgentKind::Claude, include_str!("../fixtures/claude.jsonl"));
     assert_eq!(
-        brief(&news),
+        brief(&events),
         [
             "session 0b9c claude-sonnet-4-5",
             "Thinking: The test fails first.",
@@ -20,9 +20,9 @@ fn claude_is_understood() {
             "toolu_1> Bash make test",
             "+0 58 (0) 0",
             "toolu_1<! 2 failed",
-            "error: the service: overloaded (status 529); attempt 1 of 10",
-            "error: the service's limit: allowed_warning",
-            "System: the conversation was made shorter",
+            "error: the service failed: overloaded (status 529); attempt 1 of 10",
+            "error: rate limit of the service: allowed_warning",
+            "System: the conversation was compacted",
             "toolu_2> Grep fn main in src",
             "toolu_3> Task look around",
             "+1510 40 (1500) 0",
@@ -39,19 +39,19 @@ fn claude_is_understood() {
             "result success All is done. 4",
         ]
     );
-    let summary = listener.summary();
+    let summary = parser.summary();
     assert_eq!((summary.turns, summary.unparsed), (4, 0));
     assert_eq!(summary.usage.cost_usd, Money::from_micros(42_100));
     assert_eq!(summary.session.as_deref(), Some("0b9c5b43-5f7e-4b67-9d53-0f0b8f5b1a11"));
-    assert_eq!(listener.failure(exit(0)), None);
-    assert_eq!(listener.failure(exit(1)), Some(Failure::Exit { exit: exit(1) }));
+    assert_eq!(parser.failure(exit(0)), None);
+    assert_eq!(parser.failure(exit(1)), Some(Failure::Exit { exit: exit(1) }));
 }
 
 #[test]
 fn codex_is_understood() {
-    let (news, listener) = heard(AgentKind::Codex, include_str!("../fixtures/codex.jsonl"));
+    let (events, parser) = parsed(AgentKind::Codex, include_str!("../fixtures/codex.jsonl"));
     assert_eq!(
-        brief(&news),
+        brief(&events),
         [
             "session 0199 -",
             "Thinking: **Looking at the tests**",
@@ -71,14 +71,14 @@ fn codex_is_understood() {
             "result - All is done. 5",
         ]
     );
-    assert_eq!(listener.failure(exit(0)), None);
+    assert_eq!(parser.failure(exit(0)), None);
 }
 
 #[test]
 fn gemini_is_understood() {
-    let (news, listener) = heard(AgentKind::Gemini, include_str!("../fixtures/gemini.jsonl"));
+    let (events, parser) = parsed(AgentKind::Gemini, include_str!("../fixtures/gemini.jsonl"));
     assert_eq!(
-        brief(&news),
+        brief(&events),
         [
             "session 3faa gemini-2.5-pro",
             "User: Fix the tests",
@@ -93,53 +93,53 @@ fn gemini_is_understood() {
             "result success All is done. 3".replace("success", "-").as_str(),
         ]
     );
-    assert_eq!(listener.failure(exit(0)), None);
+    assert_eq!(parser.failure(exit(0)), None);
 }
 
 #[test]
-fn any_command_says_what_it_prints() {
-    let (news, listener) = heard(AgentKind::Command, "one\n\n{\"two\":2}\nthree");
-    assert_eq!(brief(&news), ["Assistant: one", "Assistant: {\"two\":2}", "Assistant: three"]);
-    assert_eq!(listener.summary().final_text, "three");
-    assert_eq!(listener.failure(exit(0)), None);
-    assert_eq!(listener.failure(exit(3)), Some(Failure::Exit { exit: exit(3) }));
+fn each_line_of_a_command_is_a_message() {
+    let (events, parser) = parsed(AgentKind::Command, "one\n\n{\"two\":2}\nthree");
+    assert_eq!(brief(&events), ["Assistant: one", "Assistant: {\"two\":2}", "Assistant: three"]);
+    assert_eq!(parser.summary().final_text, "three");
+    assert_eq!(parser.failure(exit(0)), None);
+    assert_eq!(parser.failure(exit(3)), Some(Failure::Exit { exit: exit(3) }));
 }
 
 #[test]
 fn the_agents_own_verdict_decides_and_none_at_all_is_a_failure() {
-    let said = |word: &str| Some(Failure::Said { word: Some(word.to_owned()) });
+    let reported = |word: &str| Some(Failure::Said { word: Some(word.to_owned()) });
     for (kind, output, failure) in [
         // With the service out of reach.
         (
             AgentKind::Claude,
             r#"{"type":"result","subtype":"success","is_error":true,"result":"API Error"}"#,
-            said("success"),
+            reported("success"),
         ),
         (
             AgentKind::Claude,
             r#"{"type":"result","subtype":"error_max_turns"}"#,
-            said("error_max_turns"),
+            reported("error_max_turns"),
         ),
         (AgentKind::Claude, r#"{"type":"result","subtype":"success"}"#, None),
         (
             AgentKind::Codex,
             r#"{"type":"turn.failed","error":{"message":"quota"}}"#,
-            said("turn.failed"),
+            reported("turn.failed"),
         ),
         (AgentKind::Codex, r#"{"type":"turn.completed"}"#, None),
         (
             AgentKind::Gemini,
             r#"{"type":"result","status":"error","error":{"type":"FatalTurnLimited","message":"m"}}"#,
-            said("FatalTurnLimited"),
+            reported("FatalTurnLimited"),
         ),
         (AgentKind::Gemini, r#"{"type":"result","status":"success"}"#, None),
     ] {
-        let (_, listener) = heard(kind, output);
-        assert_eq!(listener.failure(exit(0)), failure, "{output}");
+        let (_, parser) = parsed(kind, output);
+        assert_eq!(parser.failure(exit(0)), failure, "{output}");
     }
     for kind in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
-        let (_, listener) = heard(kind, "{\"type\":\"system\"}\n");
-        assert_eq!(listener.failure(exit(0)), Some(Failure::Exit { exit: exit(0) }), "{kind:?}");
+        let (_, parser) = parsed(kind, "{\"type\":\"system\"}\n");
+        assert_eq!(parser.failure(exit(0)), Some(Failure::Exit { exit: exit(0) }), "{kind:?}");
     }
 }
 
@@ -158,14 +158,14 @@ fn claude_run(input: u64, total: u64, cost: f64, turns: u64) -> String {
     )
 }
 
-/// Versions differ: some sums are of the session, some of the process. Each is counted once.
+/// Versions differ: some totals are per session, some per process. Each is counted once.
 #[test]
-fn a_resumed_session_is_counted_once_whichever_sums_it_tells() {
+fn a_resumed_session_is_counted_once_whichever_totals_it_reports() {
     for (second_total, second_cost, second_turns) in [(2500, 0.25, 5), (1500, 0.15, 3)] {
-        let mut first = listener(AgentKind::Claude, SessionTotals::default());
+        let mut first = parser(AgentKind::Claude, SessionTotals::default());
         first.feed(claude_run(1000, 1000, 0.10, 2).as_bytes());
         assert_eq!(first.summary().usage.input_tokens, 1000);
-        let mut second = listener(AgentKind::Claude, first.totals());
+        let mut second = parser(AgentKind::Claude, first.totals());
         second.feed(claude_run(1500, second_total, second_cost, second_turns).as_bytes());
         let summary = second.summary();
         assert_eq!(summary.usage.input_tokens, 1500, "{second_total}");
@@ -174,21 +174,21 @@ fn a_resumed_session_is_counted_once_whichever_sums_it_tells() {
     }
     // A thread's sums go on.
     let turn = |input| format!(r#"{{"type":"turn.completed","usage":{{"input_tokens":{input}}}}}"#);
-    let mut first = listener(AgentKind::Codex, SessionTotals::default());
+    let mut first = parser(AgentKind::Codex, SessionTotals::default());
     first.feed(format!("{}\n", turn(700)).as_bytes());
-    let mut second = listener(AgentKind::Codex, first.totals());
+    let mut second = parser(AgentKind::Codex, first.totals());
     second.feed(format!("{}\n", turn(1000)).as_bytes());
     assert_eq!(second.summary().usage.input_tokens, 300);
 }
 
-/// What a killed run never told is in the next one's sum.
+/// Usage that a killed run did not report is in the next total.
 #[test]
 fn a_run_that_was_killed_loses_nothing() {
-    let mut first = listener(AgentKind::Claude, SessionTotals::default());
+    let mut first = parser(AgentKind::Claude, SessionTotals::default());
     let killed = claude_run(1000, 1000, 0.10, 2);
     first.feed(killed.lines().next().map(|line| format!("{line}\n")).unwrap().as_bytes());
     assert_eq!(first.summary().usage.cost_usd, Money::ZERO);
-    let mut second = listener(AgentKind::Claude, first.totals());
+    let mut second = parser(AgentKind::Claude, first.totals());
     second.feed(claude_run(1500, 2500, 0.25, 5).as_bytes());
     let used = TokenUsage {
         input_tokens: 1500,

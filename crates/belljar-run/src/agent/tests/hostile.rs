@@ -1,4 +1,4 @@
-//! Whatever an agent prints.
+//! Hostile output of an agent.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -6,21 +6,21 @@ use belljar_spec::manifest::AgentKind;
 use belljar_spec::{AgentNews, LONGEST_TEXT, Money};
 use proptest::prelude::*;
 
-use super::super::listen::LONGEST_LINE;
-use super::{ALL, SessionTotals, brief, heard, listener};
+use super::super::output_parser::MAX_LINE_BYTES;
+use super::{ALL, SessionTotals, brief, parsed, parser};
 
 #[test]
 fn what_does_not_parse_is_counted_and_the_rest_goes_on() {
     let garbage: &[u8] =
         b"npm warn\n[1,2]\n\"text\"\n{\"type\":\n\xff\xfe\n\n{\"type\":\"new\"}\n{}\n";
     for kind in [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini] {
-        let mut listener = listener(kind, SessionTotals::default());
-        assert!(listener.feed(garbage).is_empty());
-        assert_eq!(listener.summary().unparsed, 5, "{kind:?}");
+        let mut parser = parser(kind, SessionTotals::default());
+        assert!(parser.feed(garbage).is_empty());
+        assert_eq!(parser.summary().unparsed, 5, "{kind:?}");
     }
     let deep = "[".repeat(100_000);
-    let (_, listener) = heard(AgentKind::Claude, &format!("{{\"type\":{deep}\n"));
-    assert_eq!(listener.summary().unparsed, 1);
+    let (_, parser) = parsed(AgentKind::Claude, &format!("{{\"type\":{deep}\n"));
+    assert_eq!(parser.summary().unparsed, 1);
 }
 
 #[test]
@@ -29,59 +29,61 @@ fn a_megabyte_line_is_fine_and_an_event_stays_small() {
     let line = format!(
         r#"{{"type":"user","message":{{"content":[{{"type":"tool_result","tool_use_id":"t","content":"{text}"}}]}}}}"#
     );
-    let mut listener = listener(AgentKind::Claude, SessionTotals::default());
-    let mut news = Vec::new();
+    let mut parser = parser(AgentKind::Claude, SessionTotals::default());
+    let mut events = Vec::new();
     for part in line.as_bytes().chunks(65_536) {
-        news.extend(listener.feed(part));
+        events.extend(parser.feed(part));
     }
-    news.extend(listener.feed(b"\n"));
-    let [AgentNews::ToolResult { text, .. }] = news.as_slice() else { panic!("{}", news.len()) };
+    events.extend(parser.feed(b"\n"));
+    let [AgentNews::ToolResult { text, .. }] = events.as_slice() else {
+        panic!("{}", events.len())
+    };
     assert!((LONGEST_TEXT..LONGEST_TEXT + 8).contains(&text.len()));
-    assert_eq!(listener.summary().unparsed, 0);
+    assert_eq!(parser.summary().unparsed, 0);
 }
 
 #[test]
-fn a_line_without_end_is_dropped_and_the_next_one_is_heard() {
-    let mut listener = listener(AgentKind::Claude, SessionTotals::default());
+fn a_line_without_end_is_dropped_and_the_next_one_is_parsed() {
+    let mut parser = parser(AgentKind::Claude, SessionTotals::default());
     let block = vec![b'x'; 1 << 20];
-    for _ in 0..(LONGEST_LINE >> 20) + 5 {
-        assert!(listener.feed(&block).is_empty());
+    for _ in 0..(MAX_LINE_BYTES >> 20) + 5 {
+        assert!(parser.feed(&block).is_empty());
     }
-    assert!(listener.held() < LONGEST_LINE / 8, "{}", listener.held());
-    let news =
-        listener.feed(b"rest\n{\"type\":\"result\",\"subtype\":\"success\",\"result\":\"r\"}\n");
-    assert_eq!(brief(&news), ["result success r 0"]);
-    assert_eq!(listener.summary().unparsed, 1);
+    assert!(parser.buffered() < MAX_LINE_BYTES / 8, "{}", parser.buffered());
+    let events =
+        parser.feed(b"rest\n{\"type\":\"result\",\"subtype\":\"success\",\"result\":\"r\"}\n");
+    assert_eq!(brief(&events), ["result success r 0"]);
+    assert_eq!(parser.summary().unparsed, 1);
 }
 
 #[test]
-fn the_end_of_a_long_final_message_is_still_heard() {
+fn the_end_of_a_long_final_message_is_not_lost() {
     let text = format!("{} DONE", "é".repeat(LONGEST_TEXT));
     let line = format!(r#"{{"type":"result","subtype":"success","result":"{text}"}}"#);
-    let (_, listener) = heard(AgentKind::Claude, &line);
-    let summary = listener.summary();
+    let (_, parser) = parsed(AgentKind::Claude, &line);
+    let summary = parser.summary();
     assert!(summary.final_text.ends_with(" DONE"));
     assert!(summary.message.as_ref().unwrap().ends_with('…'));
 }
 
 #[test]
-fn a_lie_about_the_cost_counts_nothing_and_is_told() {
+fn an_invalid_cost_counts_as_zero_and_is_reported() {
     let result = |cost: &str| {
         format!(
             r#"{{"type":"result","subtype":"success","is_error":false,"total_cost_usd":{cost}}}"#
         )
     };
-    for lie in ["-5", "1e300", "\"NaN\"", "[]"] {
-        let (news, listener) = heard(AgentKind::Claude, &result(lie));
-        assert_eq!(listener.summary().usage.cost_usd, Money::ZERO, "{lie}");
-        assert!(brief(&news)[0].contains("no amount"), "{lie}");
+    for amount in ["-5", "1e300", "\"NaN\"", "[]"] {
+        let (events, parser) = parsed(AgentKind::Claude, &result(amount));
+        assert_eq!(parser.summary().usage.cost_usd, Money::ZERO, "{amount}");
+        assert!(brief(&events)[0].contains("not a valid amount"), "{amount}");
     }
-    // No number at all makes the line none.
-    assert_eq!(heard(AgentKind::Claude, &result("NaN")).1.summary().unparsed, 1);
+    // NaN is not JSON, so the whole line is unparsed.
+    assert_eq!(parsed(AgentKind::Claude, &result("NaN")).1.summary().unparsed, 1);
     // Nothing gives money back, and an honest amount counts.
     let lines = [result("0.5"), result("0.1"), result("0.7")].join("\n");
-    let (_, listener) = heard(AgentKind::Claude, &lines);
-    assert_eq!(listener.summary().usage.cost_usd, Money::from_micros(700_000));
+    let (_, parser) = parsed(AgentKind::Claude, &lines);
+    assert_eq!(parser.summary().usage.cost_usd, Money::from_micros(700_000));
 }
 
 #[test]
@@ -91,9 +93,9 @@ fn a_session_name_that_looks_like_an_option_is_not_taken() {
         (AgentKind::Codex, r#"{"type":"thread.started","thread_id":"a b"}"#),
         (AgentKind::Gemini, r#"{"type":"init","session_id":""}"#),
     ] {
-        let (news, listener) = heard(kind, line);
-        assert_eq!(listener.summary().session, None);
-        assert!(brief(&news)[0].starts_with("error:"), "{kind:?}");
+        let (events, parser) = parsed(kind, line);
+        assert_eq!(parser.summary().session, None);
+        assert!(brief(&events)[0].starts_with("error:"), "{kind:?}");
     }
 }
 
@@ -158,25 +160,25 @@ proptest! {
     #[test]
     fn nothing_panics_and_no_use_is_ever_taken_back(output in any_output(), newline in any::<bool>()) {
         for kind in ALL {
-            let mut listener = listener(kind, SessionTotals::default());
-            let mut before = listener.summary().clone();
+            let mut parser = parser(kind, SessionTotals::default());
+            let mut before = parser.summary().clone();
             for piece in &output {
-                let mut news = listener.feed(piece);
+                let mut events = parser.feed(piece);
                 if newline {
-                    news.extend(listener.feed(b"\n"));
+                    events.extend(parser.feed(b"\n"));
                 }
-                for one in &news {
+                for one in &events {
                     let size = serde_json::to_vec(one).unwrap().len();
                     prop_assert!(size < 16 * LONGEST_TEXT, "{}", size);
                 }
-                let now = listener.summary().clone();
+                let now = parser.summary().clone();
                 prop_assert!(now.usage.input_tokens >= before.usage.input_tokens);
                 prop_assert!(now.usage.output_tokens >= before.usage.output_tokens);
                 prop_assert!(now.usage.cost_usd >= before.usage.cost_usd);
                 prop_assert!(now.turns >= before.turns && now.unparsed >= before.unparsed);
                 before = now;
             }
-            listener.finish();
+            parser.finish();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What hostile output costs, measured in a process of its own.
+//! Memory use of hostile output, measured in a separate process.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,9 +7,9 @@ use std::process::Command;
 use belljar_spec::TokenUsage;
 use belljar_spec::manifest::AgentKind;
 
-use super::super::listen::LONGEST_LINE;
-use super::super::totals::Meter;
-use super::{Listener, SessionTotals, brief, listener};
+use super::super::output_parser::MAX_LINE_BYTES;
+use super::super::usage_meter::UsageMeter;
+use super::{OutputParser, SessionTotals, brief, parser};
 
 const MEASURE: &str = "BELLJAR_TEST_MEASURE";
 const MARK: &str = "peak KiB: ";
@@ -21,7 +21,7 @@ fn peak() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// By how many MiB the peak goes up when a test of that name does `work`.
+/// By how many MiB `work` raises the peak, measured in a child process that runs the test of that name.
 fn growth(test: &str, work: impl FnOnce()) -> Option<u64> {
     if std::env::var_os(MEASURE).is_some() {
         let before = peak();
@@ -36,19 +36,19 @@ fn growth(test: &str, work: impl FnOnce()) -> Option<u64> {
         .output()
         .unwrap();
     let output = String::from_utf8_lossy(&child.stdout);
-    let told = output.split_once(MARK).and_then(|(_, rest)| rest.split_whitespace().next());
-    Some(told.unwrap_or_else(|| panic!("{output}")).parse::<u64>().unwrap() / 1024)
+    let peak_text = output.split_once(MARK).and_then(|(_, rest)| rest.split_whitespace().next());
+    Some(peak_text.unwrap_or_else(|| panic!("{output}")).parse::<u64>().unwrap() / 1024)
 }
 
-/// A line as long as it may be: the piece again and again, and never all of it in this test's own memory.
-fn feed_filled(listener: &mut Listener, before: &str, piece: &str, after: &str) {
-    listener.feed(before.as_bytes());
-    let room = LONGEST_LINE - before.len() - after.len();
+/// Feeds a line of the maximum length in parts, so that the test itself never holds all of it.
+fn feed_filled(parser: &mut OutputParser, before: &str, piece: &str, after: &str) {
+    parser.feed(before.as_bytes());
+    let room = MAX_LINE_BYTES - before.len() - after.len();
     for _ in 0..room / piece.len() {
-        listener.feed(piece.as_bytes());
+        parser.feed(piece.as_bytes());
     }
-    listener.feed(after.as_bytes());
-    listener.feed(b"\n");
+    parser.feed(after.as_bytes());
+    parser.feed(b"\n");
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn no_line_costs_much_memory() {
     ];
     let measured = growth("no_line_costs_much_memory", || {
         for (before, piece, after) in lines {
-            let mut listener = listener(AgentKind::Claude, SessionTotals::default());
-            feed_filled(&mut listener, before, piece, after);
-            assert_eq!(listener.summary().unparsed, 0);
-            let news = listener.feed(b"{\"type\":\"result\",\"subtype\":\"success\"}\n");
-            assert_eq!(brief(&news).len(), 1);
+            let mut parser = parser(AgentKind::Claude, SessionTotals::default());
+            feed_filled(&mut parser, before, piece, after);
+            assert_eq!(parser.summary().unparsed, 0);
+            let events = parser.feed(b"{\"type\":\"result\",\"subtype\":\"success\"}\n");
+            assert_eq!(brief(&events).len(), 1);
         }
     });
     if let Some(mebibytes) = measured {
@@ -89,17 +89,17 @@ fn no_line_costs_much_memory() {
 #[test]
 fn no_name_of_a_message_is_kept() {
     let measured = growth("no_name_of_a_message_is_kept", || {
-        let (mut meter, mut news) = (Meter::default(), Vec::new());
+        let (mut meter, mut events) = (UsageMeter::default(), Vec::new());
         let usage = TokenUsage { input_tokens: 1, ..TokenUsage::default() };
         let long = "x".repeat(64 << 10);
         for number in 0..4000 {
-            meter.message(&format!("{long}{number}"), usage, &mut news);
+            meter.message(&format!("{long}{number}"), usage, &mut events);
         }
         // Long names differ by their ends, and the same one is known.
-        assert_eq!(news.len(), 4000);
+        assert_eq!(events.len(), 4000);
         assert!(meter.knows(&format!("{long}7")) && !meter.knows(&long));
-        meter.message(&format!("{long}7"), usage, &mut news);
-        assert_eq!(news.len(), 4000);
+        meter.message(&format!("{long}7"), usage, &mut events);
+        assert_eq!(events.len(), 4000);
     });
     if let Some(mebibytes) = measured {
         assert!(mebibytes < 16, "{mebibytes} MiB");

@@ -1,4 +1,4 @@
-//! What each format's lines become, and how each agent is called.
+//! Tests of the adapters: parsed lines, and command lines.
 
 mod argv;
 mod formats;
@@ -8,7 +8,7 @@ mod memory;
 use belljar_spec::manifest::AgentKind;
 use belljar_spec::{AgentNews, Exit, ExitSource};
 
-use super::{Listener, SessionTotals, adapter};
+use super::{OutputParser, SessionTotals, adapter};
 
 const ALL: [AgentKind; 4] =
     [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini, AgentKind::Command];
@@ -17,22 +17,22 @@ fn exit(code: i32) -> Exit {
     Exit { code: Some(code), signal: None, source: ExitSource::Command }
 }
 
-fn listener(kind: AgentKind, before: SessionTotals) -> Listener {
-    Listener::new(adapter(kind).reader_after(before))
+fn parser(kind: AgentKind, before: SessionTotals) -> OutputParser {
+    OutputParser::new(adapter(kind).reader_after(before))
 }
 
-/// All of it at once, to the end.
-fn heard(kind: AgentKind, output: &str) -> (Vec<AgentNews>, Listener) {
-    let mut listener = listener(kind, SessionTotals::default());
-    let mut news = listener.feed(output.as_bytes());
-    news.extend(listener.finish());
-    (news, listener)
+/// Parses the whole output at once.
+fn parsed(kind: AgentKind, output: &str) -> (Vec<AgentNews>, OutputParser) {
+    let mut parser = parser(kind, SessionTotals::default());
+    let mut events = parser.feed(output.as_bytes());
+    events.extend(parser.finish());
+    (events, parser)
 }
 
-/// One line each, as short as it can be told apart.
-fn brief(news: &[AgentNews]) -> Vec<String> {
+/// Each event as one short line.
+fn brief(events: &[AgentNews]) -> Vec<String> {
     let mark = |is_error: bool| if is_error { "!" } else { "" };
-    let one = |news: &AgentNews| match news {
+    let one = |event: &AgentNews| match event {
         AgentNews::Message { role, text } => format!("{role:?}: {text}"),
         AgentNews::ToolCall { id, tool, input } => {
             format!("{}> {tool} {input}", id.as_deref().unwrap_or("?"))
@@ -59,5 +59,5 @@ fn brief(news: &[AgentNews]) -> Vec<String> {
         ),
         AgentNews::Error { message } => format!("error: {message}"),
     };
-    news.iter().map(one).collect()
+    events.iter().map(one).collect()
 }

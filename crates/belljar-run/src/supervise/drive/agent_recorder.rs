@@ -5,7 +5,7 @@ use std::time::Instant;
 use belljar_spec::AgentNews;
 use serde_json::json;
 
-use crate::agent::{Listener, Reader, Summary};
+use crate::agent::{OutputParser, Reader, Summary};
 use belljar_record::{Importance, Kept, RecordError, Recorder};
 
 /// Bytes of `agent.*` events of one iteration: one that floods leaves something of the run's budget to the next.
@@ -16,7 +16,7 @@ const RESERVE: usize = 1 << 20;
 /// The ear of one iteration.
 #[derive(Debug)]
 pub(in crate::supervise) struct AgentRecorder {
-    listener: Listener,
+    listener: OutputParser,
     iteration: u32,
     /// When there was news last: progress, as opposed to mere output.
     heard: Instant,
@@ -28,7 +28,7 @@ pub(in crate::supervise) struct AgentRecorder {
 
 impl AgentRecorder {
     pub(super) fn new(reader: Box<dyn Reader>, iteration: u32) -> Self {
-        let (listener, heard) = (Listener::new(reader), Instant::now());
+        let (listener, heard) = (OutputParser::new(reader), Instant::now());
         Self { listener, iteration, heard, finished: None, written: 0, dropped: 0 }
     }
 
@@ -91,7 +91,7 @@ impl AgentRecorder {
         self.dropped
     }
 
-    pub(super) fn listener(&self) -> &Listener {
+    pub(super) fn listener(&self) -> &OutputParser {
         &self.listener
     }
 

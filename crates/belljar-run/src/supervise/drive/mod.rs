@@ -1,8 +1,8 @@
 //! Runs an agent, again and again, in a sandbox that has no command of its own.
 //!
-//! The decisions are [`crate::looping`]'s; here they are carried out, one step after the other, within the supervisor's
-//! loop. Set-up, agent and check are commands like those of `exec`: attested, recorded, ended with all that they
-//! started.
+//! The decisions are [`crate::loop_policy`]'s; here they are carried out, one step after the other, within the
+//! supervisor's loop. Set-up, agent and check are commands like those of `exec`: attested, recorded, ended with all
+//! that they started.
 
 mod agent_recorder;
 mod checkpoint_task;
@@ -25,7 +25,7 @@ pub(super) use agent_recorder::AgentRecorder;
 use checkpoint_task::PendingCheckpoint;
 
 use crate::agent::{Adapter, SessionUse, Summary, adapter};
-use crate::looping::{Ended, Loop};
+use crate::loop_policy::{IterationOutcome, Loop};
 use belljar_workspace::checkpoint::Subject;
 
 /// What a driver is told apart from the run's plan.
@@ -197,7 +197,7 @@ impl Driver {
     /// Which session the next iteration works in.
     fn session_use(&self, new: String) -> SessionUse {
         use belljar_spec::manifest::SessionMode;
-        let is_first = self.state.own() == 0;
+        let is_first = self.state.run_iterations() == 0;
         let birth = self.orders.birth.as_deref().map(|birth| birth.how);
         match (self.orders.work.repeat.session, &self.session, birth) {
             (SessionMode::Fresh, _, _) | (_, None, _) => SessionUse::New { id: new },
@@ -211,7 +211,7 @@ impl Driver {
     fn report(&self, why: String) -> AgentReport {
         AgentReport {
             tally: self.tally(),
-            own_iterations: self.state.own(),
+            own_iterations: self.state.run_iterations(),
             why,
             message: self.message.clone(),
         }
@@ -223,7 +223,7 @@ impl Driver {
 
     /// The loop came to its end by itself.
     fn stopped(&mut self, reason: StopReason, why: String) {
-        let once = self.orders.work.repeat.is_once() && self.state.own() == 1;
+        let once = self.orders.work.repeat.is_once() && self.state.run_iterations() == 1;
         let failure = self.state.last_failure();
         let by_us = |code| Exit::of_belljar(code, ExitSource::Policy);
         // One run of the agent ends as the agent did; a loop has an end of its own.
@@ -237,7 +237,7 @@ impl Driver {
             }
             (StopReason::MaxIterations, true, Some(Failure::Idle)) => (StopReason::Idle, by_us(1)),
             (StopReason::MaxIterations, true, Some(Failure::Budget { what })) => {
-                (crate::looping::reason_of(*what), by_us(1))
+                (crate::loop_policy::reason_of(*what), by_us(1))
             }
             (StopReason::MaxIterations, true, Some(_)) => (StopReason::Exited, by_us(1)),
             (StopReason::Done, ..) => (reason, by_us(0)),
@@ -282,8 +282,8 @@ impl std::fmt::Debug for Driver {
 }
 
 impl AgentEnded {
-    fn ended(&self, changed: u64, elapsed: Duration) -> Ended {
-        Ended {
+    fn ended(&self, changed: u64, elapsed: Duration) -> IterationOutcome {
+        IterationOutcome {
             failure: self.failure.clone(),
             turns: self.summary.turns,
             usage: self.summary.usage,

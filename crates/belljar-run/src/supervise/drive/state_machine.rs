@@ -10,7 +10,7 @@ use super::{
     before_now,
 };
 use crate::agent::SessionUse;
-use crate::looping::Next;
+use crate::loop_policy::LoopDecision;
 use crate::supervise::channel::Channel;
 use crate::supervise::event_loop::Run;
 use crate::supervise::task::{End, Phase, Task};
@@ -91,14 +91,14 @@ impl Run<'_> {
                 }
             },
             Step::Between => match driver.state.next(driver.begun.elapsed()) {
-                Next::Stop { reason, why } => {
+                LoopDecision::Stop { reason, why } => {
                     driver.stopped(reason, why);
                     Ok(Going::Waits)
                 }
-                Next::Iterate { number, after } if after.is_zero() => {
+                LoopDecision::Iterate { number, after } if after.is_zero() => {
                     self.start_agent(driver, number)
                 }
-                Next::Iterate { after, .. } => {
+                LoopDecision::Iterate { after, .. } => {
                     let after = driver.time_left().map_or(after, |left| after.min(left));
                     wait(driver, Step::Pausing { until: Instant::now() + after })
                 }
@@ -108,11 +108,11 @@ impl Run<'_> {
             }
             // Its time may have run out meanwhile.
             Step::Pausing { .. } => match driver.state.next(driver.begun.elapsed()) {
-                Next::Stop { reason, why } => {
+                LoopDecision::Stop { reason, why } => {
                     driver.stopped(reason, why);
                     Ok(Going::Waits)
                 }
-                Next::Iterate { number, .. } => self.start_agent(driver, number),
+                LoopDecision::Iterate { number, .. } => self.start_agent(driver, number),
             },
             Step::Agent(iteration) => match driver.over.take() {
                 Some(end) => self.agent_ended(driver, iteration, end),

@@ -1,8 +1,8 @@
-//! Where an agent's program is on the host, and what of the host it needs inside.
+//! Finds an agent's program on the host, and the files that must be mounted for it.
 //!
-//! As little as works: a file alone, a package, or an install prefix. Never a directory that people live in, nor one
-//! that many programs share. And nothing that a run could have written decides it: a first line names an interpreter,
-//! and with it a file that would be shown.
+//! As few as work: a single file, a package, or an install prefix; never a home directory or a directory that many
+//! programs share. Files that a run could have written are not used: a `#!` line names an interpreter, which would be
+//! mounted too.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -13,37 +13,37 @@ use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::OsText;
 
-use super::written::WrittenTrees;
+use super::writable_trees::RunWritableTrees;
 
-/// What the jail shows of the host's own programs.
+/// System directories of the host, which the jail mounts anyway.
 const SYSTEM: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
 const PACKAGES: &str = "node_modules";
-/// A kernel reads no more of a first line.
-const LONGEST_SHEBANG: u64 = 256;
+/// The kernel reads no more of a `#!` line.
+const MAX_SHEBANG_BYTES: u64 = 256;
 
-/// Whose system directories the run sees.
+/// Where the system directories in the sandbox come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemInside {
-    Hosts,
-    /// An image's, or those of a root directory of its own.
-    Others,
+    Host,
+    /// An image, or `sandbox.rootfs`.
+    Other,
 }
 
-/// Where to look.
+/// Where to search, and what the sandbox will have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Host<'a> {
+pub(crate) struct ProgramSearch<'a> {
     /// The caller's `PATH`.
     pub(crate) path: Option<&'a OsStr>,
     pub(crate) home: Option<&'a Path>,
     pub(crate) system: SystemInside,
-    pub(crate) written: &'a WrittenTrees,
+    pub(crate) written: &'a RunWritableTrees,
 }
 
-/// A program, and what has to be shown for it, each at its own path.
+/// A program, and what has to be mounted for it, each at its path on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// As it is called inside, its interpreter first where it has one.
+pub(crate) struct AgentProgram {
+    /// The command in the sandbox, with the interpreter first if there is one.
     pub(crate) program: Vec<OsText>,
     /// Install prefixes.
     pub(crate) tools: Vec<PathBuf>,
@@ -51,82 +51,83 @@ pub(crate) struct Found {
     pub(crate) mounts: Vec<PathBuf>,
 }
 
-/// What `PATH` has under a name.
+/// The result of searching `PATH` for a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ByName {
-    /// Nothing if there is none: then the sandbox's own `PATH` decides.
-    pub(crate) found: Option<Found>,
-    /// What came before it and could not be taken, and why.
-    pub(crate) passed_over: Vec<String>,
+pub(crate) struct PathLookup {
+    /// `None`: the `PATH` in the sandbox decides.
+    pub(crate) found: Option<AgentProgram>,
+    /// Earlier candidates that could not be used, and why.
+    pub(crate) skipped: Vec<String>,
 }
 
-pub(crate) fn by_name(name: &str, host: &Host<'_>) -> ByName {
-    let mut by_name = ByName::default();
+pub(crate) fn by_name(name: &str, host: &ProgramSearch<'_>) -> PathLookup {
+    let mut by_name = PathLookup::default();
     for path in on_path(OsStr::new(name), host) {
         match describe(&path, host) {
-            // The host's own system is not there, and the image may have the program too.
-            Ok((real, _)) if host.system == SystemInside::Others && is_system(&real) => break,
+            // The host's system directories are not mounted, and the image may have the program.
+            Ok((real, _)) if host.system == SystemInside::Other && is_system(&real) => break,
             Ok((_, found)) => {
                 by_name.found = Some(found);
                 break;
             }
-            Err(why) => by_name.passed_over.push(why),
+            Err(why) => by_name.skipped.push(why),
         }
     }
     by_name
 }
 
-/// The file by this path.
-pub(crate) fn at(path: &Path, host: &Host<'_>) -> Result<Found, String> {
+/// The program at this path.
+pub(crate) fn at(path: &Path, host: &ProgramSearch<'_>) -> Result<AgentProgram, String> {
     describe(path, host).map(|(_, found)| found)
 }
 
-/// Where it really is, and what it needs.
-fn describe(path: &Path, host: &Host<'_>) -> Result<(PathBuf, Found), String> {
+/// The resolved path, and what the program needs.
+fn describe(path: &Path, host: &ProgramSearch<'_>) -> Result<(PathBuf, AgentProgram), String> {
     let real = program(path, host)?;
-    let mut found = Found { program: vec![real.as_path().into()], ..Found::default() };
-    found.show(&real, host);
-    let of = |why: String| format!("{}: its interpreter: {why}", OsText::from(path));
+    let mut found =
+        AgentProgram { program: vec![real.as_path().into()], ..AgentProgram::default() };
+    found.mount(&real, host);
+    let of = |why: String| format!("{}: interpreter: {why}", OsText::from(path));
     match interpreter(&real).map_err(of)? {
-        // `env` would look for it on the PATH inside, where it may not be.
+        // `env` would search the PATH in the sandbox, which may not have it.
         Some(Interpreter::Named { name, args }) => {
             if let Some(path) = on_path(&name, host).find_map(|path| program(&path, host).ok()) {
-                let called = match host.system {
-                    SystemInside::Others if is_system(&path) => PathBuf::from(&name),
+                let command = match host.system {
+                    SystemInside::Other if is_system(&path) => PathBuf::from(&name),
                     _ => path.clone(),
                 };
-                found.show(&path, host);
-                let first = [called.into_os_string()].into_iter().chain(args);
-                let first = first.map(|word| OsText::from(word.as_os_str()));
+                found.mount(&path, host);
+                let first = [command.into_os_string()].into_iter().chain(args);
+                let first = first.map(|argument| OsText::from(argument.as_os_str()));
                 found.program = first.chain([real.as_path().into()]).collect();
             }
         }
-        // Another system may have it where this one has not.
-        Some(Interpreter::At(path)) if host.system == SystemInside::Others && is_system(&path) => {}
-        Some(Interpreter::At(path)) => found.show(&program(&path, host).map_err(of)?, host),
+        // The image may have it even if the host does not.
+        Some(Interpreter::At(path)) if host.system == SystemInside::Other && is_system(&path) => {}
+        Some(Interpreter::At(path)) => found.mount(&program(&path, host).map_err(of)?, host),
         None => {}
     }
-    let Found { tools, mounts, .. } = &mut found;
+    let AgentProgram { tools, mounts, .. } = &mut found;
     mounts.retain(|path| !tools.iter().any(|tool| path.starts_with(tool)));
     mounts.dedup();
     Ok((real, found))
 }
 
-/// Where a program really is, if it is one, and no run could have put it there.
-fn program(path: &Path, host: &Host<'_>) -> Result<PathBuf, String> {
+/// The resolved path of a program, if it is one and no run could have put it there.
+fn program(path: &Path, host: &ProgramSearch<'_>) -> Result<PathBuf, String> {
     let shown = OsText::from(path);
-    let real = host.written.follow(path).map_err(|why| format!("{shown} {why}"))?;
+    let real = host.written.resolve(path).map_err(|why| format!("{shown} {why}"))?;
     let facts = real.metadata().map_err(|error| format!("{shown}: {error}"))?;
     if !is_program(&facts) {
-        return Err(format!("{shown} is no program: no plain file, or not executable"));
+        return Err(format!("{shown} is not a regular file, or not executable"));
     }
     Ok(real)
 }
 
-impl Found {
-    fn show(&mut self, real: &Path, host: &Host<'_>) {
+impl AgentProgram {
+    fn mount(&mut self, real: &Path, host: &ProgramSearch<'_>) {
         if is_system(real) {
-            return; // shown anyway, or another one is there in its place
+            return; // mounted anyway, or replaced by the image's
         }
         if let Some(package) = package(real) {
             self.mounts.push(package);
@@ -146,8 +147,8 @@ fn is_program(facts: &Metadata) -> bool {
     facts.is_file() && facts.permissions().mode() & 0o111 != 0
 }
 
-/// An entry of `PATH` that is not absolute means another place for everybody who looks.
-fn on_path<'a>(name: &'a OsStr, host: &Host<'a>) -> impl Iterator<Item = PathBuf> + 'a {
+/// Relative entries of `PATH` are ignored: they depend on the working directory.
+fn on_path<'a>(name: &'a OsStr, host: &ProgramSearch<'a>) -> impl Iterator<Item = PathBuf> + 'a {
     let directories = host.path.into_iter().flat_map(std::env::split_paths);
     let programs = directories.filter(|path| path.is_absolute()).map(move |path| path.join(name));
     programs.filter(|path| path.metadata().is_ok_and(|facts| is_program(&facts)))
@@ -159,11 +160,11 @@ fn package(path: &Path) -> Option<PathBuf> {
     let at = parts.iter().position(|part| part.as_os_str() == PACKAGES)?;
     let scoped = parts.get(at + 1)?.as_os_str().as_bytes().starts_with(b"@");
     let last = at + if scoped { 2 } else { 1 };
-    // The file itself is below it.
+    // The file itself must be inside the package.
     (last + 1 < parts.len()).then(|| parts[..=last].iter().collect())
 }
 
-/// `P` of `P/bin/program`, if it is a prefix that one thing was installed into.
+/// `P` of `P/bin/program`, if it is the install prefix of a single product.
 fn prefix(program: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let bin = program.parent().filter(|bin| bin.file_name() == Some(OsStr::new("bin")))?;
     let prefix = bin.parent()?;
@@ -186,31 +187,31 @@ enum Interpreter {
 fn interpreter(program: &Path) -> Result<Option<Interpreter>, String> {
     let mut first = Vec::new();
     let read =
-        File::open(program).and_then(|file| file.take(LONGEST_SHEBANG).read_to_end(&mut first));
-    // One that can be run and not read has no script in it.
+        File::open(program).and_then(|file| file.take(MAX_SHEBANG_BYTES).read_to_end(&mut first));
+    // A file that cannot be read cannot be a script either.
     let Some(line) = read.ok().and_then(|_| first.strip_prefix(b"#!")) else { return Ok(None) };
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let Some(path) = words.next() else { return Ok(None) };
+    let mut arguments = line.split(u8::is_ascii_whitespace).filter(|text| !text.is_empty());
+    let Some(path) = arguments.next() else { return Ok(None) };
     let path = absolute(path)?;
     if path.file_name() != Some(OsStr::new("env")) {
         return Ok(Some(Interpreter::At(path)));
     }
-    let mut words = words.filter(|word| *word != b"-S");
-    let Some(name) = words.next() else { return Ok(None) };
+    let mut arguments = arguments.filter(|text| *text != b"-S");
+    let Some(name) = arguments.next() else { return Ok(None) };
     if name.contains(&b'/') {
         return Ok(Some(Interpreter::At(absolute(name)?)));
     }
-    let args = words.map(|word| OsStr::from_bytes(word).into()).collect();
+    let args = arguments.map(|text| OsStr::from_bytes(text).into()).collect();
     Ok(Some(Interpreter::Named { name: OsStr::from_bytes(name).into(), args }))
 }
 
-/// What is not means another file in every directory.
+/// A relative path would name another file in every directory.
 fn absolute(path: &[u8]) -> Result<PathBuf, String> {
     let path = Path::new(OsStr::from_bytes(path));
     match path.is_absolute() {
         true => Ok(path.to_owned()),
-        false => Err(format!("{} is not absolute", OsText::from(path))),
+        false => Err(format!("{} is not an absolute path", OsText::from(path))),
     }
 }
 
@@ -245,24 +246,24 @@ mod tests {
             path
         }
 
-        fn find(&self, path: &str) -> Option<Found> {
+        fn find(&self, path: &str) -> Option<AgentProgram> {
             self.look(path).found
         }
 
-        fn look(&self, path: &str) -> ByName {
+        fn look(&self, path: &str) -> PathLookup {
             let path: Vec<PathBuf> = path.split(':').map(|entry| self.root.join(entry)).collect();
             let path = std::env::join_paths(path).unwrap();
-            let host = Host {
+            let host = ProgramSearch {
                 path: Some(&path),
                 home: Some(&self.home),
-                system: SystemInside::Hosts,
-                written: &WrittenTrees::new(&[], Some(self.root.join("workspace").as_path())),
+                system: SystemInside::Host,
+                written: &RunWritableTrees::new(&[], Some(self.root.join("workspace").as_path())),
             };
             by_name("agent", &host)
         }
     }
 
-    fn words(paths: &[&Path]) -> Vec<OsText> {
+    fn argv(paths: &[&Path]) -> Vec<OsText> {
         paths.iter().map(|path| OsText::from(*path)).collect()
     }
 
@@ -274,7 +275,7 @@ mod tests {
         std::fs::create_dir_all(world.home.join(".local/lib")).unwrap();
         symlink("../share/agent/versions/1.2.3", world.home.join(".local/bin/agent")).unwrap();
         let found = world.find("home/u/.local/bin").unwrap();
-        assert_eq!(found.program, words(&[&real]));
+        assert_eq!(found.program, argv(&[&real]));
         assert_eq!((found.tools, found.mounts), (vec![], vec![real]));
     }
 
@@ -304,7 +305,7 @@ mod tests {
         let node = world.program("home/u/.nvm/v20/bin/node", "\x7fELF");
         std::fs::create_dir_all(world.home.join(".nvm/v20/lib/node_modules")).unwrap();
         let found = world.find("home/u/npm/bin:home/u/.nvm/v20/bin").unwrap();
-        assert_eq!(found.program, words(&[&node, Path::new("--no-warnings"), &script]));
+        assert_eq!(found.program, argv(&[&node, Path::new("--no-warnings"), &script]));
         assert_eq!(found.tools, [world.home.join(".nvm/v20")]);
         assert_eq!(found.mounts, [world.home.join("npm/lib/node_modules/@acme/agent")]);
         // A package in the interpreter's own prefix needs nothing more.
@@ -312,20 +313,20 @@ mod tests {
         let inner = world.program(inner, "#!/usr/bin/env node\n");
         symlink(&inner, world.home.join(".nvm/v20/bin/agent")).unwrap();
         let found = world.find("home/u/.nvm/v20/bin").unwrap();
-        assert_eq!(found.program, words(&[&node, &inner]));
+        assert_eq!(found.program, argv(&[&node, &inner]));
         assert_eq!((found.tools, found.mounts), (vec![world.home.join(".nvm/v20")], vec![]));
     }
 
     #[test]
     fn what_the_system_has_is_shown_anyway() {
-        let written = &WrittenTrees::default();
-        let host = Host { path: None, home: None, system: SystemInside::Hosts, written };
+        let written = &RunWritableTrees::default();
+        let host = ProgramSearch { path: None, home: None, system: SystemInside::Host, written };
         let found = at(Path::new("/bin/sh"), &host).unwrap();
         assert_eq!((found.tools, found.mounts), (vec![], vec![]));
         assert_eq!(found.program.len(), 1);
         let path = Some(OsStr::new("/bin"));
-        let host = Host { path, home: None, system: SystemInside::Others, written };
-        assert_eq!(by_name("sh", &host), ByName::default(), "an image has its own");
+        let host = ProgramSearch { path, home: None, system: SystemInside::Other, written };
+        assert_eq!(by_name("sh", &host), PathLookup::default(), "an image has its own");
     }
 
     #[test]
@@ -335,8 +336,8 @@ mod tests {
         assert!(world.find("a").is_some());
         std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(world.find("a"), None);
-        let written = &WrittenTrees::default();
-        let host = Host { path: None, home: None, system: SystemInside::Hosts, written };
+        let written = &RunWritableTrees::default();
+        let host = ProgramSearch { path: None, home: None, system: SystemInside::Host, written };
         assert!(at(&plain, &host).unwrap_err().contains("not executable"));
         std::fs::create_dir_all(world.root.join("b/agent")).unwrap();
         assert_eq!(world.find("b"), None);
@@ -350,13 +351,13 @@ mod tests {
         let planted = world.program("workspace/node_modules/.bin/agent", &shebang);
         let alone = world.look("workspace/node_modules/.bin");
         assert_eq!(alone.found, None);
-        let [why] = alone.passed_over.as_slice() else { panic!("{:?}", alone.passed_over) };
+        let [why] = alone.skipped.as_slice() else { panic!("{:?}", alone.skipped) };
         assert!(why.contains(planted.to_str().unwrap()) && why.contains("a run"), "{why}");
         // The next one is taken.
         let honest = world.program("opt/agent", "\x7fELF");
         let both = world.look("workspace/node_modules/.bin:opt");
-        assert_eq!(both.found.unwrap().program, words(&[&honest]));
-        assert_eq!(both.passed_over.len(), 1);
+        assert_eq!(both.found.unwrap().program, argv(&[&honest]));
+        assert_eq!(both.skipped.len(), 1);
         // Nor does a link of it lead anywhere, on whichever way it is come by.
         std::fs::remove_file(&planted).unwrap();
         symlink(&key, &planted).unwrap();
@@ -395,14 +396,14 @@ mod tests {
             format!("/usr/bin/env {}", bad.display()),
         ] {
             let looked = with(&wrong);
-            assert_eq!((looked.found, looked.passed_over.len()), (None, 1), "{wrong}");
+            assert_eq!((looked.found, looked.skipped.len()), (None, 1), "{wrong}");
         }
         // One of those on PATH is not taken either, and the next one is.
         let other = world.program("workspace/bin/node", "\x7fELF");
         let node = world.program("opt/node", "\x7fELF");
         let agent = world.program("opt/agent", "#!/usr/bin/env node\n");
         let found = world.find("workspace/bin:opt").unwrap();
-        assert_eq!(found.program, words(&[&node, &agent]));
+        assert_eq!(found.program, argv(&[&node, &agent]));
         assert!(!found.mounts.contains(&other));
     }
 }

@@ -1,49 +1,49 @@
-//! What an agent prints, taken apart into lines, and what came of them.
+//! Splits an agent's output into lines, parses them into events and sums up the result.
 
 use belljar_spec::{AgentNews, AgentResult, Exit, Failure, LONGEST_TEXT, Role, TokenUsage};
 
 use super::{Reader, SessionTotals, Understood};
 
-/// A longer line is counted as one that makes no sense, and its bytes are not kept.
-pub(crate) const LONGEST_LINE: usize = 4 << 20;
+/// A longer line is counted as unparsed, and its bytes are dropped.
+pub(crate) const MAX_LINE_BYTES: usize = 4 << 20;
 
-/// A larger buffer is given back after its line.
-const KEPT_BUFFER: usize = 1 << 20;
-/// Of the final message, kept for who looks for words in it.
-const LONGEST_FINAL: usize = 1 << 20;
+/// A larger buffer is freed after its line.
+const MAX_REUSED_BUFFER: usize = 1 << 20;
+/// Of the final message, in which `until = { says = … }` is searched.
+const MAX_FINAL_TEXT: usize = 1 << 20;
 
-/// What is known of one run of an agent.
+/// What one run of an agent has produced so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) session: Option<String>,
     pub(crate) result: Option<AgentResult>,
-    /// The last thing that the agent said, shortened.
+    /// The last message of the agent, truncated.
     pub(crate) message: Option<String>,
-    /// The same, as long as it was, but for the beginning of what is longer than [`LONGEST_FINAL`].
+    /// The same message in full; of a longer one, the last [`MAX_FINAL_TEXT`] bytes.
     pub(crate) final_text: String,
-    /// Answers of the model, as far as the format tells; the result's own number counts more.
+    /// Responses of the model, as far as the format reports them.
     pub(crate) turns: u64,
     pub(crate) usage: TokenUsage,
     pub(crate) unparsed: u64,
 }
 
-/// One run of an agent, listened to.
+/// Parses the output of one run of an agent.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct OutputParser {
     reader: Box<dyn Reader>,
     partial: Vec<u8>,
-    /// The rest of a line that is too long.
+    /// Inside a line that is too long.
     skipping: bool,
     summary: Summary,
 }
 
-impl Listener {
+impl OutputParser {
     pub(crate) fn new(reader: Box<dyn Reader>) -> Self {
         Self { reader, partial: Vec::new(), skipping: false, summary: Summary::default() }
     }
 
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Vec<AgentNews> {
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
             bytes = rest;
@@ -51,74 +51,74 @@ impl Listener {
                 continue;
             }
             if self.partial.is_empty() {
-                self.take(line, &mut news);
-            } else if self.partial.len() + line.len() > LONGEST_LINE {
+                self.take(line, &mut events);
+            } else if self.partial.len() + line.len() > MAX_LINE_BYTES {
                 self.partial = Vec::new();
                 self.summary.unparsed += 1;
             } else {
                 let mut whole = std::mem::take(&mut self.partial);
                 whole.extend_from_slice(line);
-                self.take(&whole, &mut news);
-                if whole.capacity() <= KEPT_BUFFER {
+                self.take(&whole, &mut events);
+                if whole.capacity() <= MAX_REUSED_BUFFER {
                     whole.clear();
                     self.partial = whole;
                 }
             }
         }
         if self.skipping {
-            return news;
+            return events;
         }
-        if self.partial.len() + bytes.len() > LONGEST_LINE {
+        if self.partial.len() + bytes.len() > MAX_LINE_BYTES {
             self.partial = Vec::new();
             self.skipping = true;
             self.summary.unparsed += 1;
         } else {
             self.partial.extend_from_slice(bytes);
         }
-        news
+        events
     }
 
-    /// A last line may have no newline.
+    /// Parses the rest at end of file; the last line may have no newline.
     pub(crate) fn finish(&mut self) -> Vec<AgentNews> {
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         let rest = std::mem::take(&mut self.partial);
         if !rest.is_empty() {
-            self.take(&rest, &mut news);
+            self.take(&rest, &mut events);
         }
-        let before = news.len();
-        self.reader.end(&mut news);
-        self.note(&mut news[before..]);
-        news
+        let before = events.len();
+        self.reader.end(&mut events);
+        self.note(&mut events[before..]);
+        events
     }
 
-    fn take(&mut self, line: &[u8], news: &mut Vec<AgentNews>) {
-        if line.len() > LONGEST_LINE {
+    fn take(&mut self, line: &[u8], events: &mut Vec<AgentNews>) {
+        if line.len() > MAX_LINE_BYTES {
             self.summary.unparsed += 1;
             return;
         }
-        let before = news.len();
-        if self.reader.line(line, news) == Understood::No {
+        let before = events.len();
+        if self.reader.line(line, events) == Understood::No {
             self.summary.unparsed += 1;
         }
-        self.note(&mut news[before..]);
+        self.note(&mut events[before..]);
     }
 
-    fn note(&mut self, news: &mut [AgentNews]) {
-        for one in news {
-            self.summary.hear(one);
-            shorten(one);
+    fn note(&mut self, events: &mut [AgentNews]) {
+        for one in events {
+            self.summary.set_final_text(one);
+            truncate_texts(one);
             self.summary.note(one);
         }
         self.summary.turns = self.reader.turns();
     }
 
-    /// What the agent said of its whole session, for the next run in it.
+    /// The session's totals as the agent reported them, for the next run in this session.
     pub(crate) fn totals(&self) -> SessionTotals {
         self.reader.totals()
     }
 
     #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn buffered(&self) -> usize {
         self.partial.capacity()
     }
 
@@ -126,7 +126,8 @@ impl Listener {
         &self.summary
     }
 
-    /// Judged as the format says; the exit code alone is not enough, and a good verdict does not outweigh a bad one.
+    /// Why the run failed, if it did. The exit code alone is not enough, and success in one of exit code and result
+    /// does not outweigh failure in the other.
     pub(crate) fn failure(&self, exit: Exit) -> Option<Failure> {
         match &self.summary.result {
             None if self.reader.needs_result() => Some(Failure::Exit { exit }),
@@ -134,7 +135,7 @@ impl Listener {
         }
     }
 
-    /// What it says of itself.
+    /// The failure that the agent reported itself.
     pub(crate) fn verdict(&self) -> Option<Failure> {
         let result = self.summary.result.as_ref().filter(|result| result.is_error)?;
         Some(Failure::Said { word: result.word.clone() })
@@ -142,23 +143,23 @@ impl Listener {
 }
 
 impl Summary {
-    /// Before anything is shortened: the phrase that somebody waits for may be at the very end.
-    fn hear(&mut self, news: &AgentNews) {
-        let said = match news {
+    /// Runs before texts are truncated: the phrase of `until` may be at the very end.
+    fn set_final_text(&mut self, event: &AgentNews) {
+        let text = match event {
             AgentNews::Message { role: Role::Assistant, text } => text,
             AgentNews::Result(AgentResult { text: Some(text), .. }) => text,
             _ => return,
         };
-        let mut start = said.len().saturating_sub(LONGEST_FINAL);
-        while !said.is_char_boundary(start) {
+        let mut start = text.len().saturating_sub(MAX_FINAL_TEXT);
+        while !text.is_char_boundary(start) {
             start += 1;
         }
         self.final_text.clear();
-        self.final_text.push_str(&said[start..]);
+        self.final_text.push_str(&text[start..]);
     }
 
-    fn note(&mut self, news: &AgentNews) {
-        match news {
+    fn note(&mut self, event: &AgentNews) {
+        match event {
             AgentNews::Message { role: Role::Assistant, text } => self.message = Some(text.clone()),
             AgentNews::Session { id, .. } => self.session = Some(id.clone()),
             AgentNews::Usage(usage) => self.usage.add(usage),
@@ -176,8 +177,8 @@ impl Summary {
     }
 }
 
-/// No text of an agent makes an event large.
-fn shorten(news: &mut AgentNews) {
+/// Bounds the size of an event.
+fn truncate_texts(event: &mut AgentNews) {
     let cut = |text: &mut String| {
         if text.len() > LONGEST_TEXT {
             let mut end = LONGEST_TEXT;
@@ -190,7 +191,7 @@ fn shorten(news: &mut AgentNews) {
         }
     };
     let cut_option = |text: &mut Option<String>| text.as_mut().map_or((), cut);
-    match news {
+    match event {
         AgentNews::Message { text, .. } => cut(text),
         AgentNews::ToolCall { id, tool, input } => {
             cut_option(id);

@@ -1,30 +1,30 @@
-//! The loop's decisions. Pure: what happened comes in, what is next goes out.
+//! Decides after each iteration whether the loop continues, when, and why it stops. Pure: no I/O.
 
 use std::time::Duration;
 
 use belljar_spec::{
     AgentSpec, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, Money, StopReason, Tally,
-    TokenUsage, counted,
+    TokenUsage, Until, counted,
 };
 
 use crate::agent::Remaining;
 
-/// What to do now.
+/// What the loop does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum LoopDecision {
     Iterate { number: u32, after: Duration },
     Stop { reason: StopReason, why: String },
 }
 
-/// An iteration that came to its end.
+/// The result of one iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct IterationOutcome {
     pub(crate) failure: Option<Failure>,
     pub(crate) turns: u64,
     pub(crate) usage: TokenUsage,
     pub(crate) changed: u64,
     pub(crate) done: Option<bool>,
-    /// Of the whole loop, in this run.
+    /// Time of the loop in this run so far.
     pub(crate) elapsed: Duration,
 }
 
@@ -33,9 +33,9 @@ pub(crate) struct Loop {
     agent: AgentSpec,
     spec: LoopSpec,
     tally: Tally,
-    /// Before this run.
+    /// Time of the loop before this run.
     earlier: Duration,
-    own: u32,
+    run_iterations: u32,
     done: bool,
     last_failure: Option<Failure>,
 }
@@ -47,7 +47,7 @@ impl Loop {
             spec: work.repeat.clone(),
             earlier: Duration::from_millis(tally.elapsed_ms),
             tally,
-            own: 0,
+            run_iterations: 0,
             done: false,
             last_failure: None,
         }
@@ -57,9 +57,9 @@ impl Loop {
         &self.tally
     }
 
-    /// Iterations of this run.
-    pub(crate) fn own(&self) -> u32 {
-        self.own
+    /// Iterations in this run.
+    pub(crate) fn run_iterations(&self) -> u32 {
+        self.run_iterations
     }
 
     /// How the last iteration failed, if it did.
@@ -67,14 +67,14 @@ impl Loop {
         self.last_failure.as_ref()
     }
 
-    /// Whether to go on. `elapsed` is this run's share of the loop's time.
-    pub(crate) fn next(&self, elapsed: Duration) -> Next {
-        let stop = |reason, why: String| Next::Stop { reason, why };
+    /// Whether to continue. `elapsed` is the time of the loop in this run.
+    pub(crate) fn next(&self, elapsed: Duration) -> LoopDecision {
+        let stop = |reason, why: String| LoopDecision::Stop { reason, why };
         let Tally { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
             &self.tally;
         let spec = &self.spec;
         if self.done {
-            return stop(StopReason::Done, format!("until holds after iteration {iterations}"));
+            return stop(StopReason::Done, until_met(spec.until.as_ref(), *iterations));
         }
         if spec.max_iterations.is_some_and(|most| *iterations >= most) {
             return stop(StopReason::MaxIterations, times(*iterations, "iteration"));
@@ -91,10 +91,10 @@ impl Loop {
         if let Some((budget, why)) = self.used_up(*turns, usage, elapsed) {
             return stop(reason_of(budget), why);
         }
-        Next::Iterate { number: iterations + 1, after: self.pause() }
+        LoopDecision::Iterate { number: iterations + 1, after: self.pause() }
     }
 
-    /// Which of the whole loop's budgets is used up.
+    /// The budget of the loop that is used up, if any.
     fn used_up(
         &self,
         turns: u64,
@@ -118,10 +118,10 @@ impl Loop {
         None
     }
 
-    /// Before the next iteration: none before the first of a run.
+    /// The pause before the next iteration; none before the first one of a run.
     fn pause(&self) -> Duration {
         match self.tally.failures_in_a_row {
-            _ if self.own == 0 => Duration::ZERO,
+            _ if self.run_iterations == 0 => Duration::ZERO,
             0 => self.spec.pause,
             failures => {
                 let factor = 1u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
@@ -131,7 +131,7 @@ impl Loop {
         }
     }
 
-    /// What the next iteration may use: the agent can be told of turns and money.
+    /// What the next iteration may use, for agents that accept limits on turns and cost.
     pub(crate) fn remaining(&self) -> Remaining {
         let least = |one: Option<u64>, all: Option<u64>| match (one, all) {
             (Some(one), Some(all)) => Some(one.min(all)),
@@ -146,7 +146,7 @@ impl Loop {
         Remaining { turns: least(self.agent.max_turns, turns), cost }
     }
 
-    /// The budget that an iteration which is still running has used up: its own, or what is left of the loop's.
+    /// The budget that a running iteration has used up: its own, or the rest of the loop's.
     pub(crate) fn breach(
         &self,
         turns: u64,
@@ -165,12 +165,12 @@ impl Loop {
         }
         let mut all = self.tally.usage;
         all.add(usage);
-        // The last turn that is allowed may come to its end.
+        // The last allowed turn may finish.
         let turns = self.tally.turns.saturating_add(turns).saturating_sub(1);
         self.used_up(turns, &all, elapsed).map(|(budget, _)| budget)
     }
 
-    /// The budget that an iteration which has ended used more than all of: its own, or what was left of the loop's.
+    /// The budget that a finished iteration has exceeded: its own, or the rest of the loop's.
     pub(crate) fn overspent(&self, turns: u64, usage: &TokenUsage) -> Option<Budget> {
         let mut all = self.tally.usage;
         all.add(usage);
@@ -190,14 +190,14 @@ impl Loop {
         }
     }
 
-    /// When the loop's time is up, from now.
+    /// The time until the loop's time limit.
     pub(crate) fn time_left(&self, elapsed: Duration) -> Option<Duration> {
         let most = self.spec.max_time?;
         Some(most.saturating_sub(self.earlier + elapsed))
     }
 
-    /// What the tally will be with this iteration in it.
-    pub(crate) fn with(&self, ended: &Ended) -> Tally {
+    /// The tally including this iteration.
+    pub(crate) fn with(&self, ended: &IterationOutcome) -> Tally {
         let Tally { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
             &self.tally;
         let mut usage = *usage;
@@ -211,7 +211,7 @@ impl Loop {
             elapsed_ms: u64::try_from((self.earlier + ended.elapsed).as_millis())
                 .unwrap_or(u64::MAX),
             failures_in_a_row: if failed { failures_in_a_row.saturating_add(1) } else { 0 },
-            // One that failed says nothing about whether there is anything left to do.
+            // A failed iteration does not show that there is nothing left to do.
             unchanged_in_a_row: match (unchanged, failed) {
                 (false, _) => 0,
                 (true, true) => *unchanged_in_a_row,
@@ -220,10 +220,10 @@ impl Loop {
         }
     }
 
-    /// Its checkpoint is on disk: now it happened.
-    pub(crate) fn finished(&mut self, ended: &Ended) {
+    /// Counts an iteration. Called when its checkpoint is on disk.
+    pub(crate) fn finished(&mut self, ended: &IterationOutcome) {
         self.tally = self.with(ended);
-        self.own += 1;
+        self.run_iterations += 1;
         self.done = ended.done == Some(true);
         self.last_failure = ended.failure.clone();
     }
@@ -238,6 +238,20 @@ pub(crate) fn reason_of(budget: Budget) -> StopReason {
     }
 }
 
+/// Says which condition ended the loop.
+fn until_met(until: Option<&Until>, iteration: u32) -> String {
+    match until {
+        Some(Until::File { path }) => format!("{path} appeared after iteration {iteration}"),
+        Some(Until::Says { phrase }) => {
+            let phrase = belljar_spec::text::escape(phrase.as_bytes());
+            format!("the agent ended iteration {iteration} with \"{phrase}\"")
+        }
+        Some(Until::Command { .. }) | None => {
+            format!("the until command succeeded after iteration {iteration}")
+        }
+    }
+}
+
 fn times(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -246,7 +260,6 @@ fn times(count: u32, what: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
-    use belljar_spec::Until;
     use belljar_spec::manifest::{AgentKind, Auth, Permissions};
 
     use super::*;
@@ -276,13 +289,15 @@ mod tests {
         TokenUsage { input_tokens: 100, output_tokens: 10, cached_tokens: 0, cost_usd }
     }
 
-    /// Runs it with the same iteration again and again; the answer is how often, and why it stopped.
-    fn until_stopped(work: &AgentWork, mut one: Ended) -> (u32, StopReason) {
+    /// Repeats the same iteration until the loop stops; returns the number of iterations and the reason.
+    fn until_stopped(work: &AgentWork, mut one: IterationOutcome) -> (u32, StopReason) {
         let mut state = Loop::new(work, Tally::default());
         for _ in 0..1000 {
             match state.next(one.elapsed) {
-                Next::Stop { reason, .. } => return (state.own(), reason),
-                Next::Iterate { number, .. } => assert_eq!(number, state.own() + 1),
+                LoopDecision::Stop { reason, .. } => return (state.run_iterations(), reason),
+                LoopDecision::Iterate { number, .. } => {
+                    assert_eq!(number, state.run_iterations() + 1)
+                }
             }
             one.elapsed += Duration::from_secs(60);
             state.finished(&one);
@@ -292,14 +307,19 @@ mod tests {
 
     #[test]
     fn every_limit_has_its_own_reason() {
-        let good = || Ended { changed: 1, turns: 3, usage: cost(0.25), ..Ended::default() };
+        let good = || IterationOutcome {
+            changed: 1,
+            turns: 3,
+            usage: cost(0.25),
+            ..IterationOutcome::default()
+        };
         let with = |change: fn(&mut LoopSpec)| {
             let mut spec = endless();
             change(&mut spec);
             work(spec)
         };
         use StopReason::*;
-        let cases: [(AgentWork, Ended, u32, StopReason); 10] = [
+        let cases: [(AgentWork, IterationOutcome, u32, StopReason); 10] = [
             (with(|spec| spec.max_iterations = Some(0)), good(), 0, MaxIterations),
             (with(|spec| spec.max_iterations = Some(4)), good(), 4, MaxIterations),
             (with(|spec| spec.max_time = Some(Duration::from_secs(300))), good(), 5, MaxTime),
@@ -308,19 +328,19 @@ mod tests {
             (with(|spec| spec.max_tokens = Some(500)), good(), 5, MaxTokens),
             (
                 with(|spec| spec.max_unchanged = Some(2)),
-                Ended { changed: 0, ..good() },
+                IterationOutcome { changed: 0, ..good() },
                 2,
                 Unchanged,
             ),
             (
                 with(|spec| spec.max_failures = Some(3)),
-                Ended { failure: Some(Failure::Idle), ..good() },
+                IterationOutcome { failure: Some(Failure::Idle), ..good() },
                 3,
                 Failures,
             ),
             (
                 with(|spec| spec.until = Some(Until::File { path: "DONE".into() })),
-                Ended { done: Some(true), ..good() },
+                IterationOutcome { done: Some(true), ..good() },
                 1,
                 Done,
             ),
@@ -339,10 +359,14 @@ mod tests {
         let mut state = Loop::new(&work(spec), Tally::default());
         let mut pauses = Vec::new();
         for failed in [false, true, true, true, false, true] {
-            let Next::Iterate { after, .. } = state.next(Duration::ZERO) else { panic!() };
+            let LoopDecision::Iterate { after, .. } = state.next(Duration::ZERO) else { panic!() };
             pauses.push(after.as_secs());
             let failure = failed.then_some(Failure::Idle);
-            state.finished(&Ended { failure, changed: 1, ..Ended::default() });
+            state.finished(&IterationOutcome {
+                failure,
+                changed: 1,
+                ..IterationOutcome::default()
+            });
         }
         assert_eq!(pauses, [0, 1, 10, 20, 40, 1]);
         state.tally.failures_in_a_row = 40;
@@ -363,7 +387,7 @@ mod tests {
             ..Tally::default()
         };
         let state = Loop::new(&work(spec), before);
-        assert!(matches!(state.next(Duration::ZERO), Next::Iterate { number: 4, .. }));
+        assert!(matches!(state.next(Duration::ZERO), LoopDecision::Iterate { number: 4, .. }));
         assert_eq!(state.remaining().turns, Some(2));
         assert_eq!(state.remaining().cost, Money::from_dollars(0.5));
         assert_eq!(state.time_left(Duration::from_secs(4)), Some(Duration::from_secs(6)));
@@ -398,14 +422,15 @@ mod tests {
         let mut spec = endless();
         spec.max_unchanged = Some(2);
         let mut state = Loop::new(&work(spec), Tally::default());
-        let unchanged = Ended::default();
-        let failed = Ended { failure: Some(Failure::Idle), ..Ended::default() };
+        let unchanged = IterationOutcome::default();
+        let failed =
+            IterationOutcome { failure: Some(Failure::Idle), ..IterationOutcome::default() };
         for one in [&unchanged, &failed, &failed] {
             state.finished(one);
-            assert!(matches!(state.next(Duration::ZERO), Next::Iterate { .. }));
+            assert!(matches!(state.next(Duration::ZERO), LoopDecision::Iterate { .. }));
         }
         state.finished(&unchanged);
-        let Next::Stop { reason, .. } = state.next(Duration::ZERO) else { panic!() };
+        let LoopDecision::Stop { reason, .. } = state.next(Duration::ZERO) else { panic!() };
         assert_eq!(reason, StopReason::Unchanged);
     }
 }

@@ -1,5 +1,5 @@
-//! JSON that takes little memory, whatever stands in it: two bytes of text can become a hundred in memory, and the text
-//! is an agent's.
+//! Parses untrusted JSON within a fixed memory budget: two bytes of text can become a hundred in memory, and the text
+//! comes from an agent.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,35 +7,35 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// For all values of one line. What comes when it is used up is read over, and is `null`.
-const MOST_MEMORY: usize = 24 << 20;
-/// Of one list or object; what comes after is read over. Nobody looks at more of them.
-const MOST_ENTRIES: usize = 10_000;
+/// For all values of one line. Values past the budget are skipped and become `null`.
+const MAX_MEMORY: usize = 24 << 20;
+/// Of one list or object; further entries are skipped. No reader needs more.
+const MAX_ENTRIES: usize = 10_000;
 
-/// A list that grows has its old and its new place at once.
+/// A growing list holds its old and its new allocation at once.
 const ELEMENT: usize = 3 * size_of::<Value>();
-/// One node of the map, which is made for eleven entries.
+/// One node of the map, which is allocated for eleven entries.
 const OBJECT: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 64;
 const ENTRY: usize = 2 * (size_of::<String>() + size_of::<Value>());
-/// What the allocator takes for each piece.
-const PIECE: usize = 32;
+/// Overhead of one allocation.
+const ALLOCATION: usize = 32;
 
-/// The parser itself limits how deep it goes.
+/// serde_json limits the depth.
 pub(super) fn parse(line: &[u8]) -> serde_json::Result<Value> {
-    let left = Cell::new(MOST_MEMORY);
+    let left = Cell::new(MAX_MEMORY);
     let mut parser = serde_json::Deserializer::from_slice(line);
-    let value = Within { left: &left }.deserialize(&mut parser)?;
+    let value = BoundedValue { left: &left }.deserialize(&mut parser)?;
     parser.end()?;
     Ok(value)
 }
 
 #[derive(Clone, Copy)]
-struct Within<'a> {
+struct BoundedValue<'a> {
     left: &'a Cell<usize>,
 }
 
-impl Within<'_> {
-    /// Whether there is room; then it is taken.
+impl BoundedValue<'_> {
+    /// Takes the bytes from the budget; false if it is used up.
     fn takes(self, bytes: usize) -> bool {
         let left = self.left.get().checked_sub(bytes);
         self.left.set(left.unwrap_or(0));
@@ -43,14 +43,14 @@ impl Within<'_> {
     }
 
     fn text(self, text: &str) -> Value {
-        match self.takes(PIECE + text.len()) {
+        match self.takes(ALLOCATION + text.len()) {
             true => Value::String(text.to_owned()),
             false => Value::Null,
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Within<'_> {
+impl<'de> DeserializeSeed<'de> for BoundedValue<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, parser: D) -> Result<Value, D::Error> {
@@ -58,7 +58,7 @@ impl<'de> DeserializeSeed<'de> for Within<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Within<'_> {
+impl<'de> Visitor<'de> for BoundedValue<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for Within<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut all = Vec::new();
-        while all.len() < MOST_ENTRIES && self.takes(ELEMENT) {
+        while all.len() < MAX_ENTRIES && self.takes(ELEMENT) {
             match list.next_element_seed(self)? {
                 Some(value) => all.push(value),
                 None => return Ok(all.into()),
@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for Within<'_> {
                 }
                 None => return Ok(all.into()),
             }
-            has_room = all.len() < MOST_ENTRIES && self.takes(ENTRY);
+            has_room = all.len() < MAX_ENTRIES && self.takes(ENTRY);
         }
         while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(all.into())
@@ -149,12 +149,12 @@ mod tests {
         let zeros = "0,".repeat(1_000_000);
         let text = format!(r#"{{"many":[{zeros}0],"type":"result"}}"#);
         let value = parse(text.as_bytes()).unwrap();
-        assert_eq!(value["many"].as_array().unwrap().len(), MOST_ENTRIES);
+        assert_eq!(value["many"].as_array().unwrap().len(), MAX_ENTRIES);
         assert_eq!(value["type"], "result");
-        let keys: Vec<String> = (0..=MOST_ENTRIES).map(|key| format!("\"{key}\":1")).collect();
+        let keys: Vec<String> = (0..=MAX_ENTRIES).map(|key| format!("\"{key}\":1")).collect();
         let value = parse(format!("{{{}}}", keys.join(",")).as_bytes()).unwrap();
-        assert_eq!(value.as_object().unwrap().len(), MOST_ENTRIES);
-        // What is not JSON is not, even where it is read over.
+        assert_eq!(value.as_object().unwrap().len(), MAX_ENTRIES);
+        // Invalid JSON is an error even in the part that is skipped.
         assert!(parse(format!("[{zeros}]").as_bytes()).is_err());
     }
 }

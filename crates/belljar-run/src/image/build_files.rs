@@ -1,8 +1,8 @@
-//! Where a Dockerfile and its context are, and whether a run could have had a hand in them.
+//! Finds the Dockerfile and its context, and checks whether a run could have written them.
 //!
-//! What a Dockerfile says is executed by the engine, with its network and as its root: more than a run may
-//! do. So one in a tree that a run could write is trusted by content, like a manifest; and so is what
-//! decides which files the image gets to hold, `.dockerignore`. No link in such a tree is followed.
+//! The engine executes a Dockerfile with its own network and as its own root, so a Dockerfile can do more than a run.
+//! In a tree that a run could write to, it must be trusted by content, like a manifest, and so must `.dockerignore`,
+//! which decides which files get into the image. No link in such a tree is followed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,37 +13,37 @@ use belljar_spec::{OsText, Widening, WritableTree, paths};
 use super::BuildError;
 use crate::config::ReadError;
 use crate::config::files::DecisionReader;
-use crate::config::trust::{Examined, Standing, Store};
+use crate::config::trust::{Examined, Store, TrustState};
 use belljar_record::home::Home;
 use belljar_record::writable_trees;
 
 pub(super) const IGNORE_FILE: &str = ".dockerignore";
-/// Looked for in this order if none is named.
-const USUAL: [&str; 2] = ["Dockerfile", "Containerfile"];
-/// Keeps these hashes apart from every other use of BLAKE3 here.
+/// Searched in this order if none is named.
+const DEFAULT_NAMES: [&str; 2] = ["Dockerfile", "Containerfile"];
+/// Separates these hashes from every other use of BLAKE3 here.
 const TRUST_CONTEXT: &str = "belljar 2026 content of a trusted Dockerfile";
 
-/// Both files as they were read, and only once: a run that lives now could change them.
+/// Both files, read only once: a live run could change them.
 #[derive(Debug)]
-pub(super) struct Place {
-    /// Without links.
+pub(super) struct BuildFiles {
+    /// With links resolved.
     pub(super) dockerfile: PathBuf,
     pub(super) context: PathBuf,
     pub(super) content: Vec<u8>,
     pub(super) ignore: Option<Vec<u8>>,
-    /// A run could have written the Dockerfile, or what says which files are left out.
+    /// A run could have written the Dockerfile or the ignore file.
     needs_trust: bool,
-    /// A run could have written something of the context.
-    pub(super) others_wrote: bool,
+    /// Runs could have written files of the context.
+    pub(super) written_by_runs: bool,
 }
 
-impl Place {
+impl BuildFiles {
     pub(super) fn find(
         home: &Home,
         dockerfile: Option<&Path>,
         context: Option<&Path>,
     ) -> Result<Self, BuildError> {
-        let trees = Trees::known(home)?;
+        let trees = WritableTrees::known(home)?;
         let cwd = std::env::current_dir().map_err(|error| io_error(Path::new("."), error))?;
         let context = match (context, dockerfile.and_then(Path::parent)) {
             (Some(context), _) => cwd.join(context),
@@ -56,7 +56,7 @@ impl Place {
         }
         let named = match dockerfile {
             Some(file) => paths::clean(&cwd.join(file)),
-            None => usual(&context.path)?,
+            None => default_dockerfile(&context.path)?,
         };
         let reader = DecisionReader::new(trees.0.clone());
         let file = match reader.read(&named, None) {
@@ -68,7 +68,7 @@ impl Place {
         let ignore = reader.read(&context.path.join(IGNORE_FILE), Some(&context.path))?;
         Ok(Self {
             needs_trust: file.written_in.is_some() || context.written_in.is_some(),
-            others_wrote: trees.touch(&context),
+            written_by_runs: trees.overlap(&context),
             dockerfile: file.path,
             context: context.path,
             content: file.content,
@@ -76,7 +76,7 @@ impl Place {
         })
     }
 
-    /// What trust is about.
+    /// The hash of what trust covers.
     fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key(TRUST_CONTEXT);
         let mut add = |bytes: &[u8]| {
@@ -95,7 +95,7 @@ impl Place {
         hasher.finalize().to_hex().to_string()
     }
 
-    fn standing(&self, home: &Home) -> Result<Standing, BuildError> {
+    fn standing(&self, home: &Home) -> Result<TrustState, BuildError> {
         let store = Store::open(home).map_err(BuildError::Trust)?;
         Ok(store.standing(&self.dockerfile.as_path().into(), &self.hash()))
     }
@@ -105,7 +105,7 @@ impl Place {
             return Ok(());
         }
         match self.standing(home)? {
-            Standing::Trusted => Ok(()),
+            TrustState::Trusted => Ok(()),
             standing => Err(BuildError::Untrusted {
                 standing,
                 dockerfile: self.dockerfile.clone(),
@@ -117,8 +117,8 @@ impl Place {
     pub(super) fn examined(self, home: &Home) -> Result<Examined, BuildError> {
         let what = "is executed by the engine when its image is built".to_owned();
         let ignored = match &self.ignore {
-            Some(_) => "says which files stay out of the image",
-            None => "there is none: every file of the context can get into the image",
+            Some(_) => "decides which files stay out of the image",
+            None => "does not exist: every file of the context can get into the image",
         };
         let context = OsText::from(self.context.join(IGNORE_FILE));
         Ok(Examined {
@@ -133,8 +133,8 @@ impl Place {
     }
 }
 
-fn usual(context: &Path) -> Result<PathBuf, BuildError> {
-    let found = USUAL.iter().map(|name| context.join(name)).find(|path| path.exists());
+fn default_dockerfile(context: &Path) -> Result<PathBuf, BuildError> {
+    let found = DEFAULT_NAMES.iter().map(|name| context.join(name)).find(|path| path.exists());
     found.ok_or_else(|| BuildError::NoDockerfile(context.to_owned()))
 }
 
@@ -142,15 +142,15 @@ fn io_error(path: &Path, error: io::Error) -> BuildError {
     BuildError::Io { path: path.to_owned(), error }
 }
 
-/// Those that a run could ever write.
-struct Trees(Vec<WritableTree>);
+/// The trees that runs could write to.
+struct WritableTrees(Vec<WritableTree>);
 
-impl Trees {
+impl WritableTrees {
     fn known(home: &Home) -> Result<Self, BuildError> {
         writable_trees::known(home).map(Self).map_err(|error| io_error(home.path(), error))
     }
 
-    /// Where a path leads, with no link followed in one of the trees, which a run may have put there.
+    /// Resolves a path without following links in the trees, which a run may have planted.
     fn resolve(&self, path: &Path) -> Result<Resolved, BuildError> {
         resolve(path, &self.0).map_err(|error| match error {
             ResolveError::Missing { .. } => BuildError::NoFile(path.to_owned()),
@@ -160,8 +160,8 @@ impl Trees {
         })
     }
 
-    /// A run could have written something in it.
-    fn touch(&self, directory: &Resolved) -> bool {
+    /// Whether a run could have written files in it.
+    fn overlap(&self, directory: &Resolved) -> bool {
         directory.written_in.is_some()
             || self.0.iter().any(|tree| tree.as_path().starts_with(&directory.path))
     }

@@ -1,21 +1,21 @@
-//! What an image is called if nobody says.
+//! Derives the default name of an image.
 
 use std::path::Path;
 
 use belljar_spec::OsText;
 
-/// `belljar-` and the head of `NAME.Dockerfile`, or else the context's own name. Without a slash, so that
-/// nobody else's registry is meant by it.
-pub(super) fn default(dockerfile: &Path, context: &Path) -> String {
+/// `belljar-` and `NAME` of `NAME.Dockerfile`, or else the name of the context directory. Without a slash, so that it
+/// names no registry.
+pub(super) fn default_name(dockerfile: &Path, context: &Path) -> String {
     let shown = |path: &Path| OsText::from(path).to_string();
     let file = dockerfile.file_name().map(|name| shown(Path::new(name))).unwrap_or_default();
     let stem = file.strip_suffix(".Dockerfile").or_else(|| file.strip_suffix(".dockerfile"));
     let directory = context.file_name().map(|name| shown(Path::new(name)));
-    let words = match stem {
+    let base = match stem {
         Some(stem) => stem.to_owned(),
         None => directory.unwrap_or_default(),
     };
-    let plain = words.to_ascii_lowercase();
+    let plain = base.to_ascii_lowercase();
     let plain = plain.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
     let mut name = plain.take(8).collect::<Vec<_>>().join("-");
     name.truncate(100);
@@ -39,11 +39,13 @@ mod tests {
             ("/ä/Dockerfile", "/ä", "belljar-image"),
             ("/x/.Dockerfile", "/x", "belljar-image"),
         ] {
-            let name = default(Path::new(file), Path::new(context));
+            let name = default_name(Path::new(file), Path::new(context));
             assert_eq!(name, expected);
             assert!(Reference::parse(&name).is_ok());
         }
         let long = format!("/{}", "a_".repeat(200));
-        assert!(Reference::parse(&default(Path::new("/Dockerfile"), Path::new(&long))).is_ok());
+        assert!(
+            Reference::parse(&default_name(Path::new("/Dockerfile"), Path::new(&long))).is_ok()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Denials in words, and the line of the manifest that would have allowed each.
+//! Explains a denial, and suggests the manifest line that would allow it.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,10 @@ use belljar_spec::egress::DenyReason;
 use belljar_spec::host_rule::USUAL_PORTS;
 use belljar_spec::{Host, HostRule};
 
-use super::{Denied, Stage};
+use super::{DeniedHost, PolicyPhase};
 
-impl Denied {
-    /// What was asked for: `GET a.example:80/path`.
+impl DeniedHost {
+    /// The request: `GET a.example:80/path`.
     pub fn what(&self) -> String {
         let method = self.method.as_ref().map_or(String::new(), |method| format!("{method} "));
         let port = self.port.map_or(String::new(), |port| format!(":{port}"));
@@ -18,49 +18,46 @@ impl Denied {
 
     pub fn why(&self) -> String {
         let host = &self.host;
-        let detail = self.detail.as_deref().unwrap_or("something else");
+        let detail = self.detail.as_deref().unwrap_or("unknown");
         match self.reason {
-            DenyReason::NotListed => format!("no rule names {host}"),
-            DenyReason::PortNotListed => format!("a rule names {host}, and not this port"),
+            DenyReason::NotListed => format!("no rule allows {host}"),
+            DenyReason::PortNotListed => format!("a rule allows {host}, but not this port"),
             DenyReason::RequestNotListed => {
-                format!("rules name {host}, and not this method or path")
+                format!("rules allow {host}, but not this method or path")
             }
             DenyReason::CannotLookInside => format!(
-                "the rules for {host} are about methods or paths, which cannot be seen in TLS that is not opened"
+                "the rules for {host} are about methods or paths, which are not visible without TLS interception"
             ),
-            DenyReason::NotAName => format!("this is no plain host name: {detail}"),
+            DenyReason::NotAName => format!("not a plain host name: {detail}"),
             DenyReason::AddressNotListed => {
-                "it is an address, and only an address that a rule names is reached".to_owned()
+                "this is an IP address, and no rule allows it".to_owned()
             }
             DenyReason::PrivateAddress => {
-                format!("the name leads to {detail}, which is not public")
+                format!("the name resolves to {detail}, which is not a public address")
             }
-            DenyReason::BlindToSecret => format!(
-                "{host} has a secret, and in a tunnel that nobody opens it could not be put in"
-            ),
-            DenyReason::NamesDiffer => format!("the names in it do not agree: {detail}"),
-            DenyReason::NotTls => {
-                "what came was not TLS, which is all that goes through port 443".to_owned()
+            DenyReason::BlindToSecret => {
+                format!("{host} has a secret, which cannot be added without TLS interception")
             }
+            DenyReason::NamesDiffer => format!("the host names in the request differ: {detail}"),
+            DenyReason::NotTls => "the data was not TLS, and port 443 accepts only TLS".to_owned(),
             DenyReason::BadRequest => {
-                format!("the request is not in order, or can be read in two ways: {detail}")
+                format!("the request is malformed or ambiguous: {detail}")
             }
-            DenyReason::Budget => format!("a budget of the network was used up: {detail}"),
+            DenyReason::Budget => format!("a network budget was used up: {detail}"),
         }
     }
 
-    /// The section of the manifest that the line belongs to.
+    /// The manifest section of the line.
     pub fn section(&self) -> &'static str {
         match (self.stage, self.reason) {
-            (Stage::Run, _) | (Stage::Setup, DenyReason::PrivateAddress | DenyReason::Budget) => {
-                "[network]"
-            }
-            (Stage::Setup, _) => "[setup]",
+            (PolicyPhase::Run, _)
+            | (PolicyPhase::Setup, DenyReason::PrivateAddress | DenyReason::Budget) => "[network]",
+            (PolicyPhase::Setup, _) => "[setup]",
         }
     }
 
-    /// The line that would allow it, where there is one. A person may paste it, and the run chose the words: so only
-    /// what is a rule, in plain characters.
+    /// The line that would allow it, if there is one. The user may paste it, but the run chose the text: so it must
+    /// be a valid rule in plain characters.
     pub fn line(&self) -> Option<String> {
         let (host, port) = (&self.host, self.port?);
         Host::parse(host.as_bytes()).ok()?;
@@ -71,11 +68,11 @@ impl Denied {
             | DenyReason::PortNotListed
             | DenyReason::RequestNotListed
             | DenyReason::CannotLookInside
-                if self.stage == Stage::Setup =>
+                if self.stage == PolicyPhase::Setup =>
             {
                 Some(format!("network = [\"{named}\"]"))
             }
-            DenyReason::AddressNotListed if self.stage == Stage::Setup => {
+            DenyReason::AddressNotListed if self.stage == PolicyPhase::Setup => {
                 Some(format!("network = [\"{host}:{port}\"]"))
             }
             DenyReason::NotListed | DenyReason::PortNotListed => {
@@ -94,7 +91,7 @@ impl Denied {
                 Some(format!("intercept = [\"{named}\"]"))
             }
             DenyReason::AddressNotListed => Some(format!("allow = [\"{host}:{port}\"]")),
-            DenyReason::PrivateAddress if self.leads_to_own_network() => {
+            DenyReason::PrivateAddress if self.resolves_to_local_network() => {
                 Some(format!("allow_private = [\"{host}:{port}\"]"))
             }
             DenyReason::PrivateAddress => None,
@@ -109,9 +106,9 @@ impl Denied {
     }
 }
 
-impl Denied {
-    /// Link-local and reserved places stay shut for names, whatever is written.
-    fn leads_to_own_network(&self) -> bool {
+impl DeniedHost {
+    /// `allow_private` does not cover link-local and reserved addresses.
+    fn resolves_to_local_network(&self) -> bool {
         let address = self.detail.as_deref().and_then(|detail| detail.parse::<IpAddr>().ok());
         match address {
             Some(IpAddr::V4(address)) => {
@@ -135,8 +132,8 @@ mod tests {
 
     use super::*;
 
-    fn denied(reason: DenyReason, port: u16) -> Denied {
-        Denied {
+    fn denied(reason: DenyReason, port: u16) -> DeniedHost {
+        DeniedHost {
             host: "a.example".into(),
             port: Some(port),
             via: Via::Connect,
@@ -145,7 +142,7 @@ mod tests {
             method: None,
             path: None,
             count: 1,
-            stage: Stage::Run,
+            stage: PolicyPhase::Run,
         }
     }
 
@@ -156,18 +153,18 @@ mod tests {
         assert_eq!(line(DenyReason::PortNotListed, 22), "allow = [\"a.example:22\"]");
         assert_eq!(line(DenyReason::PrivateAddress, 443), "allow_private = [\"a.example:443\"]");
         assert_eq!(denied(DenyReason::NotTls, 443).line(), None);
-        let metadata = Denied {
+        let metadata = DeniedHost {
             detail: Some("169.254.169.254".into()),
             ..denied(DenyReason::PrivateAddress, 80)
         };
         assert_eq!(metadata.line(), None);
         assert!(denied(DenyReason::PrivateAddress, 443).why().contains("10.0.0.1"));
-        let asked = |path: &str| Denied {
+        let requested = |path: &str| DeniedHost {
             method: Some("GET".into()),
             path: Some(path.into()),
             ..denied(DenyReason::RequestNotListed, 80)
         };
-        assert_eq!(asked("/v1/x").line().unwrap(), "allow = [\"GET a.example/v1/x\"]");
-        assert_eq!(asked("/x\",\"*\",\"y").line().unwrap(), "allow = [\"GET a.example\"]");
+        assert_eq!(requested("/v1/x").line().unwrap(), "allow = [\"GET a.example/v1/x\"]");
+        assert_eq!(requested("/x\",\"*\",\"y").line().unwrap(), "allow = [\"GET a.example\"]");
     }
 }

@@ -1,7 +1,7 @@
-//! The escapes of `$'…'`.
+//! Decodes the escapes in `$'…'`.
 
-/// What stands in `$'…'`.
-pub(super) fn undone(text: &str) -> String {
+/// `text` is the part between the quotes.
+pub(super) fn unescape(text: &str) -> String {
     let mut bytes: Vec<u8> = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('\\') {

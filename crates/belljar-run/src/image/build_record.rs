@@ -1,5 +1,5 @@
-//! Which files a build was made from, kept in the home, so that the next one can name what changed. Not in
-//! the image: names of files that no layer holds would travel with it.
+//! Stores the file hashes of a build in the home, so that the next build can name the files that changed. They are not
+//! stored in the image, which would reveal the names of files that are not part of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,39 +10,39 @@ use std::path::PathBuf;
 use belljar_spec::text::escape;
 use serde::{Deserialize, Serialize};
 
-use super::context::Entry;
-use super::fingerprint::of_entry;
+use super::context::ContextEntry;
+use super::fingerprint::entry_hash;
 use crate::config::files::{Links, read};
 use belljar_record::home::Home;
 
 const DIRECTORY: &str = "images";
 const VERSION: u32 = 1;
-/// Of more than this a change is told without names. So many fit into a file that is read whole.
-const MOST_FILES: usize = 5_000;
+/// With more files, a change is reported without names. This many fit into a file that is read at once.
+const MAX_FILES: usize = 5_000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct BuildRecord {
     v: u32,
     files: BTreeMap<String, String>,
 }
 
-impl Kept {
-    pub(super) fn of(entries: &[Entry]) -> Self {
-        let files = match entries.len() <= MOST_FILES {
-            true => entries.iter().map(|entry| (escape(&entry.path), of_entry(entry))).collect(),
+impl BuildRecord {
+    pub(super) fn of(entries: &[ContextEntry]) -> Self {
+        let files = match entries.len() <= MAX_FILES {
+            true => entries.iter().map(|entry| (escape(&entry.path), entry_hash(entry))).collect(),
             false => BTreeMap::new(),
         };
         Self { v: VERSION, files }
     }
 
-    /// Nothing if it is not there, or makes no sense: then a change has no name.
+    /// `None` if it is missing or damaged: then a change is reported without names.
     pub(super) fn read(home: &Home, fingerprint: &str) -> Option<Self> {
         let file = read(&path(home, fingerprint)?, Links::Refuse).ok()??;
-        let kept: Self = serde_json::from_slice(&file.content).ok()?;
-        (kept.v == VERSION && !kept.files.is_empty()).then_some(kept)
+        let build_record: Self = serde_json::from_slice(&file.content).ok()?;
+        (build_record.v == VERSION && !build_record.files.is_empty()).then_some(build_record)
     }
 
-    /// Whole or not at all.
+    /// Atomic.
     pub(super) fn save(&self, home: &Home, fingerprint: &str) -> io::Result<()> {
         let path = path(home, fingerprint).ok_or(io::ErrorKind::InvalidInput)?;
         let directory = home.path().join(DIRECTORY);
@@ -54,28 +54,28 @@ impl Kept {
         fs::rename(&draft, path)
     }
 
-    /// Of a build that another one took the name of.
+    /// Removes the record of a build whose name a newer build has taken.
     pub(super) fn forget(home: &Home, fingerprint: &str) {
         if let Some(path) = path(home, fingerprint) {
             let _ = fs::remove_file(path); // nothing depends on it
         }
     }
 
-    /// Paths that are new, gone or other than they were.
-    pub(super) fn differences(&self, entries: &[Entry]) -> Vec<String> {
+    /// Paths that were added, removed or changed.
+    pub(super) fn differences(&self, entries: &[ContextEntry]) -> Vec<String> {
         let now = Self::of(entries).files;
         if now.is_empty() && !entries.is_empty() {
             return Vec::new();
         }
         let changed = now.iter().filter(|(path, hash)| self.files.get(*path) != Some(hash));
-        let gone = self.files.keys().filter(|path| !now.contains_key(*path));
-        let mut all: Vec<String> = changed.map(|(path, _)| path).chain(gone).cloned().collect();
+        let removed = self.files.keys().filter(|path| !now.contains_key(*path));
+        let mut all: Vec<String> = changed.map(|(path, _)| path).chain(removed).cloned().collect();
         all.sort();
         all
     }
 }
 
-/// A fingerprint comes from a label, which anybody can have written.
+/// The fingerprint comes from a label, which is untrusted.
 fn path(home: &Home, fingerprint: &str) -> Option<PathBuf> {
     let plain = fingerprint.len() == 64 && fingerprint.bytes().all(|byte| byte.is_ascii_hexdigit());
     plain.then(|| home.path().join(DIRECTORY).join(format!("{fingerprint}.json")))

@@ -1,33 +1,33 @@
-//! One pattern of `.dockerignore`.
+//! Matches paths against one pattern of `.dockerignore`.
 //!
-//! It is walked through for all its meanings at once, so that no pattern takes longer than its length times
-//! that of the path.
+//! All alternatives are tracked at once, so that the time is bounded by the length of the pattern times that of the
+//! path.
 
 use std::ops::Deref;
 
 #[derive(Debug)]
-pub(super) struct Pattern {
-    steps: Vec<Step>,
-    /// `!`: what fits is in it after all.
-    pub(super) takes_back: bool,
-    /// What stands before the first wildcard.
+pub(super) struct IgnorePattern {
+    steps: Vec<PatternStep>,
+    /// `!`: matching paths are included again.
+    pub(super) negated: bool,
+    /// The text before the first wildcard.
     pub(super) plain: Vec<u8>,
     pub(super) has_wildcard: bool,
 }
 
-/// One step of a pattern. A character is a code point, or a byte that is none, moved out of their range.
+/// One step of a pattern. A character is a code point, or an invalid byte mapped above the code points.
 #[derive(Debug)]
-enum Step {
+enum PatternStep {
     One(u32),
     /// Anything but a slash.
     Any,
-    /// Ranges; the flag says that it fits what is in none of them.
+    /// Ranges; the flag negates them.
     Class(Vec<(u32, u32)>, bool),
     /// Any number of characters without a slash.
     Star,
     /// Any number of characters.
     Path,
-    /// Any number of whole directories, none included. Takes two places: before and in it.
+    /// Any number of whole directories, including none. Uses two steps: before and inside.
     Directories,
     InDirectories,
 }
@@ -45,18 +45,21 @@ pub(super) fn characters(bytes: &[u8]) -> Vec<u32> {
     bytes.utf8_chunks().flat_map(of).collect()
 }
 
-impl Pattern {
-    pub(super) fn new(text: &[u8], takes_back: bool) -> Result<Self, &'static str> {
+impl IgnorePattern {
+    pub(super) fn new(text: &[u8], negated: bool) -> Result<Self, &'static str> {
         let wildcard = |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b'\\');
         let plain = text.iter().position(wildcard).unwrap_or(text.len());
         let steps = steps(&characters(text))?;
         let has_wildcard = plain < text.len();
-        Ok(Self { steps, takes_back, plain: text[..plain].to_vec(), has_wildcard })
+        Ok(Self { steps, negated, plain: text[..plain].to_vec(), has_wildcard })
     }
 
-    /// The path itself, or a directory above it. What can be told from the bytes is told from them: a
-    /// context has many files.
-    pub(super) fn fits_or_holds(&self, bytes: &[u8], path: &impl Deref<Target = Vec<u32>>) -> bool {
+    /// Matches the path or one of its parents. Compares bytes first, which is fast: a context has many files.
+    pub(super) fn matches_path_or_parent(
+        &self,
+        bytes: &[u8],
+        path: &impl Deref<Target = Vec<u32>>,
+    ) -> bool {
         let Some(rest) = bytes.strip_prefix(self.plain.as_slice()) else { return false };
         if !self.has_wildcard {
             return rest.is_empty() || rest.starts_with(b"/");
@@ -67,7 +70,7 @@ impl Pattern {
         ends.chain([path.len()]).any(|end| reached[end])
     }
 
-    /// For each length, whether that much of the path fits.
+    /// For each length, whether a prefix of that length matches.
     fn lengths(&self, path: &[u32]) -> Vec<bool> {
         let last = self.steps.len();
         let mut at = vec![false; last + 1];
@@ -77,23 +80,23 @@ impl Pattern {
         let mut reached = vec![at[last]];
         for c in path {
             next.fill(false);
-            for (place, step) in self.steps.iter().enumerate().filter(|(place, _)| at[*place]) {
+            for (index, step) in self.steps.iter().enumerate().filter(|(index, _)| at[*index]) {
                 match step {
-                    Step::One(one) => next[place + 1] |= one == c,
-                    Step::Any => next[place + 1] |= *c != SLASH,
-                    Step::Class(ranges, other) => {
+                    PatternStep::One(one) => next[index + 1] |= one == c,
+                    PatternStep::Any => next[index + 1] |= *c != SLASH,
+                    PatternStep::Class(ranges, other) => {
                         let inside = ranges.iter().any(|(from, to)| (from..=to).contains(&c));
-                        next[place + 1] |= inside != *other && *c != SLASH;
+                        next[index + 1] |= inside != *other && *c != SLASH;
                     }
-                    Step::Star => next[place] |= *c != SLASH,
-                    Step::Path => next[place] = true,
-                    Step::Directories => {
-                        next[place + 1] = true;
-                        next[place + 2] |= *c == SLASH;
+                    PatternStep::Star => next[index] |= *c != SLASH,
+                    PatternStep::Path => next[index] = true,
+                    PatternStep::Directories => {
+                        next[index + 1] = true;
+                        next[index + 2] |= *c == SLASH;
                     }
-                    Step::InDirectories => {
-                        next[place] = true;
-                        next[place + 1] |= *c == SLASH;
+                    PatternStep::InDirectories => {
+                        next[index] = true;
+                        next[index + 1] |= *c == SLASH;
                     }
                 }
             }
@@ -104,19 +107,19 @@ impl Pattern {
         reached
     }
 
-    /// Steps that can be nothing at all.
+    /// Skips steps that can match the empty string.
     fn skip(&self, at: &mut [bool]) {
-        for (place, step) in self.steps.iter().enumerate() {
+        for (index, step) in self.steps.iter().enumerate() {
             match step {
-                Step::Star | Step::Path if at[place] => at[place + 1] = true,
-                Step::Directories if at[place] => at[place + 2] = true,
+                PatternStep::Star | PatternStep::Path if at[index] => at[index + 1] = true,
+                PatternStep::Directories if at[index] => at[index + 2] = true,
                 _ => {}
             }
         }
     }
 }
 
-fn steps(text: &[u32]) -> Result<Vec<Step>, &'static str> {
+fn steps(text: &[u32]) -> Result<Vec<PatternStep>, &'static str> {
     let is = |at: usize, c: char| text.get(at) == Some(&u32::from(c));
     let mut steps = Vec::new();
     let mut at = 0;
@@ -128,30 +131,30 @@ fn steps(text: &[u32]) -> Result<Vec<Step>, &'static str> {
             }
             if is(at, '/') {
                 at += 1;
-                steps.extend([Step::Directories, Step::InDirectories]);
+                steps.extend([PatternStep::Directories, PatternStep::InDirectories]);
             } else {
-                steps.push(Step::Path);
+                steps.push(PatternStep::Path);
             }
         } else if c == u32::from('*') {
-            steps.push(Step::Star);
+            steps.push(PatternStep::Star);
         } else if c == u32::from('?') {
-            steps.push(Step::Any);
+            steps.push(PatternStep::Any);
         } else if c == u32::from('\\') {
-            steps.push(Step::One(*text.get(at).ok_or("it ends with a backslash")?));
+            steps.push(PatternStep::One(*text.get(at).ok_or("it ends with a backslash")?));
             at += 1;
         } else if c == u32::from('[') {
             let (class, length) = class(&text[at..])?;
             steps.push(class);
             at += length;
         } else {
-            steps.push(Step::One(c));
+            steps.push(PatternStep::One(c));
         }
     }
     Ok(steps)
 }
 
-/// What follows a `[`, and how long it is.
-fn class(text: &[u32]) -> Result<(Step, usize), &'static str> {
+/// Parses what follows a `[`; returns the class and its length.
+fn class(text: &[u32]) -> Result<(PatternStep, usize), &'static str> {
     const OPEN: &str = "a \"[\" has no \"]\"";
     let mut at = 0;
     let other = text.first() == Some(&u32::from('^'));
@@ -167,7 +170,7 @@ fn class(text: &[u32]) -> Result<(Step, usize), &'static str> {
     };
     loop {
         if text.get(at) == Some(&u32::from(']')) && !ranges.is_empty() {
-            return Ok((Step::Class(ranges, other), at + 1));
+            return Ok((PatternStep::Class(ranges, other), at + 1));
         }
         let from = one(&mut at)?;
         let to = match text.get(at) == Some(&u32::from('-')) {
