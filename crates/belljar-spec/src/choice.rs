@@ -1,4 +1,4 @@
-//! Which backends are tried for a run, in which order, and what is said of those that were not taken.
+//! Which backends are tried for a run, in which order, and the report on those that were skipped.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::runspec::{BackendChoice, BackendName};
 /// What `auto` stands for, in its order. Never the host: that has to be written.
 pub const AUTO: &[BackendName] = &[BackendName::Jail, BackendName::Docker, BackendName::Podman];
 
-/// A step that was not taken. It is told, and stands in the record of the run that was started instead.
+/// A backend that was skipped. It is reported, and recorded in the run that was started instead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedBackend {
     pub backend: BackendName,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::number::{Decimal, Scaled};
 
-/// A length of time in whole milliseconds: finer than that nothing here is kept or measured.
+/// A length of time in whole milliseconds, the finest unit that is stored or measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct HumanDuration {
     millis: u64,
@@ -20,11 +20,11 @@ const UNITS: &[(&str, u64)] =
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    #[error("\"{0}\" is no duration; write 90s, 4h, 1h30m or 250ms (a bare number is seconds)")]
+    #[error("\"{0}\" is not a duration; write 90s, 4h, 1h30m or 250ms (a bare number is seconds)")]
     Shape(String),
-    #[error("\"{given}\" has the unknown unit \"{unit}\"; there are d, h, m, s, ms")]
+    #[error("\"{given}\" has the unknown unit \"{unit}\"; use d, h, m, s or ms")]
     Unit { given: String, unit: String },
-    #[error("\"{0}\" is longer than can be counted")]
+    #[error("\"{0}\" is too long")]
     TooLarge(String),
     #[error("\"{0}\" is finer than a millisecond")]
     TooFine(String),

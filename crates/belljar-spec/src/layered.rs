@@ -1,4 +1,4 @@
-//! Trees that a run can change while the real ones stay as they are, and what is told of changes.
+//! Trees that a run can change while the real ones stay as they are, and the report of changes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,8 +18,8 @@ pub struct LayeredTree {
     /// Where it appears inside.
     pub target: OsText,
     pub backing: Backing,
-    /// Before the run could change anything, by the clock that files carry: what was changed in the real tree
-    /// at that time or later was changed by somebody else.
+    /// Before the run could change anything, by the clock of file times: what changed in the real tree
+    /// at that time or afterwards was not changed by the run.
     pub since: Moment,
     /// Names in it that the run was not shown. What it put there itself never replaces them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -32,12 +32,12 @@ pub struct LayeredTree {
 pub enum Backing {
     /// overlayfs: `data` holds what differs. A device 0:0 stands for something that was removed.
     Overlay { attributes: Attributes },
-    /// `data` is a whole copy, made before the run began and finished at `copied`. A file whose inode changed later
-    /// was changed by the run.
+    /// `data` is a whole copy, made before the run began and finished at `copied`. A file whose inode changed since
+    /// then was changed by the run.
     Copy { copied: Moment },
 }
 
-/// Which extended attributes of a layer are the kernel's word. Those of the other kind are a run's own.
+/// Which extended attributes of a layer the kernel wrote. Those of the other kind are the run's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attributes {
@@ -73,7 +73,7 @@ impl From<SystemTime> for Moment {
     }
 }
 
-/// What a run changed in its trees, told when it ends.
+/// What a run changed in its trees, reported when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceReport {
     /// Counted in layered trees only.
@@ -81,7 +81,7 @@ pub struct WorkspaceReport {
     pub modified: u64,
     pub deleted: u64,
     pub renamed: u64,
-    /// Files that execute on the host later, made or changed by this run; the first of them.
+    /// Files that execute on the host, made or changed by this run; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub later: Vec<AutorunFile>,
     /// How many more such files there are.
@@ -96,7 +96,7 @@ pub struct WorkspaceReport {
     /// The tree was too large to be looked at whole.
     #[serde(default)]
     pub cut: bool,
-    /// Why nothing can be said, where that is so.
+    /// Why the changes are not known, where that is so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
 }
@@ -149,7 +149,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A control file that was not there when the run began: the run made it, or somebody else did meanwhile.
+/// A control file that did not exist when the run began: the run made it, or another process did meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewControlFile {
     /// The tree on the host, and where it appeared inside.
@@ -157,13 +157,12 @@ pub struct NewControlFile {
     pub target: OsText,
     /// In the tree.
     pub path: OsText,
-    /// Which file it was at the end of the run, and when it was last changed: what was written to since is somebody
-    /// else's.
+    /// Which file it was at the end of the run, and when it last changed: a write since then is not the run's.
     pub inode: u64,
     pub changed: Moment,
 }
 
-/// A file that executes on the host later.
+/// A file that executes on the host without an explicit request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AutorunFile {
     /// The tree's place inside, and the path in it.

@@ -1,7 +1,7 @@
-//! The contract of Belljar: what a run is, what a sandbox promises, what is stored and what crosses
-//! the channel.
+//! The contract of Belljar: what a run is, what a sandbox promises, what is stored, and the protocols between its
+//! processes.
 //!
-//! Data only. Nothing here opens a file, asks the system anything or knows a backend.
+//! Data only. Nothing here opens a file, queries the system or knows a backend.
 
 mod agent;
 mod attest;

@@ -15,7 +15,7 @@ pub enum RunState {
     Starting,
     /// Something runs in it, or may.
     Running,
-    /// Asked to end; nothing new begins.
+    /// Was requested to end; nothing new begins.
     Stopping,
     Stopped,
 }

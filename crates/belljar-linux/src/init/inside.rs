@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use belljar_spec::wire::{Depth, ExecRequest, InitSetup, Work};
+use belljar_spec::wire::{AttestationKind, ExecRequest, InitSetup, Work};
 use belljar_spec::{ExecFailure, OsText};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -126,10 +126,10 @@ fn lock_down(
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
     match request.depth {
-        Depth::Whole => {
+        AttestationKind::Whole => {
             telling.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
         }
-        Depth::Short => {
+        AttestationKind::Short => {
             telling.attested(ATTESTED_SHORT, serde_json::to_vec(&attest_short(setup, request)?));
         }
     }

@@ -56,7 +56,7 @@ pub(super) fn run(channel: fn() -> Result<Channel, Errno>) -> Result<(), InitErr
     let mut watch = Watch {
         channel,
         children,
-        mux: Mux::new(Side::Init),
+        mux: Mux::new(Side::Server),
         setup: None,
         commands: BTreeMap::new(),
         lingering: BTreeMap::new(),

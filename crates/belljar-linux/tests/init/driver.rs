@@ -10,8 +10,8 @@ use belljar_linux::sys::process::{
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, Depth, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup, LauncherHello,
-    Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, Work,
+    Arrival, AttestationKind, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup,
+    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, Work,
 };
 use belljar_spec::{ExitStatus, OsText, User};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -79,7 +79,7 @@ impl Driver {
         let mut driver = Self {
             init,
             channel,
-            mux: Mux::new(Side::Launcher),
+            mux: Mux::new(Side::Client),
             next: 1,
             output: BTreeMap::new(),
             reset: Vec::new(),
@@ -136,7 +136,7 @@ impl Driver {
             env: [("PATH".to_owned(), OsText::from(path.as_str()))].into(),
             workdir: OsText::from("/"),
             stdio: Stdio::Streams { stdin: Some(stdin), stdout, stderr },
-            depth: Depth::Short,
+            depth: AttestationKind::Short,
             descendants,
         }));
         names
@@ -153,7 +153,7 @@ impl Driver {
             env: BTreeMap::new(),
             workdir: OsText::from("/"),
             stdio: Stdio::Pty { stream: exec, rows: 24, columns: 80 },
-            depth: Depth::Short,
+            depth: AttestationKind::Short,
             descendants: Descendants::Tracked,
         }));
         self.attested(exec);

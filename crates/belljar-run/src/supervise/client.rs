@@ -56,7 +56,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd, mux: Mux::new(Side::Init), greeted: false, early: Vec::new() })
+        Ok(Self { fd, mux: Mux::new(Side::Server), greeted: false, early: Vec::new() })
     }
 
     /// Waits for the next request; for a supervisor that does nothing else yet.

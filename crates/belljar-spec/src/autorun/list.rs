@@ -1,4 +1,4 @@
-//! The list. Order matters: the first rule that fits tells why.
+//! The list of rules. Order matters: the first rule that matches gives the reason.
 
 use super::{Autorun, Class, Missing, StandIn};
 
@@ -14,7 +14,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(super) fn later(&self) -> Autorun {
+    pub(super) fn autorun(&self) -> Autorun {
         Autorun { class: self.class, why: self.why }
     }
 }
@@ -66,11 +66,11 @@ pub const GIT_DIRECTORY: &[GitEntry] = &[
     GitEntry { name: "branches", why: GIT_REMOTE, is_directory: true, stand_in: None },
 ];
 
-/// Where packages are unpacked by the thousand, and moved about by their tools. What lies there is nobody's
-/// working directory: only git directories are looked for.
+/// Where package managers unpack and move thousands of files. Nobody works in these directories: only git
+/// directories are looked for.
 pub const DEPENDENCIES: &[&str] =
     &["node_modules", "site-packages", ".venv", "venv", ".tox", "target", "__pycache__"];
-/// Data of a git directory, which nobody executes.
+/// Data of a git directory, which nothing executes.
 pub const GIT_DATA: &[&str] = &["objects", "refs", "logs", "info", "lfs"];
 
 const fn control(pattern: &'static str, why: &'static str) -> Rule {
@@ -92,7 +92,7 @@ const AGENT_SERVERS: &str = "an agent starts the servers it names";
 const AGENT_HOOKS: &str = "an agent runs its hooks and takes its permissions";
 const SHELL: &str = "a shell runs it when it starts or ends";
 const DIRENV: &str = "direnv runs it when a shell enters the folder";
-const LOGIN: &str = "it runs when somebody logs in";
+const LOGIN: &str = "it runs when a user logs in";
 const REPL: &str = "an interpreter runs it when it starts here";
 const DEBUGGER: &str = "a debugger runs it when it starts";
 

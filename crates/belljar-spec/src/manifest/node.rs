@@ -1,5 +1,4 @@
-//! A TOML document as a plain tree that remembers where each thing stood, and the problems found in
-//! one.
+//! A TOML document as a plain tree that remembers the position of each value, and the problems found in it.
 
 use std::ops::Range;
 
@@ -33,14 +32,14 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
-/// What is wrong, and with which key. Keys are added on the way out of the tree.
+/// What is wrong, and with which key. Keys are added while the error returns from the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     /// From the innermost key to the outermost.
     keys: Vec<String>,
     pub(crate) place: Place,
     pub(crate) what: String,
-    /// Set where the problem is a key that nobody knows.
+    /// Set where the problem is an unknown key.
     pub(crate) unknown: Option<String>,
 }
 
@@ -102,7 +101,7 @@ impl Node {
         Self::new(Data::Text(text.into()))
     }
 
-    /// The entries of a table, if it has no key but these.
+    /// The entries of a table, if it has no keys but these.
     pub(crate) fn entries(&self, known: &[&str]) -> Result<&[Entry], Problem> {
         let Data::Table(entries) = &self.data else {
             return Err(Problem::wrong_type(self, "a table"));
@@ -146,7 +145,7 @@ fn table_data(table: &dyn TableLike) -> Data {
     let entry = |(key, item): (&str, &Item)| {
         let key_place = table.key(key).and_then(toml_edit::Key::span);
         let mut node = Node::from_item(item);
-        // A table made by a dotted key has no place of its own.
+        // A table made by a dotted key has no position itself.
         node.place = node.place.or_else(|| key_place.clone());
         Entry { key: key.to_owned(), key_place, node }
     };

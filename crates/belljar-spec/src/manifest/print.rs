@@ -1,4 +1,4 @@
-//! The tree as TOML text and as JSON.
+//! Prints the settings tree as TOML text and as JSON.
 
 use serde_json::Value as Json;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value as TomlValue};
@@ -27,7 +27,7 @@ pub(crate) fn document(entries: &[Entry]) -> String {
     document.to_string()
 }
 
-/// A section that holds nothing but tables, such as `[service]`, has each under its own heading.
+/// A section that holds nothing but tables, such as `[service]`, has each under a separate heading.
 fn section(entries: &[Entry]) -> Table {
     let nested = tables_only(entries.iter().map(|entry| &entry.node.data));
     let mut table = Table::new();

@@ -1,4 +1,4 @@
-//! What a key can hold: reading, printing, describing and merging one value.
+//! Reads, prints, describes and merges one value of the manifest.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(crate) trait Value: Sized {
     fn write(&self) -> Data;
     fn schema() -> Json;
 
-    /// A higher layer's value replaces a lower one's, unless the type says otherwise.
+    /// A higher layer's value replaces a lower one's, unless the type overrides this.
     fn merge(slot: &mut Option<Self>, higher: Self, key: &str, merge: &mut Merge<'_>) {
         *slot = Some(higher);
         merge.won(key.to_owned());
@@ -168,7 +168,7 @@ impl Value for OsText {
         let text = String::read(&entry.node)?;
         let bytes = data_encoding::BASE64
             .decode(text.as_bytes())
-            .map_err(|error| Problem::at(&entry.node, format!("is no base64: {error}")))?;
+            .map_err(|error| Problem::at(&entry.node, format!("is not base64: {error}")))?;
         if bytes.contains(&0) {
             return Err(Problem::at(&entry.node, "a NUL byte is not allowed"));
         }
@@ -199,7 +199,7 @@ impl Value for OsText {
     }
 }
 
-/// A path of the host. `~` is the home directory; a relative one starts where its layer says.
+/// A path of the host. `~` is the home directory; a relative path starts at its layer's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostPath(pub OsText);
 
@@ -266,8 +266,8 @@ macro_rules! integers {
             fn read(node: &Node) -> Result<Self, Problem> {
                 match node.data {
                     Data::Integer(number) => Self::try_from(number).map_err(|_| {
-                        let most = i64::try_from(Self::MAX).unwrap_or(i64::MAX);
-                        Problem::at(node, format!("{number} is not between 0 and {most}"))
+                        let limit = i64::try_from(Self::MAX).unwrap_or(i64::MAX);
+                        Problem::at(node, format!("{number} is not between 0 and {limit}"))
                     }),
                     _ => Err(Problem::wrong_type(node, "a whole number")),
                 }

@@ -45,7 +45,7 @@ pub(super) async fn serve(fake: Arc<Inner>, to: Destination, mut stream: DuplexS
     };
     let mut server = Server {
         fake,
-        mux: Mux::new(Side::Init),
+        mux: Mux::new(Side::Server),
         greeted: false,
         run,
         keep: Keep::UntilStopped,
