@@ -21,10 +21,11 @@ pub mod relay;
 pub mod self_confine;
 pub mod snapshot;
 pub mod staging;
+mod step;
 pub mod sys;
 mod user_limits;
 
-/// Release and version of the kernel that answers here: the same words come from no other build of one.
+/// Release and version of the running kernel, which together identify its build.
 pub fn kernel() -> String {
     let name = rustix::system::uname();
     let (release, version) = (name.release().to_string_lossy(), name.version().to_string_lossy());

@@ -1,7 +1,7 @@
-//! Takes away what earlier versions put into writable trees to hold the place of missing control files.
+//! Removes the placeholder files that earlier versions put into writable trees for missing control files.
 //!
-//! Each was written down in belljar's home before it was made, in one file for each run. Whatever is found in its place
-//! and is not what was put there stays. Nothing is written down any more; the list goes with its last entry.
+//! Each was recorded in belljar's home before it was made, in one file for each run. A file that was replaced
+//! since then stays. Nothing is recorded any more; the list is removed with its last entry.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -50,9 +50,9 @@ pub fn release(list: &Path, run: &str) -> Result<(), PlaceholderError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => read_entries(&bytes.map_err(failed)?),
     };
-    // The last word on a path comes last, and what lies deeper goes first.
+    // The newest entry of a path comes last, and deeper paths go first.
     entries.sort_by(|a, b| b.cmp(a));
-    entries.dedup_by(|later, first| later.path == first.path);
+    entries.dedup_by(|next, first| next.path == first.path);
     let mut left = None;
     for Entry { path, inode } in entries {
         if let Err(error) = remove(&path, inode) {
@@ -177,7 +177,7 @@ mod tests {
         }
         note.extend(b"/cut off");
         fs::write(list.join("run"), &note).unwrap();
-        fs::write(at("new"), "somebody's").unwrap();
+        fs::write(at("new"), "the user's").unwrap();
         fs::rename(at("new"), at("replaced")).unwrap();
         assert_eq!(runs(&list).unwrap(), ["run"]);
         release(&list, "another").unwrap();
@@ -186,7 +186,7 @@ mod tests {
         for gone in ["held", "planned", "placeholders"] {
             assert!(at(gone).symlink_metadata().is_err(), "{gone}");
         }
-        assert_eq!(fs::read_to_string(at("replaced")).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(at("replaced")).unwrap(), "the user's");
         release(&list, "run").unwrap();
     }
 }

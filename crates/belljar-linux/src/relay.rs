@@ -1,7 +1,7 @@
-//! One connection, carried by a stream of the channel: what comes from the socket goes into the stream and
-//! the other way round, within the windows. Both ends of the channel use it.
+//! Relays one connection between a socket and a stream of the channel, in both directions, within the windows. Both
+//! ends of the channel use it.
 //!
-//! Each direction ends on its own, as it does on the socket. Nothing is read that the stream has no room for,
+//! Each direction ends separately, as it does on the socket. Nothing is read that the stream has no room for,
 //! and at most a window of bytes waits for the socket.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +85,7 @@ impl Relay {
         self.out == Direction::Ended && self.input == Direction::Ended
     }
 
-    /// Both directions end here and now; the other end is told.
+    /// Ends both directions at once, and informs the other end.
     fn break_off(&mut self, mux: &mut Mux) {
         self.stop_input(mux);
         self.give_up_output(mux);
@@ -99,7 +99,7 @@ impl Relay {
                 Ok(length) => taken += length,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // It may still have something to say: an answer to what it did not want to hear.
+                // The socket may still have data to read: a response to what it refused.
                 Err(_) => return self.stop_input(mux),
             }
         }
@@ -158,7 +158,7 @@ impl Relays {
         self.open.insert(relay.stream, relay);
     }
 
-    /// How many there are whose streams have such numbers.
+    /// How many relays have stream numbers in this range.
     pub fn count(&self, numbers: impl RangeBounds<u32>) -> usize {
         self.open.range(numbers).count()
     }
@@ -167,7 +167,7 @@ impl Relays {
         self.open.contains_key(&stream)
     }
 
-    /// Adds what is to be waited for, and says for which stream each of them stands.
+    /// Adds the descriptors to wait for, and returns the stream of each.
     pub fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
         let mut streams = Vec::new();
         for (stream, relay) in &self.open {
@@ -184,7 +184,7 @@ impl Relays {
         self.open.get_mut(&stream)
     }
 
-    /// Moves what can be moved now; from a socket only if it said that it has something.
+    /// Moves what can be moved now; reads only from sockets that are ready.
     pub fn move_bytes(&mut self, ready: &[u32], mux: &mut Mux) {
         let ready: BTreeSet<u32> = ready.iter().copied().collect();
         let mut buffer = [0; MAX_PAYLOAD];
@@ -201,7 +201,7 @@ impl Relays {
         self.open.retain(|_, relay| !relay.is_over());
     }
 
-    /// Ends those whose streams have such numbers; the other end is told.
+    /// Ends the relays with stream numbers in this range, and informs the other end.
     pub fn break_off(&mut self, numbers: impl RangeBounds<u32>, mux: &mut Mux) {
         for (_, relay) in self.open.range_mut(numbers) {
             relay.break_off(mux);

@@ -13,7 +13,7 @@ use super::terminal;
 pub(super) struct Ready {
     pub(super) channel: bool,
     pub(super) children: bool,
-    /// Streams whose descriptor has something to give, or is at its end.
+    /// Streams with a readable descriptor, or one at its end.
     pub(super) streams: Vec<u32>,
     pub(super) connections: Vec<Watched>,
 }
@@ -35,7 +35,7 @@ enum Direction {
     Unused,
     Open,
     Ended,
-    /// Read and dropped: a terminal that nobody empties would hold its command up for ever.
+    /// Read and dropped: a terminal that is not read would block its command for ever.
     Discarded,
 }
 
@@ -64,7 +64,7 @@ impl Pumps {
         self.0.push(Pump { exec, stream, fd, out, input, pending: Vec::new(), is_terminal });
     }
 
-    /// Adds what is to be waited for, and says for which stream each of them stands.
+    /// Adds the descriptors to wait for, and returns the stream of each.
     pub(super) fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
         let mut streams = Vec::new();
         for pump in &self.0 {
@@ -114,7 +114,7 @@ impl Pumps {
                 pump.collect(mux);
             }
         }
-        // A pipe whose writer is done closes, so that the command reads an end.
+        // A pipe closes when its writer is done, so that the command reads an end.
         self.0.retain(|pump| {
             pump.is_terminal
                 || pump.out == Direction::Open
@@ -123,7 +123,7 @@ impl Pumps {
         });
     }
 
-    /// Takes what a command that ended left in its streams. `true`: nothing is left to be told.
+    /// Takes what a command that ended left in its streams. `true`: nothing is left to send.
     pub(super) fn drained(&mut self, exec: u32, mux: &mut Mux) -> bool {
         for pump in self.0.iter_mut().filter(|pump| pump.exec == exec) {
             while pump.out == Direction::Open {
@@ -136,7 +136,7 @@ impl Pumps {
                 }
             }
             if pump.input == Direction::Open {
-                mux.reset(pump.stream); // nobody is left to read it
+                mux.reset(pump.stream); // no process is left to read it
             }
         }
         self.forget(exec);
@@ -169,7 +169,7 @@ impl Pump {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
-                    // Nobody reads it any more.
+                    // The reader is gone.
                     self.pending.clear();
                     self.input = Direction::Ended;
                     mux.reset(self.stream);
@@ -177,7 +177,7 @@ impl Pump {
             }
         }
         if self.input == Direction::Ended && self.is_terminal {
-            // A terminal's input ends by the character that says so.
+            // A terminal's input ends with the end-of-file character.
             let _ = rustix::io::write(self.fd(), &[4]);
             self.input = Direction::Unused;
         }

@@ -1,4 +1,4 @@
-//! One entry of a tree, copied from one open directory to another.
+//! Copies one entry of a tree from one open directory to another.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,16 +11,16 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 
 use super::Taken;
-use super::attributes::{self, Found};
+use super::attributes::{self, ExtendedAttributes};
 use super::index::{Entry, Index, Kind, Names, Print, Writer};
 use super::links::Links;
 use super::open::File;
 use crate::content::{content, times};
 
 /// How often a file is copied that changes meanwhile.
-const MOST_TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 /// A larger file that was written to counts as changed.
-const MOST_COMPARED: u64 = 64 << 20;
+const MAX_COMPARED: u64 = 64 << 20;
 
 /// Why an entry was not copied.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ pub(super) fn failed(doing: &'static str) -> impl Fn(Errno) -> Missed {
     move |error| Missed::Failed(Trouble { doing, error })
 }
 
-/// Of something in the source: it may be another thing by now, or nobody's to read.
+/// An error on something in the source: it may have been replaced by now, or be unreadable.
 pub(super) fn unread(doing: &'static str) -> impl Fn(Errno) -> Missed {
     move |error| match error {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::STALE => {
             Missed::LeftOut
         }
         Errno::ACCESS | Errno::PERM => Missed::LeftOut,
-        Errno::AGAIN => Missed::LeftOut, // somebody holds a lease on it
+        Errno::AGAIN => Missed::LeftOut, // a process holds a lease on it
         error => Missed::Failed(Trouble { doing, error }),
     }
 }
@@ -123,7 +123,7 @@ impl Copier {
         self.taken.changed += previous.map_or(0, |index| index.count_removed(entry));
     }
 
-    /// What the copies of several names were kept in.
+    /// Removes the directory that held the copies of files with several names.
     pub(super) fn clear_links(&mut self, root: impl AsFd) -> Result<(), Trouble> {
         let doing = "removing a name";
         self.links.clear(root).map_err(|error| Trouble { doing, error })
@@ -155,11 +155,11 @@ impl Copier {
                     Kind::Fifo => self.node(place, name, stat, FileType::Fifo)?,
                     Kind::Socket => self.node(place, name, stat, FileType::Socket)?,
                     Kind::Whiteout => self.node(place, name, stat, FileType::CharacterDevice)?,
-                    Kind::Directory => return Err(Missed::LeftOut), // comes another way
+                    Kind::Directory => return Err(Missed::LeftOut), // handled separately
                 };
                 if has_more_names {
-                    let kept = self.links.keep(place.root, stat, (place.target, name), entry);
-                    kept.map_err(failed("linking it"))?;
+                    let linked = self.links.keep(place.root, stat, (place.target, name), entry);
+                    linked.map_err(failed("linking it"))?;
                 }
                 entry
             }
@@ -244,7 +244,7 @@ impl Copier {
             if Print::of(&after) == Print::of(&stat) {
                 break true;
             }
-            if tries == MOST_TRIES {
+            if tries == MAX_TRIES {
                 break false;
             }
             tries += 1;
@@ -271,7 +271,7 @@ impl Copier {
         &mut self,
         source: &OwnedFd,
         target: &OwnedFd,
-    ) -> Result<Found, Trouble> {
+    ) -> Result<ExtendedAttributes, Trouble> {
         let trouble = |doing| move |error| Trouble { doing, error };
         let found = attributes::read(source).map_err(trouble("reading its attributes"))?;
         self.taken.left_out += found.left_out;
@@ -323,7 +323,7 @@ fn has_same_content(place: Place<'_>, name: &CStr, entry: &Entry, was: &Entry) -
     match entry.kind {
         Kind::File if entry.print == was.print && entry.is_settled => true,
         Kind::File if entry.size() != was.size() => false,
-        Kind::File if entry.size() > MOST_COMPARED => false,
+        Kind::File if entry.size() > MAX_COMPARED => false,
         Kind::File => File::open(before, name)
             .and_then(|before| is_same(&File::open(place.target, name)?.fd, &before.fd))
             .unwrap_or(false),

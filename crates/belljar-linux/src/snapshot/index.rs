@@ -1,7 +1,7 @@
-//! What a snapshot was made of, inode by inode, for the one that comes after it.
+//! Records what a snapshot was made of, inode by inode, for the next snapshot.
 //!
-//! Written and read by belljar alone, beside the snapshot, where no run can reach. An entry names the number of the
-//! directory it is in, and not its path: paths can be longer than all that they lead to.
+//! Written and read by belljar alone, beside the snapshot, where no run can reach. An entry names the number of its
+//! directory, and not its path: paths can be longer than all other data.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsString};
@@ -16,8 +16,8 @@ use rustix::fs::{FileType, Stat};
 const MAGIC: &[u8; 8] = b"bjsnap1\n";
 /// Everything of an entry but its name.
 const FIXED: usize = 88;
-/// What the entries of the snapshot before may take in memory, whatever a run made.
-const MOST_REMEMBERED: usize = 256 << 20;
+/// The maximum memory for the entries of the snapshot before, whatever a run made.
+const MAX_REMEMBERED: usize = 256 << 20;
 /// What one takes, but for its name: a table has up to as much room again, and a name is an allocation.
 const REMEMBERED: usize = 2 * size_of::<(Box<[u8]>, Entry)>() + 32;
 
@@ -41,7 +41,7 @@ impl Kind {
     const ALL: [Self; 6] =
         [Self::Directory, Self::File, Self::Link, Self::Fifo, Self::Socket, Self::Whiteout];
 
-    /// `None`: of no kind that is kept.
+    /// `None`: of a kind that is not copied.
     pub(super) fn of(stat: &Stat) -> Option<Self> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Some(Self::Directory),
@@ -184,7 +184,7 @@ pub(super) type Names = HashMap<Box<[u8]>, Entry>;
 /// Everything that a snapshot was made of.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// A file that changed then or later may have been copied before it did.
+    /// A file that changed then or afterwards may have been copied before it did.
     pub(super) begun: Moment,
     directories: HashMap<u64, Names>,
 }
@@ -200,14 +200,14 @@ impl Previous {
     /// `None` where there is none, or none that can be read, or one of more entries than are remembered: then everything
     /// is copied, and counts as changed.
     pub fn open(tree: &Path) -> Option<Self> {
-        let index = Index::read(&index_of(tree), MOST_REMEMBERED).ok()?;
+        let index = Index::read(&index_of(tree), MAX_REMEMBERED).ok()?;
         Some(Self { tree: tree.to_owned(), index })
     }
 }
 
 impl Index {
-    /// `most` bytes of memory are used at most.
-    pub(super) fn read(path: &Path, most: usize) -> io::Result<Self> {
+    /// Uses at most `limit` bytes of memory.
+    pub(super) fn read(path: &Path, limit: usize) -> io::Result<Self> {
         let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
         let cut = || io::Error::from(io::ErrorKind::InvalidData);
         if read_array::<8>(&mut file)? != *MAGIC {
@@ -216,14 +216,14 @@ impl Index {
         let begun = read_moment(&mut file)?;
         let mut directories: HashMap<u64, Names> = HashMap::new();
         let mut read = 0;
-        let mut room = most;
+        let mut room = limit;
         loop {
             let parent = read_number(&mut file)?;
             if parent == u64::MAX {
                 break;
             }
             let (name, entry) = read_entry(&mut file)?.ok_or_else(cut)?;
-            // Each can be the only one of its directory, which has a table of its own then.
+            // Each can be the only one of its directory, which has a separate table then.
             let cost = REMEMBERED + name.len() + size_of::<Names>();
             room = room.checked_sub(cost).ok_or(io::ErrorKind::OutOfMemory)?;
             directories.entry(parent).or_default().insert(name, entry);

@@ -67,7 +67,7 @@ fn walk_with(bounds: Bounds) -> Result<(), SnapshotError> {
     let target = open_root(&temp.path().join("restored")).unwrap().into_fd();
     let never = AtomicBool::new(false);
     let same = source.fd_of_same().unwrap();
-    let mut walk = Walk::new(&from, Copier::new(None, None), same, &never);
+    let mut walk = SnapshotWalk::new(&from, Copier::new(None, None), same, &never);
     walk.bounds = bounds;
     walk.run(source, target, None)
 }
@@ -89,7 +89,7 @@ fn what_somebody_holds_a_lease_on_is_left_out() {
     assert!(matches!(unread("opening it")(Errno::IO), Missed::Failed(_)), "the control");
 }
 
-/// Past so many files with several names each name is copied: what that takes is bounded.
+/// Past this many files with several names each name is copied: what that takes is bounded.
 #[test]
 fn no_more_is_copied_than_allowed() {
     let temp = yard();

@@ -1,6 +1,6 @@
-//! The way through a tree: down into one directory after the other, and up again.
+//! Walks a tree: down into one directory after the other, and up again.
 //!
-//! Only the lowest levels hold descriptors. On the way up a directory above is opened through `..`, and is gone on with
+//! Only the lowest levels hold descriptors. On the way up a parent directory is opened through `..`, and is continued
 //! only where it is the very one that was left; in the tree itself it may have been moved meanwhile.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -18,11 +18,11 @@ use super::index::{Entry, Kind, NOWHERE, Names, ROOT};
 use super::open::Directory;
 
 /// Each has three descriptors.
-const MOST_OPEN: usize = 40;
+const MAX_OPEN: usize = 40;
 /// Somebody who makes new ones as fast as they are copied is not followed for ever.
-const MOST_ENTRIES: u64 = 4_000_000;
+const MAX_ENTRIES: u64 = 4_000_000;
 /// Bytes for the names of directories that are yet to be gone into, and for the levels above.
-const MOST_HELD: usize = 256 << 20;
+const MAX_HELD: usize = 256 << 20;
 /// What a name takes besides its bytes.
 const NAME: usize = 48;
 
@@ -53,7 +53,7 @@ struct Level {
     before_itself: Option<Entry>,
 }
 
-pub(super) struct Walk<'a> {
+pub(super) struct SnapshotWalk<'a> {
     from: &'a Path,
     pub(super) copier: Copier,
     /// The roots, for what has to be found again.
@@ -75,14 +75,14 @@ pub(super) struct Bounds {
     pub(super) bytes: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SnapshotWalk<'a> {
     pub(super) fn new(
         from: &'a Path,
         copier: Copier,
         source: OwnedFd,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let bounds = Bounds { entries: MOST_ENTRIES, held: MOST_HELD, bytes: u64::MAX };
+        let bounds = Bounds { entries: MAX_ENTRIES, held: MAX_HELD, bytes: u64::MAX };
         let levels = Vec::new();
         Self { from, copier, source, before: None, levels, seen: 0, held: 0, bounds, cancel }
     }
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), SnapshotError> {
         let doing = "opening the copy";
         let root = rustix::io::fcntl_dupfd_cloexec(&target, 0)
-            .map_err(|error| self.told(&[], Trouble { doing, error }))?;
+            .map_err(|error| self.failure(&[], Trouble { doing, error }))?;
         self.before = before.as_ref().and_then(|before| before.fd_of_same().ok());
         let walked = self.all(source, target, before, &root);
         if walked.is_err() {
@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
         before: Option<Directory>,
         root: &OwnedFd,
     ) -> Result<(), SnapshotError> {
-        // The root is compared with what the root was: it has no name that could be looked up.
+        // The root is compared with the former root: it has no name that could be looked up.
         let was = self.copier.names_of(NOWHERE).remove(&b""[..]);
         self.push(CString::default(), source, target, before.map(|it| (it, ROOT)), was, root)?;
         while let Some(level) = self.levels.last_mut() {
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
             Ok(opened) => opened,
             Err(missed) => return self.missed(&[&name], missed, was),
         };
-        // On another file system, or a volume of its own.
+        // On another file system, or a separate volume.
         if opened.stat.st_dev != level.stat.st_dev {
             opened.close_up();
             return self.missed(&[&name], Missed::LeftOut, was);
@@ -167,7 +167,7 @@ impl<'a> Walk<'a> {
         if let Some(was) = was.filter(|was| was.kind != Kind::Directory) {
             self.copier.count_removed(&was);
         }
-        // One whose copy cannot be opened still says what was there.
+        // If its copy cannot be opened, the index still has the names.
         let names = match (&before, directory) {
             (None, Some(was)) => Some(self.copier.names_of(was.number)),
             _ => None,
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
         let filled = self.fill(&mut level, root);
         self.levels.push(level); // even then: it may have to be closed again
         filled?;
-        if let Some(far) = self.levels.len().checked_sub(MOST_OPEN + 1)
+        if let Some(far) = self.levels.len().checked_sub(MAX_OPEN + 1)
             && let Some(level) = self.levels.get_mut(far)
         {
             (level.source, level.target, level.before) = (None, None, None);
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
         let at = level.name.as_c_str();
         match self.copier.mark_directory(source, target) {
             Ok(found) => (level.is_marked, level.attributes) = (found.is_marked, found.hash()),
-            Err(trouble) => return Err(self.told(&[at], trouble)),
+            Err(trouble) => return Err(self.failure(&[at], trouble)),
         }
         let place = Place {
             source: source.as_fd(),
@@ -238,11 +238,11 @@ impl<'a> Walk<'a> {
         };
         let unlisted = |error| Trouble { doing: "reading it", error };
         let mut listing =
-            Dir::read_from(source).map_err(|error| self.told(&[at], unlisted(error)))?;
+            Dir::read_from(source).map_err(|error| self.failure(&[at], unlisted(error)))?;
         while let Some(entry) = listing.read() {
             let entry = match entry {
                 Err(Errno::NOENT) => break, // removed meanwhile
-                entry => entry.map_err(|error| self.told(&[at], unlisted(error)))?,
+                entry => entry.map_err(|error| self.failure(&[at], unlisted(error)))?,
             };
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
@@ -312,7 +312,7 @@ impl<'a> Walk<'a> {
                 }
                 Ok(())
             }
-            Missed::Failed(trouble) => Err(self.told(names, trouble)),
+            Missed::Failed(trouble) => Err(self.failure(names, trouble)),
         }
     }
 
@@ -320,12 +320,12 @@ impl<'a> Walk<'a> {
         let Some(mut level) = self.levels.pop() else { return Ok(()) };
         self.held = self.held.saturating_sub(NAME + level.name.count_bytes());
         let above = self.levels.len().checked_sub(1);
-        // Before the directory gets its own mode back: `..` is looked up in it.
+        // Before the directory's mode is restored: `..` is looked up in it.
         if let Some(above) = above {
             self.reopen(above, &level);
         } else {
             let cleared = self.copier.clear_links(root);
-            cleared.map_err(|trouble| self.told(&[], trouble))?;
+            cleared.map_err(|trouble| self.failure(&[], trouble))?;
         }
         for was in std::mem::take(&mut level.was).values() {
             self.copier.count_removed(was);
@@ -349,7 +349,7 @@ impl<'a> Walk<'a> {
             None => Err(Errno::BADF),
         };
         finished.map_err(|error| {
-            self.told(&[&level.name], Trouble { doing: "finishing the copy", error })
+            self.failure(&[&level.name], Trouble { doing: "finishing the copy", error })
         })
     }
 
@@ -367,7 +367,7 @@ impl<'a> Walk<'a> {
             let above = up(&below.source).filter(|above| is_it(above, level));
             above.or_else(|| self.found_again(&self.source, at, is_it))
         });
-        // Where the snapshot before has nothing of the level below, there is no way up from it.
+        // Where the snapshot before has nothing of the level below, `..` does not lead up from it.
         let before = (needs_rest && level.has_before).then(|| {
             up(&below.before).or_else(|| self.found_again(self.before.as_ref()?, at, |_, _| true))
         });
@@ -403,7 +403,7 @@ impl<'a> Walk<'a> {
         Some(reached)
     }
 
-    fn told(&self, names: &[&CStr], Trouble { doing, error }: Trouble) -> SnapshotError {
+    fn failure(&self, names: &[&CStr], Trouble { doing, error }: Trouble) -> SnapshotError {
         let levels = self.levels.iter().map(|level| level.name.as_c_str());
         let mut path = self.from.to_owned();
         for name in levels.chain(names.iter().copied()).filter(|name| !name.is_empty()) {

@@ -1,4 +1,4 @@
-//! Signals as something to read, and the state a new program should find them in.
+//! Reads signals from a descriptor, and resets the signal state for a new program.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

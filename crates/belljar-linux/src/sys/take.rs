@@ -1,4 +1,4 @@
-//! Calls that take something the kernel counts for a user, or that reach past a sandbox by an argument. Used by
+//! Makes calls that use up what the kernel counts for a user, or that reach past a sandbox by an argument. Used by
 //! the attack cases only.
 
 use std::ffi::CStr;
@@ -41,7 +41,7 @@ pub fn message_queue(name: &CStr) -> Result<OwnedFd, Errno> {
     Ok(queue)
 }
 
-/// Shared memory that is kept from being swapped. Goes away with the last process that has it.
+/// Shared memory that cannot be swapped. Goes away with the last process that has it.
 pub fn locked_memory(bytes: usize) -> Outcome {
     // SAFETY: numbers only.
     let id = check(unsafe {
@@ -62,7 +62,7 @@ pub fn locked_memory(bytes: usize) -> Outcome {
     locked.map(drop)
 }
 
-/// A read lease: whoever opens the file to write waits until it is given back.
+/// A read lease: a process that opens the file to write waits until the lease is returned.
 pub fn read_lease(file: BorrowedFd<'_>) -> Outcome {
     // SAFETY: the command takes a number.
     check(unsafe {

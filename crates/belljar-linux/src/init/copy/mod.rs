@@ -1,4 +1,4 @@
-//! Belljar's own work inside a sandbox: a tree of files out, or in.
+//! Copies a tree of files out of a sandbox, or into it.
 //!
 //! Done by a process that is locked down like any command and has its user and its limits, so that it
 //! can reach exactly what a command could. It runs no program of the sandbox.
@@ -41,5 +41,5 @@ pub(super) fn work(work: &Work) -> i32 {
 /// A line on standard error. Names are hostile, so nothing in it moves a cursor.
 fn complain(message: &str) {
     let line = format!("{}\n", escape(message.as_bytes()));
-    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes()); // nobody else could be told
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes()); // there is no other place to report it
 }

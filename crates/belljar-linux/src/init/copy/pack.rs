@@ -1,4 +1,4 @@
-//! Writes a tree to a pipe. The tree may change under our feet, and may be made to do harm: nothing is
+//! Writes a tree to a pipe. The tree may be hostile and may change meanwhile: nothing is
 //! opened but files and directories, no link is followed, and depth and memory are bounded.
 
 use std::ffi::CStr;
@@ -24,7 +24,7 @@ pub(super) enum PackError {
         #[source]
         error: Errno,
     },
-    #[error("cannot copy {path}: the path holds a NUL byte")]
+    #[error("cannot copy {path}: the path contains a NUL byte")]
     Nul { path: OsText },
     #[error("the copy could not be written")]
     Write(#[source] Errno),
@@ -88,7 +88,7 @@ impl Packer<'_> {
                     continue;
                 }
                 Some(Err(error)) => {
-                    self.skipped(&format!("cannot be read whole: {}", words(error)))?;
+                    self.skipped(&format!("cannot be read whole: {}", error_text(error)))?;
                     levels.pop();
                     continue;
                 }
@@ -115,7 +115,7 @@ impl Packer<'_> {
             }
             let below = match level.directory.fd() {
                 Ok(parent) => self.entry_or_reason(parent, name)?,
-                Err(error) => self.skipped(&words(error)).map(|()| None)?,
+                Err(error) => self.skipped(&error_text(error)).map(|()| None)?,
             };
             levels.extend(below);
         }
@@ -165,7 +165,7 @@ impl Packer<'_> {
         Ok(Level { directory, length: self.path.len() })
     }
 
-    /// Exactly as many bytes as the header says, whatever happens to the file meanwhile.
+    /// Exactly as many bytes as the header states, whatever happens to the file meanwhile.
     fn file(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Trouble> {
         let fd = open(parent, name, OFlags::empty())?;
         let stat = fstat(&fd)?;
@@ -176,8 +176,8 @@ impl Packer<'_> {
         self.header(EntryKind::File, stat.st_mode, left, seconds(&stat))?;
         let mut chunk = vec![0; CHUNK];
         while left > 0 {
-            let most = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            match rustix::io::read(&fd, &mut chunk[..most]) {
+            let length = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            match rustix::io::read(&fd, &mut chunk[..length]) {
                 Ok(0) => return self.fill(left, "it shrank while it was copied"),
                 Ok(length) => {
                     self.put(&chunk[..length])?;
@@ -185,7 +185,8 @@ impl Packer<'_> {
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => {
-                    return self.fill(left, &format!("cannot be read whole: {}", words(error)));
+                    return self
+                        .fill(left, &format!("cannot be read whole: {}", error_text(error)));
                 }
             }
         }
@@ -195,9 +196,9 @@ impl Packer<'_> {
     fn fill(&mut self, mut left: u64, why: &str) -> Result<(), Trouble> {
         static ZEROS: [u8; CHUNK] = [0; CHUNK];
         while left > 0 {
-            let most = ZEROS.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            self.put(&ZEROS[..most])?;
-            left -= most as u64;
+            let length = ZEROS.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            self.put(&ZEROS[..length])?;
+            left -= length as u64;
         }
         Err(Trouble::Entry(why.to_owned()))
     }
@@ -259,6 +260,6 @@ fn seconds(stat: &Stat) -> i64 {
     stat.st_mtime
 }
 
-fn words(error: Errno) -> String {
+fn error_text(error: Errno) -> String {
     std::io::Error::from(error).to_string()
 }

@@ -1,7 +1,7 @@
-//! Makes a tree from what comes through a pipe, as `cp -r` would: directories are merged, files and links
-//! take the place of what was there, nothing changes its owner.
+//! Unpacks a tree from a pipe, as `cp -r` would: directories are merged, files and links
+//! replace what was there, nothing changes its owner.
 //!
-//! What has no name of its own in the archive is made at the path itself: its parent must be there. If the
+//! An entry without a name is made at the path itself: its parent must exist. If the
 //! first entry has a name, the path must be a directory.
 
 use std::ffi::OsStr;
@@ -18,8 +18,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 const CHUNK: usize = 64 * 1024;
-/// Afterwards only the exit code tells.
-const MOST_MESSAGES: usize = 100;
+/// Further failures only set the exit code.
+const MAX_MESSAGES: usize = 100;
 /// What a file or directory of ours does not get, as with the usual umask.
 const UMASK: u32 = 0o022;
 
@@ -30,7 +30,7 @@ pub(super) enum UnpackError {
     Read(#[source] Errno),
     #[error("the copy was cut off")]
     Cut,
-    #[error("what arrives is no copy")]
+    #[error("the input is not a copy")]
     Archive(#[from] ArchiveError),
     #[error("cannot make {path}")]
     Top {
@@ -49,7 +49,7 @@ pub(super) enum UnpackError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Whole,
-    /// They were told.
+    /// They were reported.
     WithFailures,
 }
 
@@ -92,13 +92,13 @@ struct Failures<C> {
 impl<C: FnMut(&str)> Failures<C> {
     fn add(&mut self, message: &str) {
         self.count += 1;
-        if self.count <= MOST_MESSAGES {
+        if self.count <= MAX_MESSAGES {
             (self.complain)(message);
         }
     }
 
     fn outcome(&mut self) -> Outcome {
-        if let Some(more) = self.count.checked_sub(MOST_MESSAGES).filter(|more| *more > 0) {
+        if let Some(more) = self.count.checked_sub(MAX_MESSAGES).filter(|more| *more > 0) {
             (self.complain)(&format!("and {more} more"));
         }
         if self.count == 0 { Outcome::Whole } else { Outcome::WithFailures }
@@ -254,7 +254,7 @@ impl Place<'_> {
         self.top.as_ref().map(AsFd::as_fd).ok_or(Trouble::Entry(Errno::NOENT))
     }
 
-    /// Goes to a directory below the top, by the shortest way from where it is.
+    /// Goes to a directory below the top, by the shortest path from the current one.
     fn enter(&mut self, path: &[u8]) -> Result<(), Trouble> {
         let names: Vec<&[u8]> =
             path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
@@ -319,9 +319,9 @@ impl At<'_> {
         Ok(Level { name: self.name.as_bytes().to_vec(), fd, mode })
     }
 
-    /// Made beside and moved over what is there, so that nobody sees half of it.
+    /// Made beside the target and renamed over it, so that no process sees half of it.
     fn file_or_link(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
-        // A rename onto an empty directory would be refused with a word that explains nothing.
+        // A rename onto an empty directory would be refused with an error that explains nothing.
         let there = statat(self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW);
         if there.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
             return Err(Errno::ISDIR.into());
@@ -356,8 +356,8 @@ impl At<'_> {
 
     fn file(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let own = Mode::from_raw_mode(0o600);
-        let file = openat(self.parent, self.temporary.as_str(), flags, own)?;
+        let private = Mode::from_raw_mode(0o600);
+        let file = openat(self.parent, self.temporary.as_str(), flags, private)?;
         loop {
             let mut piece = input.content()?;
             if piece.is_empty() {

@@ -1,4 +1,4 @@
-//! Limits on a whole tree of processes, on cgroup v2 and on v1 hierarchies.
+//! Limits a whole tree of processes, on cgroup v2 and on v1 hierarchies.
 //!
 //! Only what a run needs: memory, processor time, number of processes. Every value is read back
 //! after it was set; a value that does not read back is not held.
@@ -37,11 +37,11 @@ pub enum CgroupError {
         #[source]
         error: io::Error,
     },
-    #[error("{} was set to {value} and reads {found}", .path.display())]
+    #[error("{} was set to {value}, but reads {found}", .path.display())]
     NotHeld { path: PathBuf, value: String, found: String },
     #[error("the systemd user manager did not make a scope: {why}")]
     Manager { why: String },
-    #[error("no {controller} control group can be made for this run any more")]
+    #[error("cannot make a {controller} control group for this run any more")]
     Missing { controller: &'static str },
     #[error("the control group {} is still busy", .path.display())]
     Busy { path: PathBuf },
@@ -106,12 +106,12 @@ pub fn detect() -> Available {
     let Ok(table) = MountTable::read() else {
         return nothing("the mount table cannot be read");
     };
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let current = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let is_root = rustix::process::geteuid().is_root();
-    if let Some(hierarchies) = v1::detect(&table, &own, is_root) {
+    if let Some(hierarchies) = v1::detect(&table, &current, is_root) {
         return Available::V1(hierarchies);
     }
-    if let Some(parent) = v2::detect(&table, &own, is_root) {
+    if let Some(parent) = v2::detect(&table, &current, is_root) {
         return Available::V2 { parent };
     }
     match scope::detect(&table) {
@@ -142,8 +142,8 @@ enum Kind {
 }
 
 impl Group {
-    /// Makes the group and sets the limits; `None` where none is set. A limit that no group can hold is an
-    /// error: whoever asks for it here has promised that a group does.
+    /// Makes the group and sets the limits; `None` where none is set. A limit that no group can enforce is an
+    /// error: the caller has promised that a group does.
     pub fn make(
         available: &Available,
         run: &str,
@@ -214,7 +214,7 @@ impl Group {
         }
     }
 
-    /// How many there are now; `None` where nobody counts them.
+    /// How many there are now; `None` where no group counts them.
     pub fn processes(&self) -> Option<u64> {
         self.directories().iter().find_map(|directory| read_number(&directory.join("pids.current")))
     }
