@@ -1,5 +1,5 @@
-//! The system call filter, compiled for every processor we have a table for, and run by a small
-//! interpreter: what the kernel would answer, without a kernel.
+//! The system call filter, compiled for every processor that has a table, and run by a small
+//! interpreter: the kernel's verdicts, without a kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

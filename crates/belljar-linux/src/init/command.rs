@@ -44,7 +44,7 @@ pub(super) enum CommandError {
 pub(super) enum CommandReport {
     /// As text: PID 1 only passes it on, and the launcher reads it as it reads everything from inside.
     Attested {
-        say: &'static str,
+        message_type: &'static str,
         text: Vec<u8>,
     },
     Failed {
@@ -378,9 +378,12 @@ impl Command {
 }
 
 fn read_line(line: &[u8]) -> CommandReport {
-    for (prefix, say) in [(ATTESTED, "attested"), (ATTESTED_SHORT, "attested_short")] {
+    for (prefix, message_type) in [(ATTESTED, "attested"), (ATTESTED_SHORT, "attested_short")] {
         if let Some(attestation) = line.strip_prefix(prefix) {
-            return CommandReport::Attested { say, text: attestation.trim_ascii_end().to_vec() };
+            return CommandReport::Attested {
+                message_type,
+                text: attestation.trim_ascii_end().to_vec(),
+            };
         }
     }
     let unreadable = || CommandReport::Failed {

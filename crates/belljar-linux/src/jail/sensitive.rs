@@ -70,11 +70,11 @@ pub enum SourceRefused {
     #[error("{} has {links} hard links: a change here would also change the file outside the run's mounts", .path.display())]
     HardLinked { path: PathBuf, links: u64 },
     #[error(
-        "{} is, contains or is in {}, where Belljar keeps its records, so it cannot be mounted; \
+        "{} is, contains or is in Belljar's own directory {}, so it cannot be mounted; \
          use a project directory, or --workspace none",
-        .path.display(), .records.display()
+        .path.display(), .directory.display()
     )]
-    Belljar { path: PathBuf, records: PathBuf },
+    Belljar { path: PathBuf, directory: PathBuf },
 }
 
 impl SourceRefused {
@@ -186,22 +186,22 @@ impl BelljarDirectories {
 
     /// Refuses a source that is, contains or is in one of them, by walking up the tree from both sides.
     pub(crate) fn check(&self, source: &Resolved) -> Result<(), SourceRefused> {
-        let refused = |records: &Path| SourceRefused::Belljar {
+        let refused = |directory: &Path| SourceRefused::Belljar {
             path: source.path.clone(),
-            records: records.to_owned(),
+            directory: directory.to_owned(),
         };
-        for (records, device, inode) in &self.0 {
+        for (directory, device, inode) in &self.0 {
             if above(source).any(|at| at == (*device, *inode)) {
-                return Err(refused(records));
+                return Err(refused(directory));
             }
-            let Ok(fd) = rustix::fs::open(records, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            let Ok(fd) = rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             else {
                 continue;
             };
-            let Ok(records_stat) = fstat(&fd) else { continue };
+            let Ok(directory_stat) = fstat(&fd) else { continue };
             let here = (source.stat.st_dev, source.stat.st_ino);
-            if ancestors(&fd, &records_stat).any(|at| at == here) {
-                return Err(refused(records));
+            if ancestors(&fd, &directory_stat).any(|at| at == here) {
+                return Err(refused(directory));
             }
         }
         Ok(())

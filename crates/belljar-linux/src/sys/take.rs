@@ -56,7 +56,7 @@ pub fn locked_memory(bytes: usize) -> Outcome {
     // SAFETY: as above; it is ours, and goes when we do.
     unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
     if locked.is_err() && at as isize != -1 {
-        // SAFETY: what was attached just now, which nobody refers to.
+        // SAFETY: what was attached just now, to which nothing refers.
         unsafe { libc::shmdt(at) };
     }
     locked.map(drop)
@@ -101,7 +101,7 @@ pub fn socket_option(kind: i32, level: i32, name: i32, value: &[u8]) -> Outcome 
     }))?;
     // SAFETY: the call just made this descriptor.
     let socket = unsafe { OwnedFd::from_raw_fd(made as i32) };
-    // SAFETY: the value outlives the call, and its length is told.
+    // SAFETY: the value outlives the call, and its length is passed.
     check(libc::c_long::from(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

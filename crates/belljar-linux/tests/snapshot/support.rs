@@ -1,4 +1,4 @@
-//! Trees, and what can be told of them.
+//! Trees for tests, and their observable state.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -44,7 +44,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Every entry, the root included. Whatever mode is in the way is put back.
+/// Every entry, the root included. A mode that denies access is restored.
 pub(crate) fn state(root: &Path) -> State {
     let mut found = State::new();
     let mut inodes = BTreeMap::new();

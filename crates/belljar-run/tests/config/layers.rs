@@ -259,7 +259,10 @@ fn wrong_flags_are_named() {
             "did you mean \"fs.quota\"?",
         ),
         (Flags { waive: vec!["all=x".into()], ..Flags::default() }, "host backend alone"),
-        (Flags { require: vec!["nothing".into()], ..Flags::default() }, "--require: no clause"),
+        (
+            Flags { require: vec!["nothing".into()], ..Flags::default() },
+            "--require: there is no clause",
+        ),
         (
             Flags { network: Some("host".into()), ..Flags::default() },
             "--network: \"host\" is not to be had",

@@ -86,7 +86,7 @@ pub enum FrameKind {
     MessagePart,
     MessageEnd,
     Data,
-    /// The writer of this stream has nothing more to say.
+    /// The writer of this stream has nothing more to send.
     End,
     /// The reader of this stream will take bytes up to `offset`.
     Window,
