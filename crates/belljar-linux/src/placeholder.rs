@@ -37,7 +37,7 @@ pub enum PlaceholderError {
 
 /// One placeholder, with its device and inode where these were known.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct PlaceholderEntry {
     path: PathBuf,
     inode: Option<(u64, u64)>,
 }
@@ -54,7 +54,7 @@ pub fn release(list: &Path, run: &str) -> Result<(), PlaceholderError> {
     entries.sort_by(|a, b| b.cmp(a));
     entries.dedup_by(|next, first| next.path == first.path);
     let mut left = None;
-    for Entry { path, inode } in entries {
+    for PlaceholderEntry { path, inode } in entries {
         if let Err(error) = remove(&path, inode) {
             left = Some(PlaceholderError::Remove { path, error });
         }
@@ -78,11 +78,11 @@ pub fn runs(list: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Path and numbers, each with a NUL behind it. What stands behind the last NUL was never whole.
-fn read_entries(bytes: &[u8]) -> Vec<Entry> {
+fn read_entries(bytes: &[u8]) -> Vec<PlaceholderEntry> {
     let whole = bytes.iter().rposition(|byte| *byte == 0).map_or(&bytes[..0], |end| &bytes[..end]);
     let fields: Vec<&[u8]> = whole.split(|byte| *byte == 0).collect();
     let pairs = fields.chunks_exact(2).filter(|pair| !pair[0].is_empty());
-    let entries = pairs.map(|pair| Entry {
+    let entries = pairs.map(|pair| PlaceholderEntry {
         path: PathBuf::from(OsString::from_vec(pair[0].to_vec())),
         inode: numbers(pair[1]),
     });

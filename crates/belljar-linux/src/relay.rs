@@ -17,7 +17,7 @@ use rustix::net::{SendFlags, Shutdown, send, shutdown};
 const AT_ONCE: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum RelayDirection {
     Open,
     /// Nothing more comes, and something waits.
     Ending,
@@ -29,9 +29,9 @@ pub struct Relay {
     fd: OwnedFd,
     stream: u32,
     /// From the socket into the stream.
-    out: Direction,
+    out: RelayDirection,
     /// From the stream to the socket.
-    input: Direction,
+    input: RelayDirection,
     /// From the stream, not yet taken by the socket. Never more than a window.
     pending: Vec<u8>,
 }
@@ -42,14 +42,14 @@ impl Relay {
         rustix::io::ioctl_fionbio(&fd, true)?;
         // What is passed on in pieces must not wait for its other pieces; not every socket knows of that.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
-        let (out, input) = (Direction::Open, Direction::Open);
+        let (out, input) = (RelayDirection::Open, RelayDirection::Open);
         Ok(Self { fd, stream, out, input, pending: Vec::new() })
     }
 
     /// What is to be waited for; nothing where only the channel can bring something.
     fn events(&self, mux: &Mux) -> PollFlags {
         let mut events = PollFlags::empty();
-        if self.out == Direction::Open && mux.room(self.stream) > 0 {
+        if self.out == RelayDirection::Open && mux.room(self.stream) > 0 {
             events |= PollFlags::IN;
         }
         if !self.pending.is_empty() {
@@ -60,7 +60,7 @@ impl Relay {
 
     /// The stream brought bytes.
     pub fn accept(&mut self, bytes: &[u8], mux: &mut Mux) {
-        if self.input == Direction::Open {
+        if self.input == RelayDirection::Open {
             self.pending.extend_from_slice(bytes);
             self.deliver(mux);
         }
@@ -68,21 +68,21 @@ impl Relay {
 
     /// The stream brings no more.
     pub fn end(&mut self, mux: &mut Mux) {
-        if self.input == Direction::Open {
-            self.input = Direction::Ending;
+        if self.input == RelayDirection::Open {
+            self.input = RelayDirection::Ending;
             self.deliver(mux);
         }
     }
 
     /// The other end takes no more.
     pub fn give_up_output(&mut self, mux: &mut Mux) {
-        self.out = Direction::Ended;
+        self.out = RelayDirection::Ended;
         mux.end(self.stream);
     }
 
     /// Nothing is left to be carried: the socket can be closed.
     fn is_over(&self) -> bool {
-        self.out == Direction::Ended && self.input == Direction::Ended
+        self.out == RelayDirection::Ended && self.input == RelayDirection::Ended
     }
 
     /// Ends both directions at once, and informs the other end.
@@ -105,8 +105,8 @@ impl Relay {
         }
         self.pending.drain(..taken);
         mux.consumed(self.stream, taken);
-        if self.input == Direction::Ending && self.pending.is_empty() {
-            self.input = Direction::Ended;
+        if self.input == RelayDirection::Ending && self.pending.is_empty() {
+            self.input = RelayDirection::Ended;
             let _ = shutdown(&self.fd, Shutdown::Write); // one that is gone is found by the next read
         }
     }
@@ -114,7 +114,7 @@ impl Relay {
     /// Takes what the socket has, as far as the stream has room.
     fn collect(&mut self, buffer: &mut [u8], mux: &mut Mux) {
         let mut taken = 0;
-        while self.out == Direction::Open && taken < AT_ONCE {
+        while self.out == RelayDirection::Open && taken < AT_ONCE {
             let room = mux.room(self.stream).min(buffer.len());
             if room == 0 {
                 return;
@@ -134,7 +134,7 @@ impl Relay {
 
     fn stop_input(&mut self, mux: &mut Mux) {
         self.pending.clear();
-        self.input = Direction::Ended;
+        self.input = RelayDirection::Ended;
         mux.reset(self.stream);
     }
 }

@@ -24,7 +24,7 @@ const NOBODY: u32 = 65534;
 const FILES: u64 = 1 << 16;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ApartError {
+pub enum SelfConfineError {
     #[error(transparent)]
     Step(#[from] StepError),
     #[error("Landlock: {0}")]
@@ -35,7 +35,7 @@ pub enum ApartError {
 
 /// From here on this process dies with its parent, cannot be inspected, changes no file, reads only below these
 /// paths, and runs as an unprivileged user where it was root.
-pub fn confine_to_network(readable: &[PathBuf]) -> Result<(), ApartError> {
+pub fn confine_to_network(readable: &[PathBuf]) -> Result<(), SelfConfineError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     step("forbid core dumps", setrlimit(Resource::Core, none))?;
     raise_files();
@@ -49,7 +49,7 @@ pub fn confine_to_network(readable: &[PathBuf]) -> Result<(), ApartError> {
     let left = step("read back capabilities", capabilities(None))?;
     match left.effective.is_empty() && left.permitted.is_empty() {
         true => Ok(()),
-        false => Err(ApartError::RightsLeft),
+        false => Err(SelfConfineError::RightsLeft),
     }
 }
 
@@ -61,11 +61,11 @@ fn raise_files() {
 }
 
 /// An older kernel enforces less of it, one without Landlock nothing: the process has other bounds too.
-fn landlock(readable: &[PathBuf]) -> Result<(), ApartError> {
+fn landlock(readable: &[PathBuf]) -> Result<(), SelfConfineError> {
     if crate::sys::process::landlock_version() == 0 {
         return Ok(());
     }
-    let failed = |error: &dyn std::fmt::Display| ApartError::Landlock(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| SelfConfineError::Landlock(error.to_string());
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V6))
         .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
@@ -87,7 +87,7 @@ fn is_directory(place: &Path) -> bool {
     std::fs::metadata(place).is_ok_and(|about| about.is_dir())
 }
 
-fn become_nobody() -> Result<(), ApartError> {
+fn become_nobody() -> Result<(), SelfConfineError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -97,7 +97,7 @@ fn become_nobody() -> Result<(), ApartError> {
     Ok(step("change the uid", set_thread_res_uid(uid, uid, uid))?)
 }
 
-fn drop_capabilities() -> Result<(), ApartError> {
+fn drop_capabilities() -> Result<(), SelfConfineError> {
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {} // a kernel without them
         Err(error) => return Err(StepError::new("clear ambient capabilities", error).into()),

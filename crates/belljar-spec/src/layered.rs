@@ -102,7 +102,7 @@ pub struct WorkspaceReport {
 }
 
 impl WorkspaceReport {
-    pub const MOST_LATER: usize = 100;
+    pub const MAX_LISTED: usize = 100;
     /// A longer path is counted and not named: a record's line has an end.
     const LONGEST_PATH: usize = 1024;
     const LONGEST_WHY: usize = 1000;
@@ -114,7 +114,7 @@ impl WorkspaceReport {
     /// Adds a file, or counts it where the list is full.
     pub fn add_later(&mut self, file: AutorunFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
-        if is_short && self.later.len() < Self::MOST_LATER {
+        if is_short && self.later.len() < Self::MAX_LISTED {
             self.later.push(file);
         } else {
             self.later_more += 1;
@@ -124,7 +124,7 @@ impl WorkspaceReport {
     /// The same for a control file that was not there before.
     pub fn add_new_control(&mut self, file: NewControlFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
-        if is_short && self.new_control.len() < Self::MOST_LATER {
+        if is_short && self.new_control.len() < Self::MAX_LISTED {
             self.new_control.push(file);
         } else {
             self.new_control_more += 1;

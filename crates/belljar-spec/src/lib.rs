@@ -58,7 +58,7 @@ pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMou
 pub use host::{Host, NotAHost};
 pub use host_paths::HostPaths;
 pub use host_rule::HostRule;
-pub use human_duration::{HumanDuration, SpanError};
+pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
     AgentNews, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, ReportPipe, become_command};
 use super::pump::Pumps;
-use super::shim::{Forked, Shim, ShimReport};
+use super::shim::{ForkedShim, Shim, ShimReport};
 use super::terminal::Terminal;
 use super::tree::is_stopped_below;
 use crate::step::{StepError, step};
@@ -138,8 +138,8 @@ impl Command {
         let forked = match request.descendants {
             Descendants::Loose => step("fork", fork())?.map(Process::Direct),
             Descendants::Tracked | Descendants::Bound => match step("fork", Shim::fork())? {
-                Forked::Command => None,
-                Forked::PidOne(shim) => Some(Process::Below(shim)),
+                ForkedShim::Command => None,
+                ForkedShim::PidOne(shim) => Some(Process::Below(shim)),
             },
         };
         let Some(process) = forked else {

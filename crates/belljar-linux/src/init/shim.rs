@@ -57,25 +57,25 @@ pub(super) enum ShimReport {
 }
 
 /// Who comes back from the two forks.
-pub(super) enum Forked {
+pub(super) enum ForkedShim {
     Command,
     PidOne(Shim),
 }
 
 impl Shim {
-    pub(super) fn fork() -> Result<Forked, Errno> {
+    pub(super) fn fork() -> Result<ForkedShim, Errno> {
         let (orders_read, orders) = pipe_with(PipeFlags::CLOEXEC)?;
         let (report, report_write) = pipe_with(PipeFlags::CLOEXEC)?;
         if let Some(pid) = fork()? {
             // Never waits for a shim, which could be stopped.
             let _ = rustix::io::ioctl_fionbio(&orders, true);
             let _ = rustix::io::ioctl_fionbio(&report, true);
-            return Ok(Forked::PidOne(Self { pid, orders, report, ending: Ending::NotAsked }));
+            return Ok(ForkedShim::PidOne(Self { pid, orders, report, ending: Ending::NotAsked }));
         }
         // From here on nothing may return to PID 1's code but the process that will be the command.
         let forked = signal::block_all().and_then(|()| adopt_orphans()).and_then(|()| fork());
         match forked {
-            Ok(None) => Ok(Forked::Command),
+            Ok(None) => Ok(ForkedShim::Command),
             Ok(Some(main)) => serve(main, orders_read, report_write),
             Err(error) => {
                 send_report(report_write.as_fd(), [NOT_FORKED, error.raw_os_error() as u8]);

@@ -89,9 +89,9 @@ struct Watch {
 
 /// Whether the loop goes on.
 #[derive(PartialEq, Eq)]
-enum Life {
-    GoesOn,
-    IsOver,
+enum LoopState {
+    Running,
+    Over,
 }
 
 impl Watch {
@@ -102,7 +102,7 @@ impl Watch {
             if self.time_is_up()? {
                 return Ok(());
             }
-            if ready.channel && self.read_channel()? == Life::IsOver {
+            if ready.channel && self.read_channel()? == LoopState::Over {
                 return Ok(());
             }
             self.read_reports()?;
@@ -185,15 +185,15 @@ impl Watch {
         Ok(self.lease.is_some_and(|lease| now >= self.last_received + lease))
     }
 
-    fn read_channel(&mut self) -> Result<Life, InitError> {
+    fn read_channel(&mut self) -> Result<LoopState, InitError> {
         let mut buffer = [0; 16 * 1024];
         loop {
             match rustix::io::read(self.channel.input(), &mut buffer) {
-                Ok(0) => return Ok(Life::IsOver), // the launcher is gone
+                Ok(0) => return Ok(LoopState::Over), // the launcher is gone
                 Ok(length) => self.mux.push(&buffer[..length]),
-                Err(Errno::AGAIN) => return Ok(Life::GoesOn),
+                Err(Errno::AGAIN) => return Ok(LoopState::Running),
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) => return Ok(Life::IsOver),
+                Err(Errno::CONNRESET) => return Ok(LoopState::Over),
                 Err(error) => return Err(StepError::new("read the channel", error).into()),
             }
             self.last_received = Instant::now();
@@ -202,10 +202,10 @@ impl Watch {
                     Arrival::Message(message) => self.handle(parse(&message)?)?,
                     other => {
                         self.take(other);
-                        Life::GoesOn
+                        LoopState::Running
                     }
                 };
-                if life == Life::IsOver {
+                if life == LoopState::Over {
                     return Ok(life);
                 }
             }
@@ -224,7 +224,7 @@ impl Watch {
         }
     }
 
-    fn handle(&mut self, message: ToInit) -> Result<Life, InitError> {
+    fn handle(&mut self, message: ToInit) -> Result<LoopState, InitError> {
         match message {
             ToInit::Hello(hello) => self.answer(&hello)?,
             ToInit::Setup(setup) => {
@@ -275,13 +275,13 @@ impl Watch {
             ToInit::Resize { exec, rows, columns } => {
                 self.pumps.resize(exec, rows, columns);
             }
-            ToInit::Kill => return Ok(Life::IsOver),
+            ToInit::Kill => return Ok(LoopState::Over),
             ToInit::Alive => {}
             ToInit::Connect { stream, port } => {
                 self.connections.connect(stream, port, &mut self.mux)?;
             }
         }
-        Ok(Life::GoesOn)
+        Ok(LoopState::Running)
     }
 
     fn answer(&mut self, hello: &LauncherHello) -> Result<(), InitError> {

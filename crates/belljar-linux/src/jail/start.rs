@@ -17,7 +17,7 @@ use super::cgroup::{self, CgroupError, Group};
 use super::identity::HostIdentity;
 use super::report::Report;
 use super::usage::{Count, WriteAccount};
-use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable, reap};
+use crate::sys::process::{Child, CloneFlags, Forked, clone, current_executable, exit_now, reap};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -98,7 +98,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
         socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
     let (report, report_inside) =
         socket_pair(SocketType::SEQPACKET).map_err(|e| make("a report", e))?;
-    let executable = own_executable().map_err(|error| {
+    let executable = current_executable().map_err(|error| {
         make("a copy of belljar", Errno::from_io_error(&error).unwrap_or(Errno::IO))
     })?;
     let pipes = Pipes::make(bound.plan.command.terminal, bound.plan.command.stdin)

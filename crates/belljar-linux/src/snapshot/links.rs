@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, linkat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::index::Entry;
+use super::index::IndexEntry;
 
 /// Beyond this many files with several names, each name gets a separate copy.
 const MAX_KNOWN: usize = 400_000;
@@ -18,7 +18,7 @@ const MAX_KNOWN: usize = 400_000;
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pool: Option<Pool>,
-    known: HashMap<(u64, u64), (u64, Entry)>,
+    known: HashMap<(u64, u64), (u64, IndexEntry)>,
     next: u64,
 }
 
@@ -43,7 +43,7 @@ impl Links {
         stat: &Stat,
         to: impl AsFd,
         name: &CStr,
-    ) -> Result<Option<Entry>, Errno> {
+    ) -> Result<Option<IndexEntry>, Errno> {
         let known = self.known.get(&identity(stat));
         let (Some(pool), Some((known, entry))) = (&self.pool, known) else { return Ok(None) };
         match linkat(&pool.directory, number(*known), to, name, AtFlags::empty()) {
@@ -59,7 +59,7 @@ impl Links {
         root: impl AsFd,
         stat: &Stat,
         (of, name): (impl AsFd, &CStr),
-        entry: Entry,
+        entry: IndexEntry,
     ) -> Result<(), Errno> {
         if self.known.len() >= MAX_KNOWN {
             return Ok(());

@@ -32,7 +32,7 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, mkdirat, syncfs};
 use rustix::io::Errno;
 
 use self::copy::Copier;
-use self::index::{Writer, count_of};
+use self::index::{IndexWriter, count_of};
 use self::open::Directory;
 use self::walk::SnapshotWalk;
 use crate::file_clock;
@@ -146,7 +146,7 @@ pub fn take_within(
     let target = open_root(to).map_err(failed("opening the copy"))?;
     let path = index_of(to);
     let index_failed = |error| SnapshotError::Index { path: path.clone(), error };
-    let writer = Writer::create(&path, begun.0).map_err(index_failed)?;
+    let writer = IndexWriter::create(&path, begun.0).map_err(index_failed)?;
     let (before, names) = match previous {
         None => (None, None),
         Some(Previous { tree, index }) => (open_root(&tree).ok(), Some(index)),

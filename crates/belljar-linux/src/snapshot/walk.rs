@@ -13,8 +13,8 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, fchmod, fstat, mkdirat, opena
 use rustix::io::Errno;
 
 use super::SnapshotError;
-use super::copy::{Copier, Missed, Place, Trouble, failed, unread};
-use super::index::{Entry, Kind, NOWHERE, Names, ROOT};
+use super::copy::{Copier, CopyFailure, CopyTarget, Missed, failed, unread};
+use super::index::{EntryKind, IndexEntry, NOWHERE, Names, ROOT};
 use super::open::Directory;
 
 /// Each has three descriptors.
@@ -30,7 +30,7 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     /// In the level above.
     name: CString,
     number: u64,
@@ -50,7 +50,7 @@ struct Level {
     is_marked: bool,
     attributes: u64,
     /// Of the directory itself, in the snapshot before.
-    before_itself: Option<Entry>,
+    before_itself: Option<IndexEntry>,
 }
 
 pub(super) struct SnapshotWalk<'a> {
@@ -59,7 +59,7 @@ pub(super) struct SnapshotWalk<'a> {
     /// The roots, for what has to be found again.
     source: OwnedFd,
     before: Option<OwnedFd>,
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     seen: u64,
     held: usize,
     pub(super) bounds: Bounds,
@@ -95,7 +95,7 @@ impl<'a> SnapshotWalk<'a> {
     ) -> Result<(), SnapshotError> {
         let doing = "opening the copy";
         let root = rustix::io::fcntl_dupfd_cloexec(&target, 0)
-            .map_err(|error| self.failure(&[], Trouble { doing, error }))?;
+            .map_err(|error| self.failure(&[], CopyFailure { doing, error }))?;
         self.before = before.as_ref().and_then(|before| before.fd_of_same().ok());
         let walked = self.all(source, target, before, &root);
         if walked.is_err() {
@@ -157,14 +157,14 @@ impl<'a> SnapshotWalk<'a> {
                 return self.missed(&[&name], missed, was);
             }
         };
-        let directory = was.filter(|was| was.kind == Kind::Directory);
+        let directory = was.filter(|was| was.kind == EntryKind::Directory);
         let before = match (&directory, &level.before) {
             (Some(was), Some(before)) => {
                 Directory::open(before, &name).ok().map(|it| (it, was.number))
             }
             _ => None,
         };
-        if let Some(was) = was.filter(|was| was.kind != Kind::Directory) {
+        if let Some(was) = was.filter(|was| was.kind != EntryKind::Directory) {
             self.copier.count_removed(&was);
         }
         // If its copy cannot be opened, the index still has the names.
@@ -185,7 +185,7 @@ impl<'a> SnapshotWalk<'a> {
         source: Directory,
         target: OwnedFd,
         before: Option<(Directory, u64)>,
-        before_itself: Option<Entry>,
+        before_itself: Option<IndexEntry>,
         root: &OwnedFd,
     ) -> Result<(), SnapshotError> {
         let was = before.as_ref().map(|(_, number)| self.copier.names_of(*number));
@@ -194,7 +194,7 @@ impl<'a> SnapshotWalk<'a> {
             None => (None, None),
         };
         self.held += NAME + name.count_bytes();
-        let mut level = Level {
+        let mut level = WalkLevel {
             name,
             number: self.copier.number_directory(),
             stat: source.stat,
@@ -223,20 +223,20 @@ impl<'a> SnapshotWalk<'a> {
     }
 
     /// Copies the attributes, and everything in a directory but its directories.
-    fn fill(&mut self, level: &mut Level, root: &OwnedFd) -> Result<(), SnapshotError> {
+    fn fill(&mut self, level: &mut WalkLevel, root: &OwnedFd) -> Result<(), SnapshotError> {
         let (Some(source), Some(target)) = (&level.source, &level.target) else { return Ok(()) };
         let at = level.name.as_c_str();
         match self.copier.mark_directory(source, target) {
             Ok(found) => (level.is_marked, level.attributes) = (found.is_marked, found.hash()),
             Err(trouble) => return Err(self.failure(&[at], trouble)),
         }
-        let place = Place {
+        let place = CopyTarget {
             source: source.as_fd(),
             target: target.as_fd(),
             before: level.before.as_ref().map(AsFd::as_fd),
             root: root.as_fd(),
         };
-        let unlisted = |error| Trouble { doing: "reading it", error };
+        let unlisted = |error| CopyFailure { doing: "reading it", error };
         let mut listing =
             Dir::read_from(source).map_err(|error| self.failure(&[at], unlisted(error)))?;
         while let Some(entry) = listing.read() {
@@ -259,12 +259,12 @@ impl<'a> SnapshotWalk<'a> {
                     continue;
                 }
             };
-            let Some(kind) = Kind::of(&stat) else {
+            let Some(kind) = EntryKind::of(&stat) else {
                 let was = level.was.remove(name.to_bytes());
                 self.missed(&[at, name], Missed::LeftOut, was)?;
                 continue;
             };
-            if kind == Kind::Directory {
+            if kind == EntryKind::Directory {
                 self.held += NAME + name.count_bytes();
                 level.pending.push(name.to_owned());
                 continue;
@@ -290,7 +290,7 @@ impl<'a> SnapshotWalk<'a> {
         if self.copier.taken.on_disk > self.bounds.bytes {
             return Err(SnapshotError::TooLarge { path: path(), most: self.bounds.bytes });
         }
-        let levels = self.levels.len() * size_of::<Level>();
+        let levels = self.levels.len() * size_of::<WalkLevel>();
         if self.held + levels > self.bounds.held {
             return Err(SnapshotError::TooWide { path: path(), most: self.bounds.held });
         }
@@ -302,7 +302,7 @@ impl<'a> SnapshotWalk<'a> {
         &mut self,
         names: &[&CStr],
         missed: Missed,
-        was: Option<Entry>,
+        was: Option<IndexEntry>,
     ) -> Result<(), SnapshotError> {
         match missed {
             Missed::LeftOut => {
@@ -331,7 +331,7 @@ impl<'a> SnapshotWalk<'a> {
             self.copier.count_removed(was);
         }
         close_up(&level);
-        let mut entry = Entry::of(Kind::Directory, &level.stat);
+        let mut entry = IndexEntry::of(EntryKind::Directory, &level.stat);
         (entry.number, entry.attributes) = (level.number, level.attributes);
         entry.counts = level.is_empty || level.is_marked;
         let is_changed = match &level.before_itself {
@@ -349,12 +349,12 @@ impl<'a> SnapshotWalk<'a> {
             None => Err(Errno::BADF),
         };
         finished.map_err(|error| {
-            self.failure(&[&level.name], Trouble { doing: "finishing the copy", error })
+            self.failure(&[&level.name], CopyFailure { doing: "finishing the copy", error })
         })
     }
 
     /// Makes a level's descriptors again, from the one below it.
-    fn reopen(&mut self, at: usize, below: &Level) {
+    fn reopen(&mut self, at: usize, below: &WalkLevel) {
         let up = |from: &Option<OwnedFd>| {
             let from = from.as_ref()?;
             openat(from, c"..", DIRECTORY, Mode::empty()).ok()
@@ -362,8 +362,9 @@ impl<'a> SnapshotWalk<'a> {
         let Some(level) = self.levels.get(at) else { return };
         let (needs_source, needs_rest) = (level.source.is_none(), level.target.is_none());
         let source = needs_source.then(|| {
-            let is_it =
-                |fd: &OwnedFd, level: &Level| fstat(fd).is_ok_and(|now| is_same(&now, &level.stat));
+            let is_it = |fd: &OwnedFd, level: &WalkLevel| {
+                fstat(fd).is_ok_and(|now| is_same(&now, &level.stat))
+            };
             let above = up(&below.source).filter(|above| is_it(above, level));
             above.or_else(|| self.found_again(&self.source, at, is_it))
         });
@@ -391,7 +392,7 @@ impl<'a> SnapshotWalk<'a> {
         &self,
         root: &OwnedFd,
         at: usize,
-        is_it: impl Fn(&OwnedFd, &Level) -> bool,
+        is_it: impl Fn(&OwnedFd, &WalkLevel) -> bool,
     ) -> Option<OwnedFd> {
         let mut reached = rustix::io::fcntl_dupfd_cloexec(root, 0).ok()?;
         for level in self.levels.get(1..=at)? {
@@ -403,7 +404,7 @@ impl<'a> SnapshotWalk<'a> {
         Some(reached)
     }
 
-    fn failure(&self, names: &[&CStr], Trouble { doing, error }: Trouble) -> SnapshotError {
+    fn failure(&self, names: &[&CStr], CopyFailure { doing, error }: CopyFailure) -> SnapshotError {
         let levels = self.levels.iter().map(|level| level.name.as_c_str());
         let mut path = self.from.to_owned();
         for name in levels.chain(names.iter().copied()).filter(|name| !name.is_empty()) {
@@ -418,7 +419,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 /// Gives back the modes.
-fn close_up(level: &Level) {
+fn close_up(level: &WalkLevel) {
     for (fd, lock) in [(&level.source, level.lock), (&level.before, level.before_lock)] {
         if let (Some(fd), Some(mode)) = (fd, lock) {
             let _ = fchmod(fd, mode); // gone meanwhile

@@ -23,7 +23,7 @@ impl Drop for Aside {
 /// this one's memory and descriptors, so what `work` opens stays open; this process continues when it is done.
 ///
 /// Other threads do not matter: nothing is copied that they could be in the middle of.
-pub fn in_own_mount_namespace<T>(work: impl FnOnce() -> T) -> Result<(T, Aside), Errno> {
+pub fn in_new_mount_namespace<T>(work: impl FnOnce() -> T) -> Result<(T, Aside), Errno> {
     struct Task<W, T> {
         work: Option<W>,
         done: Option<T>,

@@ -263,7 +263,7 @@ pub fn adopt_descriptor(number: RawFd) -> Result<OwnedFd, Errno> {
 }
 
 /// The program that this process runs, whatever happened to its path meanwhile.
-pub fn own_executable() -> std::io::Result<OwnedFd> {
+pub fn current_executable() -> std::io::Result<OwnedFd> {
     File::open("/proc/self/exe").map(OwnedFd::from)
 }
 

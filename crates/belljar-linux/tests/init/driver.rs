@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use belljar_linux::sys::process::{
-    Child, CloneFlags, Forked, arrange_descriptors, clone, exec_path, exit_now, own_executable,
+    Child, CloneFlags, Forked, arrange_descriptors, clone, current_executable, exec_path, exit_now,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
@@ -389,7 +389,7 @@ fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users) -> ! {
     if users == Users::One {
         drop_bounding_set();
     }
-    let executable = own_executable().unwrap();
+    let executable = current_executable().unwrap();
     let null =
         || rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
     let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).unwrap();

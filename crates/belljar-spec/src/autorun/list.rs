@@ -74,7 +74,7 @@ pub const DEPENDENCIES: &[&str] =
 pub const GIT_DATA: &[&str] = &["objects", "refs", "logs", "info", "lfs"];
 
 const fn control(pattern: &'static str, why: &'static str) -> Rule {
-    Rule { pattern, class: Class::Control, why, missing: Missing::Told }
+    Rule { pattern, class: Class::Control, why, missing: Missing::Reported }
 }
 
 const fn covered(pattern: &'static str, why: &'static str) -> Rule {
@@ -82,7 +82,7 @@ const fn covered(pattern: &'static str, why: &'static str) -> Rule {
 }
 
 const fn project(pattern: &'static str, why: &'static str) -> Rule {
-    Rule { pattern, class: Class::Project, why, missing: Missing::Told }
+    Rule { pattern, class: Class::Project, why, missing: Missing::Reported }
 }
 
 const EDITOR: &str = "an editor runs it when the folder is opened";

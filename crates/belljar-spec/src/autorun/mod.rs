@@ -44,7 +44,7 @@ pub enum Missing {
     /// A cover at the top of the tree that no process inside can write, rename or remove.
     Covered,
     /// Nothing: what the run makes of it is reported at its end.
-    Told,
+    Reported,
 }
 
 /// What holds the place of something that is missing.

@@ -32,7 +32,7 @@ pub use scalars::{
 };
 pub use value::{Added, HostPath};
 
-use node::{Data, Entry, Node, Problem};
+use node::{Data, Node, Problem, TableEntry};
 use table::section;
 use value::{Field, Value};
 
@@ -211,7 +211,7 @@ fn located<T: Field>(problem: Problem, place: Place) -> ManifestError {
 
 fn wrap(keys: &[String], node: Node) -> Node {
     keys.iter().rev().fold(node, |node, key| {
-        Node::new(Data::Table(vec![Entry { key: key.clone(), key_place: None, node }]))
+        Node::new(Data::Table(vec![TableEntry { key: key.clone(), key_place: None, node }]))
     })
 }
 

@@ -6,7 +6,7 @@ use toml_edit::{Item, TableLike, Value as TomlValue};
 
 use crate::text::escape;
 
-pub(crate) type Place = Option<Range<usize>>;
+pub(crate) type ByteRange = Option<Range<usize>>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Data {
@@ -16,19 +16,19 @@ pub(crate) enum Data {
     Boolean(bool),
     Date(String),
     List(Vec<Node>),
-    Table(Vec<Entry>),
+    Table(Vec<TableEntry>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) data: Data,
-    pub(crate) place: Place,
+    pub(crate) place: ByteRange,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) key: String,
-    pub(crate) key_place: Place,
+    pub(crate) key_place: ByteRange,
     pub(crate) node: Node,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 pub(crate) struct Problem {
     /// From the innermost key to the outermost.
     keys: Vec<String>,
-    pub(crate) place: Place,
+    pub(crate) place: ByteRange,
     pub(crate) what: String,
     /// Set where the problem is an unknown key.
     pub(crate) unknown: Option<String>,
@@ -102,7 +102,7 @@ impl Node {
     }
 
     /// The entries of a table, if it has no keys but these.
-    pub(crate) fn entries(&self, known: &[&str]) -> Result<&[Entry], Problem> {
+    pub(crate) fn entries(&self, known: &[&str]) -> Result<&[TableEntry], Problem> {
         let Data::Table(entries) = &self.data else {
             return Err(Problem::wrong_type(self, "a table"));
         };
@@ -147,12 +147,12 @@ fn table_data(table: &dyn TableLike) -> Data {
         let mut node = Node::from_item(item);
         // A table made by a dotted key has no position itself.
         node.place = node.place.or_else(|| key_place.clone());
-        Entry { key: key.to_owned(), key_place, node }
+        TableEntry { key: key.to_owned(), key_place, node }
     };
     Data::Table(table.iter().map(entry).collect())
 }
 
-fn unknown_key(entry: &Entry, known: &[&str]) -> Problem {
+fn unknown_key(entry: &TableEntry, known: &[&str]) -> Problem {
     let given = escape(entry.key.as_bytes());
     let distance = |key: &&&str| strsim::damerau_levenshtein(key, &entry.key);
     let nearest = known.iter().min_by_key(distance);

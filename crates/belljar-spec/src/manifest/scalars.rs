@@ -270,7 +270,7 @@ named_values! {
 /// Declares an enum with one fixed string for each variant.
 macro_rules! named_enums {
     ($($(#[doc = $doc:literal])* $name:ident ($what:literal) {
-        $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal,)*
+        $($(#[doc = $vdoc:literal])* $variant:ident = $name_text:literal,)*
     })*) => {$(
         $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -281,7 +281,7 @@ macro_rules! named_enums {
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
             pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
+                match self { $(Self::$variant => $name_text,)* }
             }
         }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::node::{Data, Entry, Node, Problem, join};
+use super::node::{Data, Node, Problem, TableEntry, join};
 use crate::layers::Origin;
 use crate::text::OsText;
 
@@ -47,8 +47,8 @@ pub(crate) trait Value: Sized {
 /// A member of a table: an optional value, a required one, or a section.
 pub(crate) trait Field: Sized {
     const REQUIRED: bool;
-    fn read_field(table: &Node, entries: &[Entry], key: &str) -> Result<Self, Problem>;
-    fn write_field(&self, key: &str, out: &mut Vec<Entry>);
+    fn read_field(table: &Node, entries: &[TableEntry], key: &str) -> Result<Self, Problem>;
+    fn write_field(&self, key: &str, out: &mut Vec<TableEntry>);
     fn field_schema() -> Json;
     fn merge_field(&mut self, higher: Self, key: String, merge: &mut Merge<'_>);
     fn rebase_field(&mut self, base: &Base);
@@ -56,24 +56,24 @@ pub(crate) trait Field: Sized {
     fn leaf_keys(key: String, out: &mut Vec<String>);
 }
 
-pub(crate) fn entry(key: &str, data: Data) -> Entry {
-    Entry { key: key.to_owned(), key_place: None, node: Node::new(data) }
+pub(crate) fn entry(key: &str, data: Data) -> TableEntry {
+    TableEntry { key: key.to_owned(), key_place: None, node: Node::new(data) }
 }
 
-pub(crate) fn find<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Node> {
+pub(crate) fn find<'a>(entries: &'a [TableEntry], key: &str) -> Option<&'a Node> {
     entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
 }
 
 impl<T: Value> Field for Option<T> {
     const REQUIRED: bool = false;
 
-    fn read_field(_: &Node, entries: &[Entry], key: &str) -> Result<Self, Problem> {
+    fn read_field(_: &Node, entries: &[TableEntry], key: &str) -> Result<Self, Problem> {
         find(entries, key)
             .map(|node| T::read(node).map_err(|problem| problem.under(key)))
             .transpose()
     }
 
-    fn write_field(&self, key: &str, out: &mut Vec<Entry>) {
+    fn write_field(&self, key: &str, out: &mut Vec<TableEntry>) {
         out.extend(self.as_ref().map(|value| entry(key, value.write())));
     }
 
@@ -104,14 +104,14 @@ macro_rules! required {
         impl Field for $type {
             const REQUIRED: bool = true;
 
-            fn read_field(table: &Node, entries: &[Entry], key: &str) -> Result<Self, Problem> {
+            fn read_field(table: &Node, entries: &[TableEntry], key: &str) -> Result<Self, Problem> {
                 match find(entries, key) {
                     Some(node) => Value::read(node).map_err(|problem| problem.under(key)),
                     None => Err(Problem::at(table, format!("\"{key}\" is missing here"))),
                 }
             }
 
-            fn write_field(&self, key: &str, out: &mut Vec<Entry>) {
+            fn write_field(&self, key: &str, out: &mut Vec<TableEntry>) {
                 out.push(entry(key, self.write()));
             }
 
@@ -349,7 +349,7 @@ impl<T: Value> Value for BTreeMap<String, T> {
         let Data::Table(entries) = &node.data else {
             return Err(Problem::wrong_type(node, "a table, such as { name = \"value\" }"));
         };
-        let read = |entry: &Entry| {
+        let read = |entry: &TableEntry| {
             let value = T::read(&entry.node).map_err(|problem| problem.under(&entry.key))?;
             Ok((entry.key.clone(), value))
         };

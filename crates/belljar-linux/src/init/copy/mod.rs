@@ -28,8 +28,8 @@ pub(super) fn work(work: &Work) -> i32 {
             }
         },
         Work::Unpack { path } => match unpack::unpack(path.as_path(), stdin, complain) {
-            Ok(unpack::Outcome::Whole) => 0,
-            Ok(unpack::Outcome::WithFailures) => 1,
+            Ok(unpack::UnpackOutcome::Whole) => 0,
+            Ok(unpack::UnpackOutcome::WithFailures) => 1,
             Err(error) => {
                 complain(&belljar_spec::text::error_chain(&error));
                 1

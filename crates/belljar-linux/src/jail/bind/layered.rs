@@ -25,7 +25,7 @@ use crate::jail::overlay::{self, Changes, DATA, Layers, WORK};
 use crate::jail::resolve::{Resolved, resolve};
 use crate::jail::root::Root;
 use crate::sys::mount::{Depth, make_private};
-use crate::sys::mount_ns_child::in_own_mount_namespace;
+use crate::sys::mount_ns_child::in_new_mount_namespace;
 
 /// The maximum size of a tree that is copied, where no limit is set.
 const MAX_COPIED: u64 = 10 << 30;
@@ -309,7 +309,7 @@ pub(super) fn mount_as_root(
         Writer::Run => Some(run),
         Writer::RootFirst => None,
     };
-    let made = in_own_mount_namespace(|| mount_all(&layers, acts_as));
+    let made = in_new_mount_namespace(|| mount_all(&layers, acts_as));
     let (made, _) = made.map_err(|error| overlay_failed(first, error))?;
     for (layer, made) in layers.iter_mut().zip(made) {
         let made = made.map_err(|error| overlay_failed(layer, error))?;

@@ -131,11 +131,11 @@ fn nothing(why: &str) -> Available {
 /// A run's group or groups. Dropping it removes nothing: see [`Group::remove`].
 #[derive(Debug)]
 pub struct Group {
-    kind: Kind,
+    kind: GroupKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum GroupKind {
     V1(v1::Group),
     V2(v2::Group),
     Scope(scope::Group),
@@ -155,13 +155,13 @@ impl Group {
                 Some(controller) => Err(CgroupError::Missing { controller: controller.name() }),
             },
             Available::V1(hierarchies) => Ok(v1::Group::make(hierarchies, run, limits)?
-                .map(|group| Self { kind: Kind::V1(group) })),
+                .map(|group| Self { kind: GroupKind::V1(group) })),
             Available::V2 { parent } => {
                 let group = v2::Group::make(parent, run, limits)?;
-                Ok(Some(Self { kind: Kind::V2(group) }))
+                Ok(Some(Self { kind: GroupKind::V2(group) }))
             }
             Available::Manager { .. } => {
-                Ok(Some(Self { kind: Kind::Scope(scope::Group::new(run, limits)) }))
+                Ok(Some(Self { kind: GroupKind::Scope(scope::Group::new(run, limits)) }))
             }
         }
     }
@@ -169,8 +169,8 @@ impl Group {
     /// The first process. A scope comes into being with it.
     pub fn begin(&mut self, pid: Pid) -> Result<(), CgroupError> {
         match &mut self.kind {
-            Kind::Scope(scope) => scope.take(pid),
-            Kind::V1(_) | Kind::V2(_) => self.add(pid),
+            GroupKind::Scope(scope) => scope.take(pid),
+            GroupKind::V1(_) | GroupKind::V2(_) => self.add(pid),
         }
     }
 
@@ -200,17 +200,17 @@ impl Group {
     /// How often the kernel ended a process of this run because its memory was used up.
     pub fn oom_kills(&self) -> u64 {
         match &self.kind {
-            Kind::V1(group) => group.oom_kills(),
-            Kind::V2(group) => v2::oom_kills(group.directory()),
-            Kind::Scope(scope) => scope.oom_kills(),
+            GroupKind::V1(group) => group.oom_kills(),
+            GroupKind::V2(group) => v2::oom_kills(group.directory()),
+            GroupKind::Scope(scope) => scope.oom_kills(),
         }
     }
 
     pub fn usage(&self, usage: &mut Usage) {
         match &self.kind {
-            Kind::V1(group) => group.usage(usage),
-            Kind::V2(group) => v2::usage(group.directory(), usage),
-            Kind::Scope(scope) => scope.usage(usage),
+            GroupKind::V1(group) => group.usage(usage),
+            GroupKind::V2(group) => v2::usage(group.directory(), usage),
+            GroupKind::Scope(scope) => scope.usage(usage),
         }
     }
 
@@ -221,15 +221,15 @@ impl Group {
 
     pub fn directories(&self) -> Vec<PathBuf> {
         match &self.kind {
-            Kind::V1(group) => group.directories(),
-            Kind::V2(group) => vec![group.directory().to_owned()],
-            Kind::Scope(scope) => scope.directory().map(Path::to_owned).into_iter().collect(),
+            GroupKind::V1(group) => group.directories(),
+            GroupKind::V2(group) => vec![group.directory().to_owned()],
+            GroupKind::Scope(scope) => scope.directory().map(Path::to_owned).into_iter().collect(),
         }
     }
 
     /// Takes the groups away; the processes must be gone or going.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        if matches!(self.kind, Kind::Scope(_)) {
+        if matches!(self.kind, GroupKind::Scope(_)) {
             return Ok(()); // the manager removes a scope that is empty
         }
         self.directories().iter().try_for_each(|directory| remove_directory(directory))
