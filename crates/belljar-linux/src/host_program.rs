@@ -20,7 +20,7 @@ static WRITABLE_TREES: OnceLock<TreeSource> = OnceLock::new();
 /// Where programs are searched while the trees that a run could write are not known.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Says where the trees that a run could write are known from; asked when a program is looked for. The first
+/// Sets the source of the trees that a run could write; queried when a program is searched. The first
 /// one counts.
 pub fn set_writable_trees(
     source: impl Fn() -> io::Result<Vec<WritableTree>> + Send + Sync + 'static,
@@ -45,7 +45,7 @@ pub fn find(name: impl AsRef<OsStr>) -> io::Result<PathBuf> {
     }
 }
 
-/// The entries of `PATH` that a program of the host may look into itself: for its environment.
+/// The entries of `PATH` that a program of the host may search itself: for its environment.
 pub fn clean_path() -> OsString {
     let Some(trees) = WRITABLE_TREES.get() else { return SYSTEM_PATH.into() };
     let Ok(trees) = trees() else { return SYSTEM_PATH.into() };

@@ -1,6 +1,6 @@
 //! The kernel side of Belljar: the built-in jail, and `belljar __init`, PID 1 of every sandbox.
 //!
-//! Few dependencies, no threads, no policy: what is to be done arrives as a plan. All `unsafe` code
+//! Few dependencies, no threads, no policy: the work arrives as a plan. All `unsafe` code
 //! of the project is in [`sys`].
 #![cfg(target_os = "linux")]
 

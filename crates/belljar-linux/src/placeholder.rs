@@ -77,7 +77,7 @@ pub fn runs(list: &Path) -> io::Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// Path and numbers, each with a NUL behind it. What stands behind the last NUL was never whole.
+/// Path and numbers, each with a NUL behind it. What follows the last NUL is an incomplete entry.
 fn read_entries(bytes: &[u8]) -> Vec<PlaceholderEntry> {
     let whole = bytes.iter().rposition(|byte| *byte == 0).map_or(&bytes[..0], |end| &bytes[..end]);
     let fields: Vec<&[u8]> = whole.split(|byte| *byte == 0).collect();
@@ -113,7 +113,7 @@ fn remove(path: &Path, made: Option<(u64, u64)>) -> Result<(), Errno> {
         return Ok(());
     }
     let flags = match FileType::from_raw_mode(stat.st_mode) {
-        // A socket that others could connect to, if anybody listened, was none of ours.
+        // A socket that other users could connect to is not a placeholder.
         FileType::Socket if stat.st_mode & 0o7777 == 0 => AtFlags::empty(),
         FileType::Directory => AtFlags::REMOVEDIR, // only an empty one goes
         FileType::RegularFile if is_untouched(&parent, name, &stat) => AtFlags::empty(),

@@ -46,7 +46,7 @@ impl Relay {
         Ok(Self { fd, stream, out, input, pending: Vec::new() })
     }
 
-    /// What is to be waited for; nothing where only the channel can bring something.
+    /// The events to wait for; none where only the channel can bring data.
     fn events(&self, mux: &Mux) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.out == RelayDirection::Open && mux.room(self.stream) > 0 {
@@ -139,7 +139,7 @@ impl Relay {
     }
 }
 
-/// Nothing will come of this stream: both ends are to forget it.
+/// This stream failed: both ends drop it.
 pub fn refuse(stream: u32, mux: &mut Mux) {
     mux.reset(stream);
     mux.end(stream);
@@ -149,7 +149,7 @@ pub fn refuse(stream: u32, mux: &mut Mux) {
 #[derive(Debug, Default)]
 pub struct Relays {
     open: BTreeMap<u32, Relay>,
-    /// Whose turn it is to be first: this one, or the next that there is.
+    /// Which stream comes first in the next round: this one, or the next that exists.
     first: u32,
 }
 

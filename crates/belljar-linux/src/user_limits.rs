@@ -69,7 +69,7 @@ impl UserLimits {
             let callers = getrlimit(resource).maximum.unwrap_or(u64::MAX);
             resources.push((name, (callers / 2).min(*maximum)));
         }
-        // Root may have any number of processes; for everybody else those of a run count.
+        // Root may have any number of processes; for all other users those of a run count.
         let is_root = rustix::process::geteuid().is_root();
         if let (false, false, Some(callers)) =
             (is_root, is_planned("nproc"), getrlimit(Resource::Nproc).maximum)

@@ -41,7 +41,7 @@ impl CapabilitySets {
 /// What a forbidden call answered. `Succeeded` is the end of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum AttemptResult {
     Errno(i32),
     Succeeded,
 }
@@ -49,7 +49,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub call: String,
-    pub answer: Answer,
+    pub answer: AttemptResult,
 }
 
 /// An open descriptor, and what it refers to.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::RunId;
 use crate::runspec::{BackendChoice, BackendName};
 
-/// What `auto` stands for, in its order. Never the host: that has to be written.
+/// What `auto` means, in its order. Never the host: that has to be chosen explicitly.
 pub const AUTO: &[BackendName] = &[BackendName::Jail, BackendName::Docker, BackendName::Podman];
 
 /// A backend that was skipped. It is reported, and recorded in the run that was started instead.
@@ -18,7 +18,7 @@ pub struct SkippedBackend {
     /// What would change that, where there is such a thing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fix: Option<String>,
-    /// The record of the attempt, where it came to one.
+    /// The record of the attempt, where there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub run: Option<RunId>,
 }
@@ -33,7 +33,7 @@ impl fmt::Display for SkippedBackend {
     }
 }
 
-/// What the operator chose, then what stands in for it, each once.
+/// The operator's choice, then its fallbacks, each once.
 pub fn candidates(choice: BackendChoice, fallback: &[BackendName]) -> Vec<BackendName> {
     let first = match choice {
         BackendChoice::Auto => AUTO,

@@ -21,7 +21,7 @@ pub enum Required {
 
 macro_rules! clauses {
     ($($variant:ident = $name:literal, $required:ident, $promise:literal;)*) => {
-        /// One promise. The names are a contract: they stand in manifests, flags and records.
+        /// One promise. The names are a contract: they are used in manifests, flags and records.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         pub enum Clause {
             $(#[doc = $promise] #[serde(rename = $name)] $variant,)*

@@ -48,7 +48,7 @@ pub struct EgressSpec {
     pub publish: Vec<PublishSpec>,
 }
 
-/// A credential: where it goes and where it comes from, never what it is.
+/// A credential: its destination and its source, never its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretSpec {
     /// The variable that holds a placeholder inside.
@@ -84,7 +84,7 @@ pub enum SecretSource {
     Keyring { entry: String },
 }
 
-/// A plain HTTP port inside that leads to one place.
+/// A plain HTTP port inside that forwards to one destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSpec {
     pub listen: u16,
@@ -184,7 +184,7 @@ impl PublishSpec {
     }
 }
 
-/// A port of the host, and the port inside that it leads to.
+/// A port of the host, and the port inside that it forwards to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     pub address: IpAddr,
@@ -210,7 +210,7 @@ pub struct SecretValue {
     #[zeroize(skip)]
     pub env: String,
     pub value: String,
-    /// What stands in the variable inside.
+    /// The value of the variable inside.
     #[zeroize(skip)]
     #[serde(default)]
     pub placeholder: String,
@@ -252,7 +252,7 @@ pub enum DenyReason {
     NotAName,
     /// An address that no rule names.
     AddressNotListed,
-    /// The name leads to an address that is not public.
+    /// The name resolves to an address that is not public.
     PrivateAddress,
     /// The host has a secret, and the proxy cannot insert it.
     BlindToSecret,

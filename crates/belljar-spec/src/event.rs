@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the record's format; stands in the first event.
+/// Version of the record's format; part of the first event.
 pub const RECORD_VERSION: u32 = 2;
 
 /// What happened. Dotted names: they are a contract with readers of the record.
@@ -68,7 +68,7 @@ pub enum EventKind {
     /// Values that look secret stood in the output and were covered.
     #[serde(rename = "secret.masked")]
     SecretMasked,
-    /// An iteration came to its end, and can be gone back to.
+    /// An iteration is complete, and can be resumed from.
     #[serde(rename = "checkpoint")]
     Checkpoint,
     #[serde(rename = "exec.exit")]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::attest::{
-    Answer, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+    AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
 };
 use crate::runspec::User;
 use crate::text::OsText;
@@ -299,11 +299,11 @@ fn compare_attempts(seen: &Attestation, wrong: &mut Vec<String>) {
     }
     for attempt in &seen.attempts {
         match attempt.answer {
-            Answer::Errno(EPERM | EACCES | ENOENT | ENOSYS) => {}
-            Answer::Errno(other) => {
+            AttemptResult::Errno(EPERM | EACCES | ENOENT | ENOSYS) => {}
+            AttemptResult::Errno(other) => {
                 wrong.push(format!("{} failed with error {other}", attempt.call))
             }
-            Answer::Succeeded => wrong.push(format!("{} worked", attempt.call)),
+            AttemptResult::Succeeded => wrong.push(format!("{} worked", attempt.call)),
         }
     }
 }
@@ -431,7 +431,7 @@ mod tests {
             wrote: Vec::new(),
             attempts: vec![crate::attest::Attempt {
                 call: "set the setuid bit".to_owned(),
-                answer: Answer::Errno(EPERM),
+                answer: AttemptResult::Errno(EPERM),
             }],
         };
         (expectation, attestation)
@@ -451,7 +451,7 @@ mod tests {
             |seen| seen.mounts[0].nosuid = false,
             |seen| seen.rlimits.clear(),
             // The filter would have answered first.
-            |seen| seen.attempts[0].answer = Answer::Errno(EBADF),
+            |seen| seen.attempts[0].answer = AttemptResult::Errno(EBADF),
         ];
         let (expectation, good) = promised();
         assert_eq!(expectation.compare(&good), Vec::<String>::new());

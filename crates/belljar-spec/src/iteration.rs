@@ -195,7 +195,7 @@ pub enum Budget {
     Tokens,
 }
 
-/// One iteration that came to its end: the data of a `checkpoint` event.
+/// One completed iteration: the data of a `checkpoint` event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IterationReport {
     /// Counted from 1, over every run that this one continues.
@@ -290,7 +290,7 @@ pub struct SourceIdentity {
     pub path: OsText,
     pub device: u64,
     pub inode: u64,
-    /// When the inode came to be, where the file system knows: a number is given to the next one that comes.
+    /// When the inode was created, where the file system reports it: inode numbers are reused.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub born: Option<Moment>,
 }

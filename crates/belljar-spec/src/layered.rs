@@ -30,7 +30,7 @@ pub struct LayeredTree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Backing {
-    /// overlayfs: `data` holds what differs. A device 0:0 stands for something that was removed.
+    /// overlayfs: `data` holds what differs. A device 0:0 marks a removed entry.
     Overlay { attributes: Attributes },
     /// `data` is a whole copy, made before the run began and finished at `copied`. A file whose inode changed since
     /// then was changed by the run.
@@ -93,7 +93,7 @@ pub struct WorkspaceReport {
     /// How many more of those there are.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub new_control_more: u64,
-    /// The tree was too large to be looked at whole.
+    /// The tree was too large to check all of it.
     #[serde(default)]
     pub cut: bool,
     /// Why the changes are not known, where that is so.

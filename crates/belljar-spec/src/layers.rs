@@ -20,7 +20,7 @@ use crate::runspec::{BackendChoice, Retention};
 use crate::size::Size;
 use crate::text::{OsText, escape};
 
-/// Who set a key. In the order of the layers: a higher one wins.
+/// Which layer set a key. In the order of the layers: a higher one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     BuiltIn,
@@ -112,7 +112,7 @@ impl Settings {
         self.values.merge_field(values, String::new(), &mut merge);
     }
 
-    /// Who set the key: `limits.memory`, `sandbox.mounts[0]`, `sandbox.env.NAME`.
+    /// Which layer set the key: `limits.memory`, `sandbox.mounts[0]`, `sandbox.env.NAME`.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.origins.get(key)
     }

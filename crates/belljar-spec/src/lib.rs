@@ -46,7 +46,8 @@ pub use agent::{
     SetupSpec, Until,
 };
 pub use attest::{
-    Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
+    ShortAttestation,
 };
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use choice::{AUTO, SkippedBackend, candidates};

@@ -235,7 +235,7 @@ pub struct Plan {
     pub allow_source: Vec<OsText>,
     /// Files of the host that stay read-only where a writable tree holds them.
     pub shielded: Vec<OsText>,
-    /// Paths of the host that are not there inside, whichever mount holds them.
+    /// Paths of the host that are hidden inside, in whichever mount they are.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hidden: Vec<OsText>,
     /// Files that execute on the host and may be written to all the same, in a writable tree.

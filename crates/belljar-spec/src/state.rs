@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// Decided and recorded; nothing stands yet.
+    /// Resolved and recorded; nothing has been started yet.
     Planned,
     /// The sandbox is being built and looked over.
     Starting,

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use belljar_spec::wire::{ExecRequest, InitSetup};
 use belljar_spec::{
-    Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
+    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
     ShortAttestation,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
@@ -269,10 +269,10 @@ fn read_something(path: &CStr) -> Result<(), Errno> {
     }
 }
 
-fn answer(outcome: Result<(), Errno>) -> Answer {
+fn answer(outcome: Result<(), Errno>) -> AttemptResult {
     match outcome {
-        Ok(()) => Answer::Succeeded,
-        Err(error) => Answer::Errno(error.raw_os_error()),
+        Ok(()) => AttemptResult::Succeeded,
+        Err(error) => AttemptResult::Errno(error.raw_os_error()),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::sys::process::{adopt_descriptor, fork};
 /// How long a process may take to lock itself down and attest, and then, once it was let go, to become the command.
 /// Another process inside may have the same uid, and stop it.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a copy in progress is looked at, and how often in a row it may be found stopped.
+/// The interval of checks on a copy in progress, and how often in a row it may be found stopped.
 const COPY_CHECK: Duration = Duration::from_secs(4);
 const MAX_STOPS: u32 = 5;
 
@@ -278,7 +278,7 @@ impl Command {
             self.ended = Some(status);
         }
         self.ended.get_or_insert(ExitStatus::Signal(9));
-        // Where orphans do not come to a shim, what ends with its command came to PID 1.
+        // Where a shim cannot adopt orphans, PID 1 has those that must end with the command.
         let lost_some = self.descendants == Descendants::Bound && child_subreaper().is_err();
         // A shim ends by itself when nothing is below it; all else was done to it.
         match status {
@@ -414,7 +414,7 @@ fn streams_of(stdio: &Stdio) -> Vec<(u32, Flow)> {
     }
 }
 
-/// Nothing will come of these streams: both ends are to forget them.
+/// These streams failed: both ends drop them.
 fn give_up(streams: &[(u32, Flow)], mux: &mut Mux) {
     for (stream, _) in streams {
         mux.reset(*stream);

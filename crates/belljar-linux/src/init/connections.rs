@@ -32,7 +32,7 @@ pub(super) struct NotListening {
     error: Errno,
 }
 
-/// What a descriptor that the loop waits for stands for.
+/// What a polled descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watched {
     Listener(u16),

@@ -84,7 +84,7 @@ pub(super) fn become_command(
         match rustix::io::read(&gate, &mut byte) {
             Ok(1) => break,
             Err(Errno::INTR) => {}
-            _ => exit_now(125), // not let go
+            _ => exit_now(125), // the gate closed without opening
         }
     }
     match &request.work {

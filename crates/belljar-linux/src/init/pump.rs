@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::connections::Watched;
 use super::terminal;
 
-/// What the loop has to look at besides the pumps.
+/// What the loop has to handle besides the pumps.
 pub(super) struct Ready {
     pub(super) channel: bool,
     pub(super) children: bool,
@@ -223,7 +223,7 @@ impl Pump {
         }
     }
 
-    /// The other end takes no more. Who writes to a pipe learns it when the pipe closes.
+    /// The other end takes no more. The writer of a pipe notices it when the pipe closes.
     fn give_up_output(&mut self, mux: &mut Mux) {
         if self.out == PumpDirection::Open {
             self.finish(mux);

@@ -56,7 +56,7 @@ pub(super) enum ShimReport {
     NotForked(Errno),
 }
 
-/// Who comes back from the two forks.
+/// Which process returns from the two forks.
 pub(super) enum ForkedShim {
     Command,
     PidOne(Shim),

@@ -87,7 +87,7 @@ struct Watch {
     awaits_quiet: bool,
 }
 
-/// Whether the loop goes on.
+/// Whether the loop continues.
 #[derive(PartialEq, Eq)]
 enum LoopState {
     Running,

@@ -17,7 +17,7 @@ pub(super) struct Protected {
     pub(super) paths: Vec<PathBuf>,
     /// Control files that are there, those that may be written among them.
     pub(super) control: Vec<PathBuf>,
-    /// The tree was too large to be looked at as a whole.
+    /// The tree was too large to check all of it.
     pub(super) cut: bool,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct IdMaps {
     made: HashMap<Pair, OwnedFd>,
 }
 
-/// Who makes files through the mount.
+/// Which processes make files through the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
     /// The run's processes.

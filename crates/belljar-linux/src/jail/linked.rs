@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::bind::BindError;
 
-/// Names looked at, in all. Only trees with such files in them are walked.
+/// Names checked, in total. Only trees with such files in them are walked.
 const MAX_NAMES: usize = 1_000_000;
 
 /// A file with several names, by device and inode.

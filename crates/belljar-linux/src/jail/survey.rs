@@ -26,7 +26,7 @@ const MAX_NAMES: usize = 200_000;
 const MAX_PARTS: usize = 4;
 /// How many such directories: each takes some dozen looks.
 const MAX_UNLISTED: usize = 20_000;
-/// Files that are looked at for their privileges. The threat model states what that means.
+/// Files that are checked for privileges. The threat model states what that means.
 const MAX_FILES: usize = 4000;
 /// In a git directory: where those of submodules and worktrees are.
 const GIT_NESTS: &[&str] = &["modules", "worktrees"];
@@ -38,7 +38,7 @@ pub(super) struct Survey {
     pub(super) privileged: Vec<PathBuf>,
     /// Files, whole directories and links.
     pub(super) control: Vec<PathBuf>,
-    /// Not every name was looked at.
+    /// Not every name was checked.
     pub(super) cut: bool,
 }
 
@@ -94,7 +94,7 @@ enum Turn {
 struct SurveyWalk<'a> {
     tree: &'a Path,
     found: Survey,
-    /// What was looked for by its name, and is not to be found a second time.
+    /// What was looked up by its name, and must not be found a second time.
     seen: HashSet<PathBuf>,
     /// Directories in which everything known was looked for.
     looked_for: HashSet<PathBuf>,
@@ -103,7 +103,7 @@ struct SurveyWalk<'a> {
     soon: VecDeque<PathBuf>,
     /// Large and seldom of interest.
     last: VecDeque<PathBuf>,
-    /// How many names may still be looked at.
+    /// How many names may still be checked.
     first_names: usize,
     other_names: usize,
     files: usize,

@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 
-use super::Taken;
+use super::SnapshotSummary;
 use super::attributes::{self, ExtendedAttributes};
 use super::index::{EntryKind, Index, IndexEntry, IndexWriter, Names, Print};
 use super::links::Links;
@@ -64,7 +64,7 @@ pub(super) struct CopyTarget<'a> {
 
 #[derive(Debug)]
 pub(super) struct Copier {
-    pub(super) taken: Taken,
+    pub(super) taken: SnapshotSummary,
     /// Entries that are in the copy.
     pub(super) noted: u64,
     writer: Option<IndexWriter>,
@@ -79,7 +79,7 @@ pub(super) struct Copier {
 impl Copier {
     pub(super) fn new(writer: Option<IndexWriter>, previous: Option<Index>) -> Self {
         Self {
-            taken: Taken::default(),
+            taken: SnapshotSummary::default(),
             noted: 0,
             writer,
             unwritten: None,
@@ -90,7 +90,7 @@ impl Copier {
         }
     }
 
-    pub(super) fn finish(self) -> io::Result<Taken> {
+    pub(super) fn finish(self) -> io::Result<SnapshotSummary> {
         if let Some(error) = self.unwritten {
             return Err(error);
         }

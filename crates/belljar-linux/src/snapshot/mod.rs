@@ -2,7 +2,7 @@
 //!
 //! The tree is hostile, and something may still write to it. Every name is opened once, by descriptor, below the
 //! directory it was found in; no link is followed, nothing but files and directories is opened, and neither depth nor
-//! length of a path has a bound. What vanishes or is exchanged meanwhile is left out and counted.
+//! length of a path has a bound. What vanishes or is replaced meanwhile is left out and counted.
 //!
 //! Copied are: content with its holes, modes without setuid and setgid bits (a directory keeps setgid), owners where
 //! the caller is root, times of change, links, hard links inside the tree, FIFOs and sockets as nodes without
@@ -56,24 +56,24 @@ pub enum SnapshotError {
     },
     #[error("{} is not empty, so nothing is restored there", .path.display())]
     NotEmpty { path: PathBuf },
-    #[error("{} has more than {most} entries, the maximum of a checkpoint", .path.display())]
-    Endless { path: PathBuf, most: u64 },
+    #[error("{} has more than {limit} entries, the maximum of a checkpoint", .path.display())]
+    Endless { path: PathBuf, limit: u64 },
     #[error(
-        "the names of the directories in {} take more than {most} bytes",
+        "the names of the directories in {} take more than {limit} bytes",
         .path.display()
     )]
-    TooWide { path: PathBuf, most: usize },
+    TooWide { path: PathBuf, limit: usize },
     #[error("{} is incomplete: {missing} of its entries are missing", .path.display())]
     NotWhole { path: PathBuf, missing: u64 },
-    #[error("{} is larger than the {most} bytes that a checkpoint may copy", .path.display())]
-    TooLarge { path: PathBuf, most: u64 },
+    #[error("{} is larger than the {limit} bytes that a checkpoint may copy", .path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
     #[error("it was cancelled")]
     Cancelled,
 }
 
 /// What a snapshot holds, and what is new in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct SnapshotSummary {
     pub files: u64,
     pub bytes: u64,
     /// Of those, what was copied and not shared with the snapshot before.
@@ -113,7 +113,7 @@ pub fn take(
     to: &Path,
     begun: Begun,
     previous: Option<Previous>,
-) -> Result<Taken, SnapshotError> {
+) -> Result<SnapshotSummary, SnapshotError> {
     take_within(
         Within { cancel: &AtomicBool::new(false), bytes: u64::MAX },
         from,
@@ -139,7 +139,7 @@ pub fn take_within(
     to: &Path,
     begun: Begun,
     previous: Option<Previous>,
-) -> Result<Taken, SnapshotError> {
+) -> Result<SnapshotSummary, SnapshotError> {
     let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
     let source = open_root(from).map_err(failed("opening it"))?;
     mkdirat(CWD, to, Mode::RWXU).map_err(failed("making the copy"))?;
@@ -162,7 +162,7 @@ pub fn take_within(
 /// Copies a snapshot into a directory that is there and empty, which becomes as the one that the snapshot is of, but
 /// that its owner can use it. A
 /// snapshot of which something is gone, or goes meanwhile, is an error.
-pub fn restore(from: &Path, to: &Path) -> Result<Taken, SnapshotError> {
+pub fn restore(from: &Path, to: &Path) -> Result<SnapshotSummary, SnapshotError> {
     let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
     // Before the first entry: a removal of a snapshot may begin anywhere.
     let index = index_of(from);

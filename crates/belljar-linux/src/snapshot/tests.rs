@@ -20,7 +20,7 @@ fn yard() -> tempfile::TempDir {
     temp
 }
 
-fn take_in(at: &Path) -> Taken {
+fn take_in(at: &Path) -> SnapshotSummary {
     let begun = Begun::now(at).unwrap();
     take(&at.join("tree"), &at.join("snapshot"), begun, None).unwrap()
 }
@@ -77,10 +77,10 @@ fn a_tree_that_is_too_large_is_told_with_the_limit() {
     let enough = Bounds { entries: 5, held: 4096, bytes: u64::MAX };
     walk_with(enough).unwrap(); // the control
     let many = walk_with(Bounds { entries: 4, ..enough }).unwrap_err();
-    assert!(matches!(many, SnapshotError::Endless { most: 4, .. }), "{many:?}");
+    assert!(matches!(many, SnapshotError::Endless { limit: 4, .. }), "{many:?}");
     assert!(many.to_string().contains("more than 4 entries"), "{many}");
     let wide = walk_with(Bounds { held: 64, ..enough }).unwrap_err();
-    assert!(matches!(wide, SnapshotError::TooWide { most: 64, .. }), "{wide:?}");
+    assert!(matches!(wide, SnapshotError::TooWide { limit: 64, .. }), "{wide:?}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn no_more_is_copied_than_allowed() {
     };
     within(1 << 20, "whole").unwrap();
     let large = within(100 << 10, "large").unwrap_err();
-    assert!(matches!(large, SnapshotError::TooLarge { most: 102_400, .. }), "{large:?}");
+    assert!(matches!(large, SnapshotError::TooLarge { limit: 102_400, .. }), "{large:?}");
 }
 
 #[test]

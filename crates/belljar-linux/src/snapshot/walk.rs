@@ -278,21 +278,21 @@ impl<'a> SnapshotWalk<'a> {
         Ok(())
     }
 
-    /// Whether it goes on.
+    /// Whether the walk continues.
     fn look_up(&self) -> Result<(), SnapshotError> {
         let path = || self.from.to_owned();
         if self.cancel.load(Ordering::Relaxed) {
             return Err(SnapshotError::Cancelled);
         }
         if self.seen > self.bounds.entries {
-            return Err(SnapshotError::Endless { path: path(), most: self.bounds.entries });
+            return Err(SnapshotError::Endless { path: path(), limit: self.bounds.entries });
         }
         if self.copier.taken.on_disk > self.bounds.bytes {
-            return Err(SnapshotError::TooLarge { path: path(), most: self.bounds.bytes });
+            return Err(SnapshotError::TooLarge { path: path(), limit: self.bounds.bytes });
         }
         let levels = self.levels.len() * size_of::<WalkLevel>();
         if self.held + levels > self.bounds.held {
-            return Err(SnapshotError::TooWide { path: path(), most: self.bounds.held });
+            return Err(SnapshotError::TooWide { path: path(), limit: self.bounds.held });
         }
         Ok(())
     }
@@ -387,7 +387,7 @@ impl<'a> SnapshotWalk<'a> {
         }
     }
 
-    /// By the names that led to it, if they still do.
+    /// By its path, if that still leads to it.
     fn found_again(
         &self,
         root: &OwnedFd,

@@ -10,9 +10,9 @@ use super::check;
 
 /// A child that has done its work. It ends by itself; dropping this waits until it is off the process table.
 #[derive(Debug)]
-pub struct Aside(Pid);
+pub struct MountNamespaceChild(Pid);
 
-impl Drop for Aside {
+impl Drop for MountNamespaceChild {
     fn drop(&mut self) {
         let all = rustix::process::WaitOptions::empty();
         while let Err(Errno::INTR) = rustix::process::waitpid(Some(self.0), all) {}
@@ -23,7 +23,9 @@ impl Drop for Aside {
 /// this one's memory and descriptors, so what `work` opens stays open; this process continues when it is done.
 ///
 /// Other threads do not matter: nothing is copied that they could be in the middle of.
-pub fn in_new_mount_namespace<T>(work: impl FnOnce() -> T) -> Result<(T, Aside), Errno> {
+pub fn in_new_mount_namespace<T>(
+    work: impl FnOnce() -> T,
+) -> Result<(T, MountNamespaceChild), Errno> {
     struct Task<W, T> {
         work: Option<W>,
         done: Option<T>,
@@ -55,7 +57,7 @@ pub fn in_new_mount_namespace<T>(work: impl FnOnce() -> T) -> Result<(T, Aside),
     let raw = unsafe { libc::clone(run, top.cast(), flags, (&raw mut task).cast()) };
     let made = check(libc::c_long::from(raw));
     drop(blocked);
-    let child = Aside(Pid::from_raw(made? as i32).ok_or(Errno::CHILD)?);
+    let child = MountNamespaceChild(Pid::from_raw(made? as i32).ok_or(Errno::CHILD)?);
     rustix::process::set_dumpable_behavior(dumpable)?;
     // `None`: it was killed before it was done.
     task.done.map(|done| (done, child)).ok_or(Errno::INTR)

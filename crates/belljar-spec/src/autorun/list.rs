@@ -25,7 +25,7 @@ pub struct GitEntry {
     pub name: &'static str,
     pub why: &'static str,
     pub is_directory: bool,
-    /// What stands for it where it is missing.
+    /// What is mounted in its place where it is missing.
     pub stand_in: Option<StandIn>,
 }
 
@@ -34,7 +34,7 @@ const GIT_CONFIG: &str = "git runs what its keys name";
 const GIT_REMOTE: &str = "git takes addresses to push to and pull from out of it";
 const GIT_POINTER: &str = "git takes its configuration from where it points";
 
-/// In every git directory, wherever it is. What stands for a missing one is as if it were missing to git itself,
+/// In every git directory, wherever it is. The stand-in for a missing one looks to git as if it were missing,
 /// inside and outside: `.` as the common directory is the git directory itself.
 pub const GIT_DIRECTORY: &[GitEntry] = &[
     GitEntry {

@@ -9,14 +9,14 @@ use super::node::{Data, Node, Problem, TableEntry, join};
 use crate::layers::Origin;
 use crate::text::OsText;
 
-/// Where relative paths of a layer start, and what `~` stands for.
+/// The directory that a layer's relative paths start from, and the home directory for `~`.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
 }
 
-/// Who set each key, while layers are laid over each other.
+/// Which layer set each key, while layers are merged.
 #[derive(Debug)]
 pub(crate) struct Merge<'a> {
     pub(crate) origin: &'a Origin,

@@ -18,7 +18,7 @@ pub const LONGEST_PROMPT: usize = 1 << 20;
 pub struct FoundAgent {
     /// Its program, as it is called inside.
     pub program: Vec<OsText>,
-    /// What stands in `agent.prompt_file`.
+    /// The content of `agent.prompt_file`.
     pub prompt_file: Option<String>,
 }
 
@@ -106,7 +106,7 @@ fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, Res
     let agent = &settings.values.agent;
     let from_file = found.and_then(|found| found.prompt_file.clone());
     let rank = |key: &str| settings.origin(key).map_or(0, crate::layers::Origin::rank);
-    // One layer cannot name both; of two layers the higher one is meant.
+    // One layer cannot set both; of two layers the higher one wins.
     let file_wins = rank("agent.prompt_file") > rank("agent.prompt");
     Ok(match (&agent.prompt, from_file) {
         (Some(_), Some(file)) if file_wins => file,

@@ -61,7 +61,7 @@ pub struct Request {
     pub default_workspace: PathBuf,
     /// The manifest, by its absolute path.
     pub manifest: Option<PathBuf>,
-    /// What stands in each file of `sandbox.env_file`, by its absolute path.
+    /// The content of each file of `sandbox.env_file`, by its absolute path.
     pub env_files: BTreeMap<OsText, Vec<EnvLine>>,
     pub reach: Reach,
     /// What the host has of the settings' agent; only set where there is no command.
@@ -224,7 +224,7 @@ fn workspace(
     let named_later = rank("sandbox.workspace.path") > rank("sandbox.workspace.mode");
     let mode = match wanted.mode {
         Some(WorkspaceMode::None) if !named_later => return Ok(None),
-        // What an agent does is looked at before it becomes real.
+        // An agent's changes are reviewed before they are applied.
         None if for_agent => MountMode::Overlay,
         Some(WorkspaceMode::None | WorkspaceMode::Rw) | None => MountMode::Rw,
         Some(WorkspaceMode::Ro) => MountMode::Ro,

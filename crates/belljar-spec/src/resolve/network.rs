@@ -139,7 +139,7 @@ fn secrets(settings: &Settings) -> Result<Vec<SecretSpec>, ResolveError> {
     for (index, entry) in entries {
         let key = format!("secret[{index}]");
         let secret = secret(&key, entry)?;
-        // A higher layer's secret of the same name is meant instead.
+        // A higher layer's secret of the same name replaces it.
         all.retain(|other| other.env != secret.env);
         all.push(secret);
     }

@@ -30,7 +30,7 @@ pub enum Located {
     At(PathBuf),
     /// By a link in the manifest's tree or in one that a run could write.
     ByLink { link: PathBuf, to: Option<PathBuf> },
-    /// Nothing is there, or it cannot be looked at.
+    /// It does not exist, or cannot be read.
     Missing,
 }
 
@@ -60,7 +60,7 @@ impl Purpose {
 pub struct Baseline<'a> {
     /// What would hold without the manifest: all lower layers in one, their paths absolute.
     pub lower: &'a Manifest,
-    /// What stands above the manifest and wins over it: variables and flags, their paths absolute.
+    /// The layers above the manifest, which override it: variables and flags, with absolute paths.
     pub higher: &'a Manifest,
     /// The manifest's directory, without links.
     pub directory: &'a Path,

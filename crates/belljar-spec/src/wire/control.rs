@@ -21,7 +21,7 @@ use crate::runspec::{BackendName, RunSpec};
 use crate::state::RunState;
 use crate::text::OsText;
 
-/// The range this build speaks.
+/// The protocol versions that this build supports.
 pub const CONTROL_MIN: u32 = 1;
 pub const CONTROL_MAX: u32 = 1;
 /// Commands that one supervisor carries at once.
@@ -231,7 +231,7 @@ pub struct StopReport {
     /// What it changed, where it could change anything of the host's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workspace: Option<WorkspaceReport>,
-    /// What came of its agent, where it had one.
+    /// The result of its agent, where it had one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent: Option<Box<AgentReport>>,
 }
@@ -260,7 +260,7 @@ pub enum FromSupervisor {
         /// `None` until a run was launched over this connection.
         run: Option<RunId>,
     },
-    /// The sandbox stands, was attested, and its command was let go.
+    /// The sandbox is up and attested, and its command was started.
     Launched {
         run: RunId,
         backend: BackendName,

@@ -10,7 +10,7 @@ use crate::plan::Rlimit;
 use crate::runspec::User;
 use crate::text::OsText;
 
-/// The range this build speaks.
+/// The protocol versions that this build supports.
 pub const PROTOCOL_MIN: u32 = 1;
 pub const PROTOCOL_MAX: u32 = 1;
 
@@ -75,7 +75,7 @@ pub enum Stdio {
     Pty { stream: u32, rows: u16, columns: u16 },
 }
 
-/// What a process inside is to become, once it has been let go.
+/// What a process inside becomes, once the gate has opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Work {
@@ -94,7 +94,7 @@ pub enum Work {
     },
 }
 
-/// How much a process reads back before it is let go.
+/// How much a process reads back before the gate opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttestationKind {

@@ -19,7 +19,7 @@ use super::wipe::{self, Length};
 
 /// Bytes of one stream that may be in flight.
 pub const WINDOW: u64 = 64 * 1024;
-/// Streams open at once: three for each of 64 commands, and one for each connection. Who makes connections
+/// Streams open at once: three for each of 64 commands, and one for each connection. The end that makes connections
 /// counts them, so that no command is left without a stream.
 pub const MAX_STREAMS: usize = 3 * 64 + MAX_CONNECTIONS + MAX_CONNECTS;
 /// The longest control message: arguments and environment of a command, as much as a kernel takes.
@@ -48,7 +48,7 @@ pub enum Arrival {
     },
 }
 
-/// Who writes to a stream, seen from this end.
+/// Which end writes to a stream, seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     BothWays,

@@ -15,7 +15,7 @@ use crate::sys::signal;
 
 /// Does it, over standard input and output. The answer is the exit code.
 pub(super) fn work(work: &Work) -> i32 {
-    // Who stops reading gets an error returned, not our death.
+    // If the reader stops, a write must return an error and not kill this process.
     signal::ignore_broken_pipe();
     let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     match work {

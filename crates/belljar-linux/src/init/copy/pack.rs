@@ -46,7 +46,7 @@ pub(super) fn pack(path: &Path, out: BorrowedFd<'_>) -> Result<(), PackError> {
 struct Packer<'a> {
     out: BorrowedFd<'a>,
     buffer: Vec<u8>,
-    /// Of the entry at hand, below the top.
+    /// Of the current entry, below the top.
     path: Vec<u8>,
 }
 

@@ -128,7 +128,7 @@ struct Input<'a> {
     from: BorrowedFd<'a>,
     buffer: Vec<u8>,
     start: usize,
-    /// Content of the entry at hand.
+    /// Content of the current entry.
     left: u64,
 }
 

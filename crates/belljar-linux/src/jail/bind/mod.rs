@@ -309,7 +309,7 @@ pub struct SurveyedTree {
     pub path: PathBuf,
     /// Control files that were there, by their paths in the tree.
     pub control: Vec<PathBuf>,
-    /// It was too large to be looked at as a whole.
+    /// It was too large to check all of it.
     pub cut: bool,
 }
 

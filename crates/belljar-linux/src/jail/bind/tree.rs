@@ -86,7 +86,7 @@ impl Binder<'_> {
         leave_out(&hidden, via, &mut layer, &mut submounts);
         let (mut shielded, mut sockets) = (Vec::new(), Vec::new());
         if via == Via::Bind {
-            // Without overlayfs a name cannot be left out; what it stands for is covered.
+            // Without overlayfs a name cannot be left out; its file is covered.
             let there = layer.left_out.iter().filter(|name| source.path.join(name).exists());
             sockets.extend(there.cloned());
         }
