@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use belljar_spec::egress::{TRUST_BUNDLE, TRUST_JAVA, TRUST_OWN};
+use belljar_spec::egress::{TRUST_BUNDLE, TRUST_CA, TRUST_JAVA};
 use belljar_spec::egress_env::JAVA_STORE_PASSWORD;
 use data_encoding::BASE64;
 use rustls::pki_types::CertificateDer;
@@ -29,7 +29,7 @@ fn write(directory: &Path, own_pem: &str, host: &[CertificateDer<'_>]) -> io::Re
     let mut listed = vec![("belljar".to_owned(), own.as_ref())];
     listed.extend(host.iter().enumerate().map(|(at, der)| (format!("host-{at}"), der.as_ref())));
     let java = jks::store(&listed, JAVA_STORE_PASSWORD)?;
-    put(&directory.join(TRUST_OWN), own_pem.as_bytes())?;
+    put(&directory.join(TRUST_CA), own_pem.as_bytes())?;
     put(&directory.join(TRUST_BUNDLE), bundle.as_bytes())?;
     put(&directory.join(TRUST_JAVA), &java)
 }
@@ -76,10 +76,10 @@ mod tests {
         let certificates = |pem: &[u8]| {
             CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().unwrap()
         };
-        assert_eq!(certificates(&read(TRUST_OWN)), [own.der().clone()]);
+        assert_eq!(certificates(&read(TRUST_CA)), [own.der().clone()]);
         assert_eq!(certificates(&read(TRUST_BUNDLE)), [host.der().clone(), own.der().clone()]);
         assert_eq!(read(TRUST_JAVA)[8..12], 2u32.to_be_bytes());
-        for name in [TRUST_OWN, TRUST_BUNDLE, TRUST_JAVA] {
+        for name in [TRUST_CA, TRUST_BUNDLE, TRUST_JAVA] {
             let mode = fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o444);
         }

@@ -23,7 +23,7 @@ use crate::jail::{self};
 use crate::mountinfo::MountTable;
 
 /// Root's alone, and in the list of what no run is ever given.
-pub const STAGES: &str = "/run/belljar/mounts";
+pub const STAGING_ROOT: &str = "/run/belljar/mounts";
 
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
@@ -81,9 +81,9 @@ impl Staged {
     }
 
     /// The engine has bound everything: the staging mounts are no longer needed. The uids stay reserved.
-    pub fn strike(&mut self) -> io::Result<HostIdentity> {
+    pub fn unmount(&mut self) -> io::Result<HostIdentity> {
         if let Some(stage) = self.stage.take() {
-            stage.strike()?;
+            stage.unmount()?;
         }
         Ok(std::mem::replace(&mut self.identity, HostIdentity::caller()))
     }
@@ -94,16 +94,16 @@ impl Staged {
 struct StagingMount(PathBuf);
 
 impl StagingMount {
-    fn strike(self) -> io::Result<()> {
+    fn unmount(self) -> io::Result<()> {
         let path = self.0.clone();
         std::mem::forget(self);
-        take_away(&path)
+        remove_mounts(&path)
     }
 }
 
 impl Drop for StagingMount {
     fn drop(&mut self) {
-        let _ = take_away(&self.0); // what is left is in reconcile's list
+        let _ = remove_mounts(&self.0); // what is left is in reconcile's list
     }
 }
 
@@ -112,10 +112,10 @@ pub fn unstage(run: &str) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(()); // never had one, and may not look
     }
-    take_away(&Path::new(STAGES).join(run))
+    remove_mounts(&Path::new(STAGING_ROOT).join(run))
 }
 
-fn take_away(path: &Path) -> io::Result<()> {
+fn remove_mounts(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         // Not mounted any more, or never was.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
@@ -206,7 +206,7 @@ struct StagedMounts {
 }
 
 fn on_stage(bound: &jail::Bound, run: &str) -> Result<StagedMounts, StageError> {
-    let path = Path::new(STAGES).join(run);
+    let path = Path::new(STAGING_ROOT).join(run);
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -17,7 +17,7 @@ pub const TRUST_DIRECTORY: &str = "/run/belljar/trust";
 /// The host's authorities and the run's, as PEM.
 pub const TRUST_BUNDLE: &str = "bundle.pem";
 /// The run's authority alone, as PEM.
-pub const TRUST_OWN: &str = "ca.pem";
+pub const TRUST_CA: &str = "ca.pem";
 /// The bundle for Java.
 pub const TRUST_JAVA: &str = "bundle.jks";
 

@@ -1,6 +1,6 @@
 //! Environment variables that point programs inside to the proxy and to the run's certificate authority.
 
-use crate::egress::{TRUST_BUNDLE, TRUST_DIRECTORY, TRUST_JAVA, TRUST_OWN};
+use crate::egress::{TRUST_BUNDLE, TRUST_CA, TRUST_DIRECTORY, TRUST_JAVA};
 
 /// Not sent through the proxy: the sandbox's loopback.
 const NOT_PROXIED: &str = "localhost,127.0.0.1,::1";
@@ -38,7 +38,7 @@ pub fn trust_variables(port: u16) -> Vec<(&'static str, String)> {
     .map(|name| (name, path(TRUST_BUNDLE)))
     .into();
     // These add to it.
-    variables.extend(["NODE_EXTRA_CA_CERTS", "DENO_CERT"].map(|name| (name, path(TRUST_OWN))));
+    variables.extend(["NODE_EXTRA_CA_CERTS", "DENO_CERT"].map(|name| (name, path(TRUST_CA))));
     let java = format!(
         "{} -Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=JKS \
          -Djavax.net.ssl.trustStorePassword={JAVA_STORE_PASSWORD}",

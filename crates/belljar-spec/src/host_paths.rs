@@ -21,7 +21,7 @@ pub struct HostPaths {
     /// What layered trees begin with instead of nothing: `upper/` in a checkpoint of another run.
     pub seed: Option<PathBuf>,
     /// Belljar's directories.
-    pub own: Vec<PathBuf>,
+    pub belljar_directories: Vec<PathBuf>,
     /// The running executable: it and its directory are visible in a workspace at most read-only.
     pub executable: Option<PathBuf>,
     /// Trees that a run could write, now or earlier.

@@ -111,11 +111,11 @@ impl Money {
 }
 
 /// The maximum of every count of an agent's, whatever it reports: every JSON reader can hold the sum of two.
-pub const MOST_COUNTED: u64 = 1 << 50;
+pub const MAX_COUNT: u64 = 1 << 50;
 
 /// A sum of counts, which come from inside.
 pub fn counted(one: u64, more: u64) -> u64 {
-    one.saturating_add(more).min(MOST_COUNTED)
+    one.saturating_add(more).min(MAX_COUNT)
 }
 
 impl TokenUsage {

@@ -112,7 +112,7 @@ impl WorkspaceReport {
     }
 
     /// Adds a file, or counts it where the list is full.
-    pub fn add_later(&mut self, file: AutorunFile) {
+    pub fn add_autorun(&mut self, file: AutorunFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
         if is_short && self.later.len() < Self::MAX_LISTED {
             self.later.push(file);

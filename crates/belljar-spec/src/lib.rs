@@ -63,8 +63,8 @@ pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
     AgentNews, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
-    LONGEST_TEXT, MOST_COUNTED, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity,
-    Tally, TokenUsage, Unchanged, counted,
+    LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity, Tally,
+    TokenUsage, Unchanged, counted,
 };
 pub use layered::{
     Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,

@@ -275,13 +275,16 @@ impl Plan {
         }
     }
 
-    /// Namespaces that the run does not share with the launcher, each with the launcher's id; `own` has the launcher's.
-    pub fn apart_from(&self, own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    /// Of the launcher's namespaces, those that the run does not share.
+    pub fn unshared_namespaces(
+        &self,
+        launchers: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
         let planned: Vec<&str> =
             self.pod.iter().chain(&self.sandbox).map(|kind| kind.file()).collect();
-        let mut apart = own.clone();
-        apart.retain(|name, _| planned.contains(&name.as_str()));
-        apart
+        let mut unshared = launchers.clone();
+        unshared.retain(|name, _| planned.contains(&name.as_str()));
+        unshared
     }
 
     /// The file systems in memory, with the size that each must not pass.

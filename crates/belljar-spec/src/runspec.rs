@@ -311,12 +311,12 @@ pub struct RunSpec {
 
 impl RunSpec {
     /// Whether anything gets out at all.
-    pub fn has_way_out(&self) -> bool {
-        self.has_way_out_after_setup() || !self.setup_network().is_empty()
+    pub fn has_network_access(&self) -> bool {
+        self.has_network_access_after_setup() || !self.setup_network().is_empty()
     }
 
     /// The same, without what only the set-up reaches.
-    pub fn has_way_out_after_setup(&self) -> bool {
+    pub fn has_network_access_after_setup(&self) -> bool {
         let EgressSpec { reach, allow_private, routes, .. } = &self.egress;
         let learns = *reach == crate::egress::Reach::Learn;
         learns || !self.network_allow.is_empty() || !allow_private.is_empty() || !routes.is_empty()
@@ -327,7 +327,7 @@ impl RunSpec {
         let routed =
             |env: &str| self.egress.routes.iter().any(|route| route.secret.as_deref() == Some(env));
         let by_secret = self.egress.secrets.iter().any(|secret| !routed(&secret.env));
-        self.has_way_out() && (by_secret || !self.egress.intercept.is_empty())
+        self.has_network_access() && (by_secret || !self.egress.intercept.is_empty())
     }
 
     /// What is open until the set-up has ended.

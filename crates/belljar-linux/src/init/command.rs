@@ -410,7 +410,7 @@ fn streams_of(stdio: &Stdio) -> Vec<(u32, Flow)> {
             .into_iter()
             .chain([(stdout, Flow::Outgoing), (stderr, Flow::Outgoing)])
             .collect(),
-        Stdio::Pty { stream, .. } => vec![(stream, Flow::BothWays)],
+        Stdio::Pty { stream, .. } => vec![(stream, Flow::Bidirectional)],
     }
 }
 

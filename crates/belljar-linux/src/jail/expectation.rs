@@ -36,7 +36,7 @@ pub(super) fn expectation(
         groups,
         mounts: expected,
         tolerated: Vec::new(),
-        apart_from: plan.apart_from(&crate::namespaces()),
+        apart_from: plan.unshared_namespaces(&crate::namespaces()),
         sizes: plan.sizes(),
         dies_with_launcher: true,
         seccomp_filters: crate::filter::PROGRAMS,

@@ -114,8 +114,8 @@ pub fn take(
     begun: Begun,
     previous: Option<Previous>,
 ) -> Result<SnapshotSummary, SnapshotError> {
-    take_within(
-        Within { cancel: &AtomicBool::new(false), bytes: u64::MAX },
+    take_with_limits(
+        SnapshotLimits { cancel: &AtomicBool::new(false), bytes: u64::MAX },
         from,
         to,
         begun,
@@ -125,7 +125,7 @@ pub fn take(
 
 /// When a snapshot is given up.
 #[derive(Clone, Copy, Debug)]
-pub struct Within<'a> {
+pub struct SnapshotLimits<'a> {
     /// Soon after it was set.
     pub cancel: &'a AtomicBool,
     /// Of new copies. A file with too many names to track is copied once for each.
@@ -133,8 +133,8 @@ pub struct Within<'a> {
 }
 
 /// As [`take`], with bounds.
-pub fn take_within(
-    within: Within<'_>,
+pub fn take_with_limits(
+    limits: SnapshotLimits<'_>,
     from: &Path,
     to: &Path,
     begun: Begun,
@@ -153,8 +153,8 @@ pub fn take_within(
     };
     let copier = Copier::new(Some(writer), names);
     let same = source.fd_of_same().map_err(failed("opening it"))?;
-    let mut walk = SnapshotWalk::new(from, copier, same, within.cancel);
-    walk.bounds.bytes = within.bytes;
+    let mut walk = SnapshotWalk::new(from, copier, same, limits.cancel);
+    walk.bounds.bytes = limits.bytes;
     walk.run(source, target.into_fd(), before)?;
     walk.copier.finish().map_err(index_failed)
 }

@@ -99,11 +99,17 @@ fn no_more_is_copied_than_allowed() {
     }
     let begun = Begun::now(at).unwrap();
     let never = AtomicBool::new(false);
-    let within = |bytes, to: &str| {
-        take_within(Within { cancel: &never, bytes }, &at.join("tree"), &at.join(to), begun, None)
+    let take_up_to = |bytes, to: &str| {
+        take_with_limits(
+            SnapshotLimits { cancel: &never, bytes },
+            &at.join("tree"),
+            &at.join(to),
+            begun,
+            None,
+        )
     };
-    within(1 << 20, "whole").unwrap();
-    let large = within(100 << 10, "large").unwrap_err();
+    take_up_to(1 << 20, "whole").unwrap();
+    let large = take_up_to(100 << 10, "large").unwrap_err();
     assert!(matches!(large, SnapshotError::TooLarge { limit: 102_400, .. }), "{large:?}");
 }
 
@@ -128,8 +134,8 @@ fn one_that_is_cancelled_ends() {
     let at = temp.path();
     let begun = Begun::now(at).unwrap();
     let cancelled = AtomicBool::new(true);
-    let taken = take_within(
-        Within { cancel: &cancelled, bytes: u64::MAX },
+    let taken = take_with_limits(
+        SnapshotLimits { cancel: &cancelled, bytes: u64::MAX },
         &at.join("tree"),
         &at.join("snapshot"),
         begun,

@@ -452,7 +452,7 @@ fn where_it_lives(
         home: place.home(),
         upper: place.directory.join("upper"),
         seed: None,
-        own: own_directories(home, user_home.as_deref()),
+        belljar_directories: own_directories(home, user_home.as_deref()),
         executable,
         run_writable,
         homes: belljar_linux::jail::sensitive::home_directories(user_home.as_deref()),

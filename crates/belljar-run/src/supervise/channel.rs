@@ -189,7 +189,7 @@ impl Channel {
                 open(&mut self.mux, stdout, Flow::Incoming)?;
                 open(&mut self.mux, stderr, Flow::Incoming)?;
             }
-            Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::BothWays)?,
+            Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::Bidirectional)?,
         }
         self.send(&ToInit::Exec(request.clone()))
     }

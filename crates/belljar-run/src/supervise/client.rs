@@ -108,7 +108,7 @@ impl Connection {
         };
         match streams {
             Streams::Unwatched => Ok(()),
-            Streams::Terminal(_) => open(numbers.stdin, Flow::BothWays),
+            Streams::Terminal(_) => open(numbers.stdin, Flow::Bidirectional),
             Streams::Output => {
                 open(numbers.stdout, Flow::Outgoing)?;
                 open(numbers.stderr, Flow::Outgoing)

@@ -53,7 +53,7 @@ impl GitMarks {
 
     /// When a path in such a directory would execute on the host, if only a part of the directory exists yet: a file
     /// that is applied today must not become active with a file that is applied tomorrow.
-    pub fn later(self, inside: &Path) -> Option<Autorun> {
+    pub fn classify(self, inside: &Path) -> Option<Autorun> {
         let names = names_of(inside);
         let first = names.first()?;
         let entry = GIT_DIRECTORY.iter().find(|entry| is(first, entry.name))?;

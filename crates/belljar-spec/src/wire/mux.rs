@@ -51,7 +51,7 @@ pub enum Arrival {
 /// Which end writes to a stream, seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    BothWays,
+    Bidirectional,
     Outgoing,
     Incoming,
 }
@@ -106,7 +106,7 @@ impl Mux {
 
     /// Both ends open a stream before the message that names it takes effect.
     pub fn open(&mut self, stream: u32) -> Result<(), WireError> {
-        self.open_for(stream, Flow::BothWays)
+        self.open_for(stream, Flow::Bidirectional)
     }
 
     /// A stream that only one end writes to is over, and its number free, when that end is done. What

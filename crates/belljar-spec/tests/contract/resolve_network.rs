@@ -18,7 +18,7 @@ const SECRET: &str = "[[secret]]\nenv = 'KEY'\nhost = 'API.example.'\nheader = '
 fn nothing_said_is_no_way_out() {
     for text in ["", "[network]\n", "[network]\nallow = []\n", "[network]\nallow_private = []\n"] {
         let spec = run(text).unwrap();
-        assert!(!spec.has_way_out() && !spec.intercepts(), "{text}");
+        assert!(!spec.has_network_access() && !spec.intercepts(), "{text}");
     }
 }
 
@@ -40,7 +40,7 @@ fn a_secret_is_normalised_and_needs_a_way_to_its_host() {
 fn a_secret_with_a_route_needs_no_interception() {
     let route = "[[route]]\nlisten = 8080\nto = 'https://api.example/v1/'\nsecret = 'KEY'\n";
     let spec = run(&format!("{SECRET}{route}")).unwrap();
-    assert!(spec.has_way_out() && !spec.intercepts());
+    assert!(spec.has_network_access() && !spec.intercepts());
     let to = &spec.egress.routes[0].to;
     assert_eq!((to.port, to.path.as_str()), (443, "/v1"));
 }
@@ -107,7 +107,7 @@ fn whoever_asks_for_everything_is_told_that_it_is_weaker_and_not_stopped() {
     request.reach = Reach::Learn;
     let settings = Given::default().settings();
     let spec = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap();
-    assert!(spec.has_way_out() && !spec.required.contains(&Clause::NetSealed));
+    assert!(spec.has_network_access() && !spec.required.contains(&Clause::NetSealed));
 }
 
 #[test]
@@ -141,11 +141,11 @@ fn agent(manifest: &str) -> Result<belljar_spec::RunSpec, belljar_spec::ResolveE
 fn a_set_up_has_hosts_of_its_own() {
     let spec = agent("[setup]\ncommand = ['true']\nnetwork = ['Pypi.example']\n").unwrap();
     assert_eq!(spec.setup_network(), ["pypi.example"]);
-    assert!(spec.has_way_out() && !spec.has_way_out_after_setup());
+    assert!(spec.has_network_access() && !spec.has_network_access_after_setup());
     assert!(spec.required.contains(&Clause::NetSealed));
     let both =
         "[setup]\ncommand = ['true']\nnetwork = ['a.example']\n[network]\nallow = ['b.example']\n";
-    assert!(agent(both).unwrap().has_way_out_after_setup());
+    assert!(agent(both).unwrap().has_network_access_after_setup());
     let any = agent("[setup]\ncommand = ['true']\nnetwork = ['*']\n").unwrap();
     assert!(!any.required.contains(&Clause::NetSealed));
     for (hosts, why) in [("'http://x'", "setup.network"), ("'GET a.example/x'", "not opened")] {
@@ -156,7 +156,7 @@ fn a_set_up_has_hosts_of_its_own() {
     assert!(agent("[setup]\ncommand = ['true']\nnetwork = ['GET a.example:80/x']\n").is_ok());
     // A run with a command has none.
     let plain = run("[setup]\ncommand = ['true']\nnetwork = ['a.example']\n").unwrap();
-    assert!(plain.setup().is_none() && !plain.has_way_out());
+    assert!(plain.setup().is_none() && !plain.has_network_access());
 }
 
 #[test]

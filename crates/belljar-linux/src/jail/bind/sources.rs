@@ -19,7 +19,7 @@ pub(super) fn open_sources(
     plan: &Plan,
     place: &HostPaths,
 ) -> Result<Vec<Option<Resolved>>, BindError> {
-    let belljar = BelljarDirectories::of(&place.own);
+    let belljar = BelljarDirectories::of(&place.belljar_directories);
     plan.mounts.iter().map(|mount| open_source(mount, plan, place, &belljar)).collect()
 }
 

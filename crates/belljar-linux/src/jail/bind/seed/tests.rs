@@ -90,7 +90,7 @@ impl Yard {
             home: self.at(run).join("home"),
             upper: self.at(run).join("upper"),
             seed,
-            own: Vec::new(),
+            belljar_directories: Vec::new(),
             executable: None,
             run_writable: Vec::new(),
             homes: Vec::new(),
