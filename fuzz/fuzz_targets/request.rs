@@ -2,7 +2,7 @@
 //! is cut. Run: `cargo +nightly fuzz run request`.
 #![no_main]
 
-use belljar_egress::fuzzing::{Taken, requests};
+use belljar_egress::fuzzing::{ParsedRequest, requests};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// As a careless server reads it: chunks before a length, the first of each, nothing checked.
-fn plainly(mut bytes: &[u8]) -> Vec<Taken> {
+fn plainly(mut bytes: &[u8]) -> Vec<ParsedRequest> {
     let mut all = Vec::new();
     loop {
         // Empty lines in front of a request are nobody's.
@@ -48,7 +48,7 @@ fn plainly(mut bytes: &[u8]) -> Vec<Taken> {
         };
         let mut words = head.split(' ');
         let mut word = || words.next().unwrap_or_default().to_owned();
-        all.push(Taken { method: word(), target: word(), body });
+        all.push(ParsedRequest { method: word(), target: word(), body });
         bytes = rest;
     }
 }

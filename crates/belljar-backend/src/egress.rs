@@ -11,7 +11,7 @@ use belljar_spec::{
     Tree,
 };
 
-use crate::backend::PlanError;
+use crate::error::PlanError;
 
 /// Where systems keep the authorities that programs trust, each in one file.
 const SYSTEM_BUNDLES: &[&str] = &[

@@ -11,10 +11,9 @@ use belljar_spec::{
 };
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, CommandStreams, DestroyError,
-    Found, ListError, PlanError, SandboxId, StartError, Started, StartedInner, Unavailable,
-};
+use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod};
+use crate::error::{BindError, DestroyError, PlanError, StartError, Unavailable};
+use crate::running::{CommandStreams, RunningSandbox, Started, UnsupervisedCommand};
 
 #[derive(Debug)]
 pub struct Host;
@@ -24,8 +23,8 @@ impl Backend for Host {
         BackendName::Host
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<Capabilities, Unavailable>> {
-        Box::pin(std::future::ready(Ok(Capabilities {
+    fn probe(&self) -> Result<Capabilities, Unavailable> {
+        Ok(Capabilities {
             version: "none".to_owned(),
             limits: Vec::new(),
             cgroup: CgroupUse::None,
@@ -34,7 +33,7 @@ impl Backend for Host {
             most_files: 0,
             engine: None,
             image: None,
-        })))
+        })
     }
 
     fn plan(&self, spec: &RunSpec, _: &Capabilities) -> Result<Plan, PlanError> {
@@ -82,11 +81,7 @@ impl Backend for Host {
         })
     }
 
-    fn bind<'a>(
-        &'a self,
-        plan: &'a Plan,
-        place: &'a HostPaths,
-    ) -> BoxFuture<'a, Result<Bound, BindError>> {
+    fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
         let nothing = Expectation {
             user: User::default(),
             uid_map: None,
@@ -106,31 +101,31 @@ impl Backend for Host {
         };
         // The home inside does not exist outside; the run's own directory does.
         let mut plan = plan.clone();
-        plan.command.env.insert("HOME".to_owned(), place.home.as_path().into());
-        Box::pin(std::future::ready(Ok(Bound {
+        plan.command.env.insert("HOME".to_owned(), paths.home.as_path().into());
+        Ok(Bound {
             expectation: nothing,
             posture: plan.posture.clone(),
             writable_trees: Vec::new(),
             surveyed: Vec::new(),
             layered: Vec::new(),
             warnings: Vec::new(),
-            inner: BoundInner::Host(Box::new(plan)),
-        })))
+            sandbox: BoundSandbox::new(plan),
+        })
     }
 
-    fn start(&self, bound: Bound) -> BoxFuture<'_, Result<Started, StartError>> {
-        Box::pin(std::future::ready(match bound.inner {
-            BoundInner::Host(plan) => Ok(spawn(&plan.command)),
-            _ => Err(StartError("bound by another backend".into())),
-        }))
+    fn open(&self, _: &Bound) -> Result<Box<dyn Pod>, StartError> {
+        Ok(Box::new(NoPod))
     }
+}
 
-    fn destroy<'a>(&'a self, _: &'a SandboxId) -> BoxFuture<'a, Result<(), DestroyError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
+/// There is nothing to share: the command has the host's network and the caller's ids.
+#[derive(Debug)]
+struct NoPod;
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, ListError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+impl Pod for NoPod {
+    fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
+        let plan: Plan = sandbox.into_inner()?;
+        Ok(spawn(&plan.command))
     }
 }
 
@@ -150,39 +145,58 @@ fn posture() -> Posture {
 
 /// The command, as a child of the launcher.
 #[derive(Debug)]
-pub struct Child {
+struct HostCommand {
     child: Option<std::process::Child>,
     failure: Option<ExecFailure>,
 }
 
-impl Child {
-    pub fn kill(&mut self) {
-        let group = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32));
-        if let Some(group) = group {
+impl HostCommand {
+    fn group(&self) -> Option<Pid> {
+        self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32))
+    }
+}
+
+impl RunningSandbox for HostCommand {
+    fn kill(&mut self) {
+        if let Some(group) = self.group() {
             let _ = kill_process_group(group, Signal::KILL); // gone already is as good
         }
     }
 
-    /// Waits for the command's end; what it told is kept for [`Child::try_wait`].
-    pub fn reap(&mut self) {
+    /// Waits for the command's end; its status is kept for `try_wait`.
+    fn reap(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.wait(); // an error means that there is nothing to wait for
         }
     }
 
-    pub fn signal(&self, signal: i32) {
-        let group = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32));
-        if let (Some(group), Some(signal)) = (group, Signal::from_named_raw(signal)) {
+    fn destroy(&mut self) -> Result<(), DestroyError> {
+        self.kill();
+        self.reap();
+        Ok(())
+    }
+
+    fn set_up_failure(&self) -> StartError {
+        StartError::new("there is no PID 1 on the host backend")
+    }
+
+    fn unsupervised_command(&mut self) -> Option<&mut dyn UnsupervisedCommand> {
+        Some(self)
+    }
+}
+
+impl UnsupervisedCommand for HostCommand {
+    fn signal(&self, signal: i32) {
+        if let (Some(group), Some(signal)) = (self.group(), Signal::from_named_raw(signal)) {
             let _ = kill_process_group(group, signal);
         }
     }
 
-    pub fn exec_failure(&self) -> Option<&ExecFailure> {
+    fn exec_failure(&self) -> Option<&ExecFailure> {
         self.failure.as_ref()
     }
 
-    /// How it ended, if it did.
-    pub fn try_wait(&mut self) -> Option<ExitStatus> {
+    fn try_wait(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         match (status.code(), status.signal()) {
             (Some(code), _) => Some(ExitStatus::Code(code as u8)),
@@ -221,7 +235,7 @@ fn spawn(plan: &CommandPlan) -> Started {
         listeners: Vec::new(),
         init_pid: None,
         command_uid: None,
-        inner: StartedInner::Host(Child { child, failure }),
+        sandbox: Box::new(HostCommand { child, failure }),
     }
 }
 

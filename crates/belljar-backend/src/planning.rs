@@ -5,7 +5,8 @@ use belljar_spec::{
     PlannedMount, Presence, Rlimit, RunSpec, Source, Tmpfs, Tree,
 };
 
-use crate::backend::{Capabilities, PlanError, Weakness};
+use crate::backend::{Capabilities, Weakness};
+use crate::error::PlanError;
 
 pub(crate) const HOSTNAME: &str = "belljar";
 /// Where `$HOME` is inside.

@@ -1,7 +1,7 @@
-//! What crosses the socket between a run's supervisor and its proxy: packets, some with a descriptor.
+//! Messages between a run's supervisor and its proxy: packets, some of which carry a descriptor.
 //!
-//! The socket is `SOCK_SEQPACKET`, made by the supervisor; the proxy is born with its end as standard input. When
-//! either end closes it, the proxy ends.
+//! The socket is `SOCK_SEQPACKET`, created by the supervisor; the proxy gets its end as standard input. The proxy
+//! exits when either end is closed.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,20 +17,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// The longest packet; a policy has to fit into one.
+/// The longest packet. A policy has to fit into one.
 pub const MAX_PACKET: usize = 128 * 1024;
 
-/// What the supervisor says.
+/// Messages from the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum ToProxy {
     /// The first packet.
     Setup(Box<Setup>),
-    /// With a listening socket in the sandbox's network, whose port is this.
+    /// Carries a listening socket of the sandbox's network; `port` is its port there.
     Listener { port: u16 },
-    /// With a connected stream: somebody inside connected to this port.
+    /// Carries a connected stream: a client in the sandbox connected to this port.
     Connection { port: u16 },
-    /// The set-up is over: what was opened for it is closed, and from here on the run's own policy holds.
+    /// The set-up phase is over: its connections are closed, and the run's policy applies from here on.
     Narrow,
 }
 
@@ -40,29 +40,29 @@ pub struct Setup {
     pub secrets: Vec<SecretValue>,
 }
 
-/// What the proxy says.
+/// Messages from the proxy.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum FromProxy {
-    /// It has understood its set-up and takes connections.
+    /// The set-up message is valid, and the proxy accepts connections.
     Ready {
         trust: Option<Trust>,
     },
-    /// It has not, and ends.
+    /// The set-up message is not valid, and the proxy exits.
     Failed {
         why: String,
     },
     News(EgressNews),
-    /// The set-up's door is shut. So many connections from inside were closed with it.
+    /// The set-up phase is closed, and with it this many connections from the sandbox.
     Narrowed {
         closed: u64,
     },
 }
 
-/// Public parts of the authority that was made for this run.
+/// The public part of the run's certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trust {
-    /// The certificate, as PEM.
+    /// The CA certificate, as PEM.
     pub own: String,
 }
 
@@ -82,7 +82,7 @@ pub fn send<M: Serialize>(
     message: &M,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(), ControlError> {
-    // It may hold secrets.
+    // The message may contain secrets.
     let text =
         serde_json::to_vec(message).map_err(|error| ControlError::BadPacket(error.to_string()))?;
     let text = Zeroizing::new(text);
@@ -105,7 +105,7 @@ pub fn send<M: Serialize>(
     }
 }
 
-/// The next packet; `None` when the other end is gone. On a socket that does not wait, nothing being there is
+/// Receives the next packet; `None` when the other end is closed. On a non-blocking socket an empty queue is
 /// `Io(AGAIN)`.
 pub fn receive<M: DeserializeOwned>(
     from: impl AsFd,
@@ -141,7 +141,7 @@ pub fn receive<M: DeserializeOwned>(
     Ok(Some((message, descriptor)))
 }
 
-/// Most packets are small, and the longest are very long.
+/// Most packets are small and a policy is large, so the length is read before the buffer is allocated.
 fn next_length(from: BorrowedFd<'_>) -> Result<Option<usize>, ControlError> {
     loop {
         let mut nothing = [0; 1];
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_arrives_with_its_descriptor_and_the_end_is_seen() {
+    fn a_packet_arrives_with_its_descriptor_and_the_close_is_seen() {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

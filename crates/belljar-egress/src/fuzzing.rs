@@ -1,4 +1,4 @@
-//! What the fuzz targets reach: the places where hostile bytes are looked at first. No part of the contract.
+//! Entry points for the fuzz targets: the parsers that see hostile bytes first. Not part of the public contract.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,37 +13,37 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::body::Body;
-use crate::framing::watched;
-use crate::server;
-use crate::sniff::{Due, Look, Sniffer};
+use crate::http::body::Body;
+use crate::http::framing::monitor_framing;
+use crate::inbound::http_server;
+use crate::inbound::sniff_tls::{Expected, SniffResult, Sniffer};
 
-/// Whether a tunnel that begins so is let through, if it comes in pieces of that length. `None`: it cannot be said
-/// yet.
+/// Whether a tunnel that starts with these bytes is let through, when they arrive in pieces of this length. `None`:
+/// more bytes are needed.
 pub fn sniff(host: &Host, port: u16, bytes: &[u8], piece: usize) -> Option<bool> {
-    let mut sniffer = Sniffer::new(host, Due::at(port));
+    let mut sniffer = Sniffer::new(host, Expected::at(port));
     for some in bytes.chunks(piece.max(1)) {
-        match sniffer.look(some) {
-            Look::More => {}
-            Look::Fine => return Some(true),
-            Look::Wrong(_) => return Some(false),
+        match sniffer.feed(some) {
+            SniffResult::NeedMore => {}
+            SniffResult::Allowed => return Some(true),
+            SniffResult::Denied(_) => return Some(false),
         }
     }
     None
 }
 
-/// A request that was handed over, and with which nothing was wrong up to the end of its body.
+/// A request that was handed over without a fault up to the end of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct ParsedRequest {
     pub method: String,
     pub target: String,
     pub body: Vec<u8>,
 }
 
-/// The requests that are taken from a connection on which this comes, in pieces of that length.
-pub fn requests(bytes: &[u8], piece: usize) -> Vec<Taken> {
+/// The requests that are accepted from these bytes, when they arrive in pieces of this length.
+pub fn requests(bytes: &[u8], piece: usize) -> Vec<ParsedRequest> {
     let taken = Arc::new(Mutex::new(Vec::new()));
-    let (io, framing) = watched(Pieces { left: bytes.to_vec(), piece: piece.max(1) });
+    let (io, framing) = monitor_framing(Pieces { left: bytes.to_vec(), piece: piece.max(1) });
     let service = service_fn(|request: Request<Incoming>| {
         let (framing, taken) = (framing.clone(), taken.clone());
         async move {
@@ -54,18 +54,18 @@ pub fn requests(bytes: &[u8], piece: usize) -> Vec<Taken> {
                 let (method, target) = (parts.method.to_string(), parts.uri.to_string());
                 let body = body.to_bytes().to_vec();
                 let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-                taken.push(Taken { method, target, body });
+                taken.push(ParsedRequest { method, target, body });
             }
-            Ok::<_, Infallible>(Response::new(Body::words(String::new())))
+            Ok::<_, Infallible>(Response::new(Body::text(String::new())))
         }
     });
     if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() {
-        let _ = runtime.block_on(server::h1(io, service)); // whatever ends it is fine
+        let _ = runtime.block_on(http_server::serve_h1(io, service)); // any end is fine
     }
     std::mem::take(&mut *taken.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A peer that says its piece, and hears nothing.
+/// A peer that sends its bytes in pieces and discards what it receives.
 struct Pieces {
     left: Vec<u8>,
     piece: usize,

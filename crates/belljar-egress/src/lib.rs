@@ -1,63 +1,34 @@
-//! The one way out of a sandbox: a proxy in a process of its own, which alone decides what is reached, and
-//! puts the values of secrets into what goes out. (The supervisor knows them too, to cover them in the record.)
+//! The egress proxy: the only network access of a sandbox. It runs as its own process, one per run.
 //!
-//! It takes connections that come from inside, whose every byte is hostile, and makes connections outside. It
-//! knows no backend, no record and no run directory: what it decides it tells the supervisor, over one socket.
-//! When it dies, everything it carried is closed, and nothing is opened.
+//! Connections come from the sandbox, so every byte of them is hostile. The proxy decides what may be reached, adds
+//! credentials to the requests that get them, and reports every decision to the supervisor over one socket
+//! ([`control`]). It knows no backend, no record and no run directory. When it exits, every connection is closed.
+//!
+//! A connection flows through the folders in this order:
+//! 1. [`serve`] receives listeners, connections and the policy from the supervisor.
+//! 2. `inbound` accepts it, detects the protocol, and reads what it asks for: CONNECT, SOCKS, a request in absolute
+//!    form, or a request on a route's port.
+//! 3. `policy` decides: the rules, then the budget. Allowed access gets a ticket, and only a ticket can dial.
+//! 4. `http` checks each request that the proxy can read, and changes it: headers, framing, credentials, masking.
+//! 5. `upstream` resolves the name, checks every address, connects, and speaks TLS where the proxy has to.
+//! 6. `report` sends the events to the supervisor, and writes the texts of refusals for the client.
 
-mod address;
-mod answer;
-mod body;
-mod budget;
-mod buffers;
-mod connect;
 pub mod control;
-mod dial;
-mod door;
-mod forward;
-mod framing;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod headers;
-mod intercept;
-mod jks;
+mod http;
+mod inbound;
+mod io;
 mod limits;
-mod mask;
-mod merge;
-mod overrides;
-mod patient;
-mod plain;
 mod policy;
 mod proxy;
-mod quota;
-mod relay;
-mod repeats;
 mod report;
-mod resolve;
-mod rewound;
-mod roots;
-mod route;
-mod secret;
-mod send;
 mod serve;
-mod server;
-mod sniff;
-mod socks;
-mod stage;
-mod stream;
-mod target;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-mod ticket;
-mod tls;
-pub mod trust;
-mod tunnel;
 mod upstream;
-mod way;
-mod websocket;
-mod words;
 
-pub use policy::{BadPolicy, Policy};
+pub use inbound::intercept::trust;
 pub use serve::{ServeError, serve};

@@ -1,4 +1,4 @@
-//! One run's proxy: everything that its doors share.
+//! Holds the state that all connections of one phase share, and makes every access decision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use belljar_spec::egress::{
 };
 use belljar_spec::host_rule::Seen;
 
-use crate::budget::{Account, Ledger, Over, Presence};
-use crate::buffers::Buffers;
-use crate::headers::without_user;
-use crate::policy::{Addresses, Allowance, Denial, Policy};
-use crate::report::{Reporter, cut};
-use crate::resolve::Resolver;
-use crate::words;
+use crate::http::headers::without_user;
+use crate::io::buffer_pool::BufferPool;
+use crate::policy::budget::{Account, BudgetExceeded, Budgets, ConnectionGuard};
+use crate::policy::{AddressScope, Allowance, Denial, Policy};
+use crate::report::denial_text;
+use crate::report::{Reporter, shorten};
+use crate::upstream::resolve::Resolver;
 
-pub(crate) use crate::ticket::{Flow, Ticket};
+pub(crate) use crate::upstream::ticket::{Flow, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -26,170 +26,173 @@ pub(crate) struct Proxy {
     pub(crate) secrets: Vec<SecretValue>,
     pub(crate) reporter: Reporter,
     pub(crate) resolver: Resolver,
-    pub(crate) buffers: Buffers,
-    budget: Arc<Ledger>,
-    next: Arc<AtomicU64>,
+    pub(crate) buffers: BufferPool,
+    budget: Arc<Budgets>,
+    next_id: Arc<AtomicU64>,
 }
 
-/// What somebody inside asks for.
+/// What a client asks to reach.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct AccessRequest<'a> {
     pub(crate) host: Host,
     pub(crate) port: u16,
     pub(crate) via: Via,
     pub(crate) seen: Seen<'a>,
 }
 
-/// Why it is not to be had, as the one who asked is told.
+/// Why access is refused, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{words}")]
+#[error("{message}")]
 pub(crate) struct Refusal {
-    /// Of an HTTP answer: 403 for what is denied, 400 for what contradicts itself, 502 and 504 for what did
-    /// not work.
+    /// The HTTP status: 403 for denied, 400 for contradictory or malformed, 502 to 504 for failed.
     pub(crate) status: u16,
-    pub(crate) words: String,
-    /// As the record has it. `None`: it was allowed, and did not work.
+    pub(crate) message: String,
+    /// The denial, as recorded. `None`: it was allowed, and failed.
     pub(crate) reason: Option<DenyReason>,
 }
 
-/// How a connection ended on which the client never said anything.
+/// How a connection ended on which the client never sent anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unused {
+pub(crate) enum UnusedConnection {
     Closed,
-    Silent,
+    TimedOut,
 }
 
-impl Unused {
-    pub(crate) fn words(self) -> &'static str {
+impl UnusedConnection {
+    pub(crate) fn message(self) -> &'static str {
         match self {
             Self::Closed => "closed by the client before it sent anything",
-            Self::Silent => "the client sent nothing in time",
+            Self::TimedOut => "the client sent nothing in time",
         }
     }
 }
 
 impl Refusal {
-    pub(crate) fn denied(reason: DenyReason, words: String) -> Self {
+    pub(crate) fn denied(reason: DenyReason, message: String) -> Self {
         let status = match reason {
             DenyReason::BadRequest | DenyReason::NamesDiffer => 400,
-            // As for a name that is not there.
+            // The same as for a name that does not exist.
             DenyReason::PrivateAddress => 502,
             _ => 403,
         };
-        Self { status, words, reason: Some(reason) }
+        Self { status, message, reason: Some(reason) }
     }
 
-    /// As whoever asked is told. That a name exists and leads to an address of the host's network is not told apart
-    /// from a name that does not exist.
-    pub(crate) fn told_reason(&self) -> Option<DenyReason> {
+    /// The reason as shown to the client. A name that resolves to an address of the host's network looks like a name
+    /// that does not exist.
+    pub(crate) fn public_reason(&self) -> Option<DenyReason> {
         self.reason.filter(|reason| *reason != DenyReason::PrivateAddress)
     }
 }
 
 impl Proxy {
     pub(crate) fn new(policy: Policy, secrets: Vec<SecretValue>, reporter: Reporter) -> Arc<Self> {
-        let budget = Arc::new(Ledger::new(policy.spec.budget, policy.spec.per_host));
-        let (resolver, buffers) = (Resolver::default(), Buffers::default());
-        let next = Arc::new(AtomicU64::new(1));
-        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next })
+        let budget = Arc::new(Budgets::new(policy.spec.budget, policy.spec.per_host));
+        let (resolver, buffers) = (Resolver::default(), BufferPool::default());
+        let next_id = Arc::new(AtomicU64::new(1));
+        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next_id })
     }
 
-    /// For what comes before this one, with a policy of its own and without secrets. Budgets are the run's, whoever
-    /// uses them, and its numbers are given once.
-    pub(crate) fn before(&self, policy: Policy) -> Arc<Self> {
-        let (resolver, buffers) = (Resolver::default(), Buffers::default());
+    /// A proxy for the set-up phase: its own policy, no secrets. Budgets and ids are shared with the run.
+    pub(crate) fn for_setup(&self, policy: Policy) -> Arc<Self> {
+        let (resolver, buffers) = (Resolver::default(), BufferPool::default());
         let (reporter, budget) = (self.reporter.clone(), self.budget.clone());
-        let (secrets, next) = (Vec::new(), self.next.clone());
-        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next })
+        let (secrets, next_id) = (Vec::new(), self.next_id.clone());
+        Arc::new(Self { policy, secrets, reporter, resolver, buffers, budget, next_id })
     }
 
-    /// Connections from inside, now.
-    pub(crate) fn present(&self) -> u64 {
-        self.budget.present()
+    /// Client connections, now.
+    pub(crate) fn open_connections(&self) -> u64 {
+        self.budget.open_connections()
     }
 
-    /// Decides, and tells what was decided before anything is done about it.
-    pub(crate) fn admit(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Ticket, Refusal> {
+    /// Decides, and reports the decision before acting on it.
+    pub(crate) fn admit(self: &Arc<Self>, access: &AccessRequest<'_>) -> Result<Ticket, Refusal> {
         let allowance = self
             .policy
-            .decide(&ask.host, ask.port, ask.seen)
-            .map_err(|denial| self.deny(ask, denial))?;
-        match self.budget.begin(&ask.host) {
-            Ok(account) => Ok(self.ticket(ask, allowance, Ok(account))),
-            Err(over) => Err(self.deny(ask, self.budget_denial(&over))),
+            .decide(&access.host, access.port, access.seen)
+            .map_err(|denial| self.deny(access, denial))?;
+        match self.budget.open_request(&access.host) {
+            Ok(account) => Ok(self.ticket(access, allowance, Ok(account))),
+            Err(exceeded) => Err(self.deny(access, self.budget_denial(&exceeded))),
         }
     }
 
-    /// For a route, whose target the operator wrote. Beyond its budget the ticket cannot be dialled.
-    pub(crate) fn admit_route(self: &Arc<Self>, ask: &Ask<'_>, listen: u16) -> Ticket {
-        let addresses = match self.policy.decide(&ask.host, ask.port, Seen::Nothing) {
+    /// For a route, whose target the operator wrote. Over budget, the ticket cannot dial.
+    pub(crate) fn admit_route(self: &Arc<Self>, access: &AccessRequest<'_>, listen: u16) -> Ticket {
+        let addresses = match self.policy.decide(&access.host, access.port, Seen::Nothing) {
             Ok(allowance) => allowance.addresses,
-            Err(_) if ask.host.name().is_none() => Addresses::Written,
-            Err(_) => Addresses::Public,
+            Err(_) if access.host.name().is_none() => AddressScope::Literal,
+            Err(_) => AddressScope::Public,
         };
-        let account = self.budget.begin(&ask.host);
-        self.ticket(ask, Allowance { rule: format!("route {listen}"), addresses }, account)
+        let account = self.budget.open_request(&access.host);
+        self.ticket(access, Allowance { rule: format!("route {listen}"), addresses }, account)
     }
 
     fn ticket(
         self: &Arc<Self>,
-        ask: &Ask<'_>,
+        access: &AccessRequest<'_>,
         allowance: Allowance,
-        account: Result<Account, Over>,
+        account: Result<Account, BudgetExceeded>,
     ) -> Ticket {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.reporter.tell(EgressNews::Opened(EgressOpened {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        self.reporter.send(EgressNews::Opened(EgressOpened {
             id,
-            host: ask.host.to_string(),
-            port: ask.port,
-            via: ask.via,
+            host: access.host.to_string(),
+            port: access.port,
+            via: access.via,
             rule: allowance.rule.clone(),
             count: 1,
         }));
-        Ticket::new(self, id, ask, allowance, account)
+        Ticket::new(self, id, access, allowance, account)
     }
 
-    pub(crate) fn deny(&self, ask: &Ask<'_>, denial: Denial) -> Refusal {
-        let words = words::refusal(self.policy.whose, ask, &denial);
-        let (method, path) = shown(ask.seen);
+    pub(crate) fn deny(&self, access: &AccessRequest<'_>, denial: Denial) -> Refusal {
+        let message = denial_text::denied(self.policy.phase, access, &denial);
+        let (method, path) = method_and_path(access.seen);
         let Denial { reason, detail } = denial;
-        self.reporter.tell(EgressNews::Denied(EgressDenied {
-            host: ask.host.to_string(),
-            port: Some(ask.port),
-            via: ask.via,
+        self.reporter.send(EgressNews::Denied(EgressDenied {
+            host: access.host.to_string(),
+            port: Some(access.port),
+            via: access.via,
             reason,
             detail,
             method,
             path,
             count: 1,
         }));
-        Refusal::denied(reason, words)
+        Refusal::denied(reason, message)
     }
 
-    /// For what does not even name a host.
-    pub(crate) fn deny_text(&self, text: &[u8], via: Via, denial: Denial) -> Refusal {
-        let host = cut(&String::from_utf8_lossy(without_user(text)));
+    /// For a request that names no valid host.
+    pub(crate) fn deny_unparsed(&self, text: &[u8], via: Via, denial: Denial) -> Refusal {
+        let host = shorten(&String::from_utf8_lossy(without_user(text)));
         let Denial { reason, detail } = denial;
         let why = detail.as_deref().unwrap_or("it cannot be read");
-        let words = match reason {
-            DenyReason::NotAName => format!("belljar: {}", words::unreadable(&host, why)),
+        let message = match reason {
+            DenyReason::NotAName => format!("belljar: {}", denial_text::unreadable(&host, why)),
             _ => format!("belljar: the request for \"{host}\" is refused: {why}."),
         };
         let (port, method, path) = (None, None, None);
         let denied = EgressDenied { host, port, via, reason, detail, method, path, count: 1 };
-        self.reporter.tell(EgressNews::Denied(denied));
-        Refusal::denied(reason, words)
+        self.reporter.send(EgressNews::Denied(denied));
+        Refusal::denied(reason, message)
     }
 
-    /// For a connection to a host in which nothing was asked, so that there was nothing to decide about: it is no
-    /// denial, and nobody was dialled.
-    pub(crate) fn tell_unused(&self, ask: &Ask<'_>, began: Instant, why: Unused) {
-        let rule = self.policy.may_allow(&ask.host, ask.port).unwrap_or_default();
-        self.reporter.tell(EgressNews::Allowed(EgressAllowed {
-            id: self.next.fetch_add(1, Ordering::Relaxed),
-            host: ask.host.to_string(),
-            port: ask.port,
-            via: ask.via,
+    /// For a connection on which nothing was requested, so there was nothing to decide: not a denial, and nothing was
+    /// dialled.
+    pub(crate) fn report_unused(
+        &self,
+        access: &AccessRequest<'_>,
+        started: Instant,
+        why: UnusedConnection,
+    ) {
+        let rule = self.policy.may_allow(&access.host, access.port).unwrap_or_default();
+        self.reporter.send(EgressNews::Allowed(EgressAllowed {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
+            host: access.host.to_string(),
+            port: access.port,
+            via: access.via,
             rule,
             address: None,
             method: None,
@@ -197,32 +200,32 @@ impl Proxy {
             status: None,
             bytes_out: 0,
             bytes_in: 0,
-            duration_ms: began.elapsed().as_millis() as u64,
-            error: Some(why.words().to_owned()),
+            duration_ms: started.elapsed().as_millis() as u64,
+            error: Some(why.message().to_owned()),
             count: 1,
         }));
     }
 
-    /// For a connection that comes from inside, before anything is read from it.
-    pub(crate) fn enter(&self, via: Via) -> Result<Presence, Refusal> {
-        self.budget.enter().map_err(|over| {
-            let denial = self.budget_denial(&over);
-            let words = format!("belljar: {}", over.words());
-            let Refusal { status, reason, .. } = self.deny_text(b"(any)", via, denial);
-            Refusal { status, words, reason }
+    /// Counts a client connection, before anything is read from it.
+    pub(crate) fn open_connection(&self, via: Via) -> Result<ConnectionGuard, Refusal> {
+        self.budget.open_connection().map_err(|exceeded| {
+            let denial = self.budget_denial(&exceeded);
+            let message = format!("belljar: {}", exceeded.message());
+            let Refusal { status, reason, .. } = self.deny_unparsed(b"(any)", via, denial);
+            Refusal { status, message, reason }
         })
     }
 
-    /// Tells of a limit the first time that it stands in the way.
-    pub(crate) fn budget_denial(&self, over: &Over) -> Denial {
-        if over.first {
-            self.reporter.tell(EgressNews::BudgetHit(over.news()));
+    /// Reports a limit the first time that it is hit.
+    pub(crate) fn budget_denial(&self, exceeded: &BudgetExceeded) -> Denial {
+        if exceeded.first {
+            self.reporter.send(EgressNews::BudgetHit(exceeded.event()));
         }
-        Denial { reason: DenyReason::Budget, detail: Some(over.words()) }
+        Denial { reason: DenyReason::Budget, detail: Some(exceeded.message()) }
     }
 }
 
-pub(crate) fn shown(seen: Seen<'_>) -> (Option<String>, Option<String>) {
+pub(crate) fn method_and_path(seen: Seen<'_>) -> (Option<String>, Option<String>) {
     match seen {
         Seen::Nothing => (None, None),
         Seen::Request { method, path } => (Some(method.to_owned()), Some(path.to_owned())),

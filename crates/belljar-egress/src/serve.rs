@@ -1,8 +1,9 @@
-//! The proxy's process: it is told what is allowed, is given connections, and tells what it decides, until the
-//! supervisor's end of the socket closes.
+//! Runs the proxy process: receives policy and connections from the supervisor, and sends events back.
 //!
-//! Where there is a set-up, that is served first, apart from the run: with policy, connections and runtime of its own,
-//! all of which are gone before the run's own policy holds.
+//! It ends when the supervisor's end of the socket closes.
+//!
+//! The set-up phase, if there is one, is served first, with its own policy, connections and runtime, all of which are
+//! dropped before the run's policy applies.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use crate::control::{ControlError, FromProxy, Setup, ToProxy, receive, send};
-use crate::policy::{Policy, Whose};
+use crate::inbound::phase::{Listeners, Phase};
+use crate::io::stream::{Stream, is_retryable};
+use crate::policy::{Policy, PolicyPhase};
 use crate::proxy::Proxy;
 use crate::report::Reporter;
-use crate::stage::{Doors, Stage};
-use crate::stream::{Stream, is_passing};
-use crate::tls::Tls;
+use crate::upstream::tls::TlsContext;
 
-/// For the last news, when the supervisor wants no more connections.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// For the last events, after the supervisor closed its sending side.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -32,72 +33,72 @@ pub enum ServeError {
     #[error("the supervisor cannot be heard or told")]
     Control(#[from] ControlError),
     #[error("the supervisor spoke out of turn")]
-    OutOfTurn,
+    UnexpectedMessage,
     #[error("the set-up makes no sense: {0}")]
     BadSetup(String),
 }
 
-/// Its packets keep their bounds, as those of a datagram socket do; only its readiness is asked for here.
-pub(crate) type Control = UnixDatagram;
+/// The socket keeps packet boundaries like a datagram socket; this type is used only for readiness.
+pub(crate) type ControlSocket = UnixDatagram;
 
-/// Serves one run. A failure closes everything that was carried. Each connection takes two descriptors, so the
-/// process should have been granted enough of them; with fewer, connections wait to be accepted.
+/// Serves one run. On failure every connection is closed. Each connection takes two descriptors, so the process
+/// should be granted enough of them; with fewer, connections wait to be accepted.
 pub fn serve(control: OwnedFd) -> Result<(), ServeError> {
     rustix::io::ioctl_fionbio(&control, true).map_err(ControlError::from)?;
     let control = std::os::unix::net::UnixDatagram::from(control);
-    let mut telling = Telling::default();
-    let served = serve_run(&control, &mut telling);
-    tell_the_rest(control.as_fd(), telling);
+    let mut outbox = Outbox::default();
+    let served = serve_run(&control, &mut outbox);
+    flush_events(control.as_fd(), outbox);
     served
 }
 
-/// What is told, and what was about to be.
+/// The events that are still to be sent.
 #[derive(Default)]
-struct Telling {
+struct Outbox {
     reporter: Reporter,
-    /// Taken from the others and not yet said: whoever was about to say it may have been stopped.
-    next: Option<FromProxy>,
+    /// Taken from the reporter and not yet sent: the task that was sending it may have been cancelled.
+    pending: Option<FromProxy>,
 }
 
-type StdControl = std::os::unix::net::UnixDatagram;
+type StdControlSocket = std::os::unix::net::UnixDatagram;
 
-fn serve_run(control: &StdControl, telling: &mut Telling) -> Result<(), ServeError> {
-    let reporter = telling.reporter.clone();
-    match apart(control, async |control| begin(control, reporter).await)? {
-        Some(stages) => serve_stages(control, stages, telling),
+fn serve_run(control: &StdControlSocket, outbox: &mut Outbox) -> Result<(), ServeError> {
+    let reporter = outbox.reporter.clone();
+    match in_fresh_runtime(control, async |control| start(control, reporter).await)? {
+        Some(phases) => serve_phases(control, phases, outbox),
         None => Ok(()),
     }
 }
 
-fn serve_stages(
-    control: &StdControl,
-    Stages { setup, run }: Stages,
-    telling: &mut Telling,
+fn serve_phases(
+    control: &StdControlSocket,
+    Phases { setup, run }: Phases,
+    outbox: &mut Outbox,
 ) -> Result<(), ServeError> {
-    let mut doors = Doors::default();
+    let mut listeners = Listeners::default();
     let mut closed = None;
     if let Some(setup) = setup {
-        let served = apart(control, async |control| {
-            serve_stage(control, &setup, &mut doors, telling).await
+        let served = in_fresh_runtime(control, async |control| {
+            serve_phase(control, &setup, &mut listeners, outbox).await
         })?;
-        // Here nothing of the set-up's is left, so nothing that was decided for it can be dialled any more.
-        let Over::Narrowed { present } = served else { return Ok(()) };
-        closed = Some(present + doors.clear());
+        // Here the set-up's runtime is dropped, so nothing that was allowed for it can be dialled any more.
+        let PhaseEnd::Narrowed { open_connections } = served else { return Ok(()) };
+        closed = Some(open_connections + listeners.close_pending());
     }
-    apart(control, async |control| {
+    in_fresh_runtime(control, async |control| {
         if let Some(closed) = closed {
-            tell_of_setup(control, telling).await?;
-            say(control, &FromProxy::Narrowed { closed }).await?;
+            send_setup_events(control, outbox).await?;
+            send_message(control, &FromProxy::Narrowed { closed }).await?;
         }
-        serve_stage(control, &run, &mut doors, telling).await.map(drop)
+        serve_phase(control, &run, &mut listeners, outbox).await.map(drop)
     })
 }
 
-/// In a runtime of its own: with its end everything that was begun in it is gone, connections and lookups and all,
-/// and their ends are told.
-fn apart<T>(
-    control: &StdControl,
-    work: impl AsyncFnOnce(&Control) -> Result<T, ServeError>,
+/// Runs the work in its own runtime. When that ends, every task in it is dropped: connections, lookups and all, which
+/// reports their ends.
+fn in_fresh_runtime<T>(
+    control: &StdControlSocket,
+    work: impl AsyncFnOnce(&ControlSocket) -> Result<T, ServeError>,
 ) -> Result<T, ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -105,121 +106,126 @@ fn apart<T>(
         .map_err(ServeError::Runtime)?;
     runtime.block_on(async {
         let control =
-            control.try_clone().and_then(Control::from_std).map_err(ServeError::Runtime)?;
+            control.try_clone().and_then(ControlSocket::from_std).map_err(ServeError::Runtime)?;
         work(&control).await
     })
 }
 
-struct Stages {
-    setup: Option<Stage>,
-    run: Stage,
+struct Phases {
+    setup: Option<Phase>,
+    run: Phase,
 }
 
-async fn begin(control: &Control, reporter: Reporter) -> Result<Option<Stages>, ServeError> {
-    let Some((said, _)) = hear(control).await? else { return Ok(None) };
-    let ToProxy::Setup(setup) = said else { return Err(ServeError::OutOfTurn) };
-    match set_up(*setup, reporter) {
-        Ok(stages) => {
-            say(control, &FromProxy::Ready { trust: stages.run.tls.trust() }).await?;
-            Ok(Some(stages))
+async fn start(control: &ControlSocket, reporter: Reporter) -> Result<Option<Phases>, ServeError> {
+    let Some((message, _)) = receive_message(control).await? else { return Ok(None) };
+    let ToProxy::Setup(setup) = message else { return Err(ServeError::UnexpectedMessage) };
+    match build_phases(*setup, reporter) {
+        Ok(phases) => {
+            send_message(control, &FromProxy::Ready { trust: phases.run.tls.trust() }).await?;
+            Ok(Some(phases))
         }
         Err(why) => {
-            say(control, &FromProxy::Failed { why: why.clone() }).await?;
+            send_message(control, &FromProxy::Failed { why: why.clone() }).await?;
             Err(ServeError::BadSetup(why))
         }
     }
 }
 
-fn set_up(setup: Setup, reporter: Reporter) -> Result<Stages, String> {
+fn build_phases(setup: Setup, reporter: Reporter) -> Result<Phases, String> {
     let Setup { policy, secrets } = setup;
-    let of_setup = Policy::of_setup(&policy).map_err(|error| error.to_string())?;
-    let stage = |proxy: Arc<Proxy>| {
-        let tls = Tls::new(&proxy.policy).map_err(|error| error.to_string())?;
-        Ok::<_, String>(Stage { proxy, tls: Arc::new(tls) })
+    let setup_policy = Policy::for_setup(&policy).map_err(|error| error.to_string())?;
+    let phase = |proxy: Arc<Proxy>| {
+        let tls = TlsContext::new(&proxy.policy).map_err(|error| error.to_string())?;
+        Ok::<_, String>(Phase { proxy, tls: Arc::new(tls) })
     };
     let policy = Policy::new(policy).map_err(|error| error.to_string())?;
-    let run = stage(Proxy::new(policy, secrets, reporter))?;
-    let setup = of_setup.map(|policy| stage(run.proxy.before(policy))).transpose()?;
-    Ok(Stages { setup, run })
+    let run = phase(Proxy::new(policy, secrets, reporter))?;
+    let setup = setup_policy.map(|policy| phase(run.proxy.for_setup(policy))).transpose()?;
+    Ok(Phases { setup, run })
 }
 
-async fn serve_stage(
-    control: &Control,
-    stage: &Stage,
-    doors: &mut Doors,
-    telling: &mut Telling,
-) -> Result<Over, ServeError> {
-    doors.open_for(stage).map_err(ServeError::Runtime)?;
+async fn serve_phase(
+    control: &ControlSocket,
+    phase: &Phase,
+    listeners: &mut Listeners,
+    outbox: &mut Outbox,
+) -> Result<PhaseEnd, ServeError> {
+    listeners.serve_all(phase).map_err(ServeError::Runtime)?;
     tokio::select! {
-        taken = take_connections(control, stage, doors) => taken,
-        told = tell_news(control, telling) => told.map(|()| Over::Ended),
+        taken = handle_messages(control, phase, listeners) => taken,
+        sent = send_events(control, outbox) => sent.map(|()| PhaseEnd::Closed),
     }
 }
 
-/// Why a stage is over.
-enum Over {
-    Ended,
-    Narrowed { present: u64 },
+/// Why a phase ended.
+enum PhaseEnd {
+    Closed,
+    Narrowed { open_connections: u64 },
 }
 
-async fn take_connections(
-    control: &Control,
-    stage: &Stage,
-    doors: &mut Doors,
-) -> Result<Over, ServeError> {
-    while let Some(said) = hear(control).await? {
-        match said {
+async fn handle_messages(
+    control: &ControlSocket,
+    phase: &Phase,
+    listeners: &mut Listeners,
+) -> Result<PhaseEnd, ServeError> {
+    while let Some(message) = receive_message(control).await? {
+        match message {
             (ToProxy::Listener { port }, Some(socket)) => {
-                doors.add(port, socket, stage).map_err(ServeError::Runtime)?;
+                listeners.add(port, socket, phase).map_err(ServeError::Runtime)?;
             }
             (ToProxy::Connection { port }, Some(socket)) => {
-                // One that is of no use is closed.
+                // An unusable socket is closed.
                 if let Ok(stream) = Stream::from_fd(socket) {
-                    stage.admit(stream, port);
+                    phase.spawn_connection(stream, port);
                 }
             }
-            (ToProxy::Narrow, None) if stage.proxy.policy.whose == Whose::Setup => {
-                return Ok(Over::Narrowed { present: stage.proxy.present() });
+            (ToProxy::Narrow, None) if phase.proxy.policy.phase == PolicyPhase::Setup => {
+                return Ok(PhaseEnd::Narrowed { open_connections: phase.proxy.open_connections() });
             }
-            _ => return Err(ServeError::OutOfTurn),
+            _ => return Err(ServeError::UnexpectedMessage),
         }
     }
-    Ok(Over::Ended)
+    Ok(PhaseEnd::Closed)
 }
 
-async fn tell_news(control: &Control, telling: &mut Telling) -> Result<(), ServeError> {
+async fn send_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(), ServeError> {
     loop {
-        let news = match &telling.next {
-            Some(news) => news,
-            None => telling.next.insert(FromProxy::News(telling.reporter.next().await)),
+        let event = match &outbox.pending {
+            Some(event) => event,
+            None => outbox.pending.insert(FromProxy::News(outbox.reporter.next().await)),
         };
-        match say(control, news).await {
-            Ok(()) => telling.next = None,
+        match send_message(control, event).await {
+            Ok(()) => outbox.pending = None,
             Err(ControlError::Io(Errno::PIPE | Errno::CONNRESET)) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// What was decided for the set-up is told as the set-up's: before its end is.
-async fn tell_of_setup(control: &Control, telling: &mut Telling) -> Result<(), ServeError> {
-    let rest = telling.reporter.take_all().into_iter().map(FromProxy::News);
-    for news in telling.next.take().into_iter().chain(rest) {
-        say(control, &news).await?;
+/// Sends what was decided in the set-up phase before its end is reported.
+async fn send_setup_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(), ServeError> {
+    let rest = outbox.reporter.take_all().into_iter().map(FromProxy::News);
+    for event in outbox.pending.take().into_iter().chain(rest) {
+        send_message(control, &event).await?;
     }
     Ok(())
 }
 
-async fn hear(control: &Control) -> Result<Option<(ToProxy, Option<OwnedFd>)>, ControlError> {
+async fn receive_message(
+    control: &ControlSocket,
+) -> Result<Option<(ToProxy, Option<OwnedFd>)>, ControlError> {
     when_ready(control, Interest::READABLE, || receive(control)).await
 }
 
-async fn say<M: Serialize>(control: &Control, message: &M) -> Result<(), ControlError> {
+async fn send_message<M: Serialize>(
+    control: &ControlSocket,
+    message: &M,
+) -> Result<(), ControlError> {
     when_ready(control, Interest::WRITABLE, || send(control.as_fd(), message, None)).await
 }
 
 async fn when_ready<T>(
-    control: &Control,
+    control: &ControlSocket,
     interest: Interest,
     mut attempt: impl FnMut() -> Result<T, ControlError>,
 ) -> Result<T, ControlError> {
@@ -232,31 +238,31 @@ async fn when_ready<T>(
         });
         match tried {
             Ok(done) => return done,
-            Err(error) if is_passing(&error) => {}
+            Err(error) if is_retryable(&error) => {}
             Err(error) => return Err(errno(error).into()),
         }
     }
 }
 
-/// A supervisor that only stopped talking still listens.
-fn tell_the_rest(control: BorrowedFd<'_>, telling: Telling) {
-    let until = Instant::now() + FAREWELL;
-    let rest = telling.reporter.take_all().into_iter().map(FromProxy::News);
-    for news in telling.next.into_iter().chain(rest) {
-        if !tell_by(control, &news, until) {
+/// A supervisor that only closed its sending side still receives.
+fn flush_events(control: BorrowedFd<'_>, outbox: Outbox) {
+    let deadline = Instant::now() + FLUSH_TIMEOUT;
+    let rest = outbox.reporter.take_all().into_iter().map(FromProxy::News);
+    for event in outbox.pending.into_iter().chain(rest) {
+        if !send_before(control, &event, deadline) {
             return;
         }
     }
 }
 
-fn tell_by(control: BorrowedFd<'_>, news: &FromProxy, until: Instant) -> bool {
+fn send_before(control: BorrowedFd<'_>, event: &FromProxy, deadline: Instant) -> bool {
     loop {
-        match send(control, news, None) {
+        match send(control, event, None) {
             Ok(()) => return true,
             Err(ControlError::Io(Errno::AGAIN)) => {}
             Err(_) => return false,
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let Ok(left) = Timespec::try_from(left) else { return false };
         let mut sockets = [PollFd::new(&control, PollFlags::OUT)];
         if !matches!(poll(&mut sockets, Some(&left)), Ok(1..) | Err(Errno::INTR)) {
@@ -266,5 +272,4 @@ fn tell_by(control: BorrowedFd<'_>, news: &FromProxy, until: Instant) -> bool {
 }
 
 #[cfg(test)]
-#[path = "serve_tests.rs"]
 mod tests;

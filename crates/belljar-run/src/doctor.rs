@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use belljar_backend::engine::{Engine, INIT_INSIDE};
 use belljar_backend::{Backend, Capabilities, Unavailable, by_name};
 use belljar_linux::init::NOTHING;
-use belljar_spec::{BackendName, Posture};
+use belljar_spec::{BackendName, Boundary, ImageUse, Posture};
 use serde::{Deserialize, Serialize};
-
-use crate::block_on;
 
 /// For each backend, a hung one included.
 const CANARY_WITHIN: Duration = Duration::from_secs(5);
@@ -82,17 +80,18 @@ pub fn examine(belljar: &Path, backend: BackendName) -> Examined {
     let begun = Instant::now();
     let until = begun + CANARY_WITHIN;
     let mut facts = Seen::default();
-    let flown = match backend {
-        BackendName::Host => {
+    let features = backend.features();
+    let flown = match (features.boundary, features.image) {
+        (Boundary::None, _) => {
             let why = "no isolation; never chosen by itself".to_owned();
             Err(Failure { why, fix: None })
         }
-        BackendName::Jail => {
-            let asked = by_name(backend).and_then(|jail| block_on(jail.probe()));
+        (Boundary::Sandbox, ImageUse::None) => {
+            let asked = by_name(backend).and_then(|jail| jail.probe());
             facts = asked.as_ref().map(Seen::of).unwrap_or_default();
             canary(belljar, backend, &["--", "/bin/true"], until)
         }
-        BackendName::Docker | BackendName::Podman => {
+        (Boundary::Sandbox, ImageUse::Required) => {
             ask(backend, until).and_then(|Asked { image, about }| {
                 let nothing = ["--image", image, "--pull", "never", "--", INIT_INSIDE, NOTHING];
                 let flown = canary(belljar, backend, &nothing, until);
@@ -106,7 +105,7 @@ pub fn examine(belljar: &Path, backend: BackendName) -> Examined {
 }
 
 fn is_engine(name: BackendName) -> bool {
-    matches!(name, BackendName::Docker | BackendName::Podman)
+    name.features().needs_image()
 }
 
 #[derive(Default)]
@@ -175,7 +174,7 @@ fn ask(backend: BackendName, until: Instant) -> Result<Asked, Failure> {
             Err(error) => return drop(image_made.send(Err(error))),
         };
         let _ = image_made.send(engine.canary_image()); // nobody waits for it any more
-        if let Ok(capabilities) = block_on(engine.probe()) {
+        if let Ok(capabilities) = engine.probe() {
             let _ = tell.send(capabilities);
         }
     });

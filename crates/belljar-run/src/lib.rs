@@ -1,7 +1,6 @@
 //! One run: its settings, launch, supervision, agent and clean-up. Prints nothing.
 
 pub mod agent;
-mod block_on;
 pub mod config;
 pub mod doctor;
 pub mod exec_rules;
@@ -14,5 +13,3 @@ pub mod reuse;
 pub mod run;
 pub mod scaffold;
 mod supervise;
-
-pub use block_on::block_on;

@@ -5,13 +5,13 @@ mod wanted;
 
 use std::path::Path;
 
-use crate::choice::AUTO;
+use crate::backends::{BackendChoice, BackendName};
 use crate::clause::Clause;
 use crate::layers::{Origin, Settings};
 use crate::manifest::table::section;
 use crate::manifest::value::{Base, HostPath, Value};
 use crate::manifest::{Limit, LimitSettings, ManifestError, parse_file};
-use crate::runspec::{BackendChoice, BackendName, RunSpec};
+use crate::runspec::RunSpec;
 use crate::text::OsText;
 
 use network::CeilingNetwork;
@@ -119,7 +119,9 @@ impl CeilingFile {
             let permitted = match (choice, wanted.from) {
                 (BackendChoice::Auto, Where::Settings(_)) => !of_auto(allowed).is_empty(),
                 // It is tried as it is, without regard to this ceiling.
-                (BackendChoice::Auto, Where::Spec) => of_auto(allowed).len() == AUTO.len(),
+                (BackendChoice::Auto, Where::Spec) => {
+                    of_auto(allowed).len() == BackendName::auto().count()
+                }
                 (named, _) => allowed.iter().any(|backend| BackendChoice::from(*backend) == named),
             };
             if !permitted {
@@ -197,7 +199,7 @@ impl CeilingFile {
 }
 
 fn of_auto(allowed: &[BackendName]) -> Vec<BackendName> {
-    AUTO.iter().copied().filter(|backend| allowed.contains(backend)).collect()
+    BackendName::auto().filter(|backend| allowed.contains(backend)).collect()
 }
 
 /// One limit beside its ceiling.

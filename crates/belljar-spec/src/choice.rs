@@ -4,11 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backends::{BackendChoice, BackendName};
 use crate::id::RunId;
-use crate::runspec::{BackendChoice, BackendName};
-
-/// What `auto` means, in its order. Never the host: that has to be chosen explicitly.
-pub const AUTO: &[BackendName] = &[BackendName::Jail, BackendName::Docker, BackendName::Podman];
 
 /// A backend that was skipped. It is reported, and recorded in the run that was started instead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,12 +32,9 @@ impl fmt::Display for SkippedBackend {
 
 /// The operator's choice, then its fallbacks, each once.
 pub fn candidates(choice: BackendChoice, fallback: &[BackendName]) -> Vec<BackendName> {
-    let first = match choice {
-        BackendChoice::Auto => AUTO,
-        BackendChoice::Jail => &[BackendName::Jail],
-        BackendChoice::Docker => &[BackendName::Docker],
-        BackendChoice::Podman => &[BackendName::Podman],
-        BackendChoice::Host => &[BackendName::Host],
+    let first: Vec<BackendName> = match choice.named() {
+        Some(named) => vec![named],
+        None => BackendName::auto().collect(),
     };
     let mut all: Vec<BackendName> = Vec::new();
     for name in first.iter().chain(fallback) {

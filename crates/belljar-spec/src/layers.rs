@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::backends::BackendChoice;
 use crate::ceiling::CeilingFile;
 use crate::commands::CommandPolicy;
 use crate::env;
@@ -16,7 +17,7 @@ use crate::human_duration::HumanDuration;
 use crate::manifest::node::{Data, Node};
 use crate::manifest::value::{Base, Field, Merge, Value};
 use crate::manifest::{Limit, Manifest, ManifestError, Place, Prefer, print};
-use crate::runspec::{BackendChoice, Retention};
+use crate::runspec::Retention;
 use crate::size::Size;
 use crate::text::{OsText, escape};
 

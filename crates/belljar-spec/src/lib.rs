@@ -6,6 +6,7 @@
 mod agent;
 mod attest;
 pub mod autorun;
+mod backends;
 mod ceiling;
 mod choice;
 mod clause;
@@ -49,8 +50,11 @@ pub use attest::{
     Attempt, AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
     ShortAttestation,
 };
+pub use backends::{
+    BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, TreeAccess,
+};
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
-pub use choice::{AUTO, SkippedBackend, candidates};
+pub use choice::{SkippedBackend, candidates};
 pub use clause::{Clause, Required, UnknownClause};
 pub use commands::{CommandPolicy, RuleSpec};
 pub use cpus::{Cpus, CpusError};
@@ -83,8 +87,8 @@ pub use plan::{
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
 pub use resolve::{FoundAgent, HostFacts, Request, ResolveError, Screen, resolve};
 pub use runspec::{
-    BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs,
-    RunSpec, Stdin, Terminal, Tmpfs, User,
+    Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin, Terminal, Tmpfs,
+    User,
 };
 pub use size::{Size, SizeError};
 pub use state::RunState;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backends::BackendName;
 use crate::clause::Clause;
 use crate::posture::{Enforcement, Posture};
-use crate::runspec::{BackendName, Limits, Stdin, Terminal, User};
+use crate::runspec::{Limits, Stdin, Terminal, User};
 use crate::text::OsText;
 
 pub const PLAN_VERSION: u32 = 1;

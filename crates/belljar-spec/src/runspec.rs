@@ -2,7 +2,6 @@
 //! re-reads a file that a run could have written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{AgentWork, SetupSpec};
+use crate::backends::{BackendChoice, BackendName};
 use crate::clause::Clause;
 use crate::commands::CommandPolicy;
 use crate::egress::EgressSpec;
@@ -19,107 +19,6 @@ use crate::text::OsText;
 
 /// Version of the stored form.
 pub const RUN_SPEC_VERSION: u32 = 1;
-
-/// What makes boundaries.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendName {
-    Jail,
-    Docker,
-    Podman,
-    /// No boundary at all. Never chosen by itself.
-    Host,
-}
-
-impl BackendName {
-    pub const ALL: &'static [BackendName] = &[Self::Jail, Self::Docker, Self::Podman, Self::Host];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Jail => "jail",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Host => "host",
-        }
-    }
-}
-
-impl fmt::Display for BackendName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for BackendName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.iter().copied().find(|backend| backend.name() == text).ok_or_else(|| {
-            format!(
-                "there is no backend \"{}\"; use jail, docker, podman or host",
-                crate::text::escape(text.as_bytes())
-            )
-        })
-    }
-}
-
-/// Which backend the operator asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendChoice {
-    #[default]
-    Auto,
-    Jail,
-    Docker,
-    Podman,
-    Host,
-}
-
-impl BackendChoice {
-    pub const ALL: &'static [BackendChoice] =
-        &[Self::Auto, Self::Jail, Self::Docker, Self::Podman, Self::Host];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Jail => "jail",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Host => "host",
-        }
-    }
-}
-
-impl From<BackendName> for BackendChoice {
-    fn from(name: BackendName) -> Self {
-        match name {
-            BackendName::Jail => Self::Jail,
-            BackendName::Docker => Self::Docker,
-            BackendName::Podman => Self::Podman,
-            BackendName::Host => Self::Host,
-        }
-    }
-}
-
-impl FromStr for BackendChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "jail" => Ok(Self::Jail),
-            "docker" => Ok(Self::Docker),
-            "podman" => Ok(Self::Podman),
-            "host" => Ok(Self::Host),
-            _ => Err(format!(
-                "there is no backend \"{}\"; use auto, jail, docker, podman or host",
-                crate::text::escape(text.as_bytes())
-            )),
-        }
-    }
-}
 
 /// How a tree of the host appears inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

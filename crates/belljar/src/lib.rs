@@ -44,19 +44,13 @@ pub fn run_probe_if_asked(args: impl Iterator<Item = std::ffi::OsString>) -> Opt
 /// credentials for registries, that this process would find.
 #[doc(hidden)]
 pub fn engine_variables() -> Vec<(String, String)> {
-    use spec::BackendName::{Docker, Podman};
-    belljar_backend::engine::pinned_variables(&[Docker, Podman])
+    let engines: Vec<spec::BackendName> = spec::BackendName::engines().collect();
+    belljar_backend::engine::pinned_variables(&engines)
 }
 
 /// Whether a backend answers here, and with which version. Cheap: nothing is started, so one that answers
 /// may still fail; [`available_backends`] finds that out.
 pub fn backend_facts(name: spec::BackendName) -> Result<String, belljar_backend::Unavailable> {
-    let ask = move || {
-        let backend = belljar_backend::by_name(name)?;
-        belljar_run::block_on(backend.probe()).map(|capabilities| capabilities.version)
-    };
-    // An engine's backend waits in a runtime of its own, which it must not do inside the caller's.
-    std::thread::spawn(ask).join().unwrap_or_else(|_| {
-        Err(belljar_backend::Unavailable::new("asking it failed", "belljar doctor tells more"))
-    })
+    let backend = belljar_backend::by_name(name)?;
+    backend.probe().map(|capabilities| capabilities.version)
 }

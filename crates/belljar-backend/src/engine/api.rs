@@ -82,7 +82,7 @@ pub(crate) struct InspectedConfig {
 /// One engine, spoken to.
 #[derive(Debug)]
 pub(crate) struct Api {
-    runtime: Runtime,
+    runtime: OwnedRuntime,
     pub(crate) docker: Docker,
     pub(crate) endpoint: Endpoint,
     /// The version that both sides speak.
@@ -109,14 +109,14 @@ impl Api {
             endpoint: endpoint.to_string(),
             error,
         };
-        // No thread: everything is done while somebody waits for it.
+        // No worker threads: a request makes progress while its caller waits for it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| unreachable(error.into()))?;
         let transport = Transport::new(endpoint);
         let mut api = Self {
-            runtime,
+            runtime: OwnedRuntime(Some(runtime)),
             docker: transport
                 .client(API_DEFAULT_VERSION)
                 .map_err(|error| unreachable(error.into()))?,
@@ -203,14 +203,14 @@ impl Api {
     }
 
     /// Waits for an answer, and no longer than to this moment.
-    pub(crate) fn wait_until<T>(
+    pub(crate) fn wait_until<T: Send>(
         &self,
         what: &'static str,
         until: Instant,
-        request: impl Future<Output = Result<T, bollard::errors::Error>>,
+        request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
         let left = until.saturating_duration_since(Instant::now());
-        match self.runtime.block_on(async { tokio::time::timeout(left, request).await }) {
+        match self.wait_for(async { tokio::time::timeout(left, request).await }) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.explain(what, error, QUICK)),
             Err(_) => Err(self.silent(what, QUICK)),
@@ -218,23 +218,24 @@ impl Api {
     }
 
     /// Waits for an answer, and no longer than this.
-    pub(crate) fn wait<T>(
+    pub(crate) fn wait<T: Send>(
         &self,
         what: &'static str,
         within: Duration,
-        request: impl Future<Output = Result<T, bollard::errors::Error>>,
+        request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
         let bounded = async { tokio::time::timeout(within, request).await };
-        match self.runtime.block_on(bounded) {
+        match self.wait_for(bounded) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.explain(what, error, within)),
             Err(_) => Err(self.silent(what, within)),
         }
     }
 
-    /// For requests that take as long as they take.
-    pub(crate) fn wait_for<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.block_on(work)
+    /// For requests that take as long as they take. Driven on a thread of their own: the caller's may
+    /// belong to another runtime, in which no other one can be entered.
+    pub(crate) fn wait_for<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+        self.runtime.drive(work)
     }
 
     pub(crate) fn explain(
@@ -269,6 +270,31 @@ impl Api {
 
     fn silent(&self, what: &'static str, within: Duration) -> ApiError {
         ApiError::Silent { what, endpoint: self.endpoint.to_string(), seconds: within.as_secs() }
+    }
+}
+
+/// A runtime that can be used and dropped by a thread of another one.
+#[derive(Debug)]
+struct OwnedRuntime(Option<Runtime>);
+
+impl OwnedRuntime {
+    fn drive<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| match &self.0 {
+                Some(runtime) => runtime.block_on(work),
+                None => unreachable!("taken only when dropped"),
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for OwnedRuntime {
+    /// Waiting for its tasks here would panic inside another runtime; there are none that have to end.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

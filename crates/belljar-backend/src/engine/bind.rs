@@ -15,7 +15,8 @@ use super::body::{self, INIT_DIRECTORY, INIT_INSIDE, Parts};
 use super::executable;
 use super::note::Note;
 use super::posture::is_gvisor;
-use crate::backend::{BindError, Bound, BoundInner, EngineFacts};
+use crate::backend::{Bound, BoundSandbox, EngineFacts};
+use crate::error::BindError;
 use crate::planning::RUN;
 
 /// Ready to be made.
@@ -80,7 +81,7 @@ pub(super) fn bind(
         surveyed: staged.surveyed.clone(),
         layered: staged.layered.clone(),
         warnings: staged.warnings.clone(),
-        inner: BoundInner::Engine(Box::new(BoundContainer {
+        sandbox: BoundSandbox::new(BoundContainer {
             api: Arc::clone(api),
             engine: engine.clone(),
             note,
@@ -89,7 +90,7 @@ pub(super) fn bind(
             plan: plan.clone(),
             directory: place.directory.clone(),
             upload: (!engine.is_local).then_some(executable),
-        })),
+        }),
     })
 }
 

@@ -20,7 +20,8 @@ use super::api::{Api, ApiError, QUICK, SLOW};
 use super::bind::BoundContainer;
 use super::posture::is_gvisor;
 use super::upload::UploadError;
-use crate::backend::{CommandStreams, InitChannel, Started, StartedInner, Wrapping};
+use crate::error::{DestroyError, StartError};
+use crate::running::{CommandStreams, InitChannel, RunningSandbox, Started, Wrapping};
 
 /// How long PID 1 lives on when it hears nothing. An engine can hold its input open after the launcher,
 /// or the engine itself, has died.
@@ -125,7 +126,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
         listeners: Vec::new(),
         init_pid: init.as_ref().filter(|_| sees_processes).map(Init::pid),
         command_uid: engine.is_local.then_some(staged.user.uid),
-        inner: StartedInner::Engine(Box::new(Container {
+        sandbox: Box::new(Container {
             api,
             name: made.id,
             init,
@@ -139,7 +140,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
             pids_peak: 0,
             oom_kills: 0,
             gone: false,
-        })),
+        }),
     })
 }
 
@@ -220,9 +221,9 @@ pub(super) fn remove(api: &Api, id: &str) -> Result<(), ApiError> {
     }
 }
 
-impl Container {
+impl RunningSandbox for Container {
     /// Ends everything inside. Directly where this user may, else by the engine.
-    pub(crate) fn kill(&mut self) {
+    fn kill(&mut self) {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         self.died_by_itself |= !self.killed
             && self.end().is_some_and(|end| {
@@ -237,7 +238,7 @@ impl Container {
         let _ = self.api.wait("end the container", QUICK, killing);
     }
 
-    pub(crate) fn reap(&mut self) {
+    fn reap(&mut self) {
         self.wait_for_end();
         // With PID 1 its groups went away, and what they had counted.
         if self.died_by_itself && self.oom_kills == 0 && self.limits.memory.is_some() {
@@ -245,6 +246,57 @@ impl Container {
         }
     }
 
+    fn destroy(&mut self) -> Result<(), DestroyError> {
+        if !self.gone {
+            self.kill();
+            remove(&self.api, &self.name).map_err(|error| DestroyError(Box::new(error)))?;
+            self.gone = true;
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self) {
+        let Some(init) = &self.init else { return };
+        let mut now = Usage::default();
+        init.usage(&mut now);
+        // When the groups are gone, what was seen last stands.
+        self.usage.cpu_ms = now.cpu_ms.or(self.usage.cpu_ms);
+        self.usage.memory_peak = now.memory_peak.or(self.usage.memory_peak);
+        self.usage.written = now.written.or(self.usage.written);
+        self.pids_peak = self.pids_peak.max(now.pids_peak.or(init.processes()).unwrap_or(0));
+        self.oom_kills = self.oom_kills.max(init.oom_kills());
+    }
+
+    fn usage(&self, usage: &mut Usage) {
+        usage.cpu_ms = self.usage.cpu_ms;
+        usage.memory_peak = self.usage.memory_peak;
+        usage.written = self.usage.written;
+        usage.pids_peak = (self.pids_peak > 0).then_some(self.pids_peak);
+    }
+
+    fn oom_kills(&self) -> u64 {
+        self.oom_kills
+    }
+
+    fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.init.as_ref().map(Init::end)
+    }
+
+    /// The engine has made them with the container: now that the sandbox has attested, they are read back.
+    fn join_limits(&mut self) -> Result<(), StartError> {
+        self.check_limits().map_err(StartError::new)
+    }
+
+    fn set_up_failure(&self) -> StartError {
+        let ended = match self.api.inspect(&self.name) {
+            Ok(found) => format!("exit code {} {}", found.state.exit_code, found.state.error),
+            Err(error) => error.to_string(),
+        };
+        StartError::new(ContainerError::Ended(ended.trim().to_owned()))
+    }
+}
+
+impl Container {
     /// What the engine saw.
     fn oom_events(&self) -> u64 {
         use futures_util::StreamExt;
@@ -282,17 +334,8 @@ impl Container {
         }
     }
 
-    pub(crate) fn destroy(&mut self) -> Result<(), ContainerError> {
-        if !self.gone {
-            self.kill();
-            remove(&self.api, &self.name)?;
-            self.gone = true;
-        }
-        Ok(())
-    }
-
-    /// The sandbox has attested: what the engine was to hold is looked at.
-    pub(crate) fn settle(&mut self) -> Result<(), ContainerError> {
+    /// Whether the engine holds the limits that it was given.
+    fn check_limits(&self) -> Result<(), ContainerError> {
         let Limits { memory, millicpus, pids, .. } = self.limits;
         match &self.init {
             Some(init) => init.check_limits(&self.limits).map_err(ContainerError::Limit),
@@ -301,45 +344,5 @@ impl Container {
             None if (memory, millicpus, pids) == (None, None, None) => Ok(()),
             None => Err(ContainerError::Unseen),
         }
-    }
-
-    pub(crate) fn sample(&mut self) {
-        let Some(init) = &self.init else { return };
-        let mut now = Usage::default();
-        init.usage(&mut now);
-        // When the groups are gone, what was seen last stands.
-        self.usage.cpu_ms = now.cpu_ms.or(self.usage.cpu_ms);
-        self.usage.memory_peak = now.memory_peak.or(self.usage.memory_peak);
-        self.usage.written = now.written.or(self.usage.written);
-        self.pids_peak = self.pids_peak.max(now.pids_peak.or(init.processes()).unwrap_or(0));
-        self.oom_kills = self.oom_kills.max(init.oom_kills());
-    }
-
-    pub(crate) fn usage(&self, usage: &mut Usage) {
-        usage.cpu_ms = self.usage.cpu_ms;
-        usage.memory_peak = self.usage.memory_peak;
-        usage.written = self.usage.written;
-        usage.pids_peak = (self.pids_peak > 0).then_some(self.pids_peak);
-    }
-
-    pub(crate) fn oom_kills(&self) -> u64 {
-        self.oom_kills
-    }
-
-    pub(crate) fn end(&self) -> Option<BorrowedFd<'_>> {
-        self.init.as_ref().map(Init::end)
-    }
-
-    /// PID 1 says it, in its turn: what the host sees may be ahead of what the channel still carries.
-    pub(crate) fn is_quiet(&self) -> bool {
-        false
-    }
-
-    pub(crate) fn set_up_failure(&self) -> ContainerError {
-        let told = match self.api.inspect(&self.name) {
-            Ok(found) => format!("exit code {} {}", found.state.exit_code, found.state.error),
-            Err(error) => error.to_string(),
-        };
-        ContainerError::Ended(told.trim().to_owned())
     }
 }

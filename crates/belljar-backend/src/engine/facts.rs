@@ -10,7 +10,8 @@ use super::endpoint::Endpoint;
 use super::find::usual::{may_not, start_it};
 use super::locality::{self, Locality};
 use super::peer;
-use crate::backend::{Capabilities, EngineFacts, Unavailable, Weakness};
+use crate::backend::{Capabilities, EngineFacts, Weakness};
+use crate::error::Unavailable;
 
 /// Open files that any engine's machine can be asked for.
 const FILES_ELSEWHERE: u64 = 16_384;

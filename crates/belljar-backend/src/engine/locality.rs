@@ -5,7 +5,7 @@ use bollard::models::SystemInfo;
 use super::api::Api;
 use super::endpoint::Endpoint;
 use super::peer::{self, Files};
-use crate::backend::Unavailable;
+use crate::error::Unavailable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locality {

@@ -26,12 +26,10 @@ mod ssh;
 mod transport;
 mod upload;
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use belljar_spec::{BackendName, HostPaths, Plan, RunSpec};
-use bollard::query_parameters::ListContainersOptionsBuilder;
 
 pub use api::ApiError;
 pub use bind::BoundContainer;
@@ -45,10 +43,12 @@ use self::body::{LABEL_NONCE, LABEL_OWNER, LABEL_RUN};
 use self::image::{Build, Built, HeldImage};
 use self::note::Note;
 use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, DestroyError, Fetch, Found,
-    ImageError, ImageFacts, ListError, PlanError, PullProgress, SandboxId, StartError, Started,
-    Unavailable,
+    Backend, Bound, BoundSandbox, Capabilities, Fetch, ImageFacts, Pod, PullProgress, SandboxId,
 };
+use crate::error::{
+    BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,
+};
+use crate::running::Started;
 
 /// One engine, found and not yet spoken to.
 #[derive(Debug)]
@@ -114,16 +114,9 @@ impl Engine {
         &self,
         build: Build<'_>,
         watcher: &dyn PullProgress,
-        line: &mut dyn FnMut(&str),
+        line: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Built, ImageError> {
         image::build(self.api_for_image()?, build, watcher, line)
-    }
-
-    fn image_now(&self, spec: &RunSpec, fetch: Fetch<'_>) -> Result<ImageFacts, ImageError> {
-        let api = self.api_for_image()?;
-        let facts = self.facts().map_err(|Unavailable { why, fix }| ImageError { why, fix })?;
-        let architecture = facts.engine.map(|engine| engine.architecture).unwrap_or_default();
-        image::find(api, &architecture, spec, fetch)
     }
 
     fn api_for_image(&self) -> Result<&Arc<Api>, ImageError> {
@@ -138,31 +131,6 @@ impl Engine {
         let made = self.api().and_then(|api| canary::image(api));
         made.map_err(|error| facts::unreachable(&error, self.name))
     }
-
-    fn bind_now(&self, plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
-        let facts = self.facts().map_err(|error| BindError(Box::new(error)))?;
-        let api = self.api().map_err(|error| BindError(Box::new(error)))?;
-        let engine = facts.engine.ok_or_else(|| BindError("the engine told nothing".into()))?;
-        bind::bind(api, &engine, plan, place)
-    }
-
-    fn list_now(&self, owner: Option<&str>) -> Result<Vec<Found>, ListError> {
-        let api = self.api().map_err(|error| ListError(Box::new(error)))?;
-        let label = match owner {
-            Some(owner) => format!("{LABEL_OWNER}={owner}"),
-            None => LABEL_OWNER.to_owned(),
-        };
-        let filters = HashMap::from([("label", vec![label])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let found = api
-            .wait("list containers", QUICK, api.docker.list_containers(Some(options)))
-            .map_err(|error| ListError(Box::new(error)))?;
-        let of_run = found.into_iter().filter_map(|container| {
-            let run = container.labels?.get(LABEL_RUN)?.clone();
-            Some(Found { run, what: format!("container {}", container.id.unwrap_or_default()) })
-        });
-        Ok(of_run.collect())
-    }
 }
 
 impl Backend for Engine {
@@ -170,67 +138,53 @@ impl Backend for Engine {
         self.name
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<Capabilities, Unavailable>> {
-        Box::pin(std::future::ready(self.facts()))
+    fn probe(&self) -> Result<Capabilities, Unavailable> {
+        self.facts()
     }
 
-    fn image<'a>(
-        &'a self,
-        spec: &'a RunSpec,
-        fetch: Fetch<'a>,
-    ) -> BoxFuture<'a, Result<Option<ImageFacts>, ImageError>> {
-        Box::pin(std::future::ready(self.image_now(spec, fetch).map(Some)))
+    fn image(&self, spec: &RunSpec, fetch: Fetch<'_>) -> Result<Option<ImageFacts>, ImageError> {
+        let api = self.api_for_image()?;
+        let facts = self.facts().map_err(|Unavailable { why, fix }| ImageError { why, fix })?;
+        let architecture = facts.engine.map(|engine| engine.architecture).unwrap_or_default();
+        image::find(api, &architecture, spec, fetch).map(Some)
     }
 
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
         plan::plan(self.name, spec, capabilities)
     }
 
-    fn bind<'a>(
-        &'a self,
-        plan: &'a Plan,
-        place: &'a HostPaths,
-    ) -> BoxFuture<'a, Result<Bound, BindError>> {
-        Box::pin(std::future::ready(self.bind_now(plan, place)))
+    fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
+        let facts = self.facts().map_err(|error| BindError(Box::new(error)))?;
+        let api = self.api().map_err(|error| BindError(Box::new(error)))?;
+        let engine = facts.engine.ok_or_else(|| BindError("the engine told nothing".into()))?;
+        bind::bind(api, &engine, plan, paths)
     }
 
-    fn start(&self, bound: Bound) -> BoxFuture<'_, Result<Started, StartError>> {
-        let started = match bound.inner {
-            BoundInner::Engine(bound) => {
-                container::start(*bound).map_err(|error| StartError(Box::new(error)))
-            }
-            _ => Err(StartError("bound by another backend".into())),
-        };
-        Box::pin(std::future::ready(started))
+    fn open(&self, _: &Bound) -> Result<Box<dyn Pod>, StartError> {
+        Ok(Box::new(EnginePod))
     }
+}
 
-    fn destroy<'a>(&'a self, sandbox: &'a SandboxId) -> BoxFuture<'a, Result<(), DestroyError>> {
-        Box::pin(std::future::ready(destroy(sandbox)))
-    }
+/// The container's network namespace, which the engine makes with it.
+#[derive(Debug)]
+struct EnginePod;
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, ListError>> {
-        Box::pin(std::future::ready(self.list_now(None)))
+impl Pod for EnginePod {
+    fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
+        let bound: BoundContainer = sandbox.into_inner()?;
+        container::start(bound).map_err(|error| {
+            let left = match error.may_have_left_something() {
+                true => LeftBehind::Possibly,
+                false => LeftBehind::Nothing,
+            };
+            StartError::leaving(left, error)
+        })
     }
 }
 
 /// What a dead launcher left: its container, by the note it wrote first, and its stage. Whatever only
 /// looks like it is somebody else's.
-pub fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
-    apart(|| destroy_here(sandbox))
-}
-
-/// Requests wait on this thread, which one that carries other work must not do.
-fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    if tokio::runtime::Handle::try_current().is_err() {
-        return work();
-    }
-    std::thread::scope(|scope| match scope.spawn(work).join() {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
-}
-
-fn destroy_here(sandbox: &SandboxId) -> Result<(), DestroyError> {
+pub(crate) fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| DestroyError(error);
     let note = Note::read(&sandbox.directory).map_err(|error| failed(error.into()))?;
     if let Some(note) = note {

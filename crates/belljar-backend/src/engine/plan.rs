@@ -10,8 +10,9 @@ use belljar_spec::{
 
 use super::environment::merge;
 use super::posture::{is_gvisor, posture};
-use crate::backend::{Capabilities, EngineFacts, ImageFacts, PlanError};
+use crate::backend::{Capabilities, EngineFacts, ImageFacts};
 use crate::egress;
+use crate::error::PlanError;
 use crate::planning::{
     self, DEVICES, HOME, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
     command, given, owned, refuse_what_is_not_there, rlimit, rlimits_of_all, run_home, tmpfs,

@@ -3,7 +3,8 @@
 use belljar_linux::jail::cgroup::{self, Controller};
 use belljar_spec::Clause;
 
-use crate::backend::{Capabilities, Unavailable, Weakness};
+use crate::backend::{Capabilities, Weakness};
+use crate::error::Unavailable;
 
 /// `mount_setattr` and per-namespace limits came with this.
 const KERNEL_FLOOR: (u32, u32) = (5, 14);

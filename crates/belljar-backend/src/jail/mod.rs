@@ -6,14 +6,14 @@ mod plan;
 mod posture;
 mod rootfs;
 
-use belljar_linux::jail;
-use belljar_spec::{BackendName, HostPaths, Plan, RunSpec};
+use std::os::fd::BorrowedFd;
 
-use crate::backend::{
-    Backend, BindError, Bound, BoundInner, BoxFuture, Capabilities, CommandStreams, DestroyError,
-    Found, InitChannel, ListError, PlanError, SandboxId, StartError, Started, StartedInner,
-    Unavailable, Wrapping,
-};
+use belljar_linux::jail;
+use belljar_spec::{BackendName, HostPaths, Plan, RunSpec, Usage};
+
+use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod, SandboxId};
+use crate::error::{BindError, DestroyError, PlanError, StartError, Unavailable};
+use crate::running::{CommandStreams, InitChannel, RunningSandbox, Started, Wrapping};
 
 #[derive(Debug)]
 pub struct Jail;
@@ -23,72 +23,109 @@ impl Backend for Jail {
         BackendName::Jail
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<Capabilities, Unavailable>> {
-        Box::pin(std::future::ready(facts::capabilities()))
+    fn probe(&self) -> Result<Capabilities, Unavailable> {
+        facts::capabilities()
     }
 
     fn plan(&self, spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, PlanError> {
         plan::plan(spec, capabilities)
     }
 
-    fn bind<'a>(
-        &'a self,
-        plan: &'a Plan,
-        place: &'a HostPaths,
-    ) -> BoxFuture<'a, Result<Bound, BindError>> {
-        Box::pin(std::future::ready(bind(plan, place)))
+    fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
+        let bound = jail::bind(plan, paths).map_err(|error| BindError(Box::new(error)))?;
+        Ok(Bound {
+            expectation: bound.expectation.clone(),
+            posture: bound.posture.clone(),
+            writable_trees: bound.writable_trees.clone(),
+            surveyed: bound.surveyed.clone(),
+            layered: bound.layered.clone(),
+            warnings: bound.warnings.clone(),
+            sandbox: BoundSandbox::new(bound),
+        })
     }
 
-    fn start(&self, bound: Bound) -> BoxFuture<'_, Result<Started, StartError>> {
-        Box::pin(std::future::ready(start(bound)))
-    }
-
-    fn destroy<'a>(&'a self, sandbox: &'a SandboxId) -> BoxFuture<'a, Result<(), DestroyError>> {
-        // The kernel ends a jail with its launcher; only its control groups can be left.
-        Box::pin(std::future::ready(destroy(sandbox)))
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, ListError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    fn open(&self, _: &Bound) -> Result<Box<dyn Pod>, StartError> {
+        Ok(Box::new(JailPod))
     }
 }
 
-fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
-    let bound = jail::bind(plan, place).map_err(|error| BindError(Box::new(error)))?;
-    Ok(Bound {
-        expectation: bound.expectation.clone(),
-        posture: bound.posture.clone(),
-        writable_trees: bound.writable_trees.clone(),
-        surveyed: bound.surveyed.clone(),
-        layered: bound.layered.clone(),
-        warnings: bound.warnings.clone(),
-        inner: BoundInner::Jail(Box::new(bound)),
-    })
+/// The user and network namespaces are made with the run's first sandbox, in one go.
+#[derive(Debug)]
+struct JailPod;
+
+impl Pod for JailPod {
+    fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
+        let bound: jail::Bound = sandbox.into_inner()?;
+        let mut sandbox = jail::start(bound).map_err(StartError::new)?;
+        Ok(Started {
+            channel: sandbox.channel.take().map(|fd| InitChannel {
+                fd,
+                wrapping: Wrapping::None,
+                lease: None,
+            }),
+            streams: CommandStreams::Pipes,
+            stdin: sandbox.stdin.take(),
+            stdout: sandbox.stdout.take(),
+            stderr: sandbox.stderr.take(),
+            listeners: std::mem::take(&mut sandbox.listeners),
+            init_pid: Some(sandbox.init.pid.as_raw_nonzero().get()),
+            command_uid: Some(sandbox.command_uid()),
+            sandbox: Box::new(RunningJail(sandbox)),
+        })
+    }
 }
 
-fn start(bound: Bound) -> Result<Started, StartError> {
-    let BoundInner::Jail(bound) = bound.inner else {
-        return Err(StartError("bound by another backend".into()));
-    };
-    let mut sandbox = jail::start(*bound).map_err(|error| StartError(Box::new(error)))?;
-    Ok(Started {
-        channel: sandbox.channel.take().map(|fd| InitChannel {
-            fd,
-            wrapping: Wrapping::None,
-            lease: None,
-        }),
-        streams: CommandStreams::Pipes,
-        stdin: sandbox.stdin.take(),
-        stdout: sandbox.stdout.take(),
-        stderr: sandbox.stderr.take(),
-        listeners: std::mem::take(&mut sandbox.listeners),
-        init_pid: Some(sandbox.init.pid.as_raw_nonzero().get()),
-        command_uid: Some(sandbox.command_uid()),
-        inner: StartedInner::Jail(Box::new(sandbox)),
-    })
+#[derive(Debug)]
+struct RunningJail(jail::Sandbox);
+
+impl RunningSandbox for RunningJail {
+    fn kill(&mut self) {
+        self.0.kill();
+    }
+
+    fn reap(&mut self) {
+        self.0.reap();
+    }
+
+    fn destroy(&mut self) -> Result<(), DestroyError> {
+        self.0.destroy().map_err(|error| DestroyError(Box::new(error)))
+    }
+
+    fn sample(&mut self) {
+        self.0.sample();
+    }
+
+    fn make_limits(&mut self) -> Result<(), StartError> {
+        self.0.make_limits().map_err(StartError::new)
+    }
+
+    fn join_limits(&mut self) -> Result<(), StartError> {
+        self.0.join_limits().map_err(StartError::new)
+    }
+
+    fn set_up_failure(&self) -> StartError {
+        StartError::new(self.0.set_up_failure())
+    }
+
+    fn end(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.end())
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.0.is_quiet()
+    }
+
+    fn oom_kills(&self) -> u64 {
+        self.0.oom_kills()
+    }
+
+    fn usage(&self, usage: &mut Usage) {
+        self.0.usage(usage);
+    }
 }
 
-fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
+/// The kernel ends a jail with its launcher; only its control groups can be left.
+pub(crate) fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
     let available = jail::cgroup::detect();
     for group in jail::cgroup::leftovers(&available, &sandbox.run) {
         jail::cgroup::remove_directory(&group).map_err(|error| DestroyError(Box::new(error)))?;

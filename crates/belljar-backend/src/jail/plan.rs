@@ -6,8 +6,9 @@ use belljar_spec::{
 };
 
 use super::{posture, rootfs};
-use crate::backend::{Capabilities, PlanError};
+use crate::backend::Capabilities;
 use crate::egress;
+use crate::error::PlanError;
 use crate::planning::{
     self, DEVICES, HOSTNAME, PROC_MASKED, PROC_READ_ONLY, RUN, RUN_SIZE, SHM_SIZE, TMP_SIZE,
     command, given, owned, refuse_runtime, refuse_what_is_not_there, rlimit, rlimits_of_all,

@@ -121,8 +121,8 @@ impl Fake {
 fn probe(backend: BackendName, endpoint: Endpoint) -> Result<Capabilities, Unavailable> {
     let engine = Engine::at(backend, endpoint);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let probing = engine.probe(); // all the work is done here, outside of any runtime
-    runtime.block_on(probing)
+    // As a program that embeds the library may call it: its own runtime is not entered a second time.
+    runtime.block_on(async { engine.probe() })
 }
 
 fn ask(backend: BackendName, says: Says) -> Result<Capabilities, Unavailable> {

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use crate::fake_engine::{FakeEngine, Pull, image};
 use belljar_backend::{Backend, Fetch, ImageError, ImageFacts, PullProgress, Unwatched};
 use belljar_spec::{Pull as Policy, RunSpec};
-use futures_util::FutureExt;
 
 const PINNED: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 
@@ -21,7 +20,7 @@ fn found(
 ) -> Result<ImageFacts, ImageError> {
     let (engine, spec) = (fake.engine(), spec(name, pull));
     // Its answers are ready at once: the engine has a runtime of its own.
-    engine.image(&spec, fetch).now_or_never().unwrap().map(Option::unwrap)
+    engine.image(&spec, fetch).map(Option::unwrap)
 }
 
 fn as_said(fake: &FakeEngine, name: &str, pull: Policy) -> Result<ImageFacts, ImageError> {

@@ -1,4 +1,4 @@
-//! Somebody inside.
+//! A client in the sandbox, for tests.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -13,9 +13,10 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Run, host};
-use crate::roots::{ALPN_H1, ALPN_H2, provider};
-use crate::{intercept, route};
+use super::{TestProxy, host};
+use crate::inbound::intercept;
+use crate::inbound::route;
+use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
 pub(crate) enum Client {
     H1(http1::SendRequest<Full<Bytes>>),
@@ -23,8 +24,8 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// To `localhost` at this port, opened by the proxy.
-    pub(crate) async fn intercepted(run: &Run, port: u16, alpn: &[u8]) -> Self {
+    /// To `localhost` at this port, intercepted by the proxy.
+    pub(crate) async fn intercepted(run: &TestProxy, port: u16, alpn: &[u8]) -> Self {
         let stream = tls(run, "localhost", "localhost", port, &[alpn]).await.unwrap();
         if alpn == ALPN_H2 {
             let (sender, connection) =
@@ -38,7 +39,7 @@ impl Client {
     }
 
     /// To a route's port.
-    pub(crate) async fn routed(run: &Run, port: u16) -> Self {
+    pub(crate) async fn routed(run: &TestProxy, port: u16) -> Self {
         let (sender, connection) =
             http1::handshake(TokioIo::new(raw_route(run, port))).await.unwrap();
         tokio::spawn(connection.with_upgrades());
@@ -81,30 +82,30 @@ pub(crate) async fn text(response: Response<Incoming>) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A connection that the proxy intercepts, before anything is said on it.
-pub(crate) fn raw_intercepted(run: &Run, name: &str, port: u16) -> DuplexStream {
+/// A connection that the proxy intercepts, before anything is sent on it.
+pub(crate) fn raw_intercepted(run: &TestProxy, name: &str, port: u16) -> DuplexStream {
     let (inside, mut outside) = tokio::io::duplex(64 * 1024);
     let (proxy, tls, host) = (run.proxy.clone(), run.tls.clone(), host(name));
     tokio::spawn(async move {
-        // As if the first bytes had come with the request for a tunnel.
-        let mut early = vec![0; 3];
-        let length = outside.read(&mut early).await.unwrap();
-        early.truncate(length);
-        intercept::serve(&proxy, &tls, (outside, early.into()), host, port).await;
+        // As if the first bytes had arrived with the CONNECT request.
+        let mut prefix = vec![0; 3];
+        let length = outside.read(&mut prefix).await.unwrap();
+        prefix.truncate(length);
+        intercept::serve(&proxy, &tls, (outside, prefix.into()), host, port).await;
     });
     inside
 }
 
-pub(crate) fn raw_route(run: &Run, port: u16) -> DuplexStream {
+pub(crate) fn raw_route(run: &TestProxy, port: u16) -> DuplexStream {
     let (inside, outside) = tokio::io::duplex(64 * 1024);
     let (proxy, tls) = (run.proxy.clone(), run.tls.clone());
     tokio::spawn(async move { route::serve(&proxy, &tls, outside, port).await });
     inside
 }
 
-/// TLS as the one inside sees it, who trusts the run's authority alone.
+/// TLS as the client sees it, which trusts the run's authority alone.
 pub(crate) async fn tls(
-    run: &Run,
+    run: &TestProxy,
     name: &str,
     sni: &str,
     port: u16,

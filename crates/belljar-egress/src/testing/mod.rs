@@ -1,6 +1,7 @@
-//! What tests of several modules need: a proxy whose hosts are servers on this machine's loopback.
+//! Helpers for unit tests: a proxy whose hosts are servers on loopback.
 
 pub(crate) mod client;
+pub(crate) mod dns;
 mod origin;
 
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use belljar_spec::egress::{EgressNews, EgressPolicy, EgressSpec, SecretValue};
 use rustls::RootCertStore;
 
 pub(crate) use self::client::{Client, H1, H2};
-pub(crate) use self::origin::{Ca, Origin, Speaks};
-use crate::intercept::Interceptor;
+pub(crate) use self::origin::{Ca, Origin, ServerProtocol};
+use crate::inbound::intercept::Interceptor;
 use crate::policy::Policy;
 use crate::proxy::Proxy;
 use crate::report::Reporter;
-use crate::roots::Outside;
-use crate::tls::Tls;
+use crate::upstream::roots::ClientTls;
+use crate::upstream::tls::TlsContext;
 
-pub(crate) struct Run {
+pub(crate) struct TestProxy {
     pub(crate) proxy: Arc<Proxy>,
-    pub(crate) tls: Arc<Tls>,
+    pub(crate) tls: Arc<TlsContext>,
     reporter: Reporter,
 }
 
-impl Run {
+impl TestProxy {
     pub(crate) fn new(ca: &Ca, spec: EgressSpec, secrets: &[(&str, &str)]) -> Self {
         Self::allowing(ca, &[], spec, secrets)
     }
@@ -41,16 +42,19 @@ impl Run {
             Policy::new(EgressPolicy { run: "r".into(), allow, setup: None, spec }).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(ca.der()).unwrap();
-        let outside = Some(Outside::trusting(roots).unwrap());
+        let client = Some(ClientTls::with_roots(roots).unwrap());
         let interceptor = Interceptor::new(&policy).unwrap();
         let secrets = secrets.iter().map(|(env, value)| secret(env, value)).collect();
         let reporter = Reporter::default();
         let proxy = Proxy::new(policy, secrets, reporter.clone());
-        Self { proxy, tls: Arc::new(Tls { outside, interceptor }), reporter }
+        Self { proxy, tls: Arc::new(TlsContext { client, interceptor }), reporter }
     }
 
-    /// All news until there is one of this kind.
-    pub(crate) async fn news(&self, last: impl Fn(&EgressNews) -> bool) -> Vec<EgressNews> {
+    /// All events up to one that matches.
+    pub(crate) async fn wait_for_events(
+        &self,
+        last: impl Fn(&EgressNews) -> bool,
+    ) -> Vec<EgressNews> {
         let mut all = Vec::new();
         for _ in 0..200 {
             all.extend(self.reporter.take_all());

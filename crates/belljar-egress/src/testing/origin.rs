@@ -1,4 +1,4 @@
-//! A server to be reached: it says what it was asked for, and does a few things by path.
+//! A test server that echoes the request it received, and has some special paths.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -22,9 +22,9 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
-use crate::roots::{ALPN_H1, ALPN_H2, provider};
+use crate::upstream::roots::{ALPN_H1, ALPN_H2, provider};
 
-/// Whom the world trusts, in a test.
+/// The certificate authority that the proxy trusts in a test.
 pub(crate) struct Ca(CertifiedIssuer<'static, KeyPair>);
 
 impl Ca {
@@ -56,15 +56,15 @@ impl Ca {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Speaks {
+pub(crate) enum ServerProtocol {
     Plain,
     H1,
     H2,
 }
 
-/// What the server saw of a request.
+/// What the server received of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) uri: String,
     pub(crate) headers: HeaderMap,
@@ -73,46 +73,47 @@ pub(crate) struct Asked {
 
 pub(crate) struct Origin {
     pub(crate) port: u16,
-    pub(crate) go_on: Arc<Notify>,
-    state: Arc<Mutex<State>>,
+    pub(crate) proceed: Arc<Notify>,
+    state: Arc<Mutex<OriginState>>,
 }
 
 #[derive(Default)]
-struct State {
-    asked: Vec<Asked>,
+struct OriginState {
+    requests: Vec<ReceivedRequest>,
     connections: usize,
 }
 
-type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type OriginResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl Origin {
     /// Its certificate is for `localhost`.
-    pub(crate) async fn start(ca: &Ca, speaks: Speaks) -> Self {
+    pub(crate) async fn start(ca: &Ca, protocol: ServerProtocol) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let alpn: &[&[u8]] = match speaks {
-            Speaks::H2 => &[ALPN_H2, ALPN_H1],
+        let alpn: &[&[u8]] = match protocol {
+            ServerProtocol::H2 => &[ALPN_H2, ALPN_H1],
             _ => &[ALPN_H1],
         };
         let acceptor = ca.server("localhost", alpn);
-        let (go_on, state) = (Arc::new(Notify::new()), Arc::new(Mutex::new(State::default())));
-        let origin = Self { port, go_on: go_on.clone(), state: state.clone() };
+        let (proceed, state) =
+            (Arc::new(Notify::new()), Arc::new(Mutex::new(OriginState::default())));
+        let origin = Self { port, proceed: proceed.clone(), state: state.clone() };
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).unwrap(); // as servers do
                 state.lock().unwrap().connections += 1;
-                let (state, go_on) = (state.clone(), go_on.clone());
-                if speaks == Speaks::Plain {
-                    tokio::spawn(serve(stream, Speaks::Plain, state, go_on));
+                let (state, proceed) = (state.clone(), proceed.clone());
+                if protocol == ServerProtocol::Plain {
+                    tokio::spawn(serve(stream, ServerProtocol::Plain, state, proceed));
                     continue;
                 }
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let h2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_H2);
-                    let speaks = if h2 { Speaks::H2 } else { Speaks::H1 };
-                    serve(stream, speaks, state, go_on).await;
+                    let protocol = if h2 { ServerProtocol::H2 } else { ServerProtocol::H1 };
+                    serve(stream, protocol, state, proceed).await;
                 });
             }
         });
@@ -123,8 +124,8 @@ impl Origin {
         format!("localhost:{}", self.port)
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.state.lock().unwrap().asked.clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.state.lock().unwrap().requests.clone()
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -132,16 +133,20 @@ impl Origin {
     }
 }
 
-async fn serve<I>(io: I, speaks: Speaks, state: Arc<Mutex<State>>, go_on: Arc<Notify>)
-where
+async fn serve<I>(
+    io: I,
+    protocol: ServerProtocol,
+    state: Arc<Mutex<OriginState>>,
+    proceed: Arc<Notify>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request| {
-        let (state, go_on) = (state.clone(), go_on.clone());
-        async move { Ok::<_, Infallible>(reply(request, state, go_on).await) }
+        let (state, proceed) = (state.clone(), proceed.clone());
+        async move { Ok::<_, Infallible>(respond(request, state, proceed).await) }
     });
     let io = TokioIo::new(io);
-    let _ = if speaks == Speaks::H2 {
+    let _ = if protocol == ServerProtocol::H2 {
         let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         builder.serve_connection(io, service).await
     } else {
@@ -150,11 +155,11 @@ where
     };
 }
 
-async fn reply(
+async fn respond(
     mut request: Request<Incoming>,
-    state: Arc<Mutex<State>>,
-    go_on: Arc<Notify>,
-) -> Reply {
+    state: Arc<Mutex<OriginState>>,
+    proceed: Arc<Notify>,
+) -> OriginResponse {
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
     let length = match body.collect().await {
@@ -162,9 +167,9 @@ async fn reply(
         Err(_) => return Response::new(full("")),
     };
     let headers = parts.headers.clone();
-    let said = format!("{:?}\n", headers);
+    let received = format!("{:?}\n", headers);
     let (method, uri) = (parts.method.to_string(), parts.uri.to_string());
-    state.lock().unwrap().asked.push(Asked { method, uri, headers, length });
+    state.lock().unwrap().requests.push(ReceivedRequest { method, uri, headers, length });
     match parts.uri.path() {
         "/big" => {
             let size: usize = parts.uri.query().unwrap().parse().unwrap();
@@ -175,7 +180,7 @@ async fn reply(
             .header(CONTENT_ENCODING, parts.uri.query().unwrap())
             .body(full("nobody can read this"))
             .unwrap(),
-        "/events" => Response::new(events(go_on)),
+        "/events" => Response::new(events(proceed)),
         "/redirect" => {
             let to = parts.uri.query().unwrap();
             Response::builder().status(302).header(LOCATION, to).body(full("")).unwrap()
@@ -210,8 +215,8 @@ async fn reply(
             .body(full(""))
             .unwrap(),
         _ => Response::builder()
-            .header("x-said", said.trim())
-            .body(full(format!("{} bytes\n{said}", length)))
+            .header("x-received", received.trim())
+            .body(full(format!("{} bytes\n{received}", length)))
             .unwrap(),
     }
 }
@@ -228,15 +233,15 @@ fn trailers(size: usize) -> UnsyncBoxBody<Bytes, Infallible> {
     StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>))).boxed_unsync()
 }
 
-/// One event at once, the next when the test says so, then trailers.
-fn events(go_on: Arc<Notify>) -> UnsyncBoxBody<Bytes, Infallible> {
+/// One event at once, the next when the test calls `proceed`, then trailers.
+fn events(proceed: Arc<Notify>) -> UnsyncBoxBody<Bytes, Infallible> {
     let frames = stream::unfold(0, move |at| {
-        let go_on = go_on.clone();
+        let proceed = proceed.clone();
         async move {
             let frame = match at {
                 0 => Frame::data(Bytes::from_static(b"data: 1\n\n")),
                 1 => {
-                    go_on.notified().await;
+                    proceed.notified().await;
                     Frame::data(Bytes::from_static(b"data: 2\n\n"))
                 }
                 2 => {

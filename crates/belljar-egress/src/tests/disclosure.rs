@@ -1,22 +1,22 @@
-//! What is told inside when something does not work: nothing of the host's names, addresses and network.
+//! Tests that refusals disclose nothing about the host's names, addresses and network.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use belljar_spec::egress::{
     DenyReason, EgressNews, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme,
 };
-use hickory_resolver::proto::op::{Message, ResponseCode};
-use hickory_resolver::proto::rr::{RData, Record, RecordType};
+use hickory_resolver::proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 
-use crate::door;
-use crate::stream::Stream;
+use crate::inbound::sniff_protocol;
+use crate::io::stream::Stream;
 use crate::testing::client::{get, raw_route, text};
-use crate::testing::{Ca, Client, Origin, Run, Speaks, host};
+use crate::testing::dns;
+use crate::testing::{Ca, Client, Origin, ServerProtocol, TestProxy, host};
 
-/// Of no host; it must never be seen inside.
+/// No host has it; the client must never see it.
 const INTERNAL: &str = "10.77.0.9";
 
 /// Knows `private.example`, fails for `brokens.example`, and knows no other name.
@@ -27,41 +27,33 @@ async fn name_server() -> u16 {
         let mut packet = [0; 4096];
         loop {
             let (length, from) = socket.recv_from(&mut packet).await.unwrap();
-            let asked = Message::from_vec(&packet[..length]).unwrap();
-            let query = asked.queries[0].clone();
-            let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
-            answer.add_query(query.clone());
-            match query.name().to_ascii().as_str() {
-                "private.example." if query.query_type() == RecordType::A => {
-                    let data = RData::from(INTERNAL.parse::<IpAddr>().unwrap());
-                    answer.add_answer(Record::from_rdata(query.name().clone(), 0, data));
-                }
-                "private.example." => {}
-                "brokens.example." => answer.metadata.response_code = ResponseCode::ServFail,
-                _ => answer.metadata.response_code = ResponseCode::NXDomain,
-            }
-            socket.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+            let response = dns::response(&packet[..length], |name, _| match name {
+                "private.example" => Ok(vec![INTERNAL.parse().unwrap()]),
+                "brokens.example" => Err(ResponseCode::ServFail),
+                _ => Err(ResponseCode::NXDomain),
+            });
+            socket.send_to(&response, from).await.unwrap();
         }
     });
     port
 }
 
-async fn run(allow: &[&str], spec: EgressSpec) -> Run {
-    let run = Run::allowing(&Ca::new(), allow, spec, &[]);
-    run.proxy.resolver.ask_only(name_server().await);
+async fn run(allow: &[&str], spec: EgressSpec) -> TestProxy {
+    let run = TestProxy::allowing(&Ca::new(), allow, spec, &[]);
+    run.proxy.resolver.use_only_server(name_server().await);
     run
 }
 
-/// Somebody inside says this at the proxy's port; the whole answer.
-async fn said_to(run: &Run, bytes: &[u8]) -> String {
+/// Sends this to the proxy's port and returns the whole response.
+async fn send_to_proxy(run: &TestProxy, bytes: &[u8]) -> String {
     let (mut inside, outside) = UnixStream::pair().unwrap();
     let outside = OwnedFd::from(outside.into_std().unwrap());
     let stream = Stream::from_fd(outside).unwrap();
-    tokio::spawn(door::serve(run.proxy.clone(), run.tls.clone(), stream, PROXY_PORT));
-    let mut answer = Vec::new();
+    tokio::spawn(sniff_protocol::serve(run.proxy.clone(), run.tls.clone(), stream, PROXY_PORT));
+    let mut response = Vec::new();
     inside.write_all(bytes).await.unwrap();
-    let _ = inside.read_to_end(&mut answer).await;
-    String::from_utf8_lossy(&answer).into_owned()
+    let _ = inside.read_to_end(&mut response).await;
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 fn socks(name: &str) -> Vec<u8> {
@@ -70,9 +62,9 @@ fn socks(name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
+async fn a_private_name_looks_like_a_missing_name() {
     let run = run(&["*"], EgressSpec::default()).await;
-    let asked = |name: &str| {
+    let requests_for = |name: &str| {
         [
             format!("CONNECT {name}:443 HTTP/1.1\r\nConnection: close\r\n\r\n").into_bytes(),
             format!("GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")
@@ -81,11 +73,14 @@ async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
         ]
     };
     // The names have the same length, so that Content-Length is the same too.
-    let (private, absent, broken) =
-        (asked("private.example"), asked("absents.example"), asked("brokens.example"));
+    let (private, absent, broken) = (
+        requests_for("private.example"),
+        requests_for("absents.example"),
+        requests_for("brokens.example"),
+    );
     for ((private, absent), broken) in private.iter().zip(absent).zip(broken) {
-        let private = said_to(&run, private).await;
-        let others = [said_to(&run, &absent).await, said_to(&run, &broken).await];
+        let private = send_to_proxy(&run, private).await;
+        let others = [send_to_proxy(&run, &absent).await, send_to_proxy(&run, &broken).await];
         for (other, name) in others.iter().zip(["absents.example", "brokens.example"]) {
             assert_eq!(private, other.replace(name, "private.example"));
         }
@@ -94,9 +89,9 @@ async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
             private.starts_with("HTTP/1.1 502") || private.starts_with("\u{5}\0\u{5}\u{4}"),
             "{private:?}"
         );
-        // The record has all of it.
-        let news = run.news(|news| matches!(news, EgressNews::Denied(_))).await;
-        let denied = news.iter().find_map(|news| match news {
+        // The event has all of it.
+        let events = run.wait_for_events(|event| matches!(event, EgressNews::Denied(_))).await;
+        let denied = events.iter().find_map(|event| match event {
             EgressNews::Denied(denied) => Some(denied.clone()),
             _ => None,
         });
@@ -109,32 +104,32 @@ async fn a_name_of_the_hosts_network_is_told_as_one_that_is_not_there() {
     }
 }
 
-/// A port of this address at which nobody listens.
+/// A closed port of this address.
 async fn closed_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     listener.local_addr().unwrap().port()
 }
 
 #[tokio::test]
-async fn a_failed_connection_tells_no_address() {
+async fn a_failed_connection_discloses_no_address() {
     let port = closed_port().await;
     let authority = format!("localhost:{port}");
     let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
     let run = run(&[], spec).await;
-    let asked = format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
-    let said = said_to(&run, asked.as_bytes()).await;
-    assert!(said.starts_with("HTTP/1.1 503") && said.contains(&authority), "{said}");
-    assert!(!said.contains("127.0.0.1") && !said.contains("[::1]"), "{said}");
+    let request = format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
+    let response = send_to_proxy(&run, request.as_bytes()).await;
+    assert!(response.starts_with("HTTP/1.1 503") && response.contains(&authority), "{response}");
+    assert!(!response.contains("127.0.0.1") && !response.contains("[::1]"), "{response}");
     let failed =
-        |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.error.is_some());
-    let news = format!("{:?}", run.news(failed).await);
-    assert!(news.contains("127.0.0.1") || news.contains("[::1]"), "{news}");
+        |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
+    let events = format!("{:?}", run.wait_for_events(failed).await);
+    assert!(events.contains("127.0.0.1") || events.contains("[::1]"), "{events}");
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_name_is_not_told() {
+async fn names_in_a_wrong_certificate_are_not_disclosed() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await; // its certificate is for localhost
+    let origin = Origin::start(&ca, ServerProtocol::H1).await; // its certificate is for localhost
     let to = RouteTarget {
         scheme: Scheme::Https,
         host: host("127.0.0.1"),
@@ -142,18 +137,18 @@ async fn a_certificate_of_another_name_is_not_told() {
         path: String::new(),
     };
     let routes = vec![RouteSpec { listen: 8080, to, secret: None }];
-    let run = Run::new(&ca, EgressSpec { routes, ..EgressSpec::default() }, &[]);
+    let run = TestProxy::new(&ca, EgressSpec { routes, ..EgressSpec::default() }, &[]);
     let mut client = Client::routed(&run, 8080).await;
-    let said = text(client.send(get(8080, "/")).await).await;
-    assert!(said.contains("another name") && !said.contains("localhost"), "{said}");
+    let response = text(client.send(get(8080, "/")).await).await;
+    assert!(response.contains("another name") && !response.contains("localhost"), "{response}");
     let failed =
-        |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.error.is_some());
-    assert!(format!("{:?}", run.news(failed).await).contains("localhost"));
+        |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
+    assert!(format!("{:?}", run.wait_for_events(failed).await).contains("localhost"));
 }
 
-/// Whoever uses a route need not know where it leads.
+/// A client of a route need not know its target.
 #[tokio::test]
-async fn a_route_does_not_tell_where_it_leads() {
+async fn a_route_does_not_disclose_its_target() {
     let (port, name) = (closed_port().await, host("localhost"));
     let to = RouteTarget { scheme: Scheme::Http, host: name, port, path: "/hidden".into() };
     let spec = EgressSpec {
@@ -170,11 +165,11 @@ async fn a_route_does_not_tell_where_it_leads() {
     ] {
         let mut stream = raw_route(&run, 8080);
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).await.unwrap();
-        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{response}");
         for secret in ["localhost", "127.0.0.1", "/hidden", &port.to_string()] {
-            assert!(!said.contains(secret), "{secret}: {said}");
+            assert!(!response.contains(secret), "{secret}: {response}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! TLS that the proxy opens: who is believed, by which name, and what arrives at the host.
+//! Tests TLS interception: trust, names, and what the host receives.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::testing::client::{get, raw_intercepted, text, tls};
-use crate::testing::{Ca, Client, H1, H2, Origin, Run, Speaks};
+use crate::testing::{Ca, Client, H1, H2, Origin, ServerProtocol, TestProxy};
 
-pub(super) fn opening(origin: &Origin) -> EgressSpec {
+pub(super) fn intercepting(origin: &Origin) -> EgressSpec {
     EgressSpec {
         allow_private: vec![origin.authority()],
         intercept: vec!["localhost".into()],
@@ -21,35 +21,35 @@ pub(super) fn opening(origin: &Origin) -> EgressSpec {
 }
 
 #[tokio::test]
-async fn each_version_reaches_each_version() {
+async fn each_http_version_reaches_each_http_version() {
     let ca = Ca::new();
-    for speaks in [Speaks::H1, Speaks::H2] {
+    for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
         for alpn in [H1, H2] {
-            let origin = Origin::start(&ca, speaks).await;
-            let run = Run::new(&ca, opening(&origin), &[]);
+            let origin = Origin::start(&ca, protocol).await;
+            let run = TestProxy::new(&ca, intercepting(&origin), &[]);
             let mut client = Client::intercepted(&run, origin.port, alpn).await;
             for _ in 0..3 {
                 let (status, body) = client.get(origin.port, "/path?query=1").await;
                 assert_eq!(status, 200, "{body}");
             }
-            assert_eq!(origin.connections(), 1, "{speaks:?} {alpn:?}");
-            let asked = origin.asked();
-            assert_eq!(asked.len(), 3);
-            let uri = &asked[0].uri;
+            assert_eq!(origin.connections(), 1, "{protocol:?} {alpn:?}");
+            let requests = origin.requests();
+            assert_eq!(requests.len(), 3);
+            let uri = &requests[0].uri;
             assert!(uri.ends_with("/path?query=1"), "{uri}");
             for name in ["via", "x-forwarded-for", "forwarded"] {
-                assert!(!asked[0].headers.contains_key(name));
+                assert!(!requests[0].headers.contains_key(name));
             }
         }
     }
 }
 
 #[tokio::test]
-async fn requests_at_once_each_get_their_own_answer() {
+async fn concurrent_requests_get_their_responses() {
     let ca = Ca::new();
-    for speaks in [Speaks::H1, Speaks::H2] {
-        let origin = Origin::start(&ca, speaks).await;
-        let run = Run::new(&ca, opening(&origin), &[]);
+    for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
+        let origin = Origin::start(&ca, protocol).await;
+        let run = TestProxy::new(&ca, intercepting(&origin), &[]);
         let Client::H2(sender) = Client::intercepted(&run, origin.port, H2).await else { panic!() };
         let one = |size: usize| {
             let mut client = Client::H2(sender.clone());
@@ -58,13 +58,13 @@ async fn requests_at_once_each_get_their_own_answer() {
         };
         let all = futures_util::future::join_all((1..20).map(|at| one(at * 1000))).await;
         assert_eq!(all, (1..20).map(|at| at * 1000).collect::<Vec<_>>());
-        let most = if speaks == Speaks::H2 { 1 } else { 19 };
+        let most = if protocol == ServerProtocol::H2 { 1 } else { 19 };
         assert!(origin.connections() <= most, "{}", origin.connections());
     }
 }
 
 #[tokio::test]
-async fn who_waits_for_a_host_that_does_not_answer_waits_once() {
+async fn concurrent_requests_share_one_failed_dial() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -81,62 +81,62 @@ async fn who_waits_for_a_host_that_does_not_answer_waits_once() {
         intercept: vec!["localhost".into()],
         ..EgressSpec::default()
     };
-    let run = Run::new(&Ca::new(), spec, &[]);
+    let run = TestProxy::new(&Ca::new(), spec, &[]);
     let Client::H2(sender) = Client::intercepted(&run, port, H2).await else { panic!() };
     let one = |_| {
         let mut client = Client::H2(sender.clone());
         async move { client.get(port, "/").await }
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let all = futures_util::future::join_all((0..8).map(one)).await;
-    assert!(all.iter().all(|(status, words)| *status == 502 && words == &all[0].1), "{all:?}");
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-    // Whoever comes later tries for himself.
-    let began = Instant::now();
+    assert!(all.iter().all(|(status, message)| *status == 502 && message == &all[0].1), "{all:?}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    // A later request tries again.
+    let started = Instant::now();
     assert_eq!(one(8).await.0, 502);
-    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert!(started.elapsed() >= Duration::from_secs(1));
     let failed =
-        |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.error.is_some());
-    let news = run.news(|_| true).await;
-    assert_eq!(news.iter().filter(|news| failed(news)).count(), 9, "{news:?}");
+        |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
+    let events = run.wait_for_events(|_| true).await;
+    assert_eq!(events.iter().filter(|event| failed(event)).count(), 9, "{events:?}");
 }
 
 #[tokio::test]
-async fn the_record_has_every_request() {
+async fn every_request_is_reported() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H2).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H2).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     let mut client = Client::intercepted(&run, origin.port, H1).await;
     let (_, body) = client.get(origin.port, "/some?token=not-for-the-record").await;
-    let news = run.news(|news| matches!(news, EgressNews::Allowed(_))).await;
-    let Some(EgressNews::Allowed(facts)) = news.last() else { panic!("{news:?}") };
+    let events = run.wait_for_events(|event| matches!(event, EgressNews::Allowed(_))).await;
+    let Some(EgressNews::Allowed(facts)) = events.last() else { panic!("{events:?}") };
     assert_eq!(facts.path.as_deref(), Some("/some"));
     assert_eq!(facts.method.as_deref(), Some("GET"));
     assert_eq!(facts.status, Some(200));
     // Heads are counted too.
     assert!(facts.bytes_in > body.len() as u64 && facts.bytes_out > 30, "{facts:?}");
     assert!(facts.address.is_some());
-    assert!(!format!("{news:?}").contains("not-for-the-record"));
+    assert!(!format!("{events:?}").contains("not-for-the-record"));
 }
 
 #[tokio::test]
-async fn what_no_rule_names_is_refused_before_anybody_is_connected_to() {
+async fn an_unlisted_request_is_denied_before_connecting() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let spec = EgressSpec { intercept: vec!["localhost".into()], ..EgressSpec::default() };
     let rule = format!("GET localhost:{}/v1", origin.port);
-    let run = Run::allowing(&ca, &[&rule], spec, &[]);
+    let run = TestProxy::allowing(&ca, &[&rule], spec, &[]);
     let mut client = Client::intercepted(&run, origin.port, H2).await;
-    let (status, words) = client.get(origin.port, "/v2").await;
-    assert_eq!(status, 403, "{words}");
-    assert!(words.contains("/v2") || words.contains("localhost"), "{words}");
+    let (status, message) = client.get(origin.port, "/v2").await;
+    assert_eq!(status, 403, "{message}");
+    assert!(message.contains("/v2") || message.contains("localhost"), "{message}");
     assert_eq!(origin.connections(), 0);
-    run.news(|news| matches!(news, EgressNews::Denied(denied) if denied.reason == DenyReason::RequestNotListed)).await;
+    run.wait_for_events(|event| matches!(event, EgressNews::Denied(denied) if denied.reason == DenyReason::RequestNotListed)).await;
 }
 
-async fn reason(run: &Run) -> (DenyReason, Option<String>) {
-    let news = run.news(|news| matches!(news, EgressNews::Denied(_))).await;
-    let denied = news.iter().find_map(|news| match news {
+async fn reason(run: &TestProxy) -> (DenyReason, Option<String>) {
+    let events = run.wait_for_events(|event| matches!(event, EgressNews::Denied(_))).await;
+    let denied = events.iter().find_map(|event| match event {
         EgressNews::Denied(denied) => Some((denied.reason, denied.detail.clone())),
         _ => None,
     });
@@ -144,10 +144,10 @@ async fn reason(run: &Run) -> (DenyReason, Option<String>) {
 }
 
 #[tokio::test]
-async fn names_that_differ_are_refused() {
+async fn names_that_differ_are_denied() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     assert!(tls(&run, "localhost", "other.example", origin.port, &[H1]).await.is_err());
     assert_eq!(reason(&run).await, (DenyReason::NamesDiffer, Some("other.example".into())));
     assert!(tls(&run, "api.example", "127.0.0.1", origin.port, &[H1]).await.is_err());
@@ -164,32 +164,32 @@ async fn names_that_differ_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_refused() {
+async fn input_that_is_not_tls_is_denied() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     let mut stream = raw_intercepted(&run, "localhost", origin.port);
     stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
     assert_eq!(reason(&run).await.0, DenyReason::NotTls);
 }
 
 /// Clients open connections ahead of need, and close those that they do not need.
 #[tokio::test]
-async fn a_connection_that_is_closed_before_its_first_byte_is_no_denial() {
+async fn a_connection_closed_before_its_first_byte_is_not_a_denial() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     drop(raw_intercepted(&run, "localhost", origin.port));
-    let news = run.news(|_| true).await;
-    let [EgressNews::Allowed(facts)] = news.as_slice() else { panic!("{news:?}") };
+    let events = run.wait_for_events(|_| true).await;
+    let [EgressNews::Allowed(facts)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(facts.error.as_deref(), Some("closed by the client before it sent anything"));
     assert_eq!((facts.host.as_str(), facts.port), ("localhost", origin.port));
     assert_eq!(facts.rule, format!("allow_private localhost:{}", origin.port));
     assert_eq!((facts.bytes_out, facts.bytes_in, facts.address), (0, 0, None));
     assert_eq!(origin.connections(), 0);
-    // The control: with one byte that is not TLS it is one.
+    // The control: with one byte that is not TLS it is a denial.
     let mut stream = raw_intercepted(&run, "localhost", origin.port);
     stream.write_all(b"x").await.unwrap();
     drop(stream);
@@ -197,22 +197,22 @@ async fn a_connection_that_is_closed_before_its_first_byte_is_no_denial() {
 }
 
 #[tokio::test]
-async fn a_host_that_the_world_does_not_believe_is_not_believed() {
+async fn a_host_with_an_untrusted_certificate_is_refused() {
     let (ca, other) = (Ca::new(), Ca::new());
-    let origin = Origin::start(&other, Speaks::H1).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&other, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     let mut client = Client::intercepted(&run, origin.port, H1).await;
-    let (status, words) = client.get(origin.port, "/").await;
+    let (status, message) = client.get(origin.port, "/").await;
     assert_eq!(status, 502);
-    assert!(words.contains("certificate"), "{words}");
-    assert!(origin.asked().is_empty());
+    assert!(message.contains("certificate"), "{message}");
+    assert!(origin.requests().is_empty());
 }
 
 #[tokio::test]
-async fn what_belongs_to_a_connection_does_not_come_back() {
+async fn hop_by_hop_headers_of_a_response_are_removed() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     let mut client = Client::intercepted(&run, origin.port, H1).await;
     let response = client.send(get(origin.port, "/hop")).await;
     let headers = response.headers();
@@ -222,12 +222,13 @@ async fn what_belongs_to_a_connection_does_not_come_back() {
     assert_eq!(response.status(), 502);
 }
 
-/// Whoever has the authority's certificate trusts it for the names of the run, and for no other.
+/// A client that trusts the authority trusts it for the names of the run only.
 #[tokio::test]
-async fn the_authority_is_good_for_its_names_only() {
+async fn the_authority_is_valid_for_its_names_only() {
     let verdict = |names: &[&str], host: &str| {
         let intercept = names.iter().map(|name| (*name).to_owned()).collect();
-        let run = Run::new(&Ca::new(), EgressSpec { intercept, ..EgressSpec::default() }, &[]);
+        let run =
+            TestProxy::new(&Ca::new(), EgressSpec { intercept, ..EgressSpec::default() }, &[]);
         let host = host.to_owned();
         async move {
             let name = host.trim_matches(['[', ']']).to_owned();
@@ -263,15 +264,15 @@ async fn the_authority_is_good_for_its_names_only() {
 }
 
 #[test]
-fn nothing_is_made_where_nothing_is_opened() {
-    let run = Run::new(&Ca::new(), EgressSpec::default(), &[]);
+fn without_interception_there_is_no_authority() {
+    let run = TestProxy::new(&Ca::new(), EgressSpec::default(), &[]);
     assert!(run.tls.trust().is_none());
 }
 
 #[test]
-fn the_certificate_is_public_and_the_key_is_not_there() {
+fn the_trust_message_has_the_certificate_and_no_key() {
     let spec = EgressSpec { intercept: vec!["api.example".into()], ..EgressSpec::default() };
-    let pem = Run::new(&Ca::new(), spec, &[]).tls.trust().unwrap().own;
+    let pem = TestProxy::new(&Ca::new(), spec, &[]).tls.trust().unwrap().own;
     assert_eq!(CertificateDer::pem_slice_iter(pem.as_bytes()).count(), 1);
     assert!(!pem.contains("KEY"), "{pem}");
 }

@@ -1,4 +1,4 @@
-//! Whole exchanges: somebody inside, the proxy, and a server on loopback.
+//! Tests of whole exchanges: a client, the proxy, and a server on loopback.
 
 mod disclosure;
 mod intercept;

@@ -1,4 +1,4 @@
-//! Routes: a plain port inside, TLS and a secret outside.
+//! Tests routes: a plain HTTP port in the sandbox, TLS and a secret towards the host.
 
 use belljar_spec::egress::{
     EgressNews, EgressSpec, RouteSpec, RouteTarget, Scheme, SecretPlace, Via,
@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 
 use super::secret::secret;
 use crate::testing::client::get;
-use crate::testing::{Ca, Client, Origin, Run, Speaks, host};
+use crate::testing::{Ca, Client, Origin, ServerProtocol, TestProxy, host};
 
 const VALUE: &str = "canary-value-2";
 
@@ -22,36 +22,38 @@ fn routed(origin: &Origin, scheme: Scheme, path: &str) -> EgressSpec {
 }
 
 #[tokio::test]
-async fn a_route_leads_to_its_target_with_its_secret() {
+async fn a_route_forwards_to_its_target_with_its_secret() {
     let ca = Ca::new();
-    for (speaks, scheme) in
-        [(Speaks::H1, Scheme::Https), (Speaks::H2, Scheme::Https), (Speaks::Plain, Scheme::Http)]
-    {
-        let origin = Origin::start(&ca, speaks).await;
-        let run = Run::new(&ca, routed(&origin, scheme, "/v1"), &[("KEY", VALUE)]);
+    for (protocol, scheme) in [
+        (ServerProtocol::H1, Scheme::Https),
+        (ServerProtocol::H2, Scheme::Https),
+        (ServerProtocol::Plain, Scheme::Http),
+    ] {
+        let origin = Origin::start(&ca, protocol).await;
+        let run = TestProxy::new(&ca, routed(&origin, scheme, "/v1"), &[("KEY", VALUE)]);
         assert!(run.tls.trust().is_none(), "a route needs no interception");
         let mut client = Client::routed(&run, 8080).await;
         let (status, body) = client.get(8080, "/a?b=c").await;
         assert_eq!(status, 200, "{body}");
         assert!(!body.contains(VALUE), "{body}");
-        let asked = &origin.asked()[0];
-        assert!(asked.uri.ends_with("/v1/a?b=c"), "{}", asked.uri);
-        assert_eq!(asked.headers["authorization"], format!("Bearer {VALUE}"));
-        if speaks != Speaks::H2 {
-            assert_eq!(asked.headers["host"], origin.authority());
+        let received = &origin.requests()[0];
+        assert!(received.uri.ends_with("/v1/a?b=c"), "{}", received.uri);
+        assert_eq!(received.headers["authorization"], format!("Bearer {VALUE}"));
+        if protocol != ServerProtocol::H2 {
+            assert_eq!(received.headers["host"], origin.authority());
         }
-        let told = |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.via == Via::Route);
-        let news = run.news(told).await;
-        assert!(format!("{news:?}").contains("route 8080"), "{news:?}");
-        assert!(!format!("{news:?}").contains(VALUE));
+        let denial_reason = |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.via == Via::Route);
+        let events = run.wait_for_events(denial_reason).await;
+        assert!(format!("{events:?}").contains("route 8080"), "{events:?}");
+        assert!(!format!("{events:?}").contains(VALUE));
     }
 }
 
 #[tokio::test]
-async fn somebody_elses_page_is_refused() {
+async fn a_rebound_web_page_is_refused() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     let mut request = get(8080, "/");
     request.headers_mut().insert("host", "rebound.example:8080".parse().unwrap());
@@ -62,8 +64,8 @@ async fn somebody_elses_page_is_refused() {
 #[tokio::test]
 async fn a_redirect_within_the_target_stays_on_the_route() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     for (to, expected) in [
         (format!("https://localhost:{}/x", origin.port), "http://localhost:8080/x"),
@@ -77,22 +79,22 @@ async fn a_redirect_within_the_target_stays_on_the_route() {
 #[tokio::test]
 async fn events_pass_a_route_one_by_one() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H2).await;
-    let run = Run::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
+    let origin = Origin::start(&ca, ServerProtocol::H2).await;
+    let run = TestProxy::new(&ca, routed(&origin, Scheme::Https, ""), &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     let mut body = client.send(get(8080, "/events")).await.into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "data: 1\n\n");
-    origin.go_on.notify_one();
+    origin.proceed.notify_one();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "data: 2\n\n");
 }
 
 #[tokio::test]
-async fn a_secret_of_another_host_is_not_taken() {
+async fn a_secret_of_another_host_is_not_used() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
     let mut spec = routed(&origin, Scheme::Https, "");
     spec.secrets[0].host = host("other.example");
-    let run = Run::new(&ca, spec, &[("KEY", VALUE)]);
+    let run = TestProxy::new(&ca, spec, &[("KEY", VALUE)]);
     let mut client = Client::routed(&run, 8080).await;
     assert_eq!(client.get(8080, "/").await.0, 502);
     assert_eq!(origin.connections(), 0);

@@ -1,10 +1,10 @@
-//! Secrets: where they arrive, and where they never do.
+//! Tests which requests get a secret, and that it never comes back.
 
 use belljar_spec::Host;
 use belljar_spec::egress::{EgressNews, EgressSpec, Reach, SecretPlace, SecretSource, SecretSpec};
 
 use crate::testing::client::{get, text};
-use crate::testing::{Ca, Client, H1, H2, Origin, Run, Speaks, host};
+use crate::testing::{Ca, Client, H1, H2, Origin, ServerProtocol, TestProxy, host};
 
 const VALUE: &str = "canary-value-1";
 
@@ -27,7 +27,7 @@ fn x_key() -> SecretPlace {
 }
 
 #[tokio::test]
-async fn each_place_gets_it() {
+async fn a_secret_can_be_in_each_place() {
     let ca = Ca::new();
     let basic = SecretPlace::Basic { user: "me".into() };
     let query = SecretPlace::Query { name: "key".into() };
@@ -38,18 +38,18 @@ async fn each_place_gets_it() {
         (basic, "authorization", basic_value),
         (query, "", ""),
     ] {
-        for (speaks, alpn) in [(Speaks::H1, H1), (Speaks::H2, H2)] {
-            let origin = Origin::start(&ca, speaks).await;
+        for (protocol, alpn) in [(ServerProtocol::H1, H1), (ServerProtocol::H2, H2)] {
+            let origin = Origin::start(&ca, protocol).await;
             let spec = with_secret(&[&origin], secret(origin.port, place.clone()));
-            let run = Run::new(&ca, spec, &[("KEY", VALUE)]);
+            let run = TestProxy::new(&ca, spec, &[("KEY", VALUE)]);
             let mut client = Client::intercepted(&run, origin.port, alpn).await;
             let (status, body) = client.get(origin.port, "/a?b=1").await;
             assert_eq!(status, 200, "{body}");
-            let asked = &origin.asked()[0];
+            let received = &origin.requests()[0];
             if name.is_empty() {
-                assert!(asked.uri.ends_with("/a?b=1&key=canary-value-1"), "{}", asked.uri);
+                assert!(received.uri.ends_with("/a?b=1&key=canary-value-1"), "{}", received.uri);
             } else {
-                assert_eq!(asked.headers[name], expected);
+                assert_eq!(received.headers[name], expected);
             }
             assert!(!body.contains("canary-value"), "{body}");
         }
@@ -57,63 +57,74 @@ async fn each_place_gets_it() {
 }
 
 #[tokio::test]
-async fn no_other_port_gets_it_and_a_redirect_carries_nothing() {
+async fn another_port_gets_no_secret_and_a_redirect_carries_none() {
     let ca = Ca::new();
-    let (own, other) = (Origin::start(&ca, Speaks::H1).await, Origin::start(&ca, Speaks::H1).await);
-    let run =
-        Run::new(&ca, with_secret(&[&own, &other], secret(own.port, x_key())), &[("KEY", VALUE)]);
-    let mut client = Client::intercepted(&run, own.port, H1).await;
+    let (target, other) = (
+        Origin::start(&ca, ServerProtocol::H1).await,
+        Origin::start(&ca, ServerProtocol::H1).await,
+    );
+    let run = TestProxy::new(
+        &ca,
+        with_secret(&[&target, &other], secret(target.port, x_key())),
+        &[("KEY", VALUE)],
+    );
+    let mut client = Client::intercepted(&run, target.port, H1).await;
     let to = format!("https://localhost:{}/", other.port);
-    let response = client.send(get(own.port, &format!("/redirect?{to}"))).await;
+    let response = client.send(get(target.port, &format!("/redirect?{to}"))).await;
     assert_eq!(response.headers()["location"], to);
-    assert_eq!(own.asked()[0].headers["x-key"], VALUE);
+    assert_eq!(target.requests()[0].headers["x-key"], VALUE);
     let mut client = Client::intercepted(&run, other.port, H1).await;
     let mut request = get(other.port, "/");
     request.headers_mut().insert("x-key", "placeholder-KEY".parse().unwrap());
     assert_eq!(client.send(request).await.status(), 200);
-    assert_eq!(other.asked()[0].headers["x-key"], "placeholder-KEY");
-    assert!(!format!("{:?}", other.asked()).contains(VALUE));
+    assert_eq!(other.requests()[0].headers["x-key"], "placeholder-KEY");
+    assert!(!format!("{:?}", other.requests()).contains(VALUE));
 }
 
 #[tokio::test]
-async fn what_comes_back_is_covered_and_told() {
+async fn a_secret_in_a_response_is_masked_and_reported() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H2).await;
-    let run =
-        Run::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[("KEY", VALUE)]);
+    let origin = Origin::start(&ca, ServerProtocol::H2).await;
+    let run = TestProxy::new(
+        &ca,
+        with_secret(&[&origin], secret(origin.port, x_key())),
+        &[("KEY", VALUE)],
+    );
     let mut client = Client::intercepted(&run, origin.port, H1).await;
     let mut request = get(origin.port, "/");
     request.headers_mut().insert("accept-encoding", "gzip".parse().unwrap());
     request.headers_mut().insert("range", "bytes=0-9".parse().unwrap());
     let response = client.send(request).await;
-    let said = response.headers()["x-said"].to_str().unwrap().to_owned();
+    let header = response.headers()["x-received"].to_str().unwrap().to_owned();
     let body = text(response).await;
-    for seen in [said, body] {
+    for seen in [header, body] {
         assert!(seen.contains("**************") && !seen.contains(VALUE), "{seen}");
     }
-    assert_eq!(origin.asked()[0].headers["accept-encoding"], "identity");
-    assert!(!origin.asked()[0].headers.contains_key("range"));
-    let news = run.news(|news| matches!(news, EgressNews::SecretMasked { count: 2, .. })).await;
-    assert!(!format!("{news:?}").contains(VALUE));
+    assert_eq!(origin.requests()[0].headers["accept-encoding"], "identity");
+    assert!(!origin.requests()[0].headers.contains_key("range"));
+    let events = run
+        .wait_for_events(|event| matches!(event, EgressNews::SecretMasked { count: 2, .. }))
+        .await;
+    assert!(!format!("{events:?}").contains(VALUE));
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_looked_at_does_not_come_back() {
+async fn a_compressed_response_is_refused_where_a_secret_was_sent() {
     let ca = Ca::new();
-    for speaks in [Speaks::H1, Speaks::H2] {
-        let origin = Origin::start(&ca, speaks).await;
+    for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
+        let origin = Origin::start(&ca, protocol).await;
         let spec = with_secret(&[&origin], secret(origin.port, x_key()));
-        let run = Run::new(&ca, spec.clone(), &[("KEY", VALUE)]);
+        let run = TestProxy::new(&ca, spec.clone(), &[("KEY", VALUE)]);
         let mut client = Client::intercepted(&run, origin.port, H1).await;
         for coding in ["gzip", "br", "identity,gzip"] {
-            let (status, words) = client.get(origin.port, &format!("/coded?{coding}")).await;
-            assert_eq!(status, 502, "{words}");
-            assert!(words.contains("compressed"), "{words}");
+            let (status, message) = client.get(origin.port, &format!("/coded?{coding}")).await;
+            assert_eq!(status, 502, "{message}");
+            assert!(message.contains("compressed"), "{message}");
         }
         let (status, body) = client.get(origin.port, "/coded?Identity").await;
         assert_eq!((status, body.as_str()), (200, "nobody can read this"));
-        // Where no secret goes, it is nobody's business.
-        let run = Run::new(&ca, EgressSpec { secrets: Vec::new(), ..spec }, &[]);
+        // Without a secret the encoding does not matter.
+        let run = TestProxy::new(&ca, EgressSpec { secrets: Vec::new(), ..spec }, &[]);
         let mut client = Client::intercepted(&run, origin.port, H1).await;
         assert_eq!(client.get(origin.port, "/coded?gzip").await.0, 200);
     }
@@ -122,35 +133,38 @@ async fn an_answer_that_cannot_be_looked_at_does_not_come_back() {
 #[tokio::test]
 async fn a_secret_without_a_value_stops_the_request() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[]);
     let mut client = Client::intercepted(&run, origin.port, H1).await;
-    let (status, words) = client.get(origin.port, "/").await;
-    assert_eq!(status, 502, "{words}");
+    let (status, message) = client.get(origin.port, "/").await;
+    assert_eq!(status, 502, "{message}");
     assert_eq!(origin.connections(), 0);
 }
 
 #[tokio::test]
-async fn trace_is_refused_where_a_secret_goes() {
+async fn trace_is_denied_where_a_secret_is_sent() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run =
-        Run::new(&ca, with_secret(&[&origin], secret(origin.port, x_key())), &[("KEY", VALUE)]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(
+        &ca,
+        with_secret(&[&origin], secret(origin.port, x_key())),
+        &[("KEY", VALUE)],
+    );
     let mut client = Client::intercepted(&run, origin.port, H1).await;
     let mut request = get(origin.port, "/");
     *request.method_mut() = hyper::Method::TRACE;
     assert_eq!(client.send(request).await.status(), 400);
-    assert!(origin.asked().is_empty());
+    assert!(origin.requests().is_empty());
 }
 
 #[test]
-fn a_secret_makes_its_host_one_that_is_opened() {
+fn a_secret_makes_its_host_intercepted() {
     let spec = EgressSpec {
         reach: Reach::Listed,
         secrets: vec![secret(443, SecretPlace::Bearer)],
         ..EgressSpec::default()
     };
-    let run = Run::new(&Ca::new(), spec, &[("KEY", VALUE)]);
+    let run = TestProxy::new(&Ca::new(), spec, &[("KEY", VALUE)]);
     assert!(run.tls.trust().is_some());
     assert!(run.proxy.policy.intercepts(&Host::Name("localhost".into()), 443));
 }

@@ -1,4 +1,4 @@
-//! Bodies: as they come, whatever their length.
+//! Tests bodies: streamed as they arrive, whatever their length.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -12,29 +12,34 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::intercept::opening;
+use super::intercept::intercepting;
 use crate::testing::client::{get, tls};
-use crate::testing::{Ca, Client, H1, H2, Origin, Run, Speaks, host};
+use crate::testing::{Ca, Client, H1, H2, Origin, ServerProtocol, TestProxy, host};
 
 const BIG: usize = 20 * 1024 * 1024;
 
 #[tokio::test]
 async fn an_event_arrives_before_the_next_is_sent() {
     let ca = Ca::new();
-    for (speaks, alpn) in [(Speaks::H1, H1), (Speaks::H2, H2), (Speaks::H1, H2), (Speaks::H2, H1)] {
-        let origin = Origin::start(&ca, speaks).await;
-        let run = Run::new(&ca, opening(&origin), &[]);
+    for (protocol, alpn) in [
+        (ServerProtocol::H1, H1),
+        (ServerProtocol::H2, H2),
+        (ServerProtocol::H1, H2),
+        (ServerProtocol::H2, H1),
+    ] {
+        let origin = Origin::start(&ca, protocol).await;
+        let run = TestProxy::new(&ca, intercepting(&origin), &[]);
         let mut client = Client::intercepted(&run, origin.port, alpn).await;
         let mut request = get(origin.port, "/events");
         request.headers_mut().insert("te", "trailers".parse().unwrap());
         let mut body = client.send(request).await.into_body();
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "data: 1\n\n");
-        origin.go_on.notify_one();
+        origin.proceed.notify_one();
         let second = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(second, "data: 2\n\n");
         // HTTP/1.1 carries only trailers that were announced.
-        if (speaks, alpn) == (Speaks::H2, H2) {
+        if (protocol, alpn) == (ServerProtocol::H2, H2) {
             let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
             assert_eq!(trailers["x-trailer"], "end");
         }
@@ -43,11 +48,11 @@ async fn an_event_arrives_before_the_next_is_sent() {
 }
 
 #[tokio::test]
-async fn trailers_count_as_all_else_does() {
+async fn trailers_count_against_the_budget() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H2).await;
-    let limited = |budget| Run::new(&ca, EgressSpec { budget, ..opening(&origin) }, &[]);
-    let hit = |what: &'static str| move |news: &EgressNews| matches!(news, EgressNews::BudgetHit(hit) if hit.what == what);
+    let origin = Origin::start(&ca, ServerProtocol::H2).await;
+    let limited = |budget| TestProxy::new(&ca, EgressSpec { budget, ..intercepting(&origin) }, &[]);
+    let hit = |what: &'static str| move |event: &EgressNews| matches!(event, EgressNews::BudgetHit(hit) if hit.what == what);
 
     let run = limited(Budget { bytes_in: Some(4000), ..Budget::default() });
     for (size, whole) in [(100, true), (5000, false)] {
@@ -55,14 +60,14 @@ async fn trailers_count_as_all_else_does() {
         let Client::H2(mut sender) = client else { panic!("it does not speak HTTP/2") };
         let uri = format!("https://localhost:{}/trailers?{size}", origin.port);
         let request = Request::get(uri).body(Full::default()).unwrap();
-        // What is too much is reset, perhaps before its head was seen.
+        // A response over budget is reset, perhaps before its head was read.
         let came = match sender.send_request(request).await {
-            Ok(answer) => answer.into_body().collect().await,
+            Ok(response) => response.into_body().collect().await,
             Err(error) => Err(error),
         };
         assert_eq!(came.is_ok_and(|body| body.trailers().is_some()), whole, "{size}");
     }
-    run.news(hit("bytes_in")).await;
+    run.wait_for_events(hit("bytes_in")).await;
 
     let run = limited(Budget { bytes_out: Some(4000), ..Budget::default() });
     let port = origin.port;
@@ -74,19 +79,24 @@ async fn trailers_count_as_all_else_does() {
             "t".repeat(size)
         );
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = vec![0; 12];
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{size}");
+        let mut response = vec![0; 12];
+        stream.read_exact(&mut response).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&response), format!("HTTP/1.1 {status}"), "{size}");
     }
-    run.news(hit("bytes_out")).await;
+    run.wait_for_events(hit("bytes_out")).await;
 }
 
 #[tokio::test]
-async fn much_gets_through_in_both_directions() {
+async fn large_bodies_pass_in_both_directions() {
     let ca = Ca::new();
-    for (speaks, alpn) in [(Speaks::H1, H1), (Speaks::H2, H2), (Speaks::H1, H2), (Speaks::H2, H1)] {
-        let origin = Origin::start(&ca, speaks).await;
-        let run = Run::new(&ca, opening(&origin), &[]);
+    for (protocol, alpn) in [
+        (ServerProtocol::H1, H1),
+        (ServerProtocol::H2, H2),
+        (ServerProtocol::H1, H2),
+        (ServerProtocol::H2, H1),
+    ] {
+        let origin = Origin::start(&ca, protocol).await;
+        let run = TestProxy::new(&ca, intercepting(&origin), &[]);
         let mut client = Client::intercepted(&run, origin.port, alpn).await;
         let (status, body) = client.get(origin.port, &format!("/big?{BIG}")).await;
         assert_eq!((status, body.len()), (200, BIG));
@@ -95,17 +105,17 @@ async fn much_gets_through_in_both_directions() {
             .body(Full::new(Bytes::from(vec![b'y'; BIG])))
             .unwrap();
         assert_eq!(client.send(request).await.status(), 200);
-        assert_eq!(origin.asked()[1].length, BIG);
-        assert_eq!(origin.asked()[1].headers["content-length"], BIG.to_string());
+        assert_eq!(origin.requests()[1].length, BIG);
+        assert_eq!(origin.requests()[1].headers["content-length"], BIG.to_string());
     }
 }
 
 #[tokio::test]
 async fn a_websocket_passes_in_both_directions() {
     let ca = Ca::new();
-    for speaks in [Speaks::H1, Speaks::H2] {
-        let origin = Origin::start(&ca, speaks).await;
-        let run = Run::new(&ca, opening(&origin), &[]);
+    for protocol in [ServerProtocol::H1, ServerProtocol::H2] {
+        let origin = Origin::start(&ca, protocol).await;
+        let run = TestProxy::new(&ca, intercepting(&origin), &[]);
         let mut client = Client::intercepted(&run, origin.port, H1).await;
         let mut request = get(origin.port, "/ws");
         for (name, value) in [("connection", "Upgrade"), ("upgrade", "websocket")] {
@@ -119,31 +129,31 @@ async fn a_websocket_passes_in_both_directions() {
         let mut stream = TokioIo::new(upgraded);
         for text in ["one", "another"] {
             stream.write_all(text.as_bytes()).await.unwrap();
-            let mut answer = vec![0; text.len()];
-            stream.read_exact(&mut answer).await.unwrap();
-            assert_eq!(answer, text.as_bytes());
+            let mut response = vec![0; text.len()];
+            stream.read_exact(&mut response).await.unwrap();
+            assert_eq!(response, text.as_bytes());
         }
-        assert_eq!(origin.asked()[0].headers["sec-websocket-key"], "x");
+        assert_eq!(origin.requests()[0].headers["sec-websocket-key"], "x");
         drop(stream);
-        let told = |news: &EgressNews| matches!(news, EgressNews::Allowed(facts) if facts.status == Some(101));
-        run.news(told).await;
+        let denial_reason = |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.status == Some(101));
+        run.wait_for_events(denial_reason).await;
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_the_host_closed_is_made_anew() {
+async fn a_connection_that_the_host_closed_is_replaced() {
     let ca = Ca::new();
-    let origin = Origin::start(&ca, Speaks::H1).await;
-    let run = Run::new(&ca, opening(&origin), &[]);
+    let origin = Origin::start(&ca, ServerProtocol::H1).await;
+    let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     let mut client = Client::intercepted(&run, origin.port, H1).await;
     for _ in 0..3 {
         assert_eq!(client.get(origin.port, "/close").await.0, 200);
     }
-    assert_eq!((origin.asked().len(), origin.connections()), (3, 3));
+    assert_eq!((origin.requests().len(), origin.connections()), (3, 3));
 }
 
-/// A host that answers once on each connection, and says that it would go on.
-async fn answers_once() -> (u16, Arc<AtomicUsize>) {
+/// A host that responds once per connection, and keeps it open as if it would go on.
+async fn responds_once() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -155,9 +165,9 @@ async fn answers_once() -> (u16, Arc<AtomicUsize>) {
             tokio::spawn(async move {
                 let mut buffer = [0; 4096];
                 assert!(stream.read(&mut buffer).await.unwrap() > 0);
-                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-                stream.write_all(answer).await.unwrap();
-                let _ = stream.read(&mut buffer).await; // the next request, which gets no answer
+                let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                stream.write_all(response).await.unwrap();
+                let _ = stream.read(&mut buffer).await; // the next request, which gets no response
             });
         }
     });
@@ -165,8 +175,8 @@ async fn answers_once() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_asked_again_when_a_kept_connection_dies_under_it() {
-    let (port, accepted) = answers_once().await;
+async fn safe_requests_are_retried_when_a_reused_connection_dies() {
+    let (port, accepted) = responds_once().await;
     let to =
         RouteTarget { scheme: Scheme::Http, host: host("localhost"), port, path: String::new() };
     let spec = EgressSpec {
@@ -174,7 +184,7 @@ async fn what_changes_nothing_is_asked_again_when_a_kept_connection_dies_under_i
         routes: vec![RouteSpec { listen: 8080, to, secret: None }],
         ..EgressSpec::default()
     };
-    let run = Run::new(&Ca::new(), spec, &[]);
+    let run = TestProxy::new(&Ca::new(), spec, &[]);
     let mut client = Client::routed(&run, 8080).await;
     for _ in 0..3 {
         assert_eq!(client.get(8080, "/").await, (200, "ok".to_owned()));

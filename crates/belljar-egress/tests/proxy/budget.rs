@@ -1,4 +1,4 @@
-//! Limits hold to the byte, and are told once.
+//! Budgets are exact to the byte, and reported once.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ fn with(budget: Budget) -> EgressSpec {
     EgressSpec { budget, ..EgressSpec::default() }
 }
 
-fn hits(news: &[EgressNews]) -> Vec<EgressBudgetHit> {
-    let hit = |news: &EgressNews| match news {
+fn hits(events: &[EgressNews]) -> Vec<EgressBudgetHit> {
+    let hit = |event: &EgressNews| match event {
         EgressNews::BudgetHit(hit) => Some(hit.clone()),
         _ => None,
     };
-    news.iter().filter_map(hit).collect()
+    events.iter().filter_map(hit).collect()
 }
 
 fn hit(what: &str, limit: u64, host: Option<&str>) -> EgressBudgetHit {
@@ -24,7 +24,7 @@ fn hit(what: &str, limit: u64, host: Option<&str>) -> EgressBudgetHit {
 }
 
 #[test]
-fn no_more_gets_out_than_was_granted() {
+fn no_more_bytes_leave_than_the_budget_allows() {
     let seen = Arc::new(AtomicUsize::new(0));
     let outside = server({
         let seen = seen.clone();
@@ -43,7 +43,7 @@ fn no_more_gets_out_than_was_granted() {
         let _ = stream.write_all(&[0; 1_000_000]);
         assert!(read_all(&mut stream).is_empty());
     }
-    let error = proxy.wait_for(|news| match news {
+    let error = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => allowed.error.clone(),
         _ => None,
     });
@@ -53,7 +53,7 @@ fn no_more_gets_out_than_was_granted() {
 }
 
 #[test]
-fn no_more_gets_in_than_was_granted() {
+fn no_more_bytes_arrive_than_the_budget_allows() {
     let outside = server(|mut stream: TcpStream| {
         let _ = stream.write_all(&[1; 1_000_000]);
     });
@@ -72,25 +72,25 @@ fn no_more_gets_in_than_was_granted() {
 fn requests_and_connections_are_counted() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
-    let ask = format!("CONNECT {authority} HTTP/1.1\r\n\r\n");
+    let connect = format!("CONNECT {authority} HTTP/1.1\r\n\r\n");
     let spec = with(Budget { requests: Some(2), connections: Some(2), ..Budget::default() });
     let mut proxy = Proxy::start(std::slice::from_ref(&authority), spec);
     let (first, second) = (proxy.tunnel(&authority), proxy.connect());
-    // The third finds no place, whatever it wants.
+    // The third exceeds the limit, whatever it asks for.
     let mut third = proxy.connect();
     let refused = String::from_utf8(read_all(&mut third)).unwrap();
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     assert!(refused.contains("x-belljar-denied: budget\r\n"), "{refused}");
     drop((first, second));
-    proxy.wait_for(|news| matches!(news, EgressNews::Allowed(_)).then_some(()));
-    // The first is over, so there is room again, for one more request.
+    proxy.wait_for(|event| matches!(event, EgressNews::Allowed(_)).then_some(()));
+    // The first is closed, so there is room again, for one more request.
     let mut again = proxy.connect();
-    again.write_all(ask.as_bytes()).unwrap();
+    again.write_all(connect.as_bytes()).unwrap();
     assert!(crate::support::read_head(&mut again).starts_with("HTTP/1.1 200"));
     again.shutdown(Shutdown::Write).unwrap();
     read_all(&mut again);
-    let answer = proxy.ask(ask.as_bytes());
-    assert!(answer.contains("requests of the run reached the limit of 2"), "{answer}");
-    let news = proxy.end();
-    assert_eq!(hits(&news), [hit("connections", 2, None), hit("requests", 2, None)]);
+    let response = proxy.exchange(connect.as_bytes());
+    assert!(response.contains("requests of the run reached the limit of 2"), "{response}");
+    let events = proxy.end();
+    assert_eq!(hits(&events), [hit("connections", 2, None), hit("requests", 2, None)]);
 }

@@ -1,4 +1,4 @@
-//! The whole process: secrets put into TLS that it opens, and into a route.
+//! Secrets in intercepted TLS and in a route, with the whole proxy.
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,12 +26,12 @@ use rustls::{
 const VALUE: &str = "canary-in-the-whole";
 const ROUTE: u16 = 8081;
 
-/// Whom this host trusts is read from a variable, so the test is run once more with it.
+/// The trusted roots are read from an environment variable, so the test runs itself again with it set.
 #[test]
-fn a_secret_gets_out_and_does_not_come_back() {
+fn a_secret_is_sent_and_does_not_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "intercepted::within", "--ignored", "--nocapture"])
+        .args(["--exact", "intercepted::in_child", "--ignored", "--nocapture"])
         .env("SSL_CERT_FILE", directory.path().join("roots.pem"))
         .env_remove("SSL_CERT_DIR")
         .status()
@@ -39,9 +39,9 @@ fn a_secret_gets_out_and_does_not_come_back() {
     assert!(status.success());
 }
 
-/// A file of authorities that holds none must not become everybody's list of them.
+/// A file without any root certificate must not fall back to the default roots.
 #[test]
-fn without_the_authorities_that_were_named_it_does_not_begin() {
+fn without_the_configured_roots_the_proxy_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
@@ -51,7 +51,7 @@ fn without_the_authorities_that_were_named_it_does_not_begin() {
         ("SSL_CERT_DIR", directory.path()),
     ] {
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "intercepted::within_nothing", "--ignored", "--nocapture"])
+            .args(["--exact", "intercepted::in_child_without_roots", "--ignored", "--nocapture"])
             .env_remove("SSL_CERT_FILE")
             .env_remove("SSL_CERT_DIR")
             .env(name, path)
@@ -63,7 +63,7 @@ fn without_the_authorities_that_were_named_it_does_not_begin() {
 
 #[test]
 #[ignore = "run by the other one"]
-fn within_nothing() {
+fn in_child_without_roots() {
     match set_up(1).1 {
         FromProxy::Failed { why } => assert!(why.contains("SSL_CERT_FILE"), "{why}"),
         other => panic!("{other:?}"),
@@ -72,10 +72,10 @@ fn within_nothing() {
 
 #[test]
 #[ignore = "run by the other one"]
-fn within() {
+fn in_child() {
     let ca = ca();
     std::fs::write(std::env::var_os("SSL_CERT_FILE").unwrap(), ca.pem()).unwrap();
-    let (port, heard) = host(&ca);
+    let (port, received) = host(&ca);
     let (control, trust) = start(port);
 
     let client = client(&trust);
@@ -84,16 +84,16 @@ fn within() {
         let name = ServerName::try_from("localhost").unwrap();
         let connection = ClientConnection::new(client.clone(), name).unwrap();
         let mut stream = StreamOwned::new(connection, tunnel);
-        check(&ask(&mut stream, port), &heard);
+        check(&exchange(&mut stream, port), &received);
     }
-    check(&ask(&mut listen(&control, ROUTE), ROUTE), &heard);
+    check(&exchange(&mut listen(&control, ROUTE), ROUTE), &received);
 }
 
-fn check(answer: &str, heard: &Receiver<String>) {
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(!answer.contains(VALUE) && answer.contains(&"*".repeat(VALUE.len())), "{answer}");
-    let heard = heard.recv_timeout(Duration::from_secs(10)).unwrap().to_lowercase();
-    assert!(heard.contains(&format!("x-key: {VALUE}\r\n")), "{heard}");
+fn check(response: &str, received: &Receiver<String>) {
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    assert!(!response.contains(VALUE) && response.contains(&"*".repeat(VALUE.len())), "{response}");
+    let received = received.recv_timeout(Duration::from_secs(10)).unwrap().to_lowercase();
+    assert!(received.contains(&format!("x-key: {VALUE}\r\n")), "{received}");
 }
 
 fn ca() -> CertifiedIssuer<'static, KeyPair> {
@@ -102,7 +102,7 @@ fn ca() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Answers with what it was asked.
+/// A server that echoes the head of each request.
 fn host(ca: &CertifiedIssuer<'static, KeyPair>) -> (u16, Receiver<String>) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -117,25 +117,25 @@ fn host(ca: &CertifiedIssuer<'static, KeyPair>) -> (u16, Receiver<String>) {
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (tell, heard) = channel();
+    let (sender, received) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let connection = ServerConnection::new(config.clone()).unwrap();
-            repeat(StreamOwned::new(connection, stream), &tell);
+            echo_head(StreamOwned::new(connection, stream), &sender);
         }
     });
-    (port, heard)
+    (port, received)
 }
 
-fn repeat(mut stream: StreamOwned<ServerConnection, TcpStream>, tell: &Sender<String>) {
+fn echo_head(mut stream: StreamOwned<ServerConnection, TcpStream>, sender: &Sender<String>) {
     let head = head(&mut stream);
     let length = head.len();
-    let answer =
+    let response =
         format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{head}");
-    stream.write_all(answer.as_bytes()).unwrap();
+    stream.write_all(response.as_bytes()).unwrap();
     stream.conn.send_close_notify();
     stream.flush().unwrap();
-    tell.send(head).unwrap();
+    sender.send(head).unwrap();
 }
 
 fn head(stream: &mut impl Read) -> String {
@@ -179,11 +179,11 @@ fn set_up(port: u16) -> (OwnedFd, FromProxy) {
     std::thread::spawn(move || serve(theirs));
     let setup = ToProxy::Setup(Box::new(Setup { policy, secrets }));
     send(control.as_fd(), &setup, None).unwrap();
-    let (said, _) = receive(&control).unwrap().unwrap();
-    (control, said)
+    let (message, _) = receive(&control).unwrap().unwrap();
+    (control, message)
 }
 
-/// Somebody inside connects to this port.
+/// Connects to this port as a client in the sandbox.
 fn listen(control: &OwnedFd, port: u16) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     send(control.as_fd(), &ToProxy::Listener { port }, Some(listener.as_fd())).unwrap();
@@ -203,9 +203,9 @@ fn socks(mut stream: TcpStream, port: u16) -> TcpStream {
     stream.write_all(&[5, 1, 0, 5, 1, 0, 3, 9]).unwrap();
     stream.write_all(b"localhost").unwrap();
     stream.write_all(&port.to_be_bytes()).unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[..4], [5, 0, 5, 0]);
+    let mut response = [0; 12];
+    stream.read_exact(&mut response).unwrap();
+    assert_eq!(response[..4], [5, 0, 5, 0]);
     stream
 }
 
@@ -220,12 +220,12 @@ fn client(trust: &str) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-fn ask(stream: &mut (impl Read + Write), port: u16) -> String {
+fn exchange(stream: &mut (impl Read + Write), port: u16) -> String {
     let request = format!(
         "GET / HTTP/1.1\r\nHost: localhost:{port}\r\nX-Key: placeholder\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8_lossy(&response).into_owned()
 }

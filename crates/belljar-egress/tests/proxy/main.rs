@@ -1,11 +1,11 @@
-//! The egress proxy, over real sockets.
+//! Tests of the egress proxy over real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod abandoned;
 mod budget;
+mod half_close;
 mod intercepted;
-mod life;
+mod lifecycle;
 mod setup_phase;
 mod socks;
 mod support;

@@ -1,4 +1,4 @@
-//! What the set-up reaches, and that nothing of it is left when it is over.
+//! What the set-up phase can reach, and that nothing of it is left when it ends.
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -26,15 +26,15 @@ fn start(setup: &[&str], allow: &[&str], spec: EgressSpec) -> Proxy {
     Proxy::with(policy(setup, allow, spec), Vec::new())
 }
 
-/// Answers each request on a connection, which it keeps, with what it was asked.
-fn kept_http(mut stream: TcpStream) {
+/// Echoes the head of each request, on a connection that stays open.
+fn keep_alive_http(mut stream: TcpStream) {
     loop {
         let head = read_head(&mut stream);
         if head.is_empty() {
             return;
         }
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
-        if stream.write_all(answer.as_bytes()).is_err() {
+        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+        if stream.write_all(response.as_bytes()).is_err() {
             return;
         }
     }
@@ -42,10 +42,10 @@ fn kept_http(mut stream: TcpStream) {
 
 fn get(stream: &mut TcpStream, authority: &str) -> String {
     write!(stream, "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
-    answer(stream)
+    read_response(stream)
 }
 
-fn answer(stream: &mut TcpStream) -> String {
+fn read_response(stream: &mut TcpStream) -> String {
     let head = read_head(stream);
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
@@ -54,62 +54,62 @@ fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn each_has_its_own_hosts() {
+fn setup_and_run_have_separate_rules() {
     let (one, other) = (server(echo).to_string(), server(echo).to_string());
     let mut proxy = start(&[&one], &[&other], EgressSpec::default());
-    assert_eq!(proxy.asked_for(&one), "200");
-    assert_eq!(proxy.asked_for(&other), "403");
+    assert_eq!(proxy.connect_status(&one), "200");
+    assert_eq!(proxy.connect_status(&other), "403");
     let denied = proxy.denied();
     assert_eq!(denied.reason, DenyReason::PortNotListed);
     assert!(other.ends_with(&format!(":{}", denied.port.unwrap())), "{denied:?}");
     proxy.narrow();
-    assert_eq!(proxy.asked_for(&one), "403");
-    assert_eq!(proxy.asked_for(&other), "200");
-    let told = proxy.end();
-    let told = serde_json::to_string(&told).unwrap();
-    assert!(told.contains(&format!("setup {one}")), "{told}");
-    assert!(told.contains(&format!("\"{other}\"")), "{told}");
+    assert_eq!(proxy.connect_status(&one), "403");
+    assert_eq!(proxy.connect_status(&other), "200");
+    let reported = proxy.end();
+    let reported = serde_json::to_string(&reported).unwrap();
+    assert!(reported.contains(&format!("setup {one}")), "{reported}");
+    assert!(reported.contains(&format!("\"{other}\"")), "{reported}");
 }
 
 #[test]
-fn an_empty_list_is_an_empty_list_though_the_run_has_hosts() {
-    let own = server(echo).to_string();
-    let proxy = start(&[], &[&own], EgressSpec::default());
-    assert_eq!(proxy.asked_for(&own), "403");
+fn an_empty_setup_list_allows_nothing_though_the_run_has_hosts() {
+    let target = server(echo).to_string();
+    let proxy = start(&[], &[&target], EgressSpec::default());
+    assert_eq!(proxy.connect_status(&target), "403");
     proxy.narrow();
-    assert_eq!(proxy.asked_for(&own), "200");
+    assert_eq!(proxy.connect_status(&target), "200");
 }
 
 #[test]
-fn nothing_that_was_open_survives() {
-    let (echoing, asked) = (server(echo).to_string(), server(kept_http).to_string());
-    // The run may reach both as well: what was opened for the set-up is closed all the same.
-    let rules = [echoing.as_str(), asked.as_str()];
+fn no_connection_survives_the_setup() {
+    let (echoing, http) = (server(echo).to_string(), server(keep_alive_http).to_string());
+    // The run may reach both as well: connections of the set-up are closed all the same.
+    let rules = [echoing.as_str(), http.as_str()];
     let proxy = start(&rules, &rules, EgressSpec::default());
     let mut tunnel = proxy.tunnel(&echoing);
     tunnel.write_all(b"hello").unwrap();
     tunnel.read_exact(&mut [0; 5]).unwrap();
-    let mut kept = proxy.connect();
-    assert!(get(&mut kept, &asked).starts_with("HTTP/1.1 200"));
-    let mut half_said = proxy.connect();
-    write!(half_said, "CONNECT {echoing} HTTP/1.1\r\nHost: ").unwrap();
+    let mut keep_alive = proxy.connect();
+    assert!(get(&mut keep_alive, &http).starts_with("HTTP/1.1 200"));
+    let mut half_sent = proxy.connect();
+    write!(half_sent, "CONNECT {echoing} HTTP/1.1\r\nHost: ").unwrap();
     let mut silent = proxy.connect();
     let mut socks = proxy.connect();
     socks.write_all(&[5, 1, 0]).unwrap();
     socks.read_exact(&mut [0; 2]).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     assert_eq!(proxy.narrow(), 5);
-    for stream in [&mut tunnel, &mut kept, &mut half_said, &mut silent, &mut socks] {
+    for stream in [&mut tunnel, &mut keep_alive, &mut half_sent, &mut silent, &mut socks] {
         assert_eq!(read_all(stream), b"");
     }
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    // The rest of what was half said is heard by nobody.
-    assert!(half_said.write_all(b"x\r\n\r\n").is_err() || read_all(&mut half_said).is_empty());
-    assert_eq!(proxy.asked_for(&echoing), "200");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // The rest of the half-sent request is read by nobody.
+    assert!(half_sent.write_all(b"x\r\n\r\n").is_err() || read_all(&mut half_sent).is_empty());
+    assert_eq!(proxy.connect_status(&echoing), "200");
 }
 
-/// A host at whose door so many wait that the next one is not even answered.
-fn full_door() -> (TcpListener, Vec<TcpStream>) {
+/// A host whose accept queue is full, so that the next connection is not even answered.
+fn full_backlog() -> (TcpListener, Vec<TcpStream>) {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
@@ -127,9 +127,9 @@ fn full_door() -> (TcpListener, Vec<TcpStream>) {
     (listener, waiting)
 }
 
-fn arrivals(listener: &TcpListener, within: Duration) -> usize {
+fn arrivals(listener: &TcpListener, wait: Duration) -> usize {
     listener.set_nonblocking(true).unwrap();
-    let until = Instant::now() + within;
+    let until = Instant::now() + wait;
     let mut arrived = 0;
     while Instant::now() < until {
         match listener.accept() {
@@ -141,15 +141,15 @@ fn arrivals(listener: &TcpListener, within: Duration) -> usize {
 }
 
 #[test]
-fn what_was_being_dialled_is_never_connected() {
+fn a_dial_pending_at_the_end_of_the_setup_never_connects() {
     let dialled = |narrowed: bool| {
-        let (listener, waiting) = full_door();
+        let (listener, waiting) = full_backlog();
         let authority = listener.local_addr().unwrap().to_string();
         let mut proxy = start(&[&authority], &[], EgressSpec::default());
         let mut stream = proxy.connect();
         write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
-        proxy.wait_for(|news| {
-            matches!(news, belljar_spec::egress::EgressNews::Opened(_)).then_some(())
+        proxy.wait_for(|event| {
+            matches!(event, belljar_spec::egress::EgressNews::Opened(_)).then_some(())
         });
         std::thread::sleep(Duration::from_millis(100));
         if narrowed {
@@ -162,8 +162,8 @@ fn what_was_being_dialled_is_never_connected() {
 }
 
 #[test]
-fn the_set_up_gets_no_secret_and_no_route() {
-    // What comes back is covered, so what arrived is asked outside.
+fn the_setup_gets_no_secret_and_no_route() {
+    // Responses are masked, so what arrived is checked at the server.
     let arrived = Arc::new(Mutex::new(String::new()));
     let heads = arrived.clone();
     let outside = server(move |mut stream| {
@@ -192,98 +192,98 @@ fn the_set_up_gets_no_secret_and_no_route() {
     let proxy = Proxy::with(policy(&[&authority], &[], spec), secrets);
     assert!(proxy.trust.is_some());
     let route = listen(&proxy.control, ROUTE);
-    let ask_route = || {
+    let request_route = || {
         let mut stream = TcpStream::connect(route).unwrap();
-        stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         let _ = write!(stream, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); // it may be closed
         let mut some = [0; 12];
         stream.read(&mut some).unwrap_or(0) // reset: nothing
     };
-    // By its own name the set-up reaches it, as anybody would.
+    // By its address the set-up reaches it, as any client would.
     assert!(get(&mut proxy.connect(), &authority).starts_with("HTTP/1.1 200"));
     let mut tunnel = proxy.tunnel(&authority);
     write!(tunnel, "GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
-    assert!(answer(&mut tunnel).starts_with("HTTP/1.1 200"));
-    assert_eq!(ask_route(), 0);
+    assert!(read_response(&mut tunnel).starts_with("HTTP/1.1 200"));
+    assert_eq!(request_route(), 0);
     let seen = std::mem::take(&mut *arrived.lock().unwrap());
     assert_eq!(seen.matches("GET / ").count(), 2, "{seen}");
     assert!(!seen.contains(VALUE), "{seen}");
     proxy.narrow();
-    assert_ne!(ask_route(), 0);
+    assert_ne!(request_route(), 0);
     let seen = arrived.lock().unwrap().clone();
     assert!(seen.contains(VALUE), "{seen}");
 }
 
 #[test]
-fn the_set_up_learns_nothing_and_the_run_does() {
+fn the_setup_does_not_learn_and_the_run_does() {
     let spec = EgressSpec { reach: Reach::Learn, ..EgressSpec::default() };
     let mut proxy = start(&[], &[], spec);
-    assert_eq!(proxy.asked_for("learned.invalid:443"), "403");
+    assert_eq!(proxy.connect_status("learned.invalid:443"), "403");
     assert_eq!(proxy.denied().reason, DenyReason::NotListed);
     proxy.narrow();
     // Allowed, and there is no such name.
-    assert_ne!(proxy.asked_for("learned.invalid:443"), "403");
+    assert_ne!(proxy.connect_status("learned.invalid:443"), "403");
 }
 
 #[test]
-fn budgets_are_the_runs_whoever_uses_them() {
-    let own = server(echo).to_string();
+fn the_setup_uses_the_budgets_of_the_run() {
+    let target = server(echo).to_string();
     let budget = Budget { requests: Some(2), ..Budget::default() };
     let spec = EgressSpec { budget, ..EgressSpec::default() };
-    let proxy = start(&[&own], &[&own], spec);
-    assert_eq!(proxy.asked_for(&own), "200");
+    let proxy = start(&[&target], &[&target], spec);
+    assert_eq!(proxy.connect_status(&target), "200");
     proxy.narrow();
-    assert_eq!(proxy.asked_for(&own), "200");
-    assert_eq!(proxy.asked_for(&own), "403");
+    assert_eq!(proxy.connect_status(&target), "200");
+    assert_eq!(proxy.connect_status(&target), "403");
 }
 
 #[test]
-fn a_private_host_is_the_set_ups_only_where_its_own_rule_names_it() {
-    let own = server(echo).port();
-    let authority = format!("localhost:{own}");
+fn the_setup_reaches_a_private_host_only_if_its_rules_name_it() {
+    let port = server(echo).port();
+    let authority = format!("localhost:{port}");
     let spec = EgressSpec { allow_private: vec![authority.clone()], ..EgressSpec::default() };
     for (rules, expected) in
         [(vec![], "403"), (vec!["*"], "403"), (vec![authority.as_str()], "200")]
     {
         let proxy = start(&rules, &[], spec.clone());
-        assert_eq!(proxy.asked_for(&authority), expected, "{rules:?}");
+        assert_eq!(proxy.connect_status(&authority), expected, "{rules:?}");
         proxy.narrow();
-        assert_eq!(proxy.asked_for(&authority), "200", "{rules:?}");
+        assert_eq!(proxy.connect_status(&authority), "200", "{rules:?}");
     }
 }
 
 #[test]
-fn what_is_narrowed_twice_or_was_never_open_ends_it() {
-    let own = server(echo).to_string();
-    let once = start(&[&own], &[&own], EgressSpec::default());
+fn an_unexpected_narrow_message_ends_the_proxy() {
+    let target = server(echo).to_string();
+    let once = start(&[&target], &[&target], EgressSpec::default());
     once.narrow();
-    assert_eq!(once.asked_for(&own), "200");
-    let never = Proxy::start(std::slice::from_ref(&own), EgressSpec::default());
-    assert_eq!(never.asked_for(&own), "200");
+    assert_eq!(once.connect_status(&target), "200");
+    let never = Proxy::start(std::slice::from_ref(&target), EgressSpec::default());
+    assert_eq!(never.connect_status(&target), "200");
     for proxy in [once, never] {
         send(proxy.control.as_fd(), &ToProxy::Narrow, None).unwrap();
-        assert!(matches!(proxy.join(), Err(ServeError::OutOfTurn)));
+        assert!(matches!(proxy.join(), Err(ServeError::UnexpectedMessage)));
     }
 }
 
-/// Whoever reads the record takes what is told before the end of the set-up for the set-up's.
+/// A reader of the record attributes events before the end of the set-up to the set-up.
 #[test]
-fn what_was_denied_to_the_setup_is_told_before_its_end() {
+fn denials_of_the_setup_are_reported_before_its_end() {
     let proxy = start(&[], &["own.example:1"], EgressSpec::default());
     for _ in 0..3 {
-        assert_eq!(proxy.asked_for("other.example:443"), "403");
+        assert_eq!(proxy.connect_status("other.example:443"), "403");
     }
     proxy.narrow();
-    let before = proxy.told_so_far();
-    let count = |news: &[EgressNews]| -> u64 {
-        let one = |news: &EgressNews| match news {
+    let before = proxy.events_so_far();
+    let count = |events: &[EgressNews]| -> u64 {
+        let one = |event: &EgressNews| match event {
             EgressNews::Denied(denied) => denied.count,
             _ => 0,
         };
-        news.iter().map(one).sum()
+        events.iter().map(one).sum()
     };
     assert_eq!(count(&before), 3, "{before:?}");
-    // And the run's first is told as a first.
-    assert_eq!(proxy.asked_for("other.example:443"), "403");
+    // The run's first denial is reported as a first.
+    assert_eq!(proxy.connect_status("other.example:443"), "403");
     assert_eq!(count(&proxy.end()), 1);
 }

@@ -1,4 +1,4 @@
-//! SOCKS 5 through the same door.
+//! SOCKS 5, on the same port as HTTP.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -16,8 +16,8 @@ fn request(command: u8, target: &[u8], port: u16) -> Vec<u8> {
     [&[5, command, 0], target, &port.to_be_bytes()].concat()
 }
 
-/// Its reply, and the stream behind it.
-fn ask(proxy: &Proxy, request: &[u8]) -> (u8, TcpStream) {
+/// The reply code, and the stream after it.
+fn exchange(proxy: &Proxy, request: &[u8]) -> (u8, TcpStream) {
     let mut stream = proxy.connect();
     stream.write_all(&GREETING).unwrap();
     let mut chosen = [0; 2];
@@ -31,30 +31,30 @@ fn ask(proxy: &Proxy, request: &[u8]) -> (u8, TcpStream) {
 }
 
 #[test]
-fn a_name_is_taken_and_an_address_only_if_it_is_written() {
+fn a_name_is_accepted_and_an_address_only_if_a_rule_names_it() {
     let outside = server(echo);
     let port = outside.port();
     let spec = private(&[format!("localhost:{port}")]);
     let mut proxy = Proxy::start(&[format!("127.0.0.1:{port}")], spec);
     for target in [name("localhost"), name("LOCALHOST."), vec![1, 127, 0, 0, 1], name("127.0.0.1")]
     {
-        let (reply, mut stream) = ask(&proxy, &request(CONNECT, &target, port));
+        let (reply, mut stream) = exchange(&proxy, &request(CONNECT, &target, port));
         assert_eq!(reply, 0, "{target:?}");
         stream.write_all(b"hello").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream), b"hello");
     }
     let mapped = [&[4][..], &[0; 10], &[0xff, 0xff, 127, 0, 0, 1]].concat();
-    assert_eq!(ask(&proxy, &request(CONNECT, &mapped, port)).0, 0);
+    assert_eq!(exchange(&proxy, &request(CONNECT, &mapped, port)).0, 0);
     let loopback = [&[4][..], &[0; 15], &[1]].concat();
-    assert_eq!(ask(&proxy, &request(CONNECT, &loopback, port)).0, 2);
+    assert_eq!(exchange(&proxy, &request(CONNECT, &loopback, port)).0, 2);
     let denied = proxy.denied();
     assert_eq!((denied.reason, denied.via), (DenyReason::AddressNotListed, Via::Socks));
     assert_eq!(denied.host, "[::1]");
 }
 
 #[test]
-fn replies_say_what_is_wrong() {
+fn replies_have_the_right_code() {
     let closed = closed_port();
     let allow = [format!("127.0.0.1:{closed}"), "a.example".to_owned()];
     let proxy = Proxy::start(&allow, EgressSpec::default());
@@ -72,20 +72,20 @@ fn replies_say_what_is_wrong() {
         (9, &here, closed, 7),
         (CONNECT, &[9], 0, 8),
     ] {
-        let (reply, mut stream) = ask(&proxy, &request(command, target, port));
+        let (reply, mut stream) = exchange(&proxy, &request(command, target, port));
         assert_eq!(reply, expected, "{command} {target:?} {port}");
         assert!(read_all(&mut stream).is_empty());
     }
 }
 
 #[test]
-fn other_ways_to_begin_are_refused() {
+fn other_handshakes_are_refused() {
     let mut proxy = Proxy::start(&[], EgressSpec::default());
-    assert_eq!(proxy.ask(&[5, 1, 2]).as_bytes(), "\u{5}\u{fffd}".as_bytes());
-    assert_eq!(proxy.ask(&[5, 0]).as_bytes(), "\u{5}\u{fffd}".as_bytes());
-    assert_eq!(proxy.ask(&[5]), "");
-    assert_eq!(proxy.ask(&[5, 1, 0, 4, 1, 0, 1]), "\u{5}\0");
-    let rejected = proxy.ask(&[4, 1, 0, 80, 127, 0, 0, 1, 0]);
+    assert_eq!(proxy.exchange(&[5, 1, 2]).as_bytes(), "\u{5}\u{fffd}".as_bytes());
+    assert_eq!(proxy.exchange(&[5, 0]).as_bytes(), "\u{5}\u{fffd}".as_bytes());
+    assert_eq!(proxy.exchange(&[5]), "");
+    assert_eq!(proxy.exchange(&[5, 1, 0, 4, 1, 0, 1]), "\u{5}\0");
+    let rejected = proxy.exchange(&[4, 1, 0, 80, 127, 0, 0, 1, 0]);
     assert!(rejected.is_empty() || rejected.as_bytes() == b"\0[\0\0\0\0\0\0", "{rejected:?}");
     assert_eq!(proxy.denied().host, "(SOCKS 4)");
 }

@@ -1,4 +1,4 @@
-//! CONNECT: who gets a tunnel, and what passes through it.
+//! CONNECT: which tunnels are allowed, and what passes through them.
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -9,8 +9,8 @@ use belljar_egress::control::{ToProxy, send};
 use belljar_spec::egress::{DenyReason, EgressNews, EgressSpec, PROXY_PORT, Via};
 
 #[test]
-fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
-    // Answers only when the other side has ended.
+fn bytes_pass_in_both_directions_and_each_side_closes_separately() {
+    // Responds only when the other side is closed.
     let outside = server(|mut stream: TcpStream| {
         let mut all = Vec::new();
         stream.read_to_end(&mut all).unwrap();
@@ -26,18 +26,18 @@ fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
     let mut back = read_all(&mut stream);
     back.reverse();
     assert!(back == sent);
-    let allowed = proxy.wait_for(|news| match news {
+    let allowed = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => Some(allowed.clone()),
         _ => None,
     });
     assert_eq!((allowed.bytes_out, allowed.bytes_in), (1_000_000, 1_000_000));
     assert_eq!((allowed.via, allowed.rule, allowed.error), (Via::Connect, authority, None));
     assert_eq!(allowed.address, Some(outside.ip()));
-    assert!(matches!(&proxy.heard[0], EgressNews::Opened(opened) if opened.id == allowed.id));
+    assert!(matches!(&proxy.received[0], EgressNews::Opened(opened) if opened.id == allowed.id));
 }
 
 #[test]
-fn a_name_is_resolved_outside_where_the_operator_says_so() {
+fn a_private_name_is_resolved_only_where_the_operator_allows_it() {
     let outside = server(echo);
     let authority = format!("localhost:{}", outside.port());
     let proxy = Proxy::start(&[], private(std::slice::from_ref(&authority)));
@@ -47,11 +47,11 @@ fn a_name_is_resolved_outside_where_the_operator_says_so() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream), b"hello", "{spelling}");
     }
-    // A rule of the list leads to public addresses only, whatever it names.
+    // A rule of the allow-list permits public addresses only, whatever it names.
     let mut proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
-    let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
-    let error = proxy.wait_for(|news| match news {
+    let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
+    assert!(response.starts_with("HTTP/1.1 502"), "{response}");
+    let error = proxy.wait_for(|event| match event {
         EgressNews::Allowed(allowed) => allowed.error.clone(),
         _ => None,
     });
@@ -59,12 +59,15 @@ fn a_name_is_resolved_outside_where_the_operator_says_so() {
 }
 
 #[test]
-fn what_is_not_listed_is_refused_in_words() {
+fn an_unlisted_host_is_denied_with_a_text() {
     let mut proxy = Proxy::start(&["a.example".to_owned()], EgressSpec::default());
-    let answer = proxy.ask(b"CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org:443\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
-    assert!(answer.contains("x-belljar-denied: not_listed\r\n"), "{answer}");
-    assert!(answer.contains("--allow-host pypi.org or network.allow = [\"pypi.org\"]"), "{answer}");
+    let response = proxy.exchange(b"CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org:443\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{response}");
+    assert!(response.contains("x-belljar-denied: not_listed\r\n"), "{response}");
+    assert!(
+        response.contains("--allow-host pypi.org or network.allow = [\"pypi.org\"]"),
+        "{response}"
+    );
     let denied = proxy.denied();
     assert_eq!((denied.host.as_str(), denied.port), ("pypi.org", Some(443)));
     assert_eq!((denied.reason, denied.via, denied.count), (DenyReason::NotListed, Via::Connect, 1));
@@ -93,37 +96,40 @@ fn each_refusal_has_its_reason() {
         ("GET /path HTTP/1.1\r\nHost: a.example\r\n\r\n", 400, "bad_request"),
     ] {
         let proxy = Proxy::start(&allow, EgressSpec::default());
-        let answer = proxy.ask(request.as_bytes());
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}\n{answer}");
-        assert!(answer.contains(&format!("x-belljar-denied: {reason}\r\n")), "{request}\n{answer}");
-        let news = proxy.end();
-        let count = |news: &&EgressNews| matches!(news, EgressNews::Denied(_));
-        assert_eq!(news.iter().filter(count).count(), 1, "{request}\n{news:?}");
-        assert_eq!(news.len(), 1, "{request}\n{news:?}");
+        let response = proxy.exchange(request.as_bytes());
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{request}\n{response}");
+        assert!(
+            response.contains(&format!("x-belljar-denied: {reason}\r\n")),
+            "{request}\n{response}"
+        );
+        let events = proxy.end();
+        let count = |event: &&EgressNews| matches!(event, EgressNews::Denied(_));
+        assert_eq!(events.iter().filter(count).count(), 1, "{request}\n{events:?}");
+        assert_eq!(events.len(), 1, "{request}\n{events:?}");
     }
 }
 
 #[test]
-fn what_is_not_http_is_refused() {
+fn input_that_is_not_http_is_denied() {
     for nonsense in
         [&b"\x16\x03\x01\x02\x00"[..], b"SSH-2.0-x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
         let mut proxy = Proxy::start(&[], EgressSpec::default());
-        let answer = proxy.ask(nonsense);
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+        let response = proxy.exchange(nonsense);
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 4"), "{response}");
         assert_eq!(proxy.denied().reason, DenyReason::BadRequest);
     }
     let mut proxy = Proxy::start(&[], EgressSpec::default());
     let long = format!("CONNECT a.example:443 HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000));
     let mut stream = proxy.connect();
     let _ = stream.write_all(long.as_bytes());
-    let answer = read_all(&mut stream);
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"), "{answer:?}");
+    let response = read_all(&mut stream);
+    assert!(response.is_empty() || response.starts_with(b"HTTP/1.1 431"), "{response:?}");
     assert_eq!(proxy.denied().reason, DenyReason::BadRequest);
 }
 
 #[test]
-fn a_refusal_leaves_the_connection_for_the_next_request() {
+fn after_a_denial_the_connection_takes_the_next_request() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
@@ -132,7 +138,7 @@ fn a_refusal_leaves_the_connection_for_the_next_request() {
     let head = read_head(&mut stream);
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
     stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
-    // What follows the head at once is for the host.
+    // What directly follows the head is for the host.
     write!(stream, "CONNECT {authority} HTTP/1.1\r\n\r\nearly").unwrap();
     let head = read_head(&mut stream);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -143,7 +149,7 @@ fn a_refusal_leaves_the_connection_for_the_next_request() {
 }
 
 #[test]
-fn what_is_sent_right_behind_the_request_is_for_the_host_whatever_it_is() {
+fn bytes_directly_after_connect_are_for_the_host() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
@@ -155,17 +161,17 @@ fn what_is_sent_right_behind_the_request_is_for_the_host_whatever_it_is() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream), early.as_bytes());
     }
-    // What is wrong before it, or in it, still counts.
+    // A fault before it, or in it, still counts.
     let refused =
         format!("CONNECT a.example:443 HTTP/1.1\r\n\r\nX: y\nCONNECT {authority} HTTP/1.1\r\n\r\n");
-    let answer = proxy.ask(refused.as_bytes());
-    assert!(answer.contains("403 Forbidden") && !answer.contains(" 200 "), "{answer}");
-    let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\nX: y\r\n\r\n").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let response = proxy.exchange(refused.as_bytes());
+    assert!(response.contains("403 Forbidden") && !response.contains(" 200 "), "{response}");
+    let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\nX: y\r\n\r\n").as_bytes());
+    assert!(response.starts_with("HTTP/1.1 400"), "{response}");
 }
 
 #[test]
-fn a_server_may_speak_first() {
+fn a_server_may_send_first() {
     let outside = server(|mut stream: TcpStream| {
         stream.write_all(b"SSH-2.0-server\r\n").unwrap();
         echo(stream);
@@ -179,31 +185,31 @@ fn a_server_may_speak_first() {
     stream.write_all(b"SSH-2.0-client\r\n").unwrap();
     stream.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"SSH-2.0-client\r\n");
-    // And the server may end first.
+    // The server may also end first.
     drop(stream);
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_no_denial() {
+fn a_host_that_does_not_answer_is_not_a_denial() {
     let authority = format!("127.0.0.1:{}", closed_port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
-    let answer = proxy.ask(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 503") && !answer.contains("x-belljar"), "{answer}");
-    let news = proxy.end();
+    let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
+    assert!(response.starts_with("HTTP/1.1 503") && !response.contains("x-belljar"), "{response}");
+    let events = proxy.end();
     assert!(
-        matches!(&news[1], EgressNews::Allowed(allowed) if allowed.error.is_some()),
-        "{news:?}"
+        matches!(&events[1], EgressNews::Allowed(allowed) if allowed.error.is_some()),
+        "{events:?}"
     );
 }
 
 #[test]
-fn a_pair_that_the_supervisor_hands_over_is_served_alike() {
+fn a_unix_socket_from_the_supervisor_is_served_like_tcp() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let hand_over = |port| {
         let (mine, theirs) = UnixStream::pair().unwrap();
-        mine.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        mine.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         send(proxy.control.as_fd(), &ToProxy::Connection { port }, Some(theirs.as_fd())).unwrap();
         mine
     };
@@ -223,7 +229,7 @@ fn a_pair_that_the_supervisor_hands_over_is_served_alike() {
 }
 
 #[test]
-fn nobodys_password_is_shown() {
+fn passwords_are_never_shown() {
     let mut proxy = Proxy::start(&["a.example".to_owned()], EgressSpec::default());
     let requests = [
         "CONNECT user:hunter2@a.example:443 HTTP/1.1\r\n\r\n",
@@ -234,35 +240,35 @@ fn nobodys_password_is_shown() {
         "GET http://a.example/ HTTP/1.1\r\nHost: user:hunter2@b.example\r\n\r\n",
     ];
     for request in requests {
-        let answer = proxy.ask(request.as_bytes());
-        assert!(answer.starts_with("HTTP/1.1 40") && answer.contains(".example"), "{answer}");
-        assert!(!answer.contains("hunter2"), "{answer}");
+        let response = proxy.exchange(request.as_bytes());
+        assert!(response.starts_with("HTTP/1.1 40") && response.contains(".example"), "{response}");
+        assert!(!response.contains("hunter2"), "{response}");
         proxy.denied();
     }
-    let answer = proxy.ask(b"CONNECT a.example HTTP/1.1\r\n\r\n");
-    assert!(answer.contains("needs a port") && !answer.contains("no plain host"), "{answer}");
-    let news = proxy.end();
-    assert_eq!(news.len(), requests.len() + 1);
-    assert!(!format!("{news:?}").contains("hunter2"), "{news:?}");
+    let response = proxy.exchange(b"CONNECT a.example HTTP/1.1\r\n\r\n");
+    assert!(response.contains("needs a port") && !response.contains("no plain host"), "{response}");
+    let events = proxy.end();
+    assert_eq!(events.len(), requests.len() + 1);
+    assert!(!format!("{events:?}").contains("hunter2"), "{events:?}");
 }
 
 #[test]
-fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
+fn a_tunnel_to_port_80_carries_requests_to_its_host_only() {
     let rules = ["GET 127.0.0.1:80/docs".to_owned()];
     let proxy = Proxy::start(&rules, EgressSpec::default());
-    let ask = |request: &str| {
+    let exchange = |request: &str| {
         let mut stream = proxy.tunnel("127.0.0.1:80");
         stream.write_all(request.as_bytes()).unwrap();
         read_head(&mut stream)
     };
-    let answer = ask("GET /docs HTTP/1.1\r\nHost: other.example\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    let answer = ask("GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-    // The control: it is passed on, whether somebody is there or not.
-    let answer = ask("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-    assert!(!answer.starts_with("HTTP/1.1 40"), "{answer}");
-    let denied = |news: &EgressNews| match news {
+    let response = exchange("GET /docs HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 400"), "{response}");
+    let response = exchange("GET /other HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 403"), "{response}");
+    // The control: it is forwarded, whether or not a server is there.
+    let response = exchange("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    assert!(!response.starts_with("HTTP/1.1 40"), "{response}");
+    let denied = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => Some(denied.reason),
         _ => None,
     };
@@ -271,28 +277,28 @@ fn a_tunnel_to_the_port_of_plain_http_carries_requests_to_its_own_host_only() {
 }
 
 #[test]
-fn equal_denials_are_told_once_and_then_counted() {
+fn equal_denials_are_reported_once_and_then_counted() {
     let proxy = Proxy::start(&[], EgressSpec::default());
     for _ in 0..7 {
-        assert_eq!(proxy.asked_for("pypi.org:443"), "403");
+        assert_eq!(proxy.connect_status("pypi.org:443"), "403");
     }
-    assert_eq!(proxy.asked_for("pypi.org:80"), "403");
-    let denied = |news: &EgressNews| match news {
+    assert_eq!(proxy.connect_status("pypi.org:80"), "403");
+    let denied = |event: &EgressNews| match event {
         EgressNews::Denied(denied) => Some((denied.port.unwrap(), denied.count)),
         _ => None,
     };
-    let told: Vec<_> = proxy.end().iter().filter_map(denied).collect();
-    assert_eq!(told, [(443, 1), (80, 1), (443, 6)]);
+    let reported: Vec<_> = proxy.end().iter().filter_map(denied).collect();
+    assert_eq!(reported, [(443, 1), (80, 1), (443, 6)]);
 }
 
 #[test]
-fn a_tunnel_to_the_port_of_plain_http_that_is_not_used_is_no_denial() {
+fn an_unused_tunnel_to_port_80_is_not_a_denial() {
     let proxy = Proxy::start(&["127.0.0.1:80".to_owned()], EgressSpec::default());
     let mut stream = proxy.tunnel("127.0.0.1:80");
     stream.shutdown(Shutdown::Write).unwrap();
     assert!(read_all(&mut stream).is_empty());
-    let news = proxy.end();
-    let [EgressNews::Allowed(unused)] = news.as_slice() else { panic!("{news:?}") };
+    let events = proxy.end();
+    let [EgressNews::Allowed(unused)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(unused.error.as_deref(), Some("closed by the client before it sent anything"));
     assert_eq!(unused.rule, "127.0.0.1:80");
 }

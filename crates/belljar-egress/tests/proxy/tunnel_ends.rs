@@ -8,7 +8,7 @@ use crate::support::{Proxy, server};
 use belljar_spec::egress::{EgressNews, EgressSpec};
 
 #[test]
-fn a_client_that_goes_away_takes_its_connection_along() {
+fn a_client_that_disconnects_closes_the_upstream_connection() {
     let (gone, ended) = channel();
     let outside = server(move |mut stream: TcpStream| {
         let mut all = Vec::new();
@@ -20,25 +20,25 @@ fn a_client_that_goes_away_takes_its_connection_along() {
     let mut stream = proxy.tunnel(&authority);
     stream.write_all(b"x").unwrap();
     drop(stream);
-    ended.recv_timeout(crate::support::PATIENCE).unwrap();
+    ended.recv_timeout(crate::support::TIMEOUT).unwrap();
 }
 
 #[test]
-fn the_last_words_of_a_server_that_takes_no_more_arrive() {
+fn the_last_bytes_of_a_server_that_stops_reading_arrive() {
     let outside = server(|mut stream: TcpStream| {
         stream.read_exact(&mut [0; 10]).unwrap();
         stream.write_all(b"enough").unwrap();
-        // With much unread, its end is a reset.
+        // With much unread, closing is a reset.
     });
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());
     let mut stream = proxy.tunnel(&authority);
     stream.write_all(&[0; 1000]).unwrap();
-    let mut said = [0; 6];
-    stream.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"enough");
+    let mut message = [0; 6];
+    stream.read_exact(&mut message).unwrap();
+    assert_eq!(&message, b"enough");
     while stream.write_all(&[0; 100_000]).is_ok() {}
-    let error = |news: &EgressNews| match news {
+    let error = |event: &EgressNews| match event {
         EgressNews::Allowed(allowed) => Some(allowed.error.clone()),
         _ => None,
     };
@@ -47,7 +47,7 @@ fn the_last_words_of_a_server_that_takes_no_more_arrive() {
 }
 
 #[test]
-fn what_broke_off_outside_is_no_clean_end_inside() {
+fn an_upstream_reset_is_not_a_clean_end_for_the_client() {
     let outside = server(|mut stream: TcpStream| {
         stream.read_exact(&mut [0; 1]).unwrap();
         stream.write_all(b"half").unwrap();

@@ -1,4 +1,4 @@
-//! Many connections at once, in a process of the proxy's own.
+//! Many connections at once, with the proxy in its own process.
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,13 +11,13 @@ use belljar_spec::egress::{EgressSpec, PROXY_PORT};
 
 const CHILD: &str = "BELLJAR_TEST_IS_PROXY";
 const CONNECTIONS: usize = 500;
-/// Of what is the process's own; the pages of the executable are shared with others.
+/// Private memory; the pages of the executable are shared with others.
 const MOST_KIB: u64 = 16 * 1024;
 const MOST_KIB_OF_HEADS: u64 = 40 * 1024;
 
-/// Not a test by itself: what the other one starts.
+/// Not a test by itself: the other tests start it as the proxy.
 #[test]
-fn the_proxy_itself() {
+fn run_as_proxy() {
     if std::env::var_os(CHILD).is_some() {
         let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
         belljar_egress::serve(control).unwrap();
@@ -39,14 +39,14 @@ fn kib(process: u32, what: &str) -> u64 {
     line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
 }
 
-/// A proxy in a process of its own, and where somebody inside connects to it.
+/// A proxy in its own process, and the address at which clients connect.
 fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
     let own_limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: own_limit.maximum, ..own_limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let (control, theirs) = control_pair();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tunnel_many::the_proxy_itself", "--test-threads=1"])
+        .args(["--exact", "tunnel_many::run_as_proxy", "--test-threads=1"])
         .env(CHILD, "1")
         .stdin(theirs)
         .stdout(Stdio::null())
@@ -56,17 +56,17 @@ fn start(authority: &str) -> (Reaped, OwnedFd, SocketAddr) {
     let policy = policy(&[authority.to_owned()], EgressSpec::default());
     let setup = Setup { policy, secrets: Vec::new() };
     send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
-    let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
-    assert!(matches!(said, FromProxy::Ready { .. }));
+    let (message, _) = receive::<FromProxy>(&control).unwrap().unwrap();
+    assert!(matches!(message, FromProxy::Ready { .. }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let inside = listener.local_addr().unwrap();
     send(control.as_fd(), &ToProxy::Listener { port: PROXY_PORT }, Some(listener.as_fd())).unwrap();
     (child, control, inside)
 }
 
-/// None of them is kept twice.
+/// None of them is stored twice.
 #[test]
-fn five_hundred_heads_without_an_end_cost_little_more_than_their_bytes() {
+fn five_hundred_unfinished_heads_cost_little_more_than_their_bytes() {
     let (child, _control, inside) = start("a.example");
     let head = format!("GET http://a.example/ HTTP/1.1\r\nX: {}", "y".repeat(31 * 1024));
     let mut streams: Vec<_> =
@@ -89,11 +89,11 @@ fn five_hundred_connections_cost_little() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let (child, _control, inside) = start(&authority);
-    let began = kib(child.0.id(), "RssAnon");
+    let started = kib(child.0.id(), "RssAnon");
     let connect = || {
         let mut stream = TcpStream::connect(inside).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(crate::support::TIMEOUT)).unwrap();
         stream.write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
         let head = read_head(&mut stream);
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -101,7 +101,7 @@ fn five_hundred_connections_cost_little() {
     };
     let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect()).collect();
     let idle = kib(child.0.id(), "RssAnon");
-    // Each says something, all at once.
+    // Each sends something, all at once.
     let chunk = [7; 50_000];
     for stream in &mut streams {
         stream.write_all(&chunk).unwrap();
@@ -111,7 +111,7 @@ fn five_hundred_connections_cost_little() {
     }
     let (anonymous, all) = (kib(child.0.id(), "RssAnon"), kib(child.0.id(), "VmRSS"));
     println!(
-        "{began} KiB at first, {idle} KiB with {CONNECTIONS} idle, {anonymous} KiB after all spoke"
+        "{started} KiB at first, {idle} KiB with {CONNECTIONS} idle, {anonymous} KiB after all spoke"
     );
     println!("{all} KiB with the pages of the executable");
     assert!(anonymous < MOST_KIB, "{anonymous} KiB");

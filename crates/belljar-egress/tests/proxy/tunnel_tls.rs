@@ -1,4 +1,4 @@
-//! What is said first in a tunnel is meant for the host that was asked for.
+//! The first bytes of a tunnel must be for its host.
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn the_server_name_agrees_with_the_target() {
     let denied = proxy.denied();
     assert_eq!((denied.reason, denied.host.as_str()), (DenyReason::NamesDiffer, "localhost"));
     assert!(denied.detail.unwrap().contains("other.example"));
-    let out = |news: &EgressNews| match news {
+    let out = |event: &EgressNews| match event {
         EgressNews::Allowed(allowed) if allowed.error.is_some() => Some(allowed.bytes_out),
         _ => None,
     };
@@ -56,7 +56,7 @@ fn the_server_name_agrees_with_the_target() {
 }
 
 #[test]
-fn a_listed_port_carries_whatever_is_spoken_there() {
+fn a_listed_port_carries_any_protocol() {
     let outside = server(echo);
     let authority = format!("127.0.0.1:{}", outside.port());
     let proxy = Proxy::start(std::slice::from_ref(&authority), EgressSpec::default());

@@ -120,7 +120,8 @@ fn program(kind: AgentKind, settings: &Settings, given: &Given<'_>) -> Result<Ch
     let env = &given.invocation.env;
     let user_home = host::user_home(env);
     let sandbox = &settings.values.sandbox;
-    let others = matches!(sandbox.backend, Some(BackendChoice::Docker | BackendChoice::Podman))
+    let is_engine = |name: BackendName| name.features().needs_image();
+    let others = sandbox.backend.and_then(BackendChoice::named).is_some_and(is_engine)
         || matches!(sandbox.rootfs, Some(RootfsSetting::Directory(_)));
     let directory = given.directory().unwrap_or(&given.invocation.cwd);
     let workspace = match (&sandbox.workspace.path, sandbox.workspace.mode) {
@@ -139,11 +140,9 @@ fn program(kind: AgentKind, settings: &Settings, given: &Given<'_>) -> Result<Ch
         None => {
             let ByName { found, passed_over } = find::by_name(kind.name(), &host);
             // Where a container may come to be, its image may have one.
-            let is_engine =
-                |name: &BackendName| matches!(name, BackendName::Docker | BackendName::Podman);
             let has_image =
                 !matches!(settings.origin("sandbox.image"), None | Some(Origin::BuiltIn));
-            let falls_back = sandbox.fallback.iter().flatten().any(is_engine);
+            let falls_back = sandbox.fallback.iter().flatten().copied().any(is_engine);
             let may_be_inside = others || has_image || falls_back;
             match found {
                 None if !may_be_inside => Err(not_installed(kind, &passed_over)),

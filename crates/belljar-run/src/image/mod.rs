@@ -215,19 +215,24 @@ fn name_for_build(text: &str) -> Result<Reference, BuildError> {
 fn choose(backend: Option<BackendName>) -> Result<Engine, BuildError> {
     let answers = |name: BackendName| -> Result<Engine, Unavailable> {
         let engine = Engine::find(name)?;
-        crate::block_on(engine.probe())?;
+        engine.probe()?;
         Ok(engine)
     };
     let unavailable = |backend| move |reason| BuildError::Unavailable { backend, reason };
     match backend {
-        Some(name @ (BackendName::Docker | BackendName::Podman)) => {
-            answers(name).map_err(unavailable(name))
+        Some(name) if name.features().needs_image() => answers(name).map_err(unavailable(name)),
+        Some(name) => Err(BuildError::NoEngine(name)),
+        None => {
+            // The first failure is shown where no engine answers: it is of the one that is tried first.
+            let mut first = None;
+            for name in BackendName::engines() {
+                match answers(name) {
+                    Ok(engine) => return Ok(engine),
+                    Err(reason) => first = first.or(Some(unavailable(name)(reason))),
+                }
+            }
+            Err(first.unwrap_or(BuildError::NoEngine(BackendName::Jail)))
         }
-        Some(name @ (BackendName::Jail | BackendName::Host)) => Err(BuildError::NoEngine(name)),
-        None => answers(BackendName::Docker).or_else(|docker| {
-            let first = unavailable(BackendName::Docker)(docker);
-            answers(BackendName::Podman).map_err(|_| first)
-        }),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The record of one run while it is written: the log, `run.json`, and the ledger's row at the end.
 
+use std::path::PathBuf;
+
 use belljar_backend::Started;
 use belljar_spec::{
     BackendName, EventKind, PlannedImage, Posture, ResumeOrigin, RunId, RunSpec, SkippedBackend,
@@ -27,38 +29,38 @@ pub(super) enum Anchored {
     No,
 }
 
-pub(super) struct RunLog<'a> {
+pub(super) struct RunLog {
     pub(super) recorder: Recorder,
     record: RunRecord,
-    place: &'a RunDir,
+    directory: PathBuf,
 }
 
-impl<'a> RunLog<'a> {
+impl RunLog {
     /// Writes `run.start`. It is on disk before the command is let go, not before this returns: the
     /// sandbox is built meanwhile.
     pub(super) fn begin(
         home: &Home,
-        place: &'a RunDir,
+        run_dir: &RunDir,
         (prepared, posture): (&Prepared<'_>, &Posture),
         secrets: Secrets,
     ) -> Result<Self, LaunchError> {
         let key = HomeKey::load_or_make(home.path())?;
-        let record = new_record(place.id, prepared, posture, &secrets);
+        let record = new_record(run_dir.id, prepared, posture, &secrets);
         let plan = plan_without_secret_values(&prepared.plan, &secrets);
         let output = prepared.plan.limits.output;
-        let key = key.for_run(&place.id);
-        let mut recorder = Recorder::create(&place.directory, key, secrets, output)?;
+        let key = key.for_run(&run_dir.id);
+        let mut recorder = Recorder::create(&run_dir.directory, key, secrets, output)?;
         recorder.event(EventKind::RunStart, &Start::of(&record))?;
         recorder.event(EventKind::SandboxPlanned, &json!({ "plan": plan }))?;
         recorder.flush()?;
-        Ok(Self { recorder, record, place })
+        Ok(Self { recorder, record, directory: run_dir.directory.clone() })
     }
 
     /// The sandbox stands.
     pub(super) fn started(&mut self, started: &Started) -> Result<(), LaunchError> {
         self.recorder
             .event(EventKind::SandboxStarted, &json!({ "command_uid": started.command_uid }))?;
-        write_record(&self.record, &self.place.directory)
+        write_record(&self.record, &self.directory)
     }
 
     /// Writes the end: durable when this returns. The ledger follows.
@@ -84,7 +86,7 @@ impl<'a> RunLog<'a> {
             outcome.failure.map(|failure| self.recorder.secrets().mask_failure(&failure));
         self.record.outcome = Some(outcome);
         // Both can be made again from the log.
-        let write = || write_record(&self.record, &self.place.directory);
+        let write = || write_record(&self.record, &self.directory);
         let written = ballast::or_give_up(home, write, LaunchError::is_no_space);
         let row = self.record.ledger_row(self.recorder.anchor());
         let anchored = Ledger::write(home, |ledger| ledger.upsert(&row));

@@ -6,12 +6,11 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use belljar_backend::{DestroyError, SandboxId, by_name};
+use belljar_backend::{DestroyError, SandboxId, destroy_leftovers};
 use belljar_linux::placeholder::{self, PlaceholderError};
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{
-    Attestation, BackendName, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason,
-    Usage,
+    Attestation, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -19,7 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use super::log::boot_id;
 use super::run_record::write_record;
-use crate::block_on;
 use belljar_record::Outcome;
 use belljar_record::home::Home;
 use belljar_record::ledger::{Ledger, LedgerError};
@@ -283,12 +281,7 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
 fn destroy(directory: &Path, id: &RunId) -> Result<(), ReconcileError> {
     let sandbox = SandboxId { run: id.to_string(), directory: directory.to_owned() };
     let failed = |error| ReconcileError::Destroy { run: *id, error };
-    // `run.json` may not have been written yet, so each is asked: the jail by the run's name, engines by
-    // what the run wrote down before it made a container.
-    if let Ok(jail) = by_name(BackendName::Jail) {
-        block_on(jail.destroy(&sandbox)).map_err(failed)?;
-    }
-    belljar_backend::engine::destroy(&sandbox).map_err(failed)
+    destroy_leftovers(&sandbox).map_err(failed)
 }
 
 fn lost(id: &RunId, recovered: &Recovered) -> StopReport {

@@ -39,9 +39,8 @@ impl LaunchError {
 
     /// What to do next, where there is something.
     pub fn fix(&self) -> Option<String> {
-        use belljar_spec::BackendName;
         match self {
-            Self::NotGuaranteed { backend: BackendName::Host, .. } => {
+            Self::NotGuaranteed { backend, .. } if !backend.features().has_boundary() => {
                 Some("start without isolation, with a reason: --waive all=REASON".to_owned())
             }
             Self::NotGuaranteed { missing, .. } => {

@@ -13,12 +13,12 @@ use belljar_backend::{
 use belljar_spec::egress::SecretValue;
 use belljar_spec::wire::control::{Keep, LaunchRefusal};
 use belljar_spec::{
-    BackendName, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend, Unmet, candidates,
+    BackendName, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend, TreeAccess, Unmet,
+    candidates,
 };
 
 use super::bypass_requires_boundary;
 use super::{DryRun, LaunchError};
-use crate::block_on;
 use crate::supervise::SuperviseError;
 use belljar_record::redact::{plan_without_secret_values, secrets_of, without_secret_values};
 
@@ -55,7 +55,7 @@ pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'
     let candidates = Candidates::of(&spec, fetch);
     // What no backend of this version does is no reason to ask another one.
     if let Some(first) = candidates.left.front() {
-        if *first == BackendName::Host && bypass_requires_boundary::bypasses(&spec) {
+        if !first.features().has_boundary() && bypass_requires_boundary::bypasses(&spec) {
             return Err(bypass_requires_boundary::on_host());
         }
         refuse_what_is_not_there(&spec, *first)?;
@@ -237,11 +237,11 @@ fn plan_on(
     fetch: Fetch<'_>,
 ) -> Result<(Box<dyn Backend>, Plan), LaunchError> {
     let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
-    if name == BackendName::Host && bypass_requires_boundary::bypasses(spec) {
+    if !name.features().has_boundary() && bypass_requires_boundary::bypasses(spec) {
         return Err(bypass_requires_boundary::on_host());
     }
     let backend = by_name(name).map_err(unavailable)?;
-    let mut capabilities = block_on(backend.probe()).map_err(unavailable)?;
+    let mut capabilities = backend.probe().map_err(unavailable)?;
     if let (Others::Wait, true) = (others, capabilities.engine.is_some()) {
         // An image may take long to fetch: not for a step that would not be taken anyway.
         let missing = foreseen(&*backend, spec, &capabilities)?;
@@ -249,9 +249,10 @@ fn plan_on(
             return Err(LaunchError::NotGuaranteed { backend: name, missing });
         }
     }
-    capabilities.image = block_on(backend.image(spec, fetch))
+    capabilities.image = backend
+        .image(spec, fetch)
         .map_err(|reason| LaunchError::Image { backend: name, reason })?;
-    if keep == Keep::UntilStopped && name == BackendName::Host {
+    if keep == Keep::UntilStopped && !name.features().has_boundary() {
         return Err(LaunchError::Conflict {
             option: "a sandbox that stays".to_owned(),
             needs: "a boundary; the host backend has none".to_owned(),
@@ -271,7 +272,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
         | LaunchError::Start(_)
         | LaunchError::NotAsPlanned { .. } => true,
         // The jail binds what the run names and nothing else; an engine has to be given it as well.
-        LaunchError::Bind(_) => matches!(backend, BackendName::Docker | BackendName::Podman),
+        LaunchError::Bind(_) => backend.features().trees == TreeAccess::MountedByEngine,
         LaunchError::Supervise(error) => match error {
             SuperviseError::SetUp(_)
             | SuperviseError::LockDown { .. }

@@ -133,7 +133,7 @@ impl Run<'_> {
     /// Whoever holds a command's streams now is not of this run, and what it writes not of the record: a
     /// descriptor can be handed to somebody else.
     fn nothing_is_left(&self) -> bool {
-        self.started.end().is_none_or(is_readable)
+        self.started.sandbox.end().is_none_or(is_readable)
     }
 
     fn flush(&mut self) {
@@ -150,7 +150,7 @@ impl Run<'_> {
         }
         let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
         fds.extend(self.signals.terminal_fd());
-        let end = self.started.end().filter(|_| match self.state.is_over() {
+        let end = self.started.sandbox.end().filter(|_| match self.state.is_over() {
             true => !self.nothing_is_left(),
             false => !self.absence.is_known(),
         });
@@ -231,7 +231,8 @@ impl Run<'_> {
                 signal => self.asked_to_stop(signal),
             }
         }
-        if let Some(status) = self.started.host_child().and_then(|child| child.try_wait())
+        if let Some(status) =
+            self.started.sandbox.unsupervised_command().and_then(|child| child.try_wait())
             && !self.state.is_over()
         {
             self.end_task(COMMAND, End::Exited(status));
@@ -243,7 +244,7 @@ impl Run<'_> {
             driver.cancel(); // nobody waits for a checkpoint any more
         }
         self.absence.was_killed(Instant::now());
-        self.started.kill();
+        self.started.sandbox.kill();
     }
 
     pub(super) fn asked_to_stop(&mut self, signal: i32) {
@@ -316,8 +317,8 @@ impl Run<'_> {
             return;
         }
         self.supervised.stopping = self.supervised.stopping.or(self.state.stopping());
-        self.started.sample();
-        self.started.kill();
+        self.started.sandbox.sample();
+        self.started.sandbox.kill();
         self.state.end();
         self.orders.live.say(RunState::Stopping);
         self.door = None;
@@ -404,10 +405,10 @@ impl Run<'_> {
         if self.state.is_over() {
             return;
         }
-        if self.waits_for_quiet() && self.started.is_quiet() {
+        if self.waits_for_quiet() && self.started.sandbox.is_quiet() {
             self.end();
         }
-        if self.started.end().is_some_and(is_readable) {
+        if self.started.sandbox.end().is_some_and(is_readable) {
             self.absence.is_gone(now);
         }
         if self.absence.until().is_some_and(|until| now >= until) {
@@ -419,7 +420,7 @@ impl Run<'_> {
         }
         if now >= self.sampled + SAMPLE_EVERY {
             self.sampled = now;
-            self.started.sample();
+            self.started.sandbox.sample();
         }
         let mut overdue = Vec::new();
         for task in self.tasks.values_mut() {

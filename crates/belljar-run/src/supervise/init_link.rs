@@ -31,7 +31,7 @@ impl Inside {
         match self {
             Self::Init(channel) => channel.signal(COMMAND, signal),
             Self::Child => {
-                if let Some(child) = started.host_child() {
+                if let Some(child) = started.sandbox.unsupervised_command() {
                     child.signal(signal);
                 }
             }

@@ -257,7 +257,7 @@ pub(crate) fn supervise(
             Err(SuperviseError::NoAnswer(0)) => return Err(set_up_failure(channel, started)),
             attestation => attestation?,
         };
-        started.join_limits().map_err(SuperviseError::SetUp)?;
+        started.sandbox.join_limits().map_err(SuperviseError::SetUp)?;
         supervised.not_as_planned = expectation.compare(&attestation);
         if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
             supervised.not_as_planned.extend(host_uid_of_child(
@@ -271,7 +271,7 @@ pub(crate) fn supervise(
             return Ok(supervised);
         }
     } else if let Some(failure) =
-        started.host_child().and_then(|child| child.exec_failure().cloned())
+        started.sandbox.unsupervised_command().and_then(|child| child.exec_failure().cloned())
     {
         supervised.failure = Some(failure);
         return Ok(supervised);
@@ -349,8 +349,8 @@ pub(crate) fn supervise(
 /// PID 1's own words, where it had any.
 fn set_up_failure(channel: &Channel, started: &Started) -> SuperviseError {
     SuperviseError::SetUp(match channel.diagnostics() {
-        Some(said) => StartError(format!("the sandbox could not be set up: {said}").into()),
-        None => started.set_up_failure(),
+        Some(said) => StartError::new(format!("the sandbox could not be set up: {said}")),
+        None => started.sandbox.set_up_failure(),
     })
 }
 

@@ -81,7 +81,7 @@ impl Run<'_> {
 
     fn tell_status(&mut self, client: ClientId) {
         let mut usage = Usage::default();
-        self.started.usage(&mut usage);
+        self.started.sandbox.usage(&mut usage);
         usage.wall_ms = self.state.elapsed().as_millis() as u64;
         let status = RunStatus {
             run: self.orders.run,

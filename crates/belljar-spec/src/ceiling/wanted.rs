@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use super::network::target;
+use crate::backends::{BackendChoice, BackendName};
 use crate::cpus::Cpus;
 use crate::egress::Reach;
 use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, LimitSettings, RootfsSetting, WorkspaceMode};
-use crate::runspec::{BackendChoice, BackendName, Limits, Rootfs, RunSpec};
+use crate::runspec::{Limits, Rootfs, RunSpec};
 use crate::size::Size;
 
 #[derive(Clone, Copy)]

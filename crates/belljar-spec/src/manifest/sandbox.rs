@@ -8,9 +8,10 @@ use super::node::{Data, Node, Problem};
 use super::scalars::{Pull, WorkspaceMode};
 use super::table::{section, table};
 use super::value::{Added, Base, HostPath, Merge, Value};
+use crate::backends::{BackendChoice, BackendName};
 use crate::env_file;
 use crate::mount_arg::{DEFAULT_TMPFS_SIZE, TmpfsArg, WorkspaceArg};
-use crate::runspec::{BackendChoice, BackendName, MountMode, User};
+use crate::runspec::{MountMode, User};
 use crate::size::Size;
 use crate::text::{OsText, escape};
 

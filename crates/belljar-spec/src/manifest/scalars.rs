@@ -6,10 +6,11 @@ use serde_json::{Value as Json, json};
 
 use super::node::{Data, Node, Problem};
 use super::value::Value;
+use crate::backends::{BackendChoice, BackendName};
 use crate::clause::Clause;
 use crate::cpus::Cpus;
 use crate::human_duration::HumanDuration;
-use crate::runspec::{BackendChoice, BackendName, MountMode, User};
+use crate::runspec::{MountMode, User};
 use crate::size::Size;
 
 fn parse_text<T: FromStr<Err: ToString>>(node: &Node, wanted: &str) -> Result<T, Problem> {

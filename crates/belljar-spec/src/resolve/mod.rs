@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub use agent::{FoundAgent, LONGEST_PROMPT};
 
+use crate::backends::{BackendChoice, BackendName};
 use crate::ceiling::BeyondCeiling;
 use crate::egress::Reach;
 use crate::env_file::EnvLine;
@@ -20,8 +21,7 @@ use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
 use crate::manifest::{Limit, RootfsSetting, WorkspaceMode};
 use crate::runspec::{
-    BackendChoice, BackendName, Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs,
-    RunSpec, Stdin, Terminal, Tmpfs,
+    Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin, Terminal, Tmpfs,
 };
 use crate::size::Size;
 use crate::text::OsText;

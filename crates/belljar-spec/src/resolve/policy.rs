@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::ResolveError;
+use crate::backends::BackendChoice;
 use crate::clause::{Clause, Required};
 use crate::egress::Reach;
 use crate::layers::Settings;
 use crate::manifest::{Limit, Waive};
 use crate::posture::Waiver;
-use crate::runspec::{BackendChoice, Mount, MountMode};
+use crate::runspec::{Mount, MountMode};
 
 pub(super) fn required(
     settings: &Settings,

@@ -6,13 +6,14 @@ mod quantities;
 
 use std::path::{Path, PathBuf};
 
+use crate::backends::{BackendChoice, BackendName};
 use crate::manifest::value::{Base, Field};
 use crate::manifest::{
     Added, AgentKind, Auth, CommandMode, HostPath, Loop, Manifest, Permissions, Pull,
     RootfsSetting, WorkspaceMode,
 };
 use crate::paths;
-use crate::runspec::{BackendChoice, BackendName, MountMode};
+use crate::runspec::MountMode;
 use crate::text::{OsText, escape};
 
 /// One thing that a manifest opens.

@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::Work;
+use crate::backends::BackendName;
 use crate::choice::SkippedBackend;
 use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
@@ -17,7 +18,7 @@ use crate::iteration::{AgentReport, ResumeOrigin};
 use crate::layered::WorkspaceReport;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::posture::{Posture, Unmet};
-use crate::runspec::{BackendName, RunSpec};
+use crate::runspec::RunSpec;
 use crate::state::RunState;
 use crate::text::OsText;
 

@@ -1,7 +1,7 @@
 //! `belljar doctor`: clauses by backends, found out by starting a canary in each.
 
 use belljar::doctor::{EngineSeen, Examined, examine_all};
-use belljar::spec::{AUTO, BackendName, Clause, Enforcement, Required};
+use belljar::spec::{BackendName, Clause, Enforcement, Required};
 
 use crate::cli::DoctorArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
@@ -16,7 +16,9 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
     };
     let examined = examine_all(&belljar);
     // What a run without a word about its backend would find.
-    let usable = examined.iter().any(|row| row.usable && AUTO.contains(&row.backend));
+    let usable = examined
+        .iter()
+        .any(|row| row.usable && BackendName::auto().any(|name| name == row.backend));
     if args.json {
         if report::json(&examined).is_err() {
             return 1;

@@ -9,8 +9,8 @@ use belljar_spec::BackendName;
 use serde::Deserialize;
 
 use super::{Caller, bad};
-use crate::backend::Unavailable;
 use crate::engine::endpoint::Endpoint;
+use crate::error::Unavailable;
 
 const VARIABLE: &str = "CONTAINER_CONNECTION";
 

@@ -7,8 +7,8 @@ use belljar_spec::BackendName;
 use serde::Deserialize;
 
 use super::{Caller, INSTEAD_OF_TLS, bad};
-use crate::backend::Unavailable;
 use crate::engine::endpoint::Endpoint;
+use crate::error::Unavailable;
 
 /// The one that stands for no context at all.
 const DEFAULT: &str = "default";

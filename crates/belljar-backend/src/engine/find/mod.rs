@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use belljar_spec::BackendName;
 
 use super::endpoint::{BadEndpoint, Endpoint};
-use crate::backend::Unavailable;
+use crate::error::Unavailable;
 
 const INSTEAD_OF_TLS: &str = "reach it over ssh: ssh://user@host";
 

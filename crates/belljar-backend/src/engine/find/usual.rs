@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use belljar_spec::BackendName;
 
 use super::{Caller, host_variable};
-use crate::backend::Unavailable;
 use crate::engine::dial;
 use crate::engine::endpoint::Endpoint;
+use crate::error::Unavailable;
 
 /// In the order in which they are tried: an engine of the whole machine's for root, of their own for
 /// Podman's other users.

@@ -1,7 +1,7 @@
 //! Whether an image's programs can run on the engine's machine. Emulation does not count: PID 1 and the
 //! system call filter are for the machine as it is.
 
-use crate::backend::ImageError;
+use crate::error::ImageError;
 
 /// One name for each, as images have it. Engines also use the kernel's.
 fn common(name: &str) -> &str {

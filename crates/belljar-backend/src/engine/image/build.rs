@@ -16,8 +16,9 @@ use super::layers::Layers;
 use super::pull::{message, with_readable_credentials};
 use super::reference::{ImageName, Reference};
 use super::{failure, inspect, look};
-use crate::backend::{ImageError, PullProgress};
+use crate::backend::PullProgress;
 use crate::engine::api::Api;
+use crate::error::ImageError;
 
 /// The archive that the engine is sent, piece by piece as it takes them.
 pub type Archive = Box<dyn Iterator<Item = io::Result<Vec<u8>>> + Send>;
@@ -93,7 +94,7 @@ pub(in crate::engine) fn build(
     api: &Api,
     build: Build<'_>,
     watcher: &dyn PullProgress,
-    line: &mut dyn FnMut(&str),
+    line: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Built, ImageError> {
     // A short name would become one of Docker's own registry with Podman.
     let name = match api.is_podman && build.name.is_short() {
@@ -209,7 +210,7 @@ struct Lines(String);
 impl Lines {
     const LONGEST: usize = 16 * 1024;
 
-    fn add(&mut self, text: &str, line: &mut dyn FnMut(&str)) {
+    fn add(&mut self, text: &str, line: &mut (dyn FnMut(&str) + Send)) {
         for piece in text.split_inclusive('\n') {
             self.0.push_str(piece);
             if self.0.ends_with('\n') || self.0.len() > Self::LONGEST {
@@ -218,7 +219,7 @@ impl Lines {
         }
     }
 
-    fn end(&mut self, line: &mut dyn FnMut(&str)) {
+    fn end(&mut self, line: &mut (dyn FnMut(&str) + Send)) {
         let whole = std::mem::take(&mut self.0);
         let whole = whole.trim_end();
         if !whole.is_empty() {

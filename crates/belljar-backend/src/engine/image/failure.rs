@@ -4,8 +4,8 @@ use belljar_spec::text::escape;
 
 use super::reference::Reference;
 use super::{command, how_to_build};
-use crate::backend::ImageError;
 use crate::engine::api::{Api, ApiError};
+use crate::error::ImageError;
 
 /// More is no reason any more.
 const LONGEST: usize = 1000;

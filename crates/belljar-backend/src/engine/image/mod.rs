@@ -13,7 +13,8 @@ use belljar_spec::{Pull, RunSpec};
 use bollard::models::ImageInspect;
 
 use super::api::{Api, QUICK};
-use crate::backend::{Fetch, ImageError, ImageFacts};
+use crate::backend::{Fetch, ImageFacts};
+use crate::error::ImageError;
 
 pub use build::{Archive, Build, BuildNetwork, Built, Cache, HeldImage};
 pub(super) use build::{build, held};

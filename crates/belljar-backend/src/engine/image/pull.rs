@@ -10,8 +10,9 @@ use super::credentials::{Lookup, Places, look_up};
 use super::failure;
 use super::layers::Layers;
 use super::reference::Reference;
-use crate::backend::{ImageError, PullProgress};
+use crate::backend::PullProgress;
 use crate::engine::api::Api;
+use crate::error::ImageError;
 
 /// A pull takes as long as it takes; an engine that says nothing for so long has given up.
 const SILENT: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! A proxy in a thread of the test, which is its supervisor, its inside and its outside.
+//! A proxy in a thread of the test, which acts as supervisor, client and host.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a test; not each uses all")]
 
 use std::io::{Read, Write};
@@ -15,15 +15,15 @@ use belljar_spec::egress::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Proxy {
     pub control: OwnedFd,
     inside: SocketAddr,
-    news: Receiver<EgressNews>,
+    events: Receiver<EgressNews>,
     narrowed: Receiver<u64>,
     pub trust: Option<Trust>,
-    pub heard: Vec<EgressNews>,
+    pub received: Vec<EgressNews>,
     thread: JoinHandle<Result<(), ServeError>>,
 }
 
@@ -45,54 +45,54 @@ impl Proxy {
         let thread = std::thread::spawn(move || serve(theirs));
         let setup = Setup { policy, secrets };
         send(control.as_fd(), &ToProxy::Setup(Box::new(setup)), None).unwrap();
-        let (said, _) = receive::<FromProxy>(&control).unwrap().unwrap();
-        let FromProxy::Ready { trust } = said else { panic!("{said:?}") };
+        let (message, _) = receive::<FromProxy>(&control).unwrap().unwrap();
+        let FromProxy::Ready { trust } = message else { panic!("{message:?}") };
         let inside = listen(&control, PROXY_PORT);
         let listening = control.try_clone().unwrap();
-        let ((tell, news), (shut, narrowed)) = (channel(), channel());
+        let ((sender, events), (shut, narrowed)) = (channel(), channel());
         std::thread::spawn(move || {
-            while let Ok(Some((said, _))) = receive(&listening) {
-                match said {
-                    FromProxy::News(news) => drop(tell.send(news)),
+            while let Ok(Some((message, _))) = receive(&listening) {
+                match message {
+                    FromProxy::News(event) => drop(sender.send(event)),
                     FromProxy::Narrowed { closed } => drop(shut.send(closed)),
                     _ => return,
                 }
             }
         });
-        Self { control, inside, news, narrowed, trust, heard: Vec::new(), thread }
+        Self { control, inside, events, narrowed, trust, received: Vec::new(), thread }
     }
 
-    /// The set-up is over; how many connections were closed with it.
+    /// Ends the set-up phase, and returns how many connections were closed with it.
     pub fn narrow(&self) -> u64 {
         send(self.control.as_fd(), &ToProxy::Narrow, None).unwrap();
-        self.narrowed.recv_timeout(PATIENCE).unwrap()
+        self.narrowed.recv_timeout(TIMEOUT).unwrap()
     }
 
-    /// The status that somebody gets who asks for a tunnel.
-    pub fn asked_for(&self, authority: &str) -> String {
+    /// The status of a CONNECT request.
+    pub fn connect_status(&self, authority: &str) -> String {
         let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
         read_head(&mut stream).get(9..12).unwrap_or_default().to_owned()
     }
 
-    /// Somebody inside connects.
+    /// Connects as a client in the sandbox.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.inside).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
-    /// Somebody inside sends this and closes its side; the answer until its end.
-    pub fn ask(&self, bytes: &[u8]) -> String {
+    /// Sends this as a client, closes the sending side, and returns the whole response.
+    pub fn exchange(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         String::from_utf8_lossy(&read_all(&mut stream)).into_owned()
     }
 
-    /// A tunnel that stands.
+    /// An open tunnel.
     pub fn tunnel(&self, authority: &str) -> TcpStream {
         let mut stream = self.connect();
         write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
@@ -102,18 +102,18 @@ impl Proxy {
     }
 
     pub fn wait_for<T>(&mut self, what: impl Fn(&EgressNews) -> Option<T>) -> T {
-        if let Some(found) = self.heard.iter().find_map(&what) {
+        if let Some(found) = self.received.iter().find_map(&what) {
             return found;
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let news = match self.news.recv_timeout(left) {
-                Ok(news) => news,
-                Err(_) => panic!("it was not told; {:#?}", self.heard),
+            let event = match self.events.recv_timeout(left) {
+                Ok(event) => event,
+                Err(_) => panic!("it was not told; {:#?}", self.received),
             };
-            let found = what(&news);
-            self.heard.push(news);
+            let found = what(&event);
+            self.received.push(event);
             if let Some(found) = found {
                 return found;
             }
@@ -121,38 +121,38 @@ impl Proxy {
     }
 
     /// Without waiting for more.
-    pub fn told_so_far(&self) -> Vec<EgressNews> {
-        self.news.try_iter().collect()
+    pub fn events_so_far(&self) -> Vec<EgressNews> {
+        self.events.try_iter().collect()
     }
 
     pub fn denied(&mut self) -> EgressDenied {
-        self.wait_for(|news| match news {
+        self.wait_for(|event| match event {
             EgressNews::Denied(denied) => Some(denied.clone()),
             _ => None,
         })
     }
 
-    /// The supervisor says no more, and hears the rest.
+    /// Closes the supervisor's sending side, and receives the remaining events.
     pub fn end(mut self) -> Vec<EgressNews> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write).unwrap();
         self.thread.join().unwrap().unwrap();
-        self.heard.extend(self.news.iter());
-        self.heard
+        self.received.extend(self.events.iter());
+        self.received
     }
 
-    /// It ends by itself.
+    /// Waits for it to end by itself.
     pub fn join(self) -> Result<(), ServeError> {
         self.thread.join().unwrap()
     }
 
-    /// The supervisor is gone.
+    /// Closes the supervisor's socket.
     pub fn abandon(self) -> Result<(), ServeError> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).unwrap();
         self.thread.join().unwrap()
     }
 }
 
-/// A port inside, as the sandbox's own has this number.
+/// Hands over a listener as the sandbox's port of this number.
 pub fn listen(control: &OwnedFd, port: u16) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     send(control.as_fd(), &ToProxy::Listener { port }, Some(listener.as_fd())).unwrap();
@@ -168,7 +168,7 @@ pub fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Byte by byte, so that nothing behind the head is taken.
+/// Byte by byte, so that nothing after the head is consumed.
 pub fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -178,7 +178,7 @@ pub fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A server outside: each connection is given to `serve`, in a thread.
+/// A server: each connection is given to `serve`, in a thread.
 pub fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -201,7 +201,7 @@ pub fn echo(mut stream: TcpStream) {
     }
 }
 
-/// A port of the loopback at which nobody listens.
+/// A loopback port at which nothing listens.
 pub fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use belljar_spec::{BackendName, HostPaths, Plan};
+use belljar_spec::{HostPaths, Plan, TreeAccess};
 
 use super::{BindError, Binder, Layer, Via};
 use crate::jail::resolve::{ResolveError, Resolved, resolve};
@@ -49,7 +49,7 @@ impl Binder<'_> {
 
     /// An ordinary user's engine binds trees as they are.
     pub(super) fn covers_by_engine(&self) -> bool {
-        let is_engine = matches!(self.plan.backend, BackendName::Docker | BackendName::Podman);
+        let is_engine = self.plan.backend.features().trees == TreeAccess::MountedByEngine;
         is_engine && !rustix::process::geteuid().is_root()
     }
 }

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, Attributes, BackendName, Backing, Clause, HostPaths, LayeredTree, Moment, MountKind,
-    OsText, Plan, Source, Tree,
+    Access, Attributes, Backing, Clause, HostPaths, LayeredTree, Moment, MountKind, OsText, Plan,
+    Source, Tree, TreeAccess,
 };
 use rustix::fs::{CWD, Gid, Mode, Uid, chmodat, chownat, mkdirat};
 use rustix::io::Errno;
@@ -43,7 +43,7 @@ pub fn copies_ahead(plan: &Plan, place: &HostPaths) -> Vec<AnnouncedCopy> {
     if rustix::process::geteuid().is_root() || place.seed.is_some() {
         return Vec::new();
     }
-    let is_engine = matches!(plan.backend, BackendName::Docker | BackendName::Podman);
+    let is_engine = plan.backend.features().trees == TreeAccess::MountedByEngine;
     let layered = plan.mounts.iter().filter_map(|mount| match &mount.what {
         MountKind::Bind { source: Source::Path { path }, access: Access::Layered, .. } => {
             resolve(path.as_path(), &place.run_writable).ok()

@@ -14,8 +14,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, BackendName, Clause, Enforcement, Expectation, HostPaths, HostUid, LayeredTree,
-    MountKind, Plan, Posture, User,
+    Access, Clause, Enforcement, Expectation, HostIds, HostPaths, HostUid, LayeredTree, MountKind,
+    Plan, Posture, User,
 };
 use rustix::io::Errno;
 
@@ -294,9 +294,9 @@ pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
 
 /// The jail maps the plan's ids to the host's; an engine's container uses the host's ids.
 pub(crate) fn user_inside(plan: &Plan, identity: &HostIdentity) -> User {
-    match plan.backend {
-        BackendName::Jail | BackendName::Host => plan.identity.inside,
-        BackendName::Docker | BackendName::Podman => {
+    match plan.backend.features().ids {
+        HostIds::Mapped => plan.identity.inside,
+        HostIds::Same => {
             let Pair { uid, gid } = identity.command;
             User { uid, gid }
         }

@@ -1,0 +1,6 @@
+//! Decides what a run may reach: allow-list rules, the phase they apply to, and budgets. No I/O.
+
+pub(crate) mod budget;
+mod rules;
+
+pub(crate) use rules::{AddressScope, Allowance, Denial, Policy, PolicyPhase, RuleScope};

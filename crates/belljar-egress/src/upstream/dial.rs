@@ -1,0 +1,116 @@
+//! Connects to one of several checked addresses, trying them in parallel with a delay.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Before the next address is tried beside a pending one.
+const STAGGER: Duration = Duration::from_millis(250);
+/// Further addresses of a name are not tried.
+const MAX_ADDRESSES: usize = 8;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("nobody answered within {} s", CONNECT_TIMEOUT.as_secs())]
+    TimedOut,
+    #[error("{0} refuses the connection")]
+    Refused(SocketAddr),
+    #[error("cannot connect to {0}: {1}")]
+    Failed(SocketAddr, io::Error),
+    #[error("there is no address to connect to")]
+    NoAddress,
+}
+
+pub(crate) async fn dial(
+    addresses: &[IpAddr],
+    port: u16,
+) -> Result<(TcpStream, IpAddr), DialError> {
+    timeout(CONNECT_TIMEOUT, race(addresses, port)).await.map_err(|_| DialError::TimedOut)?
+}
+
+/// Dropping the set ends the other attempts.
+async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), DialError> {
+    let mut waiting = interleaved(addresses).into_iter().take(MAX_ADDRESSES);
+    let mut attempts = JoinSet::new();
+    let mut last = DialError::NoAddress;
+    loop {
+        match waiting.next() {
+            Some(address) => {
+                attempts.spawn(connect(SocketAddr::new(address, port)));
+            }
+            None if attempts.is_empty() => return Err(last),
+            None => {}
+        }
+        let more = waiting.len() > 0;
+        tokio::select! {
+            Some(ended) = attempts.join_next() => match ended {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(error)) => last = error,
+                Err(_) => {}
+            },
+            () = sleep(STAGGER), if more => {}
+        }
+    }
+}
+
+async fn connect(to: SocketAddr) -> Result<(TcpStream, IpAddr), DialError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => DialError::Refused(to),
+        _ => DialError::Failed(to, error),
+    };
+    let stream = TcpStream::connect(to).await.map_err(failed)?;
+    // Only a checked address is ever connected to.
+    if stream.peer_addr().map_err(failed)? != to {
+        return Err(failed(io::Error::other("somebody else answered")));
+    }
+    stream.set_nodelay(true).map_err(failed)?;
+    rustix::net::sockopt::set_socket_keepalive(&stream, true)
+        .map_err(|error| failed(error.into()))?;
+    Ok((stream, to.ip()))
+}
+
+/// Alternates the families, so that a network without one of them costs a single delay.
+fn interleaved(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let first_is_v4 = addresses.first().is_some_and(IpAddr::is_ipv4);
+    let (one, other): (Vec<IpAddr>, Vec<IpAddr>) =
+        addresses.iter().partition(|address| address.is_ipv4() == first_is_v4);
+    let longest = one.len().max(other.len());
+    (0..longest).flat_map(|at| [one.get(at), other.get(at)]).flatten().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn parsed(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let mixed = parsed(&["1.1.1.1", "2.2.2.2", "3.3.3.3", "::1", "::2"]);
+        let turns = parsed(&["1.1.1.1", "::1", "2.2.2.2", "::2", "3.3.3.3"]);
+        assert_eq!(interleaved(&mixed), turns);
+        assert!(interleaved(&[]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_next_address_is_tried_when_one_does_not_work() {
+        let listener = TcpListener::bind("127.0.0.3:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let addresses = parsed(&["127.0.0.2", "::1", "127.0.0.3"]);
+        let (stream, address) = dial(&addresses, port).await.unwrap();
+        assert_eq!(address, addresses[2]);
+        assert_eq!(stream.peer_addr().unwrap().ip(), addresses[2]);
+        drop(listener);
+        assert!(matches!(dial(&addresses, port).await, Err(DialError::Refused(_))));
+        assert!(matches!(dial(&[], port).await, Err(DialError::NoAddress)));
+    }
+}

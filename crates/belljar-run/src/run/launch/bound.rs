@@ -1,0 +1,57 @@
+//! A bound launch: all that the run needs is pinned, and nothing of it has begun.
+
+use belljar_backend::Bound;
+use belljar_linux::file_clock::Arrival;
+use belljar_record::redact::secrets_of;
+
+use super::super::log::RunLog;
+use super::super::run_dir::RunDir;
+use super::super::{LaunchError, agent, network_bridge};
+use super::recorded::Recorded;
+use super::{Launch, NotRun};
+use crate::supervise::{DiskLimit, LaunchOptions, Layers, NetworkBridge};
+
+pub(super) struct BoundLaunch<'l, 'b> {
+    pub(super) launch: Launch<'l, 'b>,
+    pub(super) run_dir: RunDir,
+    pub(super) pinned: Pinned,
+}
+
+pub(super) struct Pinned {
+    pub(super) arrived: Arrival,
+    pub(super) bound: Bound,
+    pub(super) disk: Option<DiskLimit>,
+    pub(super) bridge: NetworkBridge,
+}
+
+impl<'l, 'b> BoundLaunch<'l, 'b> {
+    /// Writes `run.start`. It is synced while the sandbox is built.
+    pub(super) fn record(self) -> Result<Recorded<'l, 'b>, NotRun> {
+        let Self { launch, run_dir, pinned: Pinned { arrived, bound, disk, bridge } } = self;
+        bound.warnings.iter().for_each(|warning| launch.observer.warned(warning));
+        let Launch { home, prepared, secrets, .. } = &launch;
+        let masks = network_bridge::masks(&secrets_of(&prepared.spec), secrets);
+        let log = RunLog::begin(home, &run_dir, (prepared, &bound.posture), masks)
+            .map_err(NotRun::without_end)?;
+        let live = run_dir.sign.share().map_err(|error| {
+            NotRun::without_end(LaunchError::Record { path: run_dir.live.clone(), error })
+        })?;
+        let options = LaunchOptions {
+            run: run_dir.id,
+            arrived,
+            keep: prepared.keep,
+            disk,
+            layers: Layers {
+                run: run_dir.id,
+                directory: run_dir.directory.clone(),
+                trees: bound.layered.clone(),
+            },
+            socket: home.socket_path(&run_dir.id),
+            live,
+            crossing: bridge,
+            drive: agent::drive_orders(home, &run_dir, prepared, &bound),
+            guard: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
+        };
+        Ok(Recorded { launch, run_dir, bound, log, options })
+    }
+}

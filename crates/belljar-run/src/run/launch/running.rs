@@ -1,0 +1,168 @@
+//! A running launch: the boundary stands; the command is attested, let go, and followed to its end.
+
+use std::time::Duration;
+
+use belljar_backend::{Pod, Started};
+use belljar_record::Outcome;
+use belljar_spec::StopReason;
+use belljar_spec::wire::control::FromSupervisor;
+use belljar_workspace::AtEnd;
+
+use super::super::LaunchError;
+use super::super::housekeeping::{self, Housekeeping};
+use super::super::log::{Anchored, RunLog};
+use super::super::outcome::mark_output_lost;
+use super::super::run_dir::RunDir;
+use super::recorded::{Facts, and_destroy, record_failure};
+use super::{Launch, NotRun};
+use crate::supervise::{Caller, LaunchOptions, Opened, Supervised, supervise};
+
+pub(super) struct Running<'l, 'b> {
+    pub(super) launch: Launch<'l, 'b>,
+    pub(super) run_dir: RunDir,
+    pub(super) log: RunLog,
+    pub(super) options: LaunchOptions,
+    pub(super) facts: Facts,
+    /// What its sandboxes share stays as long as they do.
+    pub(super) _pod: Box<dyn Pod>,
+    pub(super) started: Started,
+    pub(super) opened: Opened,
+}
+
+impl<'l, 'b> Running<'l, 'b> {
+    /// To `run.stop`, whatever happens in between.
+    pub(super) fn finish(self) -> Result<Finished<'l, 'b>, NotRun> {
+        let Self { mut launch, run_dir, mut log, options, facts, _pod, mut started, opened } = self;
+        let followed = follow(&mut launch, options, opened, &mut started, &facts, &mut log);
+        started.sandbox.kill(); // the kernel removes it while the rest is found out
+        let Followed { mut supervised, housekeeping } = match followed {
+            Ok(followed) => followed,
+            Err(error) => {
+                let error = and_destroy(&mut started, error);
+                return Err(record_failure(&launch, run_dir, log, facts.posture, error));
+            }
+        };
+        if let Some(found) = housekeeping.and_then(Housekeeping::finish) {
+            launch.observer.reconciled(&found);
+        }
+        let mut outcome = take_outcome(&launch, &run_dir, &facts, &mut started, &mut supervised);
+        if let Err(error) = log.recorder.settle() {
+            mark_output_lost(&mut outcome, &error);
+        }
+        let anchored = log.close(launch.home, &outcome).map_err(|error| {
+            let error = Box::new(error);
+            NotRun::without_end(LaunchError::EndNotRecorded { run: run_dir.id, error })
+        })?;
+        outcome.unanchored = anchored == Anchored::No;
+        Ok(Finished { launch, run_dir, outcome, supervised, anchored })
+    }
+}
+
+struct Followed {
+    supervised: Supervised,
+    housekeeping: Option<Housekeeping>,
+}
+
+/// Attests, lets go and supervises. An error means that nothing was let go.
+fn follow(
+    launch: &mut Launch<'_, '_>,
+    options: LaunchOptions,
+    opened: Opened,
+    started: &mut Started,
+    facts: &Facts,
+    log: &mut RunLog,
+) -> Result<Followed, LaunchError> {
+    let Launch { home, prepared, secrets, caller, observer } = launch;
+    let (run, plan, posture) = (options.run, &prepared.plan, &facts.posture);
+    let ports = options.crossing.ports.published();
+    let mut housekeeping = None;
+    let let_go = &mut |caller: &mut Caller| {
+        secrets.clear(); // the proxy has them, and nothing else needs them any more
+        observer.published(&ports);
+        observer.started(&run, plan.backend, posture);
+        if let Caller::There { connection, .. } = caller {
+            let (backend, posture) = (plan.backend, Box::new(posture.clone()));
+            let (not_taken, ports) = (prepared.not_taken().to_vec(), ports.clone());
+            let launched = FromSupervisor::Launched { run, backend, posture, not_taken, ports };
+            connection.say(&launched);
+        }
+        // Now, so that no start waits for it, and a long run does not put it off.
+        housekeeping = Some(Housekeeping::begin(home, &run));
+    };
+    let expected = (plan, &facts.expectation);
+    let recorder = &mut log.recorder;
+    let supervised = supervise(opened, started, expected, caller, options, recorder, let_go)?;
+    if !supervised.not_as_planned.is_empty() {
+        return Err(LaunchError::NotAsPlanned { differences: supervised.not_as_planned });
+    }
+    Ok(Followed { supervised, housekeeping })
+}
+
+/// Reaps the sandbox, removes it, and looks at what it left.
+fn take_outcome(
+    launch: &Launch<'_, '_>,
+    run_dir: &RunDir,
+    facts: &Facts,
+    started: &mut Started,
+    supervised: &mut Supervised,
+) -> Outcome {
+    started.sandbox.reap();
+    let mut usage = supervised.usage;
+    started.sandbox.usage(&mut usage);
+    let (reason, exit) = supervised.judged(started.sandbox.oom_kills());
+    let leak = started.sandbox.destroy().err().map(|leak| leak.to_string());
+    let workspace = belljar_workspace::report_at_end(&AtEnd {
+        run: &run_dir.id,
+        directory: &launch.home.run_dir(&run_dir.id),
+        layered: &facts.layered,
+        written: &facts.written,
+        since: facts.since,
+        lasted: Duration::from_millis(usage.wall_ms),
+    });
+    let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
+    let lost = (reason == StopReason::Lost).then(went_away);
+    Outcome {
+        id: run_dir.id,
+        backend: launch.prepared.plan.backend,
+        reason,
+        exit,
+        failure: supervised.failure.take(),
+        posture: facts.posture.clone(),
+        usage,
+        stdout: std::mem::take(&mut supervised.stdout),
+        stderr: std::mem::take(&mut supervised.stderr),
+        attestation: supervised.attestation.take(),
+        not_taken: launch.prepared.not_taken().to_vec(),
+        detail: supervised.detail().or(lost),
+        unanchored: false,
+        leak,
+        workspace,
+        agent: supervised.agent.take().map(Box::new),
+    }
+}
+
+/// The command has ended, and `run.stop` is on disk.
+pub(super) struct Finished<'l, 'b> {
+    launch: Launch<'l, 'b>,
+    run_dir: RunDir,
+    outcome: Outcome,
+    supervised: Supervised,
+    anchored: Anchored,
+}
+
+impl Finished<'_, '_> {
+    pub(super) fn close(self) -> Result<Outcome, NotRun> {
+        let Self { launch, run_dir, outcome, supervised, anchored } = self;
+        // What is left, or not in the ledger, is seen to by the next command, through the liveness lock.
+        let is_done = anchored == Anchored::Yes && outcome.leak.is_none();
+        if is_done {
+            run_dir.close()?;
+        }
+        supervised.dismiss(outcome.report()); // after the lock: clients that ask again find the run stopped
+        if is_done {
+            let spec = &launch.prepared.spec;
+            housekeeping::retain(launch.home, spec.name.clone(), spec.retention);
+        }
+        Ok(outcome)
+    }
+}
