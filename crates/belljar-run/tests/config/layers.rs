@@ -239,7 +239,7 @@ fn wrong_flags_are_named() {
         (Flags { user: Some("0".into()), ..Flags::default() }, "is root"),
         (
             Flags { backend: Some("x".into()), ..Flags::default() },
-            "--backend x: sandbox.backend: no backend",
+            "--backend x: sandbox.backend: there is no backend",
         ),
         (Flags { volumes: vec!["x".into()], ..Flags::default() }, "--volume: \"x\" has no target"),
         (
