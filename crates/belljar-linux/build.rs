@@ -40,8 +40,8 @@ fn main() {
     }
 }
 
-/// As container engines read it: names only. What a command may not do with a call that it may make is
-/// held by its own filter, on top.
+/// As container engines read it: names only. Rules on the arguments of a call are in the command's
+/// filter, on top.
 fn engine_profile(command: &str, wider: &str, arch: &str) -> Result<String, String> {
     let mut names: Vec<String> = Vec::new();
     for source in [command, wider] {
@@ -54,7 +54,7 @@ fn engine_profile(command: &str, wider: &str, arch: &str) -> Result<String, Stri
     names.dedup();
     let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let scmp = if arch == "x86_64" { "SCMP_ARCH_X86_64" } else { "SCMP_ARCH_AARCH64" };
-    // Old engines answer EPERM to what is not named, whatever is asked for here.
+    // Old engines return EPERM for calls that are not listed, whatever is requested here.
     Ok(format!(
         "{{\"defaultAction\":\"SCMP_ACT_ERRNO\",\"defaultErrnoRet\":38,\"architectures\":[\"{scmp}\"],\
          \"syscalls\":[{{\"names\":[{}],\"action\":\"SCMP_ACT_ALLOW\"}},\

@@ -1,4 +1,4 @@
-//! Names this build of the contract: two programs that talk to each other must have the same one.
+//! Computes the id of this build of the contract: two programs that talk to each other must have the same one.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

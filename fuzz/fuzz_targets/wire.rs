@@ -42,7 +42,7 @@ fn raw(bytes: &[u8]) {
 /// Frames under the right key, whose content is the fuzzer's: the mark alone must not be trusted.
 fn marked(mut bytes: &[u8]) {
     let mut mux = mux();
-    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Init);
+    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Server);
     while let [kind, stream, offset_low, offset_high, length, rest @ ..] = bytes {
         let kind = KINDS[usize::from(*kind) % KINDS.len()];
         let offset = u64::from(u16::from_le_bytes([*offset_low, *offset_high]));
@@ -59,7 +59,7 @@ fn marked(mut bytes: &[u8]) {
 }
 
 fn mux() -> Mux {
-    let mut mux = Mux::new(Side::Launcher);
+    let mut mux = Mux::new(Side::Client);
     for stream in 1..3 {
         let _ = mux.open(stream);
     }

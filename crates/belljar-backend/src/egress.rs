@@ -25,7 +25,7 @@ const MOST_ROUTES: usize = 64;
 
 /// The ports inside on which the proxy takes connections.
 pub(crate) fn listen(spec: &RunSpec, backend: BackendName) -> Result<Vec<u16>, PlanError> {
-    if !spec.has_way_out() {
+    if !spec.has_network_access() {
         return Ok(Vec::new());
     }
     let routes = spec.egress.routes.iter().map(|route| route.listen);
@@ -58,7 +58,7 @@ pub(crate) fn environment(spec: &RunSpec) -> BTreeMap<String, OsText> {
     if spec.intercepts() {
         add(trust_variables(PROXY_PORT));
     }
-    if spec.has_way_out() {
+    if spec.has_network_access() {
         add(proxy_variables(PROXY_PORT));
     }
     env
@@ -83,7 +83,7 @@ fn own(target: &str, source: Source, presence: Presence) -> PlannedMount {
 
 /// `how` the sandbox has no network but its own.
 pub(crate) fn sealed(spec: &RunSpec, how: &str) -> Enforcement {
-    if !spec.has_way_out() {
+    if !spec.has_network_access() {
         return Enforcement::enforced(how);
     }
     if spec.egress.reach == Reach::Learn {

@@ -1,4 +1,4 @@
-//! Turns verdicts into one program for the kernel.
+//! Compiles verdicts on system calls to one program for the kernel.
 //!
 //! When a filter is loaded, the kernel walks through it once for every call number there is. A chain
 //! of comparisons, as filter libraries write it, makes that the dearest step of a whole start (2 ms);
@@ -59,7 +59,7 @@ enum Leaf {
     Go(Label),
 }
 
-/// Where everything comes to lie.
+/// The position of each part in the program.
 struct Placed {
     /// For each step, whether it is a conditional jump that goes too far for one instruction.
     far: Vec<bool>,
@@ -316,11 +316,11 @@ fn distance(places: &[Option<u32>], from: u32, to: Label) -> Result<u32, String>
 }
 
 /// The whole line of numbers, cut where a range begins or ends.
-fn leaves(ranges: &[(u32, u32)], within: Leaf, outside: Leaf) -> Vec<(u32, Leaf)> {
+fn leaves(ranges: &[(u32, u32)], inside: Leaf, outside: Leaf) -> Vec<(u32, Leaf)> {
     let mut leaves = vec![(0, outside)];
     for (first, last) in ranges {
-        leaves.retain(|(start, _)| start != first); // nothing lies between it and the one before
-        leaves.push((*first, within));
+        leaves.retain(|(start, _)| start != first); // there is nothing between it and the one before
+        leaves.push((*first, inside));
         leaves.extend(last.checked_add(1).map(|next| (next, outside)));
     }
     leaves

@@ -1,13 +1,13 @@
-//! Reads a filter file: which system calls are let through, which are refused, and when.
+//! Parses a filter file: which system calls are allowed, which are refused, and when.
 
 use std::collections::BTreeMap;
 
-/// What a filter says about one call.
+/// The verdict of a filter on one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Allow,
     Deny,
-    /// Refused where all conditions of any one rule hold; the first such rule says how.
+    /// Refused where all conditions of any one rule hold; the first such rule decides the error.
     DenyWhen(Vec<Rule>),
 }
 
@@ -80,19 +80,19 @@ fn read_line(
     verdicts: &mut BTreeMap<String, Verdict>,
     sets: &mut Sets,
 ) -> Result<(), String> {
-    let mut words = line.split_whitespace().peekable();
-    if let Some(only) = words.peek().and_then(|word| word.strip_prefix('@')) {
+    let mut fields = line.split_whitespace().peekable();
+    if let Some(only) = fields.peek().and_then(|field| field.strip_prefix('@')) {
         if only != arch {
             return Ok(());
         }
-        words.next();
+        fields.next();
     }
-    let verb = words.next().unwrap_or_default();
-    let rest: Vec<&str> = words.collect();
+    let verb = fields.next().unwrap_or_default();
+    let rest: Vec<&str> = fields.collect();
     if verb == "set" {
         return add_to_set(&rest, sets);
     }
-    let (names, conditions) = match rest.iter().position(|word| *word == "when") {
+    let (names, conditions) = match rest.iter().position(|field| *field == "when") {
         Some(at) => (&rest[..at], Some(rest[at + 1..].join(" "))),
         None => (&rest[..], None),
     };
@@ -122,10 +122,10 @@ fn read_line(
 }
 
 /// `NAME V V…`, where a V is a number or two with `-` between them.
-fn add_to_set(words: &[&str], sets: &mut Sets) -> Result<(), String> {
-    let [name, values @ ..] = words else { return Err("names no set".to_owned()) };
+fn add_to_set(fields: &[&str], sets: &mut Sets) -> Result<(), String> {
+    let [name, values @ ..] = fields else { return Err("has no set name".to_owned()) };
     if name.parse::<u32>().is_ok() || values.is_empty() {
-        return Err(format!("\"{name}\" is no set with values"));
+        return Err(format!("\"{name}\" is not a set with values"));
     }
     let set = sets.entry((*name).to_owned()).or_default();
     for value in values {
@@ -135,13 +135,13 @@ fn add_to_set(words: &[&str], sets: &mut Sets) -> Result<(), String> {
     Ok(())
 }
 
-/// Conditions, and after `answer` what the caller is told.
+/// Conditions, and after `answer` the error that the caller gets.
 fn rule(text: &str, sets: &Sets) -> Result<Rule, String> {
     let (conditions, errno) = match text.split_once(" answer ") {
         None => (text, EPERM),
         Some((conditions, name)) => {
             let known = ANSWERS.iter().find(|(known, _)| *known == name);
-            (conditions, known.ok_or_else(|| format!("\"{name}\" is no answer"))?.1)
+            (conditions, known.ok_or_else(|| format!("\"{name}\" is not an error name"))?.1)
         }
     };
     let conditions = conditions.split(" and ").map(|text| condition(text, sets));
@@ -151,8 +151,8 @@ fn rule(text: &str, sets: &Sets) -> Result<Rule, String> {
 /// `arg0 == 1`, `arg0 != 1`, `arg1 & 0xf == 3`, `arg1 & 0o4000`, each with `:64` after the index; and
 /// `arg0 not in SET`, `arg1 & 0xf not in SET`.
 fn condition(text: &str, sets: &Sets) -> Result<Condition, String> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let (index, width) = match words.first().and_then(|word| word.strip_prefix("arg")) {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let (index, width) = match fields.first().and_then(|field| field.strip_prefix("arg")) {
         Some(index) => match index.strip_suffix(":64") {
             Some(index) => (index, Width::All64),
             None => (index, Width::Low32),
@@ -161,14 +161,14 @@ fn condition(text: &str, sets: &Sets) -> Result<Condition, String> {
     };
     let argument = index.parse().ok().filter(|index| *index < 6);
     let argument: u8 = argument.ok_or_else(|| format!("\"{text}\" has no argument number"))?;
-    let test = match words[1..] {
+    let test = match fields[1..] {
         ["==", value] => Test::Equals(number(value)?),
         ["!=", value] => Test::Differs(number(value)?),
         ["&", mask, "==", value] => Test::Masked { mask: number(mask)?, value: number(value)? },
         ["not", "in", name] => outside(u32::MAX, name, width, sets)?,
         ["&", mask, "not", "in", name] => outside(number32(mask)?, name, width, sets)?,
         ["&", mask] => Test::Masked { mask: number(mask)?, value: number(mask)? },
-        _ => return Err(format!("\"{text}\" is no condition")),
+        _ => return Err(format!("\"{text}\" is not a condition")),
     };
     Ok(Condition { argument, width, test })
 }
@@ -179,7 +179,7 @@ fn number(text: &str) -> Result<u64, String> {
         (None, Some(octal)) => u64::from_str_radix(octal, 8),
         (None, None) => text.parse(),
     };
-    parsed.map_err(|_| format!("\"{text}\" is no number"))
+    parsed.map_err(|_| format!("\"{text}\" is not a number"))
 }
 
 fn number32(text: &str) -> Result<u32, String> {
@@ -190,13 +190,13 @@ fn outside(mask: u32, name: &str, width: Width, sets: &Sets) -> Result<Test, Str
     if width != Width::Low32 {
         return Err("a set is compared with 32 bits only".to_owned());
     }
-    let set = sets.get(name).ok_or_else(|| format!("there is no set \"{name}\" before"))?;
+    let set = sets.get(name).ok_or_else(|| format!("there is no set \"{name}\" above"))?;
     let mut values = set.clone();
     values.sort_unstable();
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for (first, last) in values {
         match ranges.last_mut() {
-            _ if first > last => return Err(format!("{first:#x}-{last:#x} is no range")),
+            _ if first > last => return Err(format!("{first:#x}-{last:#x} is not a range")),
             Some((_, end)) if first <= *end => return Err(format!("{first:#x} is there twice")),
             Some((_, end)) if first == *end + 1 => *end = last,
             _ => ranges.push((first, last)),

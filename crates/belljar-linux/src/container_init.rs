@@ -1,4 +1,4 @@
-//! A sandbox that an engine made, as the host sees it: its first process and its control groups.
+//! A container of an engine, as the host sees it: its first process and its control groups.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,11 +22,11 @@ pub struct Init {
 }
 
 impl Init {
-    /// `container`: what its control groups have in their names, or they are not its own.
+    /// `container`: what must be in the names of its control groups; otherwise they are not the container's.
     pub fn find(pid: i32, container: &str) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // The container may have ended before, and its number be somebody else's.
+        // The container may have ended before, and its pid be another process's.
         if !names(pid, container) {
             return Err(Errno::SRCH.into());
         }
@@ -75,9 +75,9 @@ fn names(pid: Pid, container: &str) -> bool {
         let text = std::fs::read(format!("/proc/{pid}/{file}"));
         text.is_ok_and(|text| String::from_utf8_lossy(&text).contains(container))
     };
-    let own = pid.as_raw_nonzero().get();
-    let watched = || parent_of(own).is_some_and(|parent| has(parent, "cmdline"));
-    !container.is_empty() && (has(own, "cgroup") || has(own, "cmdline") || watched())
+    let init = pid.as_raw_nonzero().get();
+    let watched = || parent_of(init).is_some_and(|parent| has(parent, "cmdline"));
+    !container.is_empty() && (has(init, "cgroup") || has(init, "cmdline") || watched())
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
@@ -109,6 +109,6 @@ impl NotHeld {
 
 /// Whether limits of an engine's containers can be read back here at all.
 pub fn groups_can_be_read() -> bool {
-    let own = Pid::from_raw(std::process::id() as i32);
-    own.is_some_and(|pid| !observed::of(pid).is_empty())
+    let current = Pid::from_raw(std::process::id() as i32);
+    current.is_some_and(|pid| !observed::of(pid).is_empty())
 }

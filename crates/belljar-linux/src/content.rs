@@ -1,4 +1,4 @@
-//! What is in a file, and when it changed: copied from one descriptor to another.
+//! Copies the content and times of a file from one descriptor to another.
 
 use std::os::fd::OwnedFd;
 
@@ -25,7 +25,7 @@ pub(crate) fn content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<(), Err
     while at < size {
         let start = match seek(from, SeekFrom::Data(at)) {
             Err(Errno::NXIO) => break, // a hole to the end
-            Err(Errno::INVAL) => at,   // holes are not told
+            Err(Errno::INVAL) => at,   // holes are not reported
             start => start?,
         };
         let end = seek(from, SeekFrom::Hole(start)).unwrap_or(size).min(size);
@@ -58,8 +58,8 @@ fn by_hand(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> Result<(), Err
     let mut buffer = vec![0; 128 * 1024];
     let mut at = start;
     while at < end {
-        let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
-        let read = match pread(from, &mut buffer[..most], at) {
+        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+        let read = match pread(from, &mut buffer[..wanted], at) {
             Ok(0) => return Ok(()),
             Err(Errno::INTR) => continue,
             read => read?,

@@ -1,8 +1,8 @@
-//! The clock that inodes are stamped with.
+//! Reads the clock that the kernel stamps inodes with.
 //!
-//! Most stamps are of the last tick, so they lag by some milliseconds; a kernel that gives finer ones does so only for
-//! inodes that somebody looks at. A moment between what was done before and what comes later is therefore one that the
-//! ticks have passed meanwhile.
+//! Most stamps are of the last tick, so they lag by some milliseconds; a kernel with finer stamps uses them only for
+//! inodes that were queried. So a moment that separates earlier writes from later ones is one that the ticks have
+//! passed meanwhile.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use belljar_spec::Moment;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// When somebody asked for a run: what was changed before is not that run's doing.
+/// When a run was requested: earlier changes are not made by that run.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival(Moment);
 
@@ -23,8 +23,8 @@ impl Arrival {
     /// where none has passed.
     pub fn passed(self) -> Moment {
         const STEP: Duration = Duration::from_micros(500);
-        const MOST_STEPS: u32 = 200; // a clock that is set back is not waited for
-        for _ in 0..MOST_STEPS {
+        const MAX_STEPS: u32 = 200; // a clock that is set back is not waited for
+        for _ in 0..MAX_STEPS {
             let now = ticked();
             if now > self.0 {
                 return now;

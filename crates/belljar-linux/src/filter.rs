@@ -1,4 +1,4 @@
-//! The system call filter, as it was compiled from `filters/`.
+//! Loads the system call filters that the build compiled from `filters/`.
 
 use rustix::io::Errno;
 
@@ -9,7 +9,7 @@ pub const COMMAND: &str = "command";
 
 const COMMAND_PROGRAM: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.bpf")));
 
-/// The wider list for a container engine, as its API takes it. Each command's own filter comes on top.
+/// The wider list for a container engine, in the form of its API. Each command's filter comes on top.
 pub const ENGINE_PROFILE: &str = include_str!(concat!(env!("OUT_DIR"), "/engine.json"));
 
 /// How many programs the kernel must report for a process under a named filter.
@@ -17,13 +17,13 @@ pub const PROGRAMS: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    #[error("there is no system call filter called \"{0}\"")]
+    #[error("there is no system call filter \"{0}\"")]
     Unknown(String),
-    #[error("the kernel did not take the system call filter")]
+    #[error("the kernel refused the system call filter")]
     Install(#[source] Errno),
 }
 
-/// Puts a filter in force. It forbids most of what a set-up does, so it comes last.
+/// Installs a filter. It forbids most of what a set-up does, so it comes last.
 pub fn load(name: &str) -> Result<(), FilterError> {
     match name {
         COMMAND => install(COMMAND_PROGRAM).map_err(FilterError::Install),

@@ -1,7 +1,7 @@
-//! Finds the programs of the host that Belljar starts: one finder for all of them.
+//! Finds the programs of the host that Belljar starts.
 //!
-//! Only absolute entries of `PATH` count, and a program that lies in a tree which a run could write is
-//! passed over: it may be the run's own, and would execute on the host.
+//! Only absolute entries of `PATH` count, and a program in a tree that a run could write is
+//! skipped: a run may have put it there, and it would execute on the host.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,10 +17,10 @@ type TreeSource = Box<dyn Fn() -> io::Result<Vec<WritableTree>> + Send + Sync>;
 
 static WRITABLE_TREES: OnceLock<TreeSource> = OnceLock::new();
 
-/// Where programs are looked for while nobody has said which trees a run could write.
+/// Where programs are searched while the trees that a run could write are not known.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Says where the trees that a run could write are known from; asked when a program is looked for. The first
+/// Sets the source of the trees that a run could write; queried when a program is searched. The first
 /// one counts.
 pub fn set_writable_trees(
     source: impl Fn() -> io::Result<Vec<WritableTree>> + Send + Sync + 'static,
@@ -28,7 +28,7 @@ pub fn set_writable_trees(
     let _ = WRITABLE_TREES.set(Box::new(source)); // a second home in one process: the first counts
 }
 
-/// The trees that a run could write; none while nobody has said where they are known from.
+/// The trees that a run could write; none until their source is set.
 pub fn writable_trees() -> io::Result<Vec<WritableTree>> {
     WRITABLE_TREES.get().map_or_else(|| Ok(Vec::new()), |source| source())
 }
@@ -45,7 +45,7 @@ pub fn find(name: impl AsRef<OsStr>) -> io::Result<PathBuf> {
     }
 }
 
-/// The entries of `PATH` that a program of the host may look into itself: for its environment.
+/// The entries of `PATH` that a program of the host may search itself: for its environment.
 pub fn clean_path() -> OsString {
     let Some(trees) = WRITABLE_TREES.get() else { return SYSTEM_PATH.into() };
     let Ok(trees) = trees() else { return SYSTEM_PATH.into() };
@@ -69,21 +69,21 @@ pub fn find_on(name: &OsStr, path: &OsStr, trees: &[WritableTree]) -> io::Result
     let shown = Path::new(name).display();
     if Path::new(name).components().count() != 1 || Path::new(name).is_absolute() {
         if !Path::new(name).is_absolute() {
-            return not_found(format!("{shown} is no absolute path"));
+            return not_found(format!("{shown} is not an absolute path"));
         }
         return check(Path::new(name), trees).or_else(|why| not_found(format!("{shown} {why}")));
     }
-    let mut passed_over = String::new();
+    let mut skipped = String::new();
     for directory in std::env::split_paths(path).filter(|directory| directory.is_absolute()) {
         match check(&directory.join(name), trees) {
             Ok(program) => return Ok(program),
             Err(Rejected::Missing) => {}
             Err(why) => {
-                passed_over.push_str(&format!("; {} {why}", directory.join(name).display()));
+                skipped.push_str(&format!("; {} {why}", directory.join(name).display()));
             }
         }
     }
-    not_found(format!("there is no program {shown} in the absolute entries of PATH{passed_over}"))
+    not_found(format!("there is no program {shown} in the absolute entries of PATH{skipped}"))
 }
 
 enum Rejected {
@@ -96,12 +96,12 @@ enum Rejected {
 impl std::fmt::Display for Rejected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Missing => f.write_str("is not there"),
+            Self::Missing => f.write_str("does not exist"),
             Self::Written(tree) => {
-                write!(f, "is passed over: it lies in {}, where a run can write", tree.display())
+                write!(f, "is skipped: it is in {}, where a run can write", tree.display())
             }
-            Self::NoProgram => f.write_str("is no program"),
-            Self::Failed(why) => write!(f, "is passed over: {why}"),
+            Self::NoProgram => f.write_str("is not a program"),
+            Self::Failed(why) => write!(f, "is skipped: {why}"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The kernel side of Belljar: the built-in jail, and `belljar __init`, PID 1 of every sandbox.
 //!
-//! Few dependencies, no threads, no policy: what is to be done arrives as a plan. All `unsafe` code
+//! Few dependencies, no threads, no policy: the work arrives as a plan. All `unsafe` code
 //! of the project is in [`sys`].
 #![cfg(target_os = "linux")]
 
@@ -21,10 +21,11 @@ pub mod relay;
 pub mod self_confine;
 pub mod snapshot;
 pub mod staging;
+mod step;
 pub mod sys;
 mod user_limits;
 
-/// Release and version of the kernel that answers here: the same words come from no other build of one.
+/// Release and version of the running kernel, which together identify its build.
 pub fn kernel() -> String {
     let name = rustix::system::uname();
     let (release, version) = (name.release().to_string_lossy(), name.version().to_string_lossy());

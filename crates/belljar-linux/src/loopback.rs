@@ -1,4 +1,4 @@
-//! Sockets on a sandbox's own loopback.
+//! Opens sockets on a sandbox's loopback.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! A set of flags as a type, without a dependency.
+//! Declares a set of flags as a type, without a dependency.
 
 macro_rules! bitflags_like {
     ($(#[$doc:meta])* $name:ident: $int:ty { $($flag:ident = $value:expr,)* }) => {

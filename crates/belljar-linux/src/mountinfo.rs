@@ -43,7 +43,7 @@ impl MountTable {
         below
     }
 
-    /// A path as its file system has it: the device, and the path from that file system's own root.
+    /// A path as its file system has it: the device, and the path from that file system's root.
     pub(crate) fn origin(&self, path: &Path) -> Option<(&str, PathBuf)> {
         // The last of those that are mounted over each other is the one that shows.
         let mounts = self.0.iter().filter(|line| path.starts_with(&line.mount_point));

@@ -1,7 +1,7 @@
-//! Takes away what earlier versions put into writable trees to hold the place of missing control files.
+//! Removes the placeholder files that earlier versions put into writable trees for missing control files.
 //!
-//! Each was written down in belljar's home before it was made, in one file for each run. Whatever is found in its place
-//! and is not what was put there stays. Nothing is written down any more; the list goes with its last entry.
+//! Each was recorded in belljar's home before it was made, in one file for each run. A file that was replaced
+//! since then stays. Nothing is recorded any more; the list is removed with its last entry.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ pub enum PlaceholderError {
 
 /// One placeholder, with its device and inode where these were known.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct PlaceholderEntry {
     path: PathBuf,
     inode: Option<(u64, u64)>,
 }
@@ -50,11 +50,11 @@ pub fn release(list: &Path, run: &str) -> Result<(), PlaceholderError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => read_entries(&bytes.map_err(failed)?),
     };
-    // The last word on a path comes last, and what lies deeper goes first.
+    // The newest entry of a path comes last, and deeper paths go first.
     entries.sort_by(|a, b| b.cmp(a));
-    entries.dedup_by(|later, first| later.path == first.path);
+    entries.dedup_by(|next, first| next.path == first.path);
     let mut left = None;
-    for Entry { path, inode } in entries {
+    for PlaceholderEntry { path, inode } in entries {
         if let Err(error) = remove(&path, inode) {
             left = Some(PlaceholderError::Remove { path, error });
         }
@@ -77,12 +77,12 @@ pub fn runs(list: &Path) -> io::Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// Path and numbers, each with a NUL behind it. What stands behind the last NUL was never whole.
-fn read_entries(bytes: &[u8]) -> Vec<Entry> {
+/// Path and numbers, each with a NUL behind it. What follows the last NUL is an incomplete entry.
+fn read_entries(bytes: &[u8]) -> Vec<PlaceholderEntry> {
     let whole = bytes.iter().rposition(|byte| *byte == 0).map_or(&bytes[..0], |end| &bytes[..end]);
     let fields: Vec<&[u8]> = whole.split(|byte| *byte == 0).collect();
     let pairs = fields.chunks_exact(2).filter(|pair| !pair[0].is_empty());
-    let entries = pairs.map(|pair| Entry {
+    let entries = pairs.map(|pair| PlaceholderEntry {
         path: PathBuf::from(OsString::from_vec(pair[0].to_vec())),
         inode: numbers(pair[1]),
     });
@@ -113,7 +113,7 @@ fn remove(path: &Path, made: Option<(u64, u64)>) -> Result<(), Errno> {
         return Ok(());
     }
     let flags = match FileType::from_raw_mode(stat.st_mode) {
-        // A socket that others could connect to, if anybody listened, was none of ours.
+        // A socket that other users could connect to is not a placeholder.
         FileType::Socket if stat.st_mode & 0o7777 == 0 => AtFlags::empty(),
         FileType::Directory => AtFlags::REMOVEDIR, // only an empty one goes
         FileType::RegularFile if is_untouched(&parent, name, &stat) => AtFlags::empty(),
@@ -177,7 +177,7 @@ mod tests {
         }
         note.extend(b"/cut off");
         fs::write(list.join("run"), &note).unwrap();
-        fs::write(at("new"), "somebody's").unwrap();
+        fs::write(at("new"), "the user's").unwrap();
         fs::rename(at("new"), at("replaced")).unwrap();
         assert_eq!(runs(&list).unwrap(), ["run"]);
         release(&list, "another").unwrap();
@@ -186,7 +186,7 @@ mod tests {
         for gone in ["held", "planned", "placeholders"] {
             assert!(at(gone).symlink_metadata().is_err(), "{gone}");
         }
-        assert_eq!(fs::read_to_string(at("replaced")).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(at("replaced")).unwrap(), "the user's");
         release(&list, "run").unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! One connection, carried by a stream of the channel: what comes from the socket goes into the stream and
-//! the other way round, within the windows. Both ends of the channel use it.
+//! Relays one connection between a socket and a stream of the channel, in both directions, within the windows. Both
+//! ends of the channel use it.
 //!
-//! Each direction ends on its own, as it does on the socket. Nothing is read that the stream has no room for,
+//! Each direction ends separately, as it does on the socket. Nothing is read that the stream has no room for,
 //! and at most a window of bytes waits for the socket.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use rustix::net::{SendFlags, Shutdown, send, shutdown};
 const AT_ONCE: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum RelayDirection {
     Open,
     /// Nothing more comes, and something waits.
     Ending,
@@ -29,9 +29,9 @@ pub struct Relay {
     fd: OwnedFd,
     stream: u32,
     /// From the socket into the stream.
-    out: Direction,
+    out: RelayDirection,
     /// From the stream to the socket.
-    input: Direction,
+    input: RelayDirection,
     /// From the stream, not yet taken by the socket. Never more than a window.
     pending: Vec<u8>,
 }
@@ -42,14 +42,14 @@ impl Relay {
         rustix::io::ioctl_fionbio(&fd, true)?;
         // What is passed on in pieces must not wait for its other pieces; not every socket knows of that.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
-        let (out, input) = (Direction::Open, Direction::Open);
+        let (out, input) = (RelayDirection::Open, RelayDirection::Open);
         Ok(Self { fd, stream, out, input, pending: Vec::new() })
     }
 
-    /// What is to be waited for; nothing where only the channel can bring something.
+    /// The events to wait for; none where only the channel can bring data.
     fn events(&self, mux: &Mux) -> PollFlags {
         let mut events = PollFlags::empty();
-        if self.out == Direction::Open && mux.room(self.stream) > 0 {
+        if self.out == RelayDirection::Open && mux.room(self.stream) > 0 {
             events |= PollFlags::IN;
         }
         if !self.pending.is_empty() {
@@ -60,7 +60,7 @@ impl Relay {
 
     /// The stream brought bytes.
     pub fn accept(&mut self, bytes: &[u8], mux: &mut Mux) {
-        if self.input == Direction::Open {
+        if self.input == RelayDirection::Open {
             self.pending.extend_from_slice(bytes);
             self.deliver(mux);
         }
@@ -68,24 +68,24 @@ impl Relay {
 
     /// The stream brings no more.
     pub fn end(&mut self, mux: &mut Mux) {
-        if self.input == Direction::Open {
-            self.input = Direction::Ending;
+        if self.input == RelayDirection::Open {
+            self.input = RelayDirection::Ending;
             self.deliver(mux);
         }
     }
 
     /// The other end takes no more.
     pub fn give_up_output(&mut self, mux: &mut Mux) {
-        self.out = Direction::Ended;
+        self.out = RelayDirection::Ended;
         mux.end(self.stream);
     }
 
     /// Nothing is left to be carried: the socket can be closed.
     fn is_over(&self) -> bool {
-        self.out == Direction::Ended && self.input == Direction::Ended
+        self.out == RelayDirection::Ended && self.input == RelayDirection::Ended
     }
 
-    /// Both directions end here and now; the other end is told.
+    /// Ends both directions at once, and informs the other end.
     fn break_off(&mut self, mux: &mut Mux) {
         self.stop_input(mux);
         self.give_up_output(mux);
@@ -99,14 +99,14 @@ impl Relay {
                 Ok(length) => taken += length,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // It may still have something to say: an answer to what it did not want to hear.
+                // The socket may still have data to read: a response to what it refused.
                 Err(_) => return self.stop_input(mux),
             }
         }
         self.pending.drain(..taken);
         mux.consumed(self.stream, taken);
-        if self.input == Direction::Ending && self.pending.is_empty() {
-            self.input = Direction::Ended;
+        if self.input == RelayDirection::Ending && self.pending.is_empty() {
+            self.input = RelayDirection::Ended;
             let _ = shutdown(&self.fd, Shutdown::Write); // one that is gone is found by the next read
         }
     }
@@ -114,7 +114,7 @@ impl Relay {
     /// Takes what the socket has, as far as the stream has room.
     fn collect(&mut self, buffer: &mut [u8], mux: &mut Mux) {
         let mut taken = 0;
-        while self.out == Direction::Open && taken < AT_ONCE {
+        while self.out == RelayDirection::Open && taken < AT_ONCE {
             let room = mux.room(self.stream).min(buffer.len());
             if room == 0 {
                 return;
@@ -134,12 +134,12 @@ impl Relay {
 
     fn stop_input(&mut self, mux: &mut Mux) {
         self.pending.clear();
-        self.input = Direction::Ended;
+        self.input = RelayDirection::Ended;
         mux.reset(self.stream);
     }
 }
 
-/// Nothing will come of this stream: both ends are to forget it.
+/// This stream failed: both ends drop it.
 pub fn refuse(stream: u32, mux: &mut Mux) {
     mux.reset(stream);
     mux.end(stream);
@@ -149,7 +149,7 @@ pub fn refuse(stream: u32, mux: &mut Mux) {
 #[derive(Debug, Default)]
 pub struct Relays {
     open: BTreeMap<u32, Relay>,
-    /// Whose turn it is to be first: this one, or the next that there is.
+    /// Which stream comes first in the next round: this one, or the next that exists.
     first: u32,
 }
 
@@ -158,7 +158,7 @@ impl Relays {
         self.open.insert(relay.stream, relay);
     }
 
-    /// How many there are whose streams have such numbers.
+    /// How many relays have stream numbers in this range.
     pub fn count(&self, numbers: impl RangeBounds<u32>) -> usize {
         self.open.range(numbers).count()
     }
@@ -167,7 +167,7 @@ impl Relays {
         self.open.contains_key(&stream)
     }
 
-    /// Adds what is to be waited for, and says for which stream each of them stands.
+    /// Adds the descriptors to wait for, and returns the stream of each.
     pub fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
         let mut streams = Vec::new();
         for (stream, relay) in &self.open {
@@ -184,7 +184,7 @@ impl Relays {
         self.open.get_mut(&stream)
     }
 
-    /// Moves what can be moved now; from a socket only if it said that it has something.
+    /// Moves what can be moved now; reads only from sockets that are ready.
     pub fn move_bytes(&mut self, ready: &[u32], mux: &mut Mux) {
         let ready: BTreeSet<u32> = ready.iter().copied().collect();
         let mut buffer = [0; MAX_PAYLOAD];
@@ -201,7 +201,7 @@ impl Relays {
         self.open.retain(|_, relay| !relay.is_over());
     }
 
-    /// Ends those whose streams have such numbers; the other end is told.
+    /// Ends the relays with stream numbers in this range, and informs the other end.
     pub fn break_off(&mut self, numbers: impl RangeBounds<u32>, mux: &mut Mux) {
         for (_, relay) in self.open.range_mut(numbers) {
             relay.break_off(mux);

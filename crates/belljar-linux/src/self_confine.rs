@@ -1,5 +1,5 @@
-//! For a process of belljar's own that works with strangers' bytes outside a sandbox: it keeps the network and
-//! what it has to read, and gives up everything else. What it has opened before it keeps.
+//! Confines a process of Belljar that handles untrusted bytes outside a sandbox: it keeps the network, the files
+//! that it must read and its open descriptors, and gives up everything else.
 
 use std::path::{Path, PathBuf};
 
@@ -16,28 +16,26 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::step::{StepError, step};
+
 /// Owns nothing on any system.
 const NOBODY: u32 = 65534;
 /// Open files; as many as the kernel lets an ordinary process have.
 const FILES: u64 = 1 << 16;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ApartError {
-    #[error("{0}")]
-    Step(&'static str, #[source] Errno),
+pub enum SelfConfineError {
+    #[error(transparent)]
+    Step(#[from] StepError),
     #[error("Landlock: {0}")]
     Landlock(String),
-    #[error("rights were left after all had been given up")]
+    #[error("the process still has capabilities after it dropped all of them")]
     RightsLeft,
 }
 
-fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, ApartError> {
-    result.map_err(|error| ApartError::Step(name, error))
-}
-
-/// From here on this process dies with the one that started it, cannot be looked into, changes no file, reads
-/// only below these places, and is nobody where it was root.
-pub fn confine_to_network(readable: &[PathBuf]) -> Result<(), ApartError> {
+/// From here on this process dies with its parent, cannot be inspected, changes no file, reads only below these
+/// paths, and runs as an unprivileged user where it was root.
+pub fn confine_to_network(readable: &[PathBuf]) -> Result<(), SelfConfineError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     step("forbid core dumps", setrlimit(Resource::Core, none))?;
     raise_files();
@@ -51,23 +49,23 @@ pub fn confine_to_network(readable: &[PathBuf]) -> Result<(), ApartError> {
     let left = step("read back capabilities", capabilities(None))?;
     match left.effective.is_empty() && left.permitted.is_empty() {
         true => Ok(()),
-        false => Err(ApartError::RightsLeft),
+        false => Err(SelfConfineError::RightsLeft),
     }
 }
 
 /// Each connection is two; a process that may not have more gets along with fewer.
 fn raise_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let wanted = maximum.map_or(FILES, |most| most.min(FILES));
+    let wanted = maximum.map_or(FILES, |maximum| maximum.min(FILES));
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(wanted) });
 }
 
 /// An older kernel enforces less of it, one without Landlock nothing: the process has other bounds too.
-fn landlock(readable: &[PathBuf]) -> Result<(), ApartError> {
+fn landlock(readable: &[PathBuf]) -> Result<(), SelfConfineError> {
     if crate::sys::process::landlock_version() == 0 {
         return Ok(());
     }
-    let failed = |error: &dyn std::fmt::Display| ApartError::Landlock(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| SelfConfineError::Landlock(error.to_string());
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V6))
         .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
@@ -89,22 +87,22 @@ fn is_directory(place: &Path) -> bool {
     std::fs::metadata(place).is_ok_and(|about| about.is_dir())
 }
 
-fn become_nobody() -> Result<(), ApartError> {
+fn become_nobody() -> Result<(), SelfConfineError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
     step("drop groups", set_thread_groups(&[]))?;
     step("change the gid", set_thread_res_gid(gid, gid, gid))?;
-    step("change the uid", set_thread_res_uid(uid, uid, uid))
+    Ok(step("change the uid", set_thread_res_uid(uid, uid, uid))?)
 }
 
-fn drop_capabilities() -> Result<(), ApartError> {
+fn drop_capabilities() -> Result<(), SelfConfineError> {
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {} // a kernel without them
-        Err(error) => return Err(ApartError::Step("clear ambient capabilities", error)),
+        Err(error) => return Err(StepError::new("clear ambient capabilities", error).into()),
     }
     let none = CapabilitySet::empty();
     let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    step("drop capabilities", set_capabilities(None, nothing))
+    Ok(step("drop capabilities", set_capabilities(None, nothing))?)
 }

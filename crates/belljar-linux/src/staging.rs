@@ -1,8 +1,8 @@
-//! Trees of the host, made ready for an engine that binds them by path.
+//! Prepares trees of the host for an engine that binds them by path.
 //!
-//! Root puts each into a directory that nobody else can change, as the jail would mount it: with its
+//! Root mounts each in a directory that no other user can change, as the jail would: with its
 //! final owner, read-only with everything below, through overlayfs where sockets must not answer. The
-//! engine then binds that. An ordinary user can only name the paths; what the engine made of them is
+//! engine then binds that. An ordinary user can only name the paths; the mounts that the engine made are
 //! compared by device and inode.
 
 use std::fs::{self, DirBuilder};
@@ -23,7 +23,7 @@ use crate::jail::{self};
 use crate::mountinfo::MountTable;
 
 /// Root's alone, and in the list of what no run is ever given.
-pub const STAGES: &str = "/run/belljar/mounts";
+pub const STAGING_ROOT: &str = "/run/belljar/mounts";
 
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
@@ -31,15 +31,15 @@ pub enum StageError {
     Make(PathBuf, #[source] io::Error),
     #[error("cannot mount what the engine is to bind")]
     Mount(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("cannot look at {}", .0.display())]
+    #[error("cannot stat {}", .0.display())]
     Look(PathBuf, #[source] Errno),
     #[error(
-        "{} is a link that the host follows later, which an engine cannot cover for an ordinary user; use an \
-         overlay workspace, the jail, or say --allow-control {}",
+        "{} is a link that the host follows, and an engine cannot cover it for an ordinary user; use an \
+         overlay workspace, the jail, or --allow-control {}",
         .0.display(), .1.display()
     )]
     Link(PathBuf, PathBuf),
-    #[error("{} is no place in {}, and nothing is created there", .0.display(), .1.display())]
+    #[error("{} does not exist in {}, and Belljar creates nothing there", .0.display(), .1.display())]
     Missing(PathBuf, PathBuf, #[source] Errno),
 }
 
@@ -68,54 +68,54 @@ pub struct Staged {
     /// Places that the command must be able to write to, or something went wrong.
     pub must_write: Vec<OsText>,
     /// `None` where the sources are named as they are.
-    stage: Option<Stage>,
+    stage: Option<StagingMount>,
     identity: HostIdentity,
 }
 
 impl Staged {
-    /// One more file of belljar's own.
+    /// One more file of belljar's.
     pub fn add_file(&mut self, offer: Offer) -> Result<(), StageError> {
         self.expected.push(expect(&offer.source, &offer.target, offer.read_only)?);
         self.offers.push(offer);
         Ok(())
     }
 
-    /// The engine has bound everything: the stage is of no more use. The uids stay taken.
-    pub fn strike(&mut self) -> io::Result<HostIdentity> {
+    /// The engine has bound everything: the staging mounts are no longer needed. The uids stay reserved.
+    pub fn unmount(&mut self) -> io::Result<HostIdentity> {
         if let Some(stage) = self.stage.take() {
-            stage.strike()?;
+            stage.unmount()?;
         }
         Ok(std::mem::replace(&mut self.identity, HostIdentity::caller()))
     }
 }
 
-/// A mounted stage; dropping it takes it away.
+/// Mounted staging trees; unmounted on drop.
 #[derive(Debug)]
-struct Stage(PathBuf);
+struct StagingMount(PathBuf);
 
-impl Stage {
-    fn strike(self) -> io::Result<()> {
+impl StagingMount {
+    fn unmount(self) -> io::Result<()> {
         let path = self.0.clone();
         std::mem::forget(self);
-        take_away(&path)
+        remove_mounts(&path)
     }
 }
 
-impl Drop for Stage {
+impl Drop for StagingMount {
     fn drop(&mut self) {
-        let _ = take_away(&self.0); // what is left is in reconcile's list
+        let _ = remove_mounts(&self.0); // what is left is in reconcile's list
     }
 }
 
-/// Takes away what a dead launcher left of a run's stage. Nothing there is a success.
+/// Removes what a dead launcher left of a run's staging mounts. If there is nothing, that is a success.
 pub fn unstage(run: &str) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(()); // never had one, and may not look
     }
-    take_away(&Path::new(STAGES).join(run))
+    remove_mounts(&Path::new(STAGING_ROOT).join(run))
 }
 
-fn take_away(path: &Path) -> io::Result<()> {
+fn remove_mounts(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         // Not mounted any more, or never was.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
@@ -127,18 +127,17 @@ fn take_away(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What becomes of files that are made for the run: root puts them on the stage, others into this
-/// directory.
+/// Where files for the run are put: for root into the staging mount, for others into this directory.
 pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, StageError> {
     refuse_to_create(&bound)?;
     let user = user_inside(&bound.plan, &bound.identity);
     let as_root = rustix::process::geteuid().is_root();
     let mut made = if as_root { on_stage(&bound, run)? } else { in_place(&bound, files)? };
-    // Parents first: an engine binds in the order that it is told.
+    // Parents first: an engine binds in the given order.
     made.offers.sort_by(|a, b| a.target.cmp(&b.target));
     let must_write = bound.mounts.iter().flat_map(must_write).collect();
     let jail::Bound { identity, posture, writable_trees, surveyed, layered, warnings, .. } = bound;
-    let Made { offers, expected, stage } = made;
+    let StagedMounts { offers, expected, stage } = made;
     Ok(Staged {
         offers,
         expected,
@@ -175,8 +174,8 @@ pub fn nothing(bound: jail::Bound) -> Staged {
     }
 }
 
-/// An engine makes a missing place for a mount, as root, in whatever tree it lies in. In one of the host's
-/// nothing is made.
+/// An engine creates a missing mount point as root, in whatever tree it is. In a tree of the host nothing may be
+/// created.
 fn refuse_to_create(bound: &jail::Bound) -> Result<(), StageError> {
     let trees = || {
         bound.mounts.iter().filter_map(|mount| match &mount.kind {
@@ -200,20 +199,20 @@ fn refuse_to_create(bound: &jail::Bound) -> Result<(), StageError> {
     Ok(())
 }
 
-struct Made {
+struct StagedMounts {
     offers: Vec<Offer>,
     expected: Vec<ExpectedMount>,
-    stage: Option<Stage>,
+    stage: Option<StagingMount>,
 }
 
-fn on_stage(bound: &jail::Bound, run: &str) -> Result<Made, StageError> {
-    let path = Path::new(STAGES).join(run);
+fn on_stage(bound: &jail::Bound, run: &str) -> Result<StagedMounts, StageError> {
+    let path = Path::new(STAGING_ROOT).join(run);
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(&path)
         .map_err(|error| StageError::Make(path.clone(), error))?;
-    let stage = Stage(path.clone());
+    let stage = StagingMount(path.clone());
     let failed = |error: RootError| StageError::Mount(Box::new(error));
     let root = Root::at(&path, "0711").map_err(failed)?;
     let (mut offers, mut expected) = (Vec::new(), Vec::new());
@@ -228,7 +227,7 @@ fn on_stage(bound: &jail::Bound, run: &str) -> Result<Made, StageError> {
                 root.add_file(&Path::new("/").join(&name), content).map_err(failed)?;
                 true
             }
-            _ => continue, // the engine's own to make
+            _ => continue, // the engine makes it
         };
         let source = path.join(&name);
         offers.push(Offer {
@@ -239,7 +238,7 @@ fn on_stage(bound: &jail::Bound, run: &str) -> Result<Made, StageError> {
         });
         expected.extend(seen_below(&source, &mount.target, read_only)?);
     }
-    Ok(Made { offers, expected, stage: Some(stage) })
+    Ok(StagedMounts { offers, expected, stage: Some(stage) })
 }
 
 /// The tree and every mount in it, as they are now.
@@ -281,8 +280,8 @@ fn look(path: &Path) -> Result<Stat, StageError> {
         .map_err(|error| StageError::Look(path.to_owned(), error))
 }
 
-fn in_place(bound: &jail::Bound, files: &Path) -> Result<Made, StageError> {
-    let mut made = Made { offers: Vec::new(), expected: Vec::new(), stage: None };
+fn in_place(bound: &jail::Bound, files: &Path) -> Result<StagedMounts, StageError> {
+    let mut made = StagedMounts { offers: Vec::new(), expected: Vec::new(), stage: None };
     // gVisor connects to no socket of the host, and takes no cover over one.
     let covers_sockets = !bound.plan.oci_runtime.as_deref().is_some_and(belljar_spec::is_gvisor);
     let covers = Covers::make(files)?;
@@ -304,7 +303,7 @@ fn in_place(bound: &jail::Bound, files: &Path) -> Result<Made, StageError> {
 struct Covers {
     /// A directory.
     empty: PathBuf,
-    /// A file that nobody can open.
+    /// A file that no one can open.
     closed: PathBuf,
 }
 
@@ -318,7 +317,7 @@ impl Covers {
     }
 }
 
-impl Made {
+impl StagedMounts {
     fn name(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), StageError> {
         let read_only = access == Access::ReadOnly;
         self.expected.push(expect(source, target, read_only)?);
@@ -339,7 +338,7 @@ impl Made {
     ) -> Result<(), StageError> {
         let (source, target) = (&tree.layer.pinned.path, &mount.target);
         self.name(source, target, tree.access)?;
-        // A read-only bind of an older engine leaves what is mounted below writable: each on its own.
+        // A read-only bind of an older engine leaves submounts writable, so each is bound separately.
         for (relative, layer) in &tree.submounts {
             self.name(&layer.pinned.path, &target.join(relative), tree.access)?;
         }

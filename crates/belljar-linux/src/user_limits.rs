@@ -1,8 +1,8 @@
-//! Limits on what the kernel counts for the user who started the run, and not for the run alone.
+//! Limits what a run may use of counters that the kernel keeps for a whole user.
 //!
 //! The kernel charges most of what a user namespace holds to the user who made it, too: inotify watches, pending
-//! signals and timers, bytes in message queues. Without a limit of its own one run takes all of them, and programs
-//! of that user on the host fail. A run gets a part: half of what the user has, and never more than programs need.
+//! signals and timers, bytes in message queues. Without a limit one run could take all of them, and programs
+//! of that user on the host would fail. A run gets a part: half of what the user has, and never more than programs need.
 //!
 //! There are two kinds. `/proc/sys/user/*` holds a limit for each user namespace, and is written in the sandbox's.
 //! Resource limits are a namespace's maximum as they were for the process that made it, so they are set before the
@@ -16,11 +16,11 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Of a part that has no number in it: what only processes outside a sandbox need.
+/// For a counter that only processes outside a sandbox need.
 const NONE: u64 = 0;
 
-/// The name in `/proc/sys/user`, and the most that a run needs of it. Calls for fanotify and for namespaces are
-/// refused by the filter as well.
+/// The name in `/proc/sys/user`, and the maximum that a run needs of it. The filter also refuses calls for fanotify
+/// and for namespaces.
 const COUNTERS: &[(&str, u64)] = &[
     // Watchers of large projects (bundlers, editors' servers) take one for each directory or file.
     ("max_inotify_watches", 65_536),
@@ -37,7 +37,7 @@ const COUNTERS: &[(&str, u64)] = &[
     ("max_time_namespaces", NONE),
 ];
 
-/// Resource limits that the kernel counts for a user: the name, and the most that a run needs.
+/// Resource limits that the kernel counts for a user: the name, and the maximum that a run needs.
 const RESOURCES: &[(&str, u64)] = &[
     // Each timer of `timer_create` counts as one, too.
     ("sigpending", 16_384),
@@ -56,20 +56,20 @@ pub(crate) struct UserLimits {
 }
 
 impl UserLimits {
-    /// A part of the caller's own. A kernel that does not have a counter has nothing to be used up.
+    /// A part of the caller's limits. Where the kernel lacks a counter, nothing can be used up.
     pub(crate) fn of_caller(planned: &[PlannedLimit]) -> Self {
-        let counters = COUNTERS.iter().filter_map(|(name, most)| {
+        let counters = COUNTERS.iter().filter_map(|(name, maximum)| {
             let callers = read_counter(name)?;
-            Some((*name, (callers / 2).min(*most)))
+            Some((*name, (callers / 2).min(*maximum)))
         });
         let is_planned = |name: &str| planned.iter().any(|limit| limit.name == name);
         let mut resources: Vec<(&'static str, u64)> = Vec::new();
-        for (name, most) in RESOURCES.iter().filter(|(name, _)| !is_planned(name)) {
+        for (name, maximum) in RESOURCES.iter().filter(|(name, _)| !is_planned(name)) {
             let Some(resource) = resource(name) else { continue };
             let callers = getrlimit(resource).maximum.unwrap_or(u64::MAX);
-            resources.push((name, (callers / 2).min(*most)));
+            resources.push((name, (callers / 2).min(*maximum)));
         }
-        // Root may have any number of processes; for everybody else those of a run count.
+        // Root may have any number of processes; for all other users those of a run count.
         let is_root = rustix::process::geteuid().is_root();
         if let (false, false, Some(callers)) =
             (is_root, is_planned("nproc"), getrlimit(Resource::Nproc).maximum)

@@ -1,5 +1,5 @@
-//! The system call filter, compiled for every processor we have a table for, and run by a small
-//! interpreter: what the kernel would answer, without a kernel.
+//! The system call filter, compiled for every processor that has a table, and run by a small
+//! interpreter: the kernel's verdicts, without a kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -282,13 +282,13 @@ fn a_filter_file_that_makes_no_sense_says_where() {
         ("permit read", "neither"),
         ("deny socket when arg0 == 1", "not allowed before"),
         ("allow socket\ndeny socket when arg9 == 1", "line 2"),
-        ("allow socket\ndeny socket when arg0 ~ 1", "no condition"),
+        ("allow socket\ndeny socket when arg0 ~ 1", "not a condition"),
         ("allow", "names no call"),
         ("allow ioctl\ndeny ioctl when arg1 not in nothing", "no set"),
         ("set some 1 1\nallow ioctl\ndeny ioctl when arg1 not in some", "twice"),
-        ("set some 3-1\nallow ioctl\ndeny ioctl when arg1 not in some", "no range"),
+        ("set some 3-1\nallow ioctl\ndeny ioctl when arg1 not in some", "not a range"),
         ("set some 0x100000000", "32 bits"),
-        ("allow ioctl\ndeny ioctl when arg1 == 1 answer ESOMETHING", "no answer"),
+        ("allow ioctl\ndeny ioctl when arg1 == 1 answer ESOMETHING", "not an error name"),
     ] {
         let error = filter_source::parse(source, "x86_64").unwrap_err();
         assert!(error.contains(problem), "{source}: {error}");

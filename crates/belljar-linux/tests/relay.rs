@@ -13,7 +13,7 @@ use belljar_spec::wire::{Arrival, Mux, Side};
 #[test]
 fn each_of_many_has_its_turn_to_be_first() {
     let streams = [7, 8, 9];
-    let (mut ours, mut theirs) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut ours, mut theirs) = (Mux::new(Side::Client), Mux::new(Side::Server));
     let mut relays = Relays::default();
     let mut others = Vec::new();
     for stream in streams {

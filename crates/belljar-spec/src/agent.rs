@@ -1,4 +1,4 @@
-//! What an agent's run is to do, decided: the agent, what comes before it, and how often it runs.
+//! What an agent's run does, resolved: the agent, the set-up before it, and how often it runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::manifest::{AgentKind, Auth, Permissions, SessionMode};
 use crate::runspec::millis;
 use crate::text::OsText;
 
-/// What a run without a command of its own does.
+/// What a run without a command does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentWork {
     pub agent: AgentSpec,
@@ -24,11 +24,11 @@ pub struct AgentSpec {
     pub kind: AgentKind,
     /// The program inside, and what always comes first after it; for the kind `command` all of it.
     pub program: Vec<OsText>,
-    /// What it is told. Not part of any argument list unless the adapter has no other way.
+    /// Not part of any argument list unless the adapter cannot pass it otherwise.
     pub prompt: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub model: Option<String>,
-    /// The operator's own arguments, which come last.
+    /// The operator's additional arguments, which come last.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub args: Vec<String>,
     pub permissions: Permissions,
@@ -54,7 +54,7 @@ pub struct SetupSpec {
     pub timeout: Duration,
 }
 
-/// Unless the settings say otherwise: a set-up, or a check of the loop, that hangs is not waited for all night.
+/// The default timeout: a set-up, or a check of the loop, that hangs must not block the run all night.
 pub const SETUP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 pub const CHECK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
@@ -93,7 +93,7 @@ pub struct LoopSpec {
     #[serde(with = "crate::runspec::millis_exact")]
     pub backoff: Duration,
     pub session: SessionMode,
-    /// How many checkpoints are kept, the newest ones. At least 1.
+    /// How many checkpoints are retained, the newest ones. At least 1.
     pub checkpoints: u32,
 }
 
@@ -119,8 +119,8 @@ impl LoopSpec {
         }
     }
 
-    /// Whether it is one run of the agent and nothing more: then its end is the agent's own. A loop of one iteration is
-    /// still a loop, and counts failures as every loop does.
+    /// Whether it is one run of the agent and nothing more: then the run's exit code is the agent's. A loop of one
+    /// iteration is still a loop, and counts failures as every loop does.
     pub fn is_once(&self) -> bool {
         self.max_iterations == Some(1) && self.until.is_none() && self.max_failures.is_none()
     }
@@ -147,7 +147,7 @@ pub enum Until {
 pub struct Money(u64);
 
 /// A larger sum could not be read back exactly.
-const MOST_MICROS: u64 = 9_000_000_000_000_000;
+const MAX_MICROS: u64 = 9_000_000_000_000_000;
 
 impl Money {
     pub const ZERO: Self = Self(0);
@@ -156,11 +156,11 @@ impl Money {
         Self(micros)
     }
 
-    /// `None` for what is no amount: below nothing, infinite, or none at all.
+    /// `None` for what is not an amount: negative, infinite, or not a number.
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         let micros = (dollars * 1e6).round();
-        // Up to 2^53 every whole number has its own float.
-        let is_amount = dollars.is_finite() && (0.0..=MOST_MICROS as f64).contains(&micros);
+        // Up to 2^53 every whole number is exact as a float.
+        let is_amount = dollars.is_finite() && (0.0..=MAX_MICROS as f64).contains(&micros);
         is_amount.then_some(Self(micros as u64))
     }
 
@@ -174,7 +174,7 @@ impl Money {
 
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0).min(MOST_MICROS))
+        Self(self.0.saturating_add(other.0).min(MAX_MICROS))
     }
 
     /// Nothing, where `other` is more.
@@ -185,7 +185,7 @@ impl Money {
 }
 
 impl fmt::Display for Money {
-    /// `$0.42`, or with four places where two would say nothing.
+    /// `$0.42`, or with four places where two would show nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
             0 => "$0.00".to_owned(),
@@ -207,7 +207,7 @@ impl<'de> Deserialize<'de> for Money {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let dollars = f64::deserialize(d)?;
         Self::from_dollars(dollars)
-            .ok_or_else(|| serde::de::Error::custom(format!("{dollars} is no amount of money")))
+            .ok_or_else(|| serde::de::Error::custom(format!("{dollars} is not an amount of money")))
     }
 }
 

@@ -41,7 +41,7 @@ impl CapabilitySets {
 /// What a forbidden call answered. `Succeeded` is the end of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum AttemptResult {
     Errno(i32),
     Succeeded,
 }
@@ -49,7 +49,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub call: String,
-    pub answer: Answer,
+    pub answer: AttemptResult,
 }
 
 /// An open descriptor, and what it refers to.
@@ -88,7 +88,7 @@ pub struct Attestation {
     /// By the kernel's name for each, as in `/proc/self/ns`.
     #[serde(default)]
     pub namespaces: BTreeMap<String, String>,
-    /// Process 1 has asked the kernel to be ended with whoever started it.
+    /// Process 1 has asked the kernel to end it with its parent.
     #[serde(default)]
     pub dies_with_launcher: bool,
     pub mounts: Vec<SeenMount>,
@@ -103,7 +103,7 @@ pub struct Attestation {
     pub attempts: Vec<Attempt>,
 }
 
-/// The short form, for each later command of a sandbox whose first process attested everything.
+/// The brief form, for each further command of a sandbox whose first process attested everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShortAttestation {
     pub uids: Ids,

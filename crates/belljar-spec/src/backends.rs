@@ -26,7 +26,7 @@ impl BackendFeatures {
     }
 }
 
-/// Whether anything stands between the command and the host.
+/// Whether there is a boundary between the command and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boundary {
     Sandbox,
@@ -164,7 +164,7 @@ backends! {
 }
 
 impl BackendName {
-    /// What `auto` stands for, in its order. Never the host: that has to be named.
+    /// What `auto` means, in its order. Never the host: that has to be chosen explicitly.
     pub fn auto() -> impl Iterator<Item = BackendName> {
         Self::ALL.iter().copied().filter(|name| name.selection() == Selection::Auto)
     }
@@ -208,7 +208,7 @@ impl FromStr for BackendChoice {
 fn unknown(text: &str, names: impl Iterator<Item = &'static str>) -> String {
     let text = crate::text::escape(text.as_bytes());
     let names = names.collect::<Vec<_>>().join(", ");
-    format!("no backend is called \"{text}\"; there are {names}")
+    format!("there is no backend \"{text}\"; use one of {names}")
 }
 
 #[cfg(test)]

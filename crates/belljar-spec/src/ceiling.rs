@@ -20,13 +20,13 @@ use wanted::{Wanted, Where};
 section! {
     /// `/etc/belljar/policy.toml`.
     pub struct Ceiling {
-        /// The most that each limit may be.
+        /// The maximum of each limit.
         limits: LimitSettings,
         /// Backends that may be used.
         backends: Option<Vec<BackendName>>,
         /// Host rules that cover every rule that may be used.
         network: CeilingNetwork,
-        /// Directories that every source lies in.
+        /// Directories that every mount source must be in.
         mounts: Option<Vec<HostPath>>,
         /// Clauses that may be waived.
         waive: Option<Vec<Clause>>,
@@ -45,8 +45,8 @@ pub struct CeilingFile {
 /// A layer went beyond the ceiling.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{key} = {value} (set by {origin}) is beyond the ceiling of {file}, which allows {allowed}; \
-     lower it, or ask whoever administers this machine"
+    "{key} = {value} (set by {origin}) exceeds the ceiling of {file}, which allows {allowed}; \
+     lower it, or ask the administrator of this machine"
 )]
 pub struct BeyondCeiling {
     pub key: String,
@@ -99,9 +99,9 @@ impl CeilingFile {
 
     fn check_limits(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
         for comparison in comparisons(&self.ceiling.limits, &wanted.limits) {
-            if let Some(most) = comparison.exceeded {
+            if let Some(maximum) = comparison.exceeded {
                 let Comparison { key, value, .. } = comparison;
-                return Err(self.beyond(wanted, key, value, format!("{most} at most")));
+                return Err(self.beyond(wanted, key, value, format!("at most {maximum}")));
             }
         }
         Ok(())
@@ -118,7 +118,7 @@ impl CeilingFile {
         for (key, choice) in chosen.into_iter().chain(fallback) {
             let permitted = match (choice, wanted.from) {
                 (BackendChoice::Auto, Where::Settings(_)) => !of_auto(allowed).is_empty(),
-                // It is tried as it stands, whatever this ceiling would make of it.
+                // It is tried as it is, without regard to this ceiling.
                 (BackendChoice::Auto, Where::Spec) => {
                     of_auto(allowed).len() == BackendName::auto().count()
                 }
@@ -132,7 +132,7 @@ impl CeilingFile {
         Ok(())
     }
 
-    /// Also for the workspace, whose default no layer holds.
+    /// Also for the workspace: its default is in no layer.
     pub(crate) fn check_source(
         &self,
         settings: &Settings,
@@ -156,7 +156,7 @@ impl CeilingFile {
         }
         let list: Vec<String> = prefixes.iter().map(|prefix| prefix.0.to_string()).collect();
         let shown = OsText::from(source).to_string();
-        Err(self.beyond(wanted, key, shown, format!("what lies in [{}]", list.join(", "))))
+        Err(self.beyond(wanted, key, shown, format!("paths in [{}]", list.join(", "))))
     }
 
     fn check_waivers(&self, wanted: &Wanted<'_>) -> Result<(), BeyondCeiling> {
@@ -237,34 +237,34 @@ fn compare<T: Copy + PartialOrd + ToString>(
         _ => "none".to_owned(),
     };
     let exceeded = match (ceiling, limit) {
-        (Some(Limit::At(most)), Some(Limit::At(value))) if value <= most => None,
-        (Some(Limit::At(most)), _) => Some(most.to_string()),
+        (Some(Limit::At(maximum)), Some(Limit::At(value))) if value <= maximum => None,
+        (Some(Limit::At(maximum)), _) => Some(maximum.to_string()),
         (Some(Limit::None) | None, _) => None,
     };
     Comparison { key, value, exceeded }
 }
 
 impl Settings {
-    /// A built-in value above the ceiling is nobody's wish: it is lowered, where a layer's is refused.
+    /// A built-in value above the ceiling was not requested by a user: it is lowered, where a layer's value is refused.
     pub(crate) fn lower_defaults_to_ceiling(&mut self) {
         let Some(file) = self.ceiling.clone() else {
             return;
         };
-        let most = &file.ceiling.limits;
-        for comparison in comparisons(most, &self.values.limits) {
+        let maximum = &file.ceiling.limits;
+        for comparison in comparisons(maximum, &self.values.limits) {
             if comparison.exceeded.is_none() || self.is_set(comparison.key) {
                 continue;
             }
             let limits = &mut self.values.limits;
             match comparison.key {
-                "limits.memory" => limits.memory = most.memory,
-                "limits.cpus" => limits.cpus = most.cpus,
-                "limits.pids" => limits.pids = most.pids,
-                "limits.time" => limits.time = most.time,
-                "limits.idle" => limits.idle = most.idle,
-                "limits.disk" => limits.disk = most.disk,
-                "limits.output" => limits.output = most.output,
-                _ => limits.stop_timeout = most.stop_timeout,
+                "limits.memory" => limits.memory = maximum.memory,
+                "limits.cpus" => limits.cpus = maximum.cpus,
+                "limits.pids" => limits.pids = maximum.pids,
+                "limits.time" => limits.time = maximum.time,
+                "limits.idle" => limits.idle = maximum.idle,
+                "limits.disk" => limits.disk = maximum.disk,
+                "limits.output" => limits.output = maximum.output,
+                _ => limits.stop_timeout = maximum.stop_timeout,
             }
             self.set_origin(comparison.key, Origin::Ceiling(file.path.clone()));
         }

@@ -1,4 +1,4 @@
-//! Which backends are tried for a run, in which order, and what is said of those that were not taken.
+//! Which backends are tried for a run, in which order, and the report on those that were skipped.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::backends::{BackendChoice, BackendName};
 use crate::id::RunId;
 
-/// A step that was not taken. It is told, and stands in the record of the run that was started instead.
+/// A backend that was skipped. It is reported, and recorded in the run that was started instead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedBackend {
     pub backend: BackendName,
@@ -15,7 +15,7 @@ pub struct SkippedBackend {
     /// What would change that, where there is such a thing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fix: Option<String>,
-    /// The record of the attempt, where it came to one.
+    /// The record of the attempt, where there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub run: Option<RunId>,
 }
@@ -30,7 +30,7 @@ impl fmt::Display for SkippedBackend {
     }
 }
 
-/// What the operator chose, then what stands in for it, each once.
+/// The operator's choice, then its fallbacks, each once.
 pub fn candidates(choice: BackendChoice, fallback: &[BackendName]) -> Vec<BackendName> {
     let first: Vec<BackendName> = match choice.named() {
         Some(named) => vec![named],

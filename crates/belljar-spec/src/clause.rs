@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// When a clause is required if the operator says nothing.
+/// When a clause is required by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Required {
     Always,
@@ -14,14 +14,14 @@ pub enum Required {
     UnlessWritableWorkspace,
     /// Required when the operator set the limit it is about.
     IfSet,
-    /// Kept where the launcher has the right to; never stops a launch by itself.
+    /// Enforced where the launcher has the right to; never stops a launch by itself.
     WherePossible,
     OnRequest,
 }
 
 macro_rules! clauses {
     ($($variant:ident = $name:literal, $required:ident, $promise:literal;)*) => {
-        /// One promise. The names are a contract: they stand in manifests, flags and records.
+        /// One promise. The names are a contract: they are used in manifests, flags and records.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         pub enum Clause {
             $(#[doc = $promise] #[serde(rename = $name)] $variant,)*
@@ -34,7 +34,7 @@ macro_rules! clauses {
                 match self { $(Clause::$variant => $name,)* }
             }
 
-            /// The promise, as documentation and `doctor` word it.
+            /// The promise, as documentation and `doctor` show it.
             pub fn promise(self) -> &'static str {
                 match self { $(Clause::$variant => $promise,)* }
             }
@@ -94,7 +94,7 @@ impl fmt::Display for Clause {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no clause is called \"{given}\"; the nearest is \"{nearest}\"")]
+#[error("there is no clause \"{given}\"; did you mean \"{nearest}\"?")]
 pub struct UnknownClause {
     pub given: String,
     pub nearest: Clause,

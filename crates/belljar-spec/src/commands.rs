@@ -1,5 +1,5 @@
-//! Rules on the commands that are given to a sandbox later: data only. What they mean is decided where a shell's grammar is
-//! known.
+//! Rules on the commands that are started in a running sandbox: data only. The code that knows a shell's grammar
+//! interprets them.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub struct RuleSpec {
     pub no_match: Vec<String>,
 }
 
-/// The built-in rules are told of, and stop nothing.
+/// The built-in rules are reported, and stop nothing.
 impl Default for CommandPolicy {
     fn default() -> Self {
         Self { mode: CommandMode::Warn, deny: Vec::new(), allow: Vec::new() }

@@ -11,11 +11,11 @@ pub struct Cpus(u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpusError {
-    #[error("\"{0}\" is no number of processors; write 2 or 1.5")]
+    #[error("\"{0}\" is not a number of processors; write 2 or 1.5")]
     Shape(String),
     #[error("\"{0}\" is finer than a thousandth of a processor")]
     TooFine(String),
-    #[error("0 processors would stop everything; leave the limit out, or say none")]
+    #[error("0 processors would stop everything; leave the limit out, or write none")]
     Zero,
     #[error("\"{0}\" is more processors than any machine has")]
     TooMany(String),

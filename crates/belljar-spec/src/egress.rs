@@ -1,4 +1,4 @@
-//! What gets out of a run and what gets in: data for the proxy, and what the proxy tells.
+//! The network policy of a run: the proxy's configuration, and the events that it reports.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,12 +12,12 @@ use crate::text::OsText;
 /// Where the proxy listens on the sandbox's loopback, for HTTP and SOCKS5 alike. Above the ports that the
 /// kernel gives to outgoing connections.
 pub const PROXY_PORT: u16 = 61080;
-/// Where the run's own certificate authority is found inside.
+/// Where the run's certificate authority is found inside.
 pub const TRUST_DIRECTORY: &str = "/run/belljar/trust";
-/// The host's authorities and the run's own, as PEM.
+/// The host's authorities and the run's, as PEM.
 pub const TRUST_BUNDLE: &str = "bundle.pem";
-/// The run's own authority alone, as PEM.
-pub const TRUST_OWN: &str = "ca.pem";
+/// The run's authority alone, as PEM.
+pub const TRUST_CA: &str = "ca.pem";
 /// The bundle for Java.
 pub const TRUST_JAVA: &str = "bundle.jks";
 
@@ -38,7 +38,7 @@ pub struct EgressSpec {
     pub reach: Reach,
     /// `host:port`, which may have private addresses.
     pub allow_private: Vec<String>,
-    /// Hosts (`name` or `*.suffix`) whose TLS the proxy opens although no secret needs it.
+    /// Hosts (`name` or `*.suffix`) where the proxy opens TLS although no secret needs it.
     pub intercept: Vec<String>,
     pub secrets: Vec<SecretSpec>,
     pub routes: Vec<RouteSpec>,
@@ -48,7 +48,7 @@ pub struct EgressSpec {
     pub publish: Vec<PublishSpec>,
 }
 
-/// A credential: where it goes and where it comes from, never what it is.
+/// A credential: its destination and its source, never its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretSpec {
     /// The variable that holds a placeholder inside.
@@ -84,7 +84,7 @@ pub enum SecretSource {
     Keyring { entry: String },
 }
 
-/// A plain HTTP port inside that leads to one place.
+/// A plain HTTP port inside that forwards to one destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSpec {
     pub listen: u16,
@@ -184,7 +184,7 @@ impl PublishSpec {
     }
 }
 
-/// A port of the host, and the port inside that it leads to.
+/// A port of the host, and the port inside that it forwards to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     pub address: IpAddr,
@@ -192,12 +192,12 @@ pub struct Published {
     pub port: u16,
 }
 
-/// All that the proxy is told, but for the values of secrets.
+/// The proxy's whole configuration, except the values of secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressPolicy {
     pub run: String,
     pub allow: Vec<String>,
-    /// Rules that hold alone until the set-up has ended; all the rest of this holds from then on. `None` where there
+    /// The only rules that hold until the set-up has ended; all other fields hold from then on. `None` where there
     /// is no set-up, and an empty list where it reaches nothing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub setup: Option<Vec<String>>,
@@ -210,7 +210,7 @@ pub struct SecretValue {
     #[zeroize(skip)]
     pub env: String,
     pub value: String,
-    /// What stands in the variable inside.
+    /// The value of the variable inside.
     #[zeroize(skip)]
     #[serde(default)]
     pub placeholder: String,
@@ -222,7 +222,7 @@ impl fmt::Debug for SecretValue {
     }
 }
 
-/// By which door a connection came.
+/// Which listener of the proxy a connection came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Via {
@@ -246,26 +246,26 @@ pub enum DenyReason {
     PortNotListed,
     /// Rules name the host, and not this method or path.
     RequestNotListed,
-    /// Rules on methods or paths, and nobody can look into the connection.
+    /// There are rules on methods or paths, and the proxy cannot look into the connection.
     CannotLookInside,
-    /// It is no plain name.
+    /// It is not a plain name.
     NotAName,
     /// An address that no rule names.
     AddressNotListed,
-    /// The name leads to an address that is not public.
+    /// The name resolves to an address that is not public.
     PrivateAddress,
-    /// The host has a secret, and nobody could put it in.
+    /// The host has a secret, and the proxy cannot insert it.
     BlindToSecret,
     /// Host, SNI and target do not agree.
     NamesDiffer,
     /// Not TLS, where TLS is due.
     NotTls,
-    /// A request that can be read in two ways, or not at all.
+    /// A request that is ambiguous or cannot be read.
     BadRequest,
     Budget,
 }
 
-/// What the proxy tells; each becomes an event of the record.
+/// What the proxy reports; each becomes an event of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum EgressNews {

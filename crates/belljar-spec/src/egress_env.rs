@@ -1,13 +1,13 @@
-//! Variables by which programs inside find the one way out, and the run's own certificate authority.
+//! Environment variables that point programs inside to the proxy and to the run's certificate authority.
 
-use crate::egress::{TRUST_BUNDLE, TRUST_DIRECTORY, TRUST_JAVA, TRUST_OWN};
+use crate::egress::{TRUST_BUNDLE, TRUST_CA, TRUST_DIRECTORY, TRUST_JAVA};
 
-/// What no proxy is asked for: the sandbox's own loopback.
+/// Not sent through the proxy: the sandbox's loopback.
 const NOT_PROXIED: &str = "localhost,127.0.0.1,::1";
-/// The password of Java's own store, which every Java program knows.
+/// The password of Java's trust store, which every Java program knows.
 pub const JAVA_STORE_PASSWORD: &str = "changeit";
 
-/// For every run that has a way out.
+/// For every run that has network access.
 pub fn proxy_variables(port: u16) -> Vec<(&'static str, String)> {
     // Not `socks5://` for `ALL_PROXY`: several clients stop when they lack a package for it.
     let proxy = format!("http://127.0.0.1:{port}");
@@ -21,7 +21,7 @@ pub fn proxy_variables(port: u16) -> Vec<(&'static str, String)> {
     variables
 }
 
-/// On top of [`proxy_variables`], for a run some of whose TLS is opened; where both name a variable, this one
+/// On top of [`proxy_variables`], for a run in which the proxy opens some TLS; where both set a variable, this one
 /// holds.
 pub fn trust_variables(port: u16) -> Vec<(&'static str, String)> {
     let path = |file: &str| format!("{TRUST_DIRECTORY}/{file}");
@@ -38,7 +38,7 @@ pub fn trust_variables(port: u16) -> Vec<(&'static str, String)> {
     .map(|name| (name, path(TRUST_BUNDLE)))
     .into();
     // These add to it.
-    variables.extend(["NODE_EXTRA_CA_CERTS", "DENO_CERT"].map(|name| (name, path(TRUST_OWN))));
+    variables.extend(["NODE_EXTRA_CA_CERTS", "DENO_CERT"].map(|name| (name, path(TRUST_CA))));
     let java = format!(
         "{} -Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=JKS \
          -Djavax.net.ssl.trustStorePassword={JAVA_STORE_PASSWORD}",
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn value(variables: &[(&str, String)], name: &str) -> String {
-        let found: Vec<_> = variables.iter().filter(|(own, _)| *own == name).collect();
+        let found: Vec<_> = variables.iter().filter(|(variable, _)| *variable == name).collect();
         assert_eq!(found.len(), 1, "{name}");
         found[0].1.clone()
     }

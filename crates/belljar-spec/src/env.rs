@@ -5,15 +5,15 @@
 pub const HOME: &str = "BELLJAR_HOME";
 /// The belljar executable that a program embedding the library starts.
 pub const EXE: &str = "BELLJAR_EXE";
-/// Backends whose absence is an error in the test suite, comma-separated.
+/// Backends that the test suite requires, comma-separated: a missing one is an error.
 pub const MUST_WORK: &str = "BELLJAR_MUST_WORK";
 /// Settings given by the environment start with this; `BELLJAR_LIMITS_MEMORY` is `limits.memory`.
 pub const SETTING_PREFIX: &str = "BELLJAR_";
-/// Names under [`SETTING_PREFIX`] that are no settings.
+/// Names under [`SETTING_PREFIX`] that are not settings.
 pub const NOT_SETTINGS: &[&str] = &[HOME, EXE, MUST_WORK, BLESS, RUN_ID_INSIDE];
 /// Makes tests rewrite the files they compare with.
 pub const BLESS: &str = "BELLJAR_BLESS";
-/// What tests and benchmarks tell their own processes; never a setting.
+/// How tests and benchmarks configure their processes; never a setting.
 pub const TEST_PREFIX: &str = "BELLJAR_TEST_";
 
 /// The container engines that `cargo xtask test` started for the tests, as addresses (`unix:///…`). One
@@ -21,7 +21,7 @@ pub const TEST_PREFIX: &str = "BELLJAR_TEST_";
 pub const TEST_DOCKER: &str = "BELLJAR_TEST_DOCKER";
 pub const TEST_PODMAN: &str = "BELLJAR_TEST_PODMAN";
 pub const TEST_PODMAN_ROOTLESS: &str = "BELLJAR_TEST_PODMAN_ROOTLESS";
-/// Whose engine the rootless one is: nobody else's belljar can use it.
+/// The user of the rootless engine: no other user's belljar can use it.
 pub const TEST_PODMAN_ROOTLESS_USER: &str = "BELLJAR_TEST_PODMAN_ROOTLESS_USER";
 /// The name of the gVisor runtime that the Docker engine of the tests has.
 pub const TEST_RUNSC: &str = "BELLJAR_TEST_RUNSC";
@@ -33,10 +33,10 @@ pub const TEST_IMAGE_ARCHIVE: &str = "BELLJAR_TEST_IMAGE_ARCHIVE";
 /// The name of an image of Debian's minimal system on the tests' Docker.
 pub const TEST_IMAGE_DEBIAN: &str = "BELLJAR_TEST_IMAGE_DEBIAN";
 
-/// The engine whose containers the jail's own tests are run in, in the test suite.
+/// The engine in whose containers the test suite runs the jail's tests.
 pub const TEST_ON: &str = "BELLJAR_TEST_ON";
-/// How long PID 1 of a container lives on without a word, in the test suite.
+/// How long PID 1 of a container lives without a message, in the test suite.
 pub const TEST_LEASE_MS: &str = "BELLJAR_TEST_LEASE_MS";
 
-/// Set inside every sandbox, so that a program can tell where it is. Holds the run's id.
+/// Set inside every sandbox, so that a program can detect where it runs. Holds the run's id.
 pub const RUN_ID_INSIDE: &str = "BELLJAR_RUN";

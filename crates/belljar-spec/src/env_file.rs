@@ -1,5 +1,5 @@
-//! Files of variables, as docker reads them: one `NAME=VALUE` a line, or `NAME` to pass the host's
-//! value on. No quotes, no expansion: what stands there is the value.
+//! Reads files of variables, as docker does: one `NAME=VALUE` a line, or `NAME` to pass the host's value on. No
+//! quotes, no expansion: the value is taken literally.
 
 use crate::text::{OsText, escape};
 
@@ -36,7 +36,7 @@ pub fn parse_assignment(text: &[u8]) -> Result<EnvLine, String> {
             let name = check_name(&text[..at])?;
             let value = &text[at + 1..];
             if value.contains(&0) {
-                return Err(format!("the value of {name} has a NUL byte in it"));
+                return Err(format!("the value of {name} contains a NUL byte"));
             }
             Ok(EnvLine::Set { name, value: OsText::from_bytes(value.to_vec()) })
         }
@@ -53,7 +53,7 @@ pub fn check_name(name: &[u8]) -> Result<String, String> {
         return Err("a variable's name is empty; write NAME=VALUE".into());
     }
     if text.contains(|c: char| c == '=' || c == '\0' || c.is_control() || c.is_whitespace()) {
-        return Err(format!("\"{}\" is no name of a variable", shown()));
+        return Err(format!("\"{}\" is not a variable name", shown()));
     }
     Ok(text.to_owned())
 }

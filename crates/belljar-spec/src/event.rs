@@ -1,11 +1,11 @@
-//! One line of a run's record.
+//! One line of a run's record, and the kinds of events.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the record's format; stands in the first event.
+/// Version of the record's format; part of the first event.
 pub const RECORD_VERSION: u32 = 2;
 
-/// What happened. Dotted names: they are a contract with whoever reads the record.
+/// What happened. Dotted names: they are a contract with readers of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EventKind {
     #[serde(rename = "run.start")]
@@ -45,7 +45,7 @@ pub enum EventKind {
     EgressAllowed,
     #[serde(rename = "egress.denied")]
     EgressDenied,
-    /// The proxy is gone, and with it every way out.
+    /// The proxy is gone, and with it all network access.
     #[serde(rename = "egress.lost")]
     EgressLost,
     /// What only the set-up could reach is out of reach from here on.
@@ -54,7 +54,7 @@ pub enum EventKind {
     /// A port inside that the host can reach.
     #[serde(rename = "port.published")]
     PortPublished,
-    /// What the run changed in its trees, and which of it executes on the host later.
+    /// What the run changed in its trees, and which of these files execute on the host.
     #[serde(rename = "workspace.changed")]
     WorkspaceChanged,
     /// A command that was asked for is against a rule, and was not started.
@@ -68,7 +68,7 @@ pub enum EventKind {
     /// Values that look secret stood in the output and were covered.
     #[serde(rename = "secret.masked")]
     SecretMasked,
-    /// An iteration came to its end, and can be gone back to.
+    /// An iteration is complete, and can be resumed from.
     #[serde(rename = "checkpoint")]
     Checkpoint,
     #[serde(rename = "exec.exit")]

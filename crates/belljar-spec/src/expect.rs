@@ -1,11 +1,11 @@
-//! What the launcher bound, and so what an attestation has to say. Compared before anything runs.
+//! What the launcher bound, and so what an attestation must contain. Compared before anything runs.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::attest::{
-    Answer, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+    AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
 };
 use crate::runspec::User;
 use crate::text::OsText;
@@ -37,12 +37,12 @@ pub enum ExpectedKernel {
     /// Nothing is promised about it.
     #[default]
     Any,
-    /// One of its own: not this one, which is the host's.
+    /// A namespace of the sandbox: not this one, which is the host's.
     OtherThan(String),
 }
 
-/// What an engine puts into every container besides the plan's mounts: file systems of the kernel's, and
-/// small files of its own. Each may be there or not.
+/// What an engine puts into every container besides the plan's mounts: kernel file systems and small generated
+/// files. Each may be there or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToleratedMount {
     pub target: OsText,
@@ -79,7 +79,7 @@ pub struct Expectation {
     pub gid_map: Option<String>,
     #[serde(default)]
     pub kernel: ExpectedKernel,
-    /// Supplementary groups, as seen inside. An ordinary user cannot drop its own.
+    /// Supplementary groups, as seen inside. An ordinary user cannot drop its groups.
     pub groups: Vec<u32>,
     pub mounts: Vec<ExpectedMount>,
     /// Empty in the jail, where everything is in the plan.
@@ -88,7 +88,7 @@ pub struct Expectation {
     /// Namespaces of the launcher's in which the command must not be.
     #[serde(default)]
     pub apart_from: BTreeMap<String, String>,
-    /// What a file system in memory may hold at most, by its place.
+    /// The maximum size of each file system in memory, by its path.
     #[serde(default)]
     pub sizes: Vec<(OsText, u64)>,
     /// The kernel ends process 1 with the launcher. Elsewhere the channel's end does.
@@ -113,8 +113,8 @@ impl Expectation {
         wrong
     }
 
-    /// The short form, for a later command of the same sandbox, which has an environment of its own.
-    /// What all commands share was compared for the first one; the parent may be a process of PID 1's.
+    /// The brief form, for a further command of the same sandbox, with its own environment.
+    /// What all commands share was compared for the first one; the parent may be a shim of PID 1's.
     pub fn compare_short(&self, seen: &ShortAttestation, environment: &[OsText]) -> Vec<String> {
         let mut wrong = Vec::new();
         self.compare_ids(seen.uids, seen.gids, &seen.groups, &mut wrong);
@@ -140,13 +140,13 @@ impl Expectation {
         if let ExpectedKernel::OtherThan(hosts) = &self.kernel
             && (*hosts == seen.kernel || seen.kernel.is_empty())
         {
-            wrong.push(format!("the kernel inside is the host's own ({hosts})"));
+            wrong.push(format!("the kernel inside is the host's ({hosts})"));
         }
         for (name, launchers) in &self.apart_from {
             match seen.namespaces.get(name) {
-                Some(own) if own != launchers => {}
-                Some(_) => wrong.push(format!("the {name} namespace is the launcher's own")),
-                None => wrong.push(format!("the {name} namespace was not told")),
+                Some(inside) if inside != launchers => {}
+                Some(_) => wrong.push(format!("the {name} namespace is the launcher's")),
+                None => wrong.push(format!("the {name} namespace was not reported")),
             }
         }
         if self.dies_with_launcher && !seen.dies_with_launcher {
@@ -165,7 +165,7 @@ impl Expectation {
                 wrong.push(format!("the {what} are {ids:?}, not {expected}"));
             }
         }
-        // The command's own group once more, as engines add it, is no further right.
+        // Engines add the command's gid to the groups once more; that grants nothing further.
         let others = |groups: &[u32]| groups.iter().copied().filter(|g| *g != gid).collect();
         let (expected, seen): (Vec<u32>, Vec<u32>) = (others(&self.groups), others(groups));
         if expected != seen {
@@ -213,13 +213,13 @@ impl Expectation {
                 Some(mount) => compare_mount(want, mount, wrong),
             }
         }
-        for (target, most) in &self.sizes {
-            // One that is missing, or of another type, was told above.
+        for (target, limit) in &self.sizes {
+            // One that is missing, or of another type, was reported above.
             match found.get(target) {
                 Some(mount) if mount.fstype != "tmpfs" => {}
-                Some(mount) if mount.size.is_some_and(|size| size <= *most) => {}
+                Some(mount) if mount.size.is_some_and(|size| size <= *limit) => {}
                 Some(mount) => {
-                    wrong.push(format!("{target} holds {:?} bytes, not {most}", mount.size));
+                    wrong.push(format!("{target} holds {:?} bytes, not {limit}", mount.size));
                 }
                 None => {}
             }
@@ -299,11 +299,11 @@ fn compare_attempts(seen: &Attestation, wrong: &mut Vec<String>) {
     }
     for attempt in &seen.attempts {
         match attempt.answer {
-            Answer::Errno(EPERM | EACCES | ENOENT | ENOSYS) => {}
-            Answer::Errno(other) => {
+            AttemptResult::Errno(EPERM | EACCES | ENOENT | ENOSYS) => {}
+            AttemptResult::Errno(other) => {
                 wrong.push(format!("{} failed with error {other}", attempt.call))
             }
-            Answer::Succeeded => wrong.push(format!("{} worked", attempt.call)),
+            AttemptResult::Succeeded => wrong.push(format!("{} worked", attempt.call)),
         }
     }
 }
@@ -351,8 +351,8 @@ mod tests {
 
     #[test]
     fn a_short_attestation_is_compared_with_the_command_s_own_environment() {
-        let own = [OsText::from("TERM")];
-        assert_eq!(expected().compare_short(&good(), &own), Vec::<String>::new());
+        let environment = [OsText::from("TERM")];
+        assert_eq!(expected().compare_short(&good(), &environment), Vec::<String>::new());
         assert_eq!(expected().compare_short(&good(), &[]).len(), 1);
     }
 
@@ -431,7 +431,7 @@ mod tests {
             wrote: Vec::new(),
             attempts: vec![crate::attest::Attempt {
                 call: "set the setuid bit".to_owned(),
-                answer: Answer::Errno(EPERM),
+                answer: AttemptResult::Errno(EPERM),
             }],
         };
         (expectation, attestation)
@@ -451,7 +451,7 @@ mod tests {
             |seen| seen.mounts[0].nosuid = false,
             |seen| seen.rlimits.clear(),
             // The filter would have answered first.
-            |seen| seen.attempts[0].answer = Answer::Errno(EBADF),
+            |seen| seen.attempts[0].answer = AttemptResult::Errno(EBADF),
         ];
         let (expectation, good) = promised();
         assert_eq!(expectation.compare(&good), Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! The one way in which hosts are written. A name is brought into this form once, where it comes in, and
-//! from then on it is compared, resolved, dialled and recorded as it stands here.
+//! Parses host names into one canonical form, once, where they come in. From then on a name is compared, resolved,
+//! dialled and recorded in this form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,25 +25,25 @@ pub enum Host {
 /// Why a text names no host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAHost {
-    #[error("it is empty")]
+    #[error("the name is empty")]
     Empty,
-    #[error("it is longer than a name can be")]
+    #[error("the name is too long")]
     TooLong,
-    #[error("\"{0}\" has no place in a name")]
+    #[error("\"{0}\" is not allowed in a name")]
     Character(String),
-    #[error("it is not UTF-8")]
+    #[error("the name is not UTF-8")]
     NotUtf8,
-    #[error("no internet name is written like this")]
+    #[error("this is not a valid internet name")]
     NotAName,
-    #[error("it is an address in an unusual spelling")]
+    #[error("this is an address in an unusual notation")]
     OddAddress,
-    #[error("an address with a zone is no address of the internet")]
+    #[error("an address with a zone is not an internet address")]
     Zone,
 }
 
 impl Host {
-    /// Every byte is hostile. What is not plainly a name or an address is refused, so that nobody further on
-    /// can read it in another way.
+    /// Every byte is hostile. What is not clearly a name or an address is refused, so that no component further on
+    /// can read it differently.
     pub fn parse(text: &[u8]) -> Result<Self, NotAHost> {
         let text = std::str::from_utf8(text).map_err(|_| NotAHost::NotUtf8)?;
         if text.is_empty() {
@@ -92,7 +92,7 @@ fn bracketed(rest: &str) -> Result<Host, NotAHost> {
     Ok(Host::Address(IpAddr::V6(address).to_canonical()))
 }
 
-/// Everything that means something to somebody: userinfo, escapes, ports, paths, blanks, line ends.
+/// Every character that has a meaning somewhere: userinfo, escapes, ports, paths, blanks, line ends.
 fn is_out_of_place(c: char) -> bool {
     c.is_control() || c.is_whitespace() || "\"#$%&'()*+,/:;<=>?@[\\]^`{|}~!".contains(c)
 }
@@ -183,7 +183,7 @@ pub fn parse_authority(text: &[u8]) -> Result<(Host, Option<u16>), NotAHost> {
     Ok((Host::parse(host)?, port))
 }
 
-/// Digits and nothing else; 0 is no port.
+/// Digits and nothing else; 0 is not a port.
 pub fn parse_port(digits: &[u8]) -> Option<u16> {
     let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(digits).ok().filter(|_| plain)?;

@@ -1,4 +1,4 @@
-//! Where a run lives on the host. Not part of the record: it names directories of one machine.
+//! The directories of a run on the host. Not part of the record: they are paths of one machine.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use crate::writable::WritableTree;
 #[derive(Clone, Debug)]
 pub struct HostPaths {
     pub run: String,
-    /// The run's own directory, which nothing inside can reach.
+    /// The run's directory, which nothing inside can reach.
     pub directory: PathBuf,
-    /// Where copies of belljar itself lie, for engines to mount.
+    /// Where copies of belljar itself are stored, for engines to mount.
     pub bin: PathBuf,
-    /// Says whose container it is; nobody outside this home can know it.
+    /// Identifies the owner of a container; no other home can know it.
     pub owner: String,
     /// `home/` in the run's directory.
     pub home: PathBuf,
@@ -20,8 +20,8 @@ pub struct HostPaths {
     pub upper: PathBuf,
     /// What layered trees begin with instead of nothing: `upper/` in a checkpoint of another run.
     pub seed: Option<PathBuf>,
-    /// Belljar's own directories.
-    pub own: Vec<PathBuf>,
+    /// Belljar's directories.
+    pub belljar_directories: Vec<PathBuf>,
     /// The running executable: it and its directory are visible in a workspace at most read-only.
     pub executable: Option<PathBuf>,
     /// Trees that a run could write, now or earlier.

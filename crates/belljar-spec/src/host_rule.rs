@@ -1,6 +1,6 @@
-//! Rules on what may be reached, as text: `[METHOD[,METHOD] ]host[:port][/prefix]`, where the host is a name,
-//! an address, `*.suffix` or `*`. The matcher is here, so that the layers, the ceiling and the proxy cannot
-//! differ about what a rule means.
+//! Parses and matches network rules: `[METHOD[,METHOD] ]host[:port][/prefix]`, where the host is a name, an address,
+//! `*.suffix` or `*`. The matcher is here, so that the layers, the ceiling and the proxy cannot differ about what a
+//! rule means.
 
 mod plain_path;
 
@@ -46,7 +46,8 @@ pub enum Seen<'a> {
 
 impl HostRule {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("\"{}\" is no host rule: {why}", escape(text.as_bytes()));
+        let wrong =
+            |why: &str| format!("\"{}\" is not a host rule: {why}", escape(text.as_bytes()));
         let (methods, rest) = match text.split_once(' ') {
             None => (Vec::new(), text),
             Some((methods, rest)) => {
@@ -55,7 +56,9 @@ impl HostRule {
                     !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase())
                 };
                 if !methods.iter().all(known) {
-                    return Err(wrong("in front of the blank stand no methods, such as GET,HEAD"));
+                    return Err(wrong(
+                        "expected METHODS before the space, such as \"GET,HEAD host\"",
+                    ));
                 }
                 (methods, rest.trim_start_matches(' '))
             }
@@ -68,14 +71,14 @@ impl HostRule {
             && (!is_plain_path(path) || path.contains(['?', '#', ' ']))
         {
             return Err(wrong(
-                "the path is a plain prefix, such as /v1/, without dots, escapes or a query; \
-                 a scheme is not written",
+                "the path must be a plain prefix, such as /v1/, without dots, escapes or a query; \
+                 leave the scheme out",
             ));
         }
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => {
                 let port = parse_port(port.as_bytes());
-                (host, Some(port.ok_or_else(|| wrong("after the colon stands no port"))?))
+                (host, Some(port.ok_or_else(|| wrong("expected a port after the colon"))?))
             }
             _ => (authority, None),
         };
@@ -130,15 +133,15 @@ impl HostRule {
         match &self.hosts {
             HostPattern::Any => host.name().is_some(),
             HostPattern::Below(suffix) => host.is_below(suffix),
-            HostPattern::Host(own) => own == host,
+            HostPattern::Host(rule) => rule == host,
         }
     }
 
     pub fn has_port(&self, port: u16) -> bool {
-        self.port.map_or(USUAL_PORTS.contains(&port), |own| own == port)
+        self.port.map_or(USUAL_PORTS.contains(&port), |rule| rule == port)
     }
 
-    /// It looks into requests, so it says nothing about a connection that nobody can look into.
+    /// It applies to requests, so it does not match a connection that the proxy cannot look into.
     pub fn looks_inside(&self) -> bool {
         !self.methods.is_empty() || self.path.is_some()
     }
@@ -152,8 +155,8 @@ impl HostRule {
         match seen {
             Seen::Nothing => !self.looks_inside(),
             Seen::Request { method, path } => {
-                let prefix = |own: &String| is_plain_path(path) && is_path_below(path, own);
-                (self.methods.is_empty() || self.methods.iter().any(|own| own == method))
+                let prefix = |prefix: &String| is_plain_path(path) && is_path_below(path, prefix);
+                (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
                     && self.path.as_ref().is_none_or(prefix)
             }
         }
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_pattern_covers_what_is_within_it() {
-        for (ceiling, within) in [
+        for (ceiling, narrower) in [
             ("*", "a.example"),
             ("*", "*"),
             ("a.example", "A.example."),
@@ -209,7 +212,7 @@ mod tests {
             ("a.example", "GET a.example/v1"),
             ("GET,HEAD a.example/v1", "GET a.example/v1/x"),
         ] {
-            assert!(rule(ceiling).covers(&rule(within)), "{ceiling} {within}");
+            assert!(rule(ceiling).covers(&rule(narrower)), "{ceiling} {narrower}");
         }
         for (ceiling, beyond) in [
             ("a.example", "b.example"),

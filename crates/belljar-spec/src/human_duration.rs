@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::number::{Decimal, Scaled};
 
-/// A length of time in whole milliseconds: finer than that nothing here is kept or measured.
+/// A length of time in whole milliseconds, the finest unit that is stored or measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct HumanDuration {
     millis: u64,
@@ -19,12 +19,12 @@ const UNITS: &[(&str, u64)] =
     &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SpanError {
-    #[error("\"{0}\" is no duration; write 90s, 4h, 1h30m or 250ms (a bare number is seconds)")]
+pub enum HumanDurationError {
+    #[error("\"{0}\" is not a duration; write 90s, 4h, 1h30m or 250ms (a bare number is seconds)")]
     Shape(String),
-    #[error("\"{given}\" has the unknown unit \"{unit}\"; there are d, h, m, s, ms")]
+    #[error("\"{given}\" has the unknown unit \"{unit}\"; use d, h, m, s or ms")]
     Unit { given: String, unit: String },
-    #[error("\"{0}\" is longer than can be counted")]
+    #[error("\"{0}\" is too long")]
     TooLarge(String),
     #[error("\"{0}\" is finer than a millisecond")]
     TooFine(String),
@@ -59,32 +59,34 @@ impl From<HumanDuration> for Duration {
 }
 
 impl FromStr for HumanDuration {
-    type Err = SpanError;
+    type Err = HumanDurationError;
 
-    fn from_str(text: &str) -> Result<Self, SpanError> {
+    fn from_str(text: &str) -> Result<Self, HumanDurationError> {
         let shown = || crate::text::escape(text.as_bytes());
         let mut rest = text.trim();
         let mut millis: u64 = 0;
         let mut first = true;
         loop {
-            let (number, after) = Decimal::take(rest).ok_or_else(|| SpanError::Shape(shown()))?;
+            let (number, after) =
+                Decimal::take(rest).ok_or_else(|| HumanDurationError::Shape(shown()))?;
             let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
             let (unit, next) = after.split_at(end);
             let unit = unit.trim().to_ascii_lowercase();
             let scale = match unit.as_str() {
                 "" if first && next.is_empty() => 1_000,
-                "" => return Err(SpanError::Shape(shown())),
-                unit => scale_of(unit).ok_or_else(|| SpanError::Unit {
+                "" => return Err(HumanDurationError::Shape(shown())),
+                unit => scale_of(unit).ok_or_else(|| HumanDurationError::Unit {
                     given: shown(),
                     unit: crate::text::escape(unit.as_bytes()),
                 })?,
             };
             let part = match number.times(scale) {
                 Scaled::Exact(part) => part,
-                Scaled::Cut(_) => return Err(SpanError::TooFine(shown())),
-                Scaled::TooLarge => return Err(SpanError::TooLarge(shown())),
+                Scaled::Cut(_) => return Err(HumanDurationError::TooFine(shown())),
+                Scaled::TooLarge => return Err(HumanDurationError::TooLarge(shown())),
             };
-            millis = millis.checked_add(part).ok_or_else(|| SpanError::TooLarge(shown()))?;
+            millis =
+                millis.checked_add(part).ok_or_else(|| HumanDurationError::TooLarge(shown()))?;
             if next.is_empty() {
                 return Ok(Self { millis });
             }
@@ -183,9 +185,15 @@ mod tests {
         }
         let unit = "3y".parse::<HumanDuration>().unwrap_err();
         assert!(unit.to_string().contains("unknown unit \"y\""), "{unit}");
-        assert_eq!("0.0001s".parse::<HumanDuration>(), Err(SpanError::TooFine("0.0001s".into())));
+        assert_eq!(
+            "0.0001s".parse::<HumanDuration>(),
+            Err(HumanDurationError::TooFine("0.0001s".into()))
+        );
         let endless = "18446744073709551615d";
-        assert_eq!(endless.parse::<HumanDuration>(), Err(SpanError::TooLarge(endless.into())));
+        assert_eq!(
+            endless.parse::<HumanDuration>(),
+            Err(HumanDurationError::TooLarge(endless.into()))
+        );
     }
 
     #[test]

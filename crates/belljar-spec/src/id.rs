@@ -1,5 +1,4 @@
-//! Run ids: nine characters of time and seven random ones, so that they sort by age and their tails
-//! differ.
+//! Run ids: nine characters of time and seven random ones, so that they sort by age and their tails differ.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +19,9 @@ pub const MIN_QUERY: usize = 4;
 pub struct RunId([u8; LENGTH]);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no run id; one has {LENGTH} digits and lower-case letters, without i, l, o, u")]
+#[error(
+    "\"{0}\" is not a run id; an id has {LENGTH} digits and lower-case letters, without i, l, o, u"
+)]
 pub struct BadRunId(String);
 
 impl RunId {

@@ -1,4 +1,4 @@
-//! What an agent said and did, and what came of each time it ran.
+//! Events that an agent reports, and the result of each iteration.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ use crate::layered::Moment;
 use crate::outcome::Exit;
 use crate::text::OsText;
 
-/// One piece of news from an agent, whatever its format: the data of an `agent.*` event. Texts are the agent's own
-/// words, shortened to [`LONGEST_TEXT`].
+/// One event of an agent, whatever its format: the data of an `agent.*` event. Texts are the agent's output,
+/// shortened to [`LONGEST_TEXT`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum AgentNews {
@@ -19,7 +19,7 @@ pub enum AgentNews {
         text: String,
     },
     ToolCall {
-        /// The agent's own name for this call; the result has the same.
+        /// The agent's id of this call; the result has the same.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         id: Option<String>,
         tool: String,
@@ -39,7 +39,7 @@ pub enum AgentNews {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         model: Option<String>,
     },
-    /// The agent's own verdict on this run of it.
+    /// The agent's result for this iteration.
     Result(AgentResult),
     Error {
         message: String,
@@ -61,7 +61,7 @@ impl AgentNews {
 }
 
 impl AgentNews {
-    /// Every text in it, all of them the agent's own words.
+    /// Every text in it, all of them written by the agent.
     pub fn texts_mut(&mut self) -> Vec<&mut String> {
         match self {
             Self::Message { text, .. } => vec![text],
@@ -82,7 +82,7 @@ pub const LONGEST_TEXT: usize = 8 * 1024;
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     Assistant,
-    /// What it thought, where the format tells.
+    /// What it thought, where the format reports it.
     Thinking,
     User,
     System,
@@ -110,12 +110,12 @@ impl Money {
     }
 }
 
-/// No count of an agent's is larger, whatever it says: every reader of JSON can hold the sum of two.
-pub const MOST_COUNTED: u64 = 1 << 50;
+/// The maximum of every count of an agent's, whatever it reports: every JSON reader can hold the sum of two.
+pub const MAX_COUNT: u64 = 1 << 50;
 
 /// A sum of counts, which come from inside.
 pub fn counted(one: u64, more: u64) -> u64 {
-    one.saturating_add(more).min(MOST_COUNTED)
+    one.saturating_add(more).min(MAX_COUNT)
 }
 
 impl TokenUsage {
@@ -131,7 +131,7 @@ impl TokenUsage {
     }
 }
 
-/// What an agent last said of a whole session: a session that goes on tells sums, of which only the differences count.
+/// What an agent last reported of a whole session: a continued session reports sums, of which only the differences count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionTotals {
     pub usage: TokenUsage,
@@ -144,11 +144,11 @@ impl SessionTotals {
     }
 }
 
-/// How the agent itself says that it ended.
+/// How the agent itself reports its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentResult {
     pub is_error: bool,
-    /// The format's own word, such as `error_max_turns`.
+    /// The format's name for it, such as `error_max_turns`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub word: Option<String>,
     /// The final message, shortened.
@@ -174,11 +174,11 @@ pub struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Failure {
-    /// The agent's own verdict.
+    /// The agent's own result.
     Said { word: Option<String> },
     /// It ended without a verdict, or with another code than 0.
     Exit { exit: Exit },
-    /// Nothing of it was heard for as long as `limits.idle` allows.
+    /// It produced no output for as long as `limits.idle` allows.
     Idle,
     /// It could not be started.
     NotStarted { message: String },
@@ -195,7 +195,7 @@ pub enum Budget {
     Tokens,
 }
 
-/// One iteration that came to its end: the data of a `checkpoint` event.
+/// One completed iteration: the data of a `checkpoint` event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IterationReport {
     /// Counted from 1, over every run that this one continues.
@@ -207,23 +207,23 @@ pub struct IterationReport {
     pub wall_ms: u64,
     pub turns: u64,
     pub usage: TokenUsage,
-    /// Paths whose state differs from the checkpoint before.
+    /// Paths that differ from the checkpoint before.
     pub changed: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub session: Option<String>,
-    /// What the agent says of that session as a whole.
+    /// What the agent reports of that session as a whole.
     #[serde(skip_serializing_if = "SessionTotals::is_nothing", default)]
     pub session_totals: SessionTotals,
-    /// The agent's last words, shortened.
+    /// The agent's last message, shortened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
-    /// What `until` said after it.
+    /// The result of `until` after it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub done: Option<bool>,
     /// Lines of its output that its format does not know.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub unparsed: u64,
-    /// News that were not recorded, since there were too many.
+    /// Events that were not recorded, since there were too many.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub dropped: u64,
     pub checkpoint: CheckpointReport,
@@ -249,10 +249,10 @@ pub struct CheckpointReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeOrigin {
     pub how: ResumeKind,
-    /// The run whose checkpoint it begins with.
+    /// The run that holds the checkpoint it begins with.
     pub from: RunId,
-    /// The newest run of the line that it goes on with: the one that holds the checkpoint, or one after it that did
-    /// not come to a checkpoint of its own.
+    /// The newest run of the line that it continues: the one that holds the checkpoint, or a further one that did
+    /// not reach a checkpoint.
     pub continues: RunId,
     /// 0: from before the first iteration.
     pub iteration: u32,
@@ -290,7 +290,7 @@ pub struct SourceIdentity {
     pub path: OsText,
     pub device: u64,
     pub inode: u64,
-    /// When the inode came to be, where the file system knows: a number is given to the next one that comes.
+    /// When the inode was created, where the file system reports it: inode numbers are reused.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub born: Option<Moment>,
 }
@@ -304,7 +304,7 @@ pub enum ResumeKind {
     Fork,
 }
 
-/// What came of an agent's run, told when it ends.
+/// The result of an agent's run, reported when it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
     pub tally: Tally,

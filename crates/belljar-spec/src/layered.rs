@@ -1,4 +1,4 @@
-//! Trees that a run can change while the real ones stay as they are, and what is told of changes.
+//! Trees that a run can change while the real ones stay as they are, and the report of changes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,8 +18,8 @@ pub struct LayeredTree {
     /// Where it appears inside.
     pub target: OsText,
     pub backing: Backing,
-    /// Before the run could change anything, by the clock that files carry: what was changed in the real tree
-    /// at that time or later was changed by somebody else.
+    /// Before the run could change anything, by the clock of file times: what changed in the real tree
+    /// at that time or afterwards was not changed by the run.
     pub since: Moment,
     /// Names in it that the run was not shown. What it put there itself never replaces them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -30,14 +30,14 @@ pub struct LayeredTree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Backing {
-    /// overlayfs: `data` holds what differs. A device 0:0 stands for something that was removed.
+    /// overlayfs: `data` holds what differs. A device 0:0 marks a removed entry.
     Overlay { attributes: Attributes },
-    /// `data` is a whole copy, made before the run began and finished at `copied`. A file whose inode changed later
-    /// was changed by the run.
+    /// `data` is a whole copy, made before the run began and finished at `copied`. A file whose inode changed since
+    /// then was changed by the run.
     Copy { copied: Moment },
 }
 
-/// Which extended attributes of a layer are the kernel's word. Those of the other kind are a run's own.
+/// Which extended attributes of a layer the kernel wrote. Those of the other kind are the run's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attributes {
@@ -73,7 +73,7 @@ impl From<SystemTime> for Moment {
     }
 }
 
-/// What a run changed in its trees, told when it ends.
+/// What a run changed in its trees, reported when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceReport {
     /// Counted in layered trees only.
@@ -81,7 +81,7 @@ pub struct WorkspaceReport {
     pub modified: u64,
     pub deleted: u64,
     pub renamed: u64,
-    /// Files that execute on the host later, made or changed by this run; the first of them.
+    /// Files that execute on the host, made or changed by this run; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub later: Vec<AutorunFile>,
     /// How many more such files there are.
@@ -93,16 +93,16 @@ pub struct WorkspaceReport {
     /// How many more of those there are.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub new_control_more: u64,
-    /// The tree was too large to be looked at whole.
+    /// The tree was too large to check all of it.
     #[serde(default)]
     pub cut: bool,
-    /// Why nothing can be said, where that is so.
+    /// Why the changes are not known, where that is so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
 }
 
 impl WorkspaceReport {
-    pub const MOST_LATER: usize = 100;
+    pub const MAX_LISTED: usize = 100;
     /// A longer path is counted and not named: a record's line has an end.
     const LONGEST_PATH: usize = 1024;
     const LONGEST_WHY: usize = 1000;
@@ -112,9 +112,9 @@ impl WorkspaceReport {
     }
 
     /// Adds a file, or counts it where the list is full.
-    pub fn add_later(&mut self, file: AutorunFile) {
+    pub fn add_autorun(&mut self, file: AutorunFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
-        if is_short && self.later.len() < Self::MOST_LATER {
+        if is_short && self.later.len() < Self::MAX_LISTED {
             self.later.push(file);
         } else {
             self.later_more += 1;
@@ -124,7 +124,7 @@ impl WorkspaceReport {
     /// The same for a control file that was not there before.
     pub fn add_new_control(&mut self, file: NewControlFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
-        if is_short && self.new_control.len() < Self::MOST_LATER {
+        if is_short && self.new_control.len() < Self::MAX_LISTED {
             self.new_control.push(file);
         } else {
             self.new_control_more += 1;
@@ -149,7 +149,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A control file that was not there when the run began: the run made it, or somebody else did meanwhile.
+/// A control file that did not exist when the run began: the run made it, or another process did meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewControlFile {
     /// The tree on the host, and where it appeared inside.
@@ -157,13 +157,12 @@ pub struct NewControlFile {
     pub target: OsText,
     /// In the tree.
     pub path: OsText,
-    /// Which file it was at the end of the run, and when it was last changed: what was written to since is somebody
-    /// else's.
+    /// Which file it was at the end of the run, and when it last changed: a write since then is not the run's.
     pub inode: u64,
     pub changed: Moment,
 }
 
-/// A file that executes on the host later.
+/// A file that executes on the host without an explicit request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AutorunFile {
     /// The tree's place inside, and the path in it.

@@ -21,11 +21,11 @@ use crate::runspec::Retention;
 use crate::size::Size;
 use crate::text::{OsText, escape};
 
-/// Who set a key. In the order of the layers: a later one wins.
+/// Which layer set a key. In the order of the layers: a higher one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     BuiltIn,
-    /// What an agent needs; added after all others, and it gives way to each of them.
+    /// What an agent needs; added after all others, and overridden by each of them.
     Preset(String),
     System(OsText),
     User(OsText),
@@ -64,7 +64,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One layer: what it says, and where its relative paths start.
+/// One layer: its values, and the directory that its relative paths start from.
 #[derive(Clone, Debug)]
 pub struct Layer {
     pub origin: Origin,
@@ -106,14 +106,14 @@ impl Settings {
         settings
     }
 
-    /// Adds what an agent needs. `values` holds nothing that somebody else has set, but for lists to which it adds.
+    /// Adds what an agent needs. `values` holds nothing that another layer has set, except lists to which it adds.
     pub fn add_preset(&mut self, values: Manifest, agent: &str) {
         let origin = Origin::Preset(agent.to_owned());
         let mut merge = Merge { origin: &origin, origins: &mut self.origins };
         self.values.merge_field(values, String::new(), &mut merge);
     }
 
-    /// Who set the key: `limits.memory`, `sandbox.mounts[0]`, `sandbox.env.NAME`.
+    /// Which layer set the key: `limits.memory`, `sandbox.mounts[0]`, `sandbox.env.NAME`.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.origins.get(key)
     }
@@ -159,7 +159,7 @@ impl Settings {
     }
 }
 
-/// What holds when nobody says anything. Memory is half of the host's, where that is known.
+/// The defaults. Memory is half of the host's, where that is known.
 pub fn built_in(memory_total: Option<u64>) -> Manifest {
     let mut values = Manifest::default();
     values.sandbox.backend = Some(BackendChoice::Auto);
@@ -218,7 +218,7 @@ pub fn from_variable(name: &str, value: &str) -> Result<Variable, ManifestError>
             let distance = |key: &&String| strsim::damerau_levenshtein(&spelled(key), rest);
             let nearest = keys.iter().min_by_key(distance).map(|key| spelled(key));
             let what = format!(
-                "no setting is called so; did you mean {}{}?",
+                "there is no such setting; did you mean {}{}?",
                 env::SETTING_PREFIX,
                 nearest.unwrap_or_default()
             );
@@ -235,7 +235,7 @@ pub fn from_assignment(text: &str) -> Result<Manifest, ManifestError> {
     let split = split_assignment(text);
     let (key, value) = split.ok_or_else(|| wrong("write key=value, such as limits.memory=2g"))?;
     let keys = toml_edit::Key::parse(key)
-        .map_err(|_| wrong("the key makes no sense; write it as in the manifest: limits.memory"))?;
+        .map_err(|_| wrong("the key is malformed; write it as in the manifest: limits.memory"))?;
     let keys: Vec<String> = keys.iter().map(|key| key.get().to_owned()).collect();
     Manifest::from_setting(&keys, value.trim(), Prefer::Toml, place())
 }

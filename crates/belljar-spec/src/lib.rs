@@ -1,7 +1,7 @@
-//! The contract of Belljar: what a run is, what a sandbox promises, what is stored and what crosses
-//! the channel.
+//! The contract of Belljar: what a run is, what a sandbox promises, what is stored, and the protocols between its
+//! processes.
 //!
-//! Data only. Nothing here opens a file, asks the system anything or knows a backend.
+//! Data only. Nothing here opens a file, queries the system or knows a backend.
 
 mod agent;
 mod attest;
@@ -47,7 +47,8 @@ pub use agent::{
     SetupSpec, Until,
 };
 pub use attest::{
-    Answer, Attempt, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
+    ShortAttestation,
 };
 pub use backends::{
     BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, TreeAccess,
@@ -62,12 +63,12 @@ pub use expect::{Expectation, ExpectedKernel, ExpectedMount, Reach, ToleratedMou
 pub use host::{Host, NotAHost};
 pub use host_paths::HostPaths;
 pub use host_rule::HostRule;
-pub use human_duration::{HumanDuration, SpanError};
+pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
     AgentNews, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
-    LONGEST_TEXT, MOST_COUNTED, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity,
-    Tally, TokenUsage, Unchanged, counted,
+    LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity, Tally,
+    TokenUsage, Unchanged, counted,
 };
 pub use layered::{
     Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,

@@ -1,7 +1,6 @@
-//! Mounts as the command line spells them: `-v`, `--mount`, `--tmpfs`, `--workspace`.
+//! Parses mounts of the command line: `-v`, `--mount`, `--tmpfs`, `--workspace`.
 //!
-//! Works on bytes, because a path need not be UTF-8. Says nothing about whether a path exists or
-//! may be mounted.
+//! Works on bytes, because a path need not be UTF-8. Does not check whether a path exists or may be mounted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +9,7 @@ use crate::runspec::MountMode;
 use crate::size::Size;
 use crate::text::{OsText, escape};
 
-/// What a file system in memory may hold when nothing is said.
+/// The default size of a file system in memory.
 pub const DEFAULT_TMPFS_SIZE: Size = Size(64 << 20);
 
 /// `-v SRC:DST[:ro|rw|overlay]`.
@@ -44,7 +43,7 @@ pub enum WorkspaceArg {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountArgError {
-    #[error("\"{0}\" names no target; write SOURCE:TARGET, then :ro, :rw or :overlay")]
+    #[error("\"{0}\" has no target; write SOURCE:TARGET, then :ro, :rw or :overlay")]
     NoTarget(String),
     #[error("\"{0}\" has an empty path; write SOURCE:TARGET, then :ro, :rw or :overlay")]
     EmptyPath(String),
@@ -52,20 +51,20 @@ pub enum MountArgError {
     Mode { given: String, why: String },
     #[error("\"{given}\": {why}")]
     Size { given: String, why: String },
-    #[error("\"{given}\" has the unknown option \"{option}\"; there are {known}")]
+    #[error("\"{given}\" has the unknown option \"{option}\"; use {known}")]
     UnknownOption { given: String, option: String, known: &'static str },
-    #[error("\"{given}\" says \"{option}\" twice")]
+    #[error("\"{given}\" has \"{option}\" twice")]
     Twice { given: String, option: &'static str },
-    #[error("\"{given}\" does not say {option}=…")]
+    #[error("\"{given}\" needs {option}=…")]
     Missing { given: String, option: &'static str },
-    #[error("\"{given}\" is of type \"{kind}\"; there are bind and tmpfs")]
+    #[error("\"{given}\" has the unknown type \"{kind}\"; use bind or tmpfs")]
     UnknownType { given: String, kind: String },
-    #[error("\"{0}\" has a NUL byte in it, which no path can have")]
+    #[error("\"{0}\" contains a NUL byte, which is not allowed in a path")]
     Nul(String),
 }
 
 impl BindArg {
-    /// Read-only unless `rw` is said. A colon belongs to the separator, never to a path: use
+    /// Read-only unless `rw` is given. A colon is always a separator, never part of a path: use
     /// [`MountArg`] for such a path.
     pub fn parse(text: &OsStr) -> Result<Self, MountArgError> {
         let bytes = whole(text)?;
@@ -110,8 +109,8 @@ impl TmpfsArg {
 }
 
 impl MountArg {
-    /// Docker's spelling: `type=bind,src=/a,dst=/b,rw`. Bind unless a type is said, read-only
-    /// unless `rw` is said.
+    /// Docker's syntax: `type=bind,src=/a,dst=/b,rw`. Bind unless a type is given, read-only
+    /// unless `rw` is given.
     pub fn parse(text: &OsStr) -> Result<Self, MountArgError> {
         let bytes = whole(text)?;
         let mut options = Options::default();
@@ -227,7 +226,7 @@ fn size_of(size: &[u8], all: &[u8]) -> Result<Size, MountArgError> {
     let wrong = |why: String| MountArgError::Size { given: escape(all), why };
     let text = std::str::from_utf8(size).map_err(|error| wrong(error.to_string()))?;
     let size: Size = text.parse().map_err(|error: crate::SizeError| wrong(error.to_string()))?;
-    if size.0 == 0 { Err(wrong("a size of 0 holds nothing".into())) } else { Ok(size) }
+    if size.0 == 0 { Err(wrong("a size of 0 leaves no room".into())) } else { Ok(size) }
 }
 
 fn set<T>(
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_read_only_unless_rw_is_said() {
+    fn a_volume_is_read_only_unless_rw_is_given() {
         let parse = |text: &str| BindArg::parse(OsStr::new(text));
         assert_eq!(parse("/a:/b"), Ok(bind("/a", "/b", MountMode::Ro)));
         assert_eq!(parse("/a:/b:ro"), Ok(bind("/a", "/b", MountMode::Ro)));

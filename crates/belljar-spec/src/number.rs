@@ -1,4 +1,4 @@
-//! Exact reading of decimal numbers: no floating point, no overflow, no sign.
+//! Parses decimal numbers exactly: no floating point, no overflow, no sign.
 
 /// A decimal number as written: `whole.fraction`, the fraction with its number of digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) enum Scaled {
     TooLarge,
 }
 
-/// More digits than this after the point say nothing about bytes or milliseconds.
+/// Further digits after the point make no difference in bytes or milliseconds.
 const MAX_FRACTION_DIGITS: usize = 12;
 
 impl Decimal {

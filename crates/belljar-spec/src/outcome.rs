@@ -1,4 +1,4 @@
-//! How a run ended, and the exit code that tells it.
+//! How a run ended, and the exit code that reports it.
 
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +83,7 @@ impl StopReason {
     }
 }
 
-/// Whose exit code it is: 124 to 127 can be the program's own.
+/// The source of an exit code: 124 to 127 can be the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitSource {
@@ -94,7 +94,7 @@ pub enum ExitSource {
     Oom,
 }
 
-/// A program's end, as the kernel told it to its parent.
+/// A program's end, as the kernel reported it to its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
@@ -133,7 +133,7 @@ impl ExecFailure {
     }
 }
 
-/// What `exit` holds in the outcome: a code or a signal, and whose it is.
+/// What `exit` holds in the outcome: a code or a signal, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -155,7 +155,7 @@ impl Exit {
         }
     }
 
-    /// Belljar's own code: the command did not choose it.
+    /// Belljar's exit code: the command did not choose it.
     pub fn of_belljar(code: i32, source: ExitSource) -> Self {
         Self { code: Some(code), signal: None, source }
     }

@@ -46,9 +46,9 @@ impl Namespace {
 pub enum HostUid {
     /// An unused one for each live run; PID 1 has another one.
     PerRun,
-    /// The caller's own: an ordinary user has no other.
+    /// The caller's uid: an ordinary user has no other.
     Caller,
-    /// The number that it has inside, on an engine's own machine.
+    /// The uid that it has inside, on an engine's machine.
     AsInside,
 }
 
@@ -59,9 +59,9 @@ pub enum Source {
     Path {
         path: OsText,
     },
-    /// `home/` in the run's own directory.
+    /// `home/` in the run's directory.
     RunHome,
-    /// `trust/` in the run's own directory: the authority that the proxy made for this run.
+    /// `trust/` in the run's directory: the authority that the proxy made for this run.
     RunTrust,
     /// `trust/bundle.pem` there: the host's authorities and that one. With [`Presence::IfPresent`] only where
     /// the host has a file at the target.
@@ -73,7 +73,7 @@ pub enum Source {
 pub enum Access {
     ReadOnly,
     Writable,
-    /// Writable inside, unchanged outside: the changes are kept in the run's `upper/`.
+    /// Writable inside, unchanged outside: the changes are stored in the run's `upper/`.
     Layered,
 }
 
@@ -95,7 +95,7 @@ pub enum Tree {
     User,
     /// An install prefix: like `User`, with its credentials left out.
     Tool,
-    /// The run's own directory.
+    /// The run's directory.
     Own,
 }
 
@@ -115,8 +115,8 @@ pub enum MountKind {
         presence: Presence,
         tree: Tree,
     },
-    /// A directory that holds a whole root: each of its entries, read-only, but for the places that the
-    /// sandbox has of its own. A link among them stays a link.
+    /// A directory that holds a whole root: each of its entries, read-only, except the places that the
+    /// sandbox provides itself. A link among them stays a link.
     RootDirectory {
         source: OsText,
     },
@@ -139,7 +139,7 @@ pub enum MountKind {
     Symlink {
         to: OsText,
     },
-    /// `/proc` of the sandbox's own pid namespace.
+    /// `/proc` of the sandbox's pid namespace.
     Proc {
         read_only: Vec<String>,
         masked: Vec<String>,
@@ -183,7 +183,7 @@ pub struct PlannedImage {
     /// The registry's name for the content, where it came from one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<String>,
-    /// All names of the image's own variables: PID 1 gets none of them.
+    /// All names of the image's variables: PID 1 gets none of them.
     pub env: Vec<String>,
     /// Places that it wants writable. They are memory, with the mode that the image gives them.
     #[serde(default)]
@@ -236,10 +236,10 @@ pub struct Plan {
     pub allow_source: Vec<OsText>,
     /// Files of the host that stay read-only where a writable tree holds them.
     pub shielded: Vec<OsText>,
-    /// Paths of the host that are not there inside, whichever mount holds them.
+    /// Paths of the host that are hidden inside, in whichever mount they are.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hidden: Vec<OsText>,
-    /// Files that execute on the host later and may be written to all the same, in a writable tree.
+    /// Files that execute on the host and may be written to all the same, in a writable tree.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub allow_control: Vec<OsText>,
     pub limits: Limits,
@@ -260,8 +260,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The limits that control groups have to hold: all that the posture does not call absent and no process
-    /// carries as a limit of its own. These are read back from the groups, the others by the attestation.
+    /// The limits that control groups enforce: all that the posture does not call absent and that are not resource
+    /// limits of a process. These are read back from the groups, the others by the attestation.
     pub fn limits_of_groups(&self) -> Limits {
         let of_a_group = |clause: Clause, rlimit: &str| {
             let is_claimed = !matches!(self.posture.get(clause), Enforcement::Absent { .. });
@@ -276,13 +276,16 @@ impl Plan {
         }
     }
 
-    /// Namespaces that the run has of its own, each with the one that the launcher is in: `own` has those.
-    pub fn apart_from(&self, own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    /// Of the launcher's namespaces, those that the run does not share.
+    pub fn unshared_namespaces(
+        &self,
+        launchers: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
         let planned: Vec<&str> =
             self.pod.iter().chain(&self.sandbox).map(|kind| kind.file()).collect();
-        let mut apart = own.clone();
-        apart.retain(|name, _| planned.contains(&name.as_str()));
-        apart
+        let mut unshared = launchers.clone();
+        unshared.retain(|name, _| planned.contains(&name.as_str()));
+        unshared
     }
 
     /// The file systems in memory, with the size that each must not pass.

@@ -1,4 +1,4 @@
-//! What a backend promises for each clause, and what that means for a launch.
+//! The enforcement of each clause by a backend, and what that means for a launch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clause::Clause;
 
-/// How well a backend holds one clause. There is no value for "unknown": a backend that cannot tell
-/// answers `Absent`.
+/// How well a backend enforces one clause. There is no value for "unknown": a backend that does not know
+/// returns `Absent`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Enforcement {
@@ -40,7 +40,7 @@ impl Enforcement {
         Self::Absent { why: why.into(), fix: None }
     }
 
-    /// Adds the way out; an enforced clause needs none.
+    /// Adds what the user can do about it; an enforced clause needs nothing.
     pub fn with_fix(mut self, the_fix: impl Into<String>) -> Self {
         match &mut self {
             Self::Enforced { .. } => {}
@@ -90,7 +90,7 @@ impl Enforcement {
     }
 }
 
-/// The operator's word that a clause may be missing, and why.
+/// The operator's statement that a clause may be missing, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiver {
     pub clause: Clause,
@@ -122,7 +122,7 @@ impl Posture {
     pub fn get(&self, clause: Clause) -> &Enforcement {
         // A record of an older version may lack a clause that is newer than it.
         static UNANSWERED: std::sync::LazyLock<Enforcement> =
-            std::sync::LazyLock::new(|| Enforcement::absent("the backend gave no answer"));
+            std::sync::LazyLock::new(|| Enforcement::absent("the backend reported nothing"));
         self.0.get(&clause).unwrap_or(&UNANSWERED)
     }
 

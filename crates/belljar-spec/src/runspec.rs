@@ -1,4 +1,4 @@
-//! A run, completely decided: what the layers and flags came to. Frozen and hashed; nothing later
+//! A run, completely resolved: what the layers and flags result in. Frozen and hashed; no further step
 //! re-reads a file that a run could have written.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ impl FromStr for MountMode {
             "rw" => Ok(Self::Rw),
             "overlay" => Ok(Self::Overlay),
             _ => Err(format!(
-                "no mount mode is called \"{}\"; there are ro, rw, overlay",
+                "there is no mount mode \"{}\"; use ro, rw or overlay",
                 crate::text::escape(text.as_bytes())
             )),
         }
@@ -117,12 +117,12 @@ pub struct Limits {
     pub stop_timeout: Duration,
 }
 
-/// How much of stopped runs with the same name is kept.
+/// How much of stopped runs with the same name is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// Of so many the sandbox, with all that was left in it.
+    /// How many sandboxes, with all files left in them.
     pub sandboxes: u32,
-    /// Of so many the record. At least 1.
+    /// How many records. At least 1.
     pub runs: u32,
 }
 
@@ -140,7 +140,7 @@ pub enum Stdin {
     Passed,
 }
 
-/// Whether the command gets a terminal of its own.
+/// Whether the command gets a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Terminal {
@@ -161,7 +161,7 @@ pub struct RunSpec {
     pub workdir: OsText,
     pub rootfs: Rootfs,
     pub image: String,
-    /// Install prefixes, read-only at their own path, their `bin` on `PATH`.
+    /// Install prefixes, read-only at the same path as outside, their `bin` on `PATH`.
     pub tools: Vec<OsText>,
     pub mounts: Vec<Mount>,
     pub tmpfs: Vec<Tmpfs>,
@@ -172,7 +172,7 @@ pub struct RunSpec {
     /// Control files of an `rw` workspace that the run may write to.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub allow_control: Vec<OsText>,
-    /// The manifest this came from, when it lies in the workspace: read-only inside.
+    /// The manifest this came from, when it is in the workspace: read-only inside.
     pub manifest: Option<OsText>,
     pub env: BTreeMap<String, OsText>,
     pub user: User,
@@ -191,7 +191,7 @@ pub struct RunSpec {
     pub fallback: Vec<BackendName>,
     #[serde(default)]
     pub pull: Pull,
-    /// The engine's own where it is `None`.
+    /// The engine's default where it is `None`.
     #[serde(default)]
     pub oci_runtime: Option<String>,
     /// The network beyond the list of rules: credentials, routes, budgets, ports for the host.
@@ -200,22 +200,22 @@ pub struct RunSpec {
     /// The agent to run, where there is no command.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent: Option<Box<AgentWork>>,
-    /// Rules on the commands that are given later.
+    /// Rules on commands that are started in the running sandbox.
     #[serde(skip_serializing_if = "CommandPolicy::is_default", default)]
     pub commands: CommandPolicy,
-    /// The tree of a manifest that nobody trusted: no link in it is followed to a source.
+    /// The tree of an untrusted manifest: no link in it is followed to a source.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub untrusted_tree: Option<OsText>,
 }
 
 impl RunSpec {
     /// Whether anything gets out at all.
-    pub fn has_way_out(&self) -> bool {
-        self.has_way_out_after_setup() || !self.setup_network().is_empty()
+    pub fn has_network_access(&self) -> bool {
+        self.has_network_access_after_setup() || !self.setup_network().is_empty()
     }
 
     /// The same, without what only the set-up reaches.
-    pub fn has_way_out_after_setup(&self) -> bool {
+    pub fn has_network_access_after_setup(&self) -> bool {
         let EgressSpec { reach, allow_private, routes, .. } = &self.egress;
         let learns = *reach == crate::egress::Reach::Learn;
         learns || !self.network_allow.is_empty() || !allow_private.is_empty() || !routes.is_empty()
@@ -226,7 +226,7 @@ impl RunSpec {
         let routed =
             |env: &str| self.egress.routes.iter().any(|route| route.secret.as_deref() == Some(env));
         let by_secret = self.egress.secrets.iter().any(|secret| !routed(&secret.env));
-        self.has_way_out() && (by_secret || !self.egress.intercept.is_empty())
+        self.has_network_access() && (by_secret || !self.egress.intercept.is_empty())
     }
 
     /// What is open until the set-up has ended.

@@ -16,13 +16,13 @@ const UNITS: &[(&str, u32)] = &[("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    #[error("\"{0}\" is no size; write a number and a unit, such as 512m, 2g or 1.5GiB")]
+    #[error("\"{0}\" is not a size; write a number and a unit, such as 512m, 2g or 1.5GiB")]
     Shape(String),
-    #[error("\"{given}\" has the unknown unit \"{unit}\"; there are b, k, m, g, t, p")]
+    #[error("\"{given}\" has the unknown unit \"{unit}\"; use b, k, m, g, t or p")]
     Unit { given: String, unit: String },
-    #[error("\"{0}\" is more bytes than can be counted")]
+    #[error("\"{0}\" is too large")]
     TooLarge(String),
-    #[error("\"{0}\" is a part of a byte; name a unit, such as 1.5g")]
+    #[error("\"{0}\" is a fraction of a byte; add a unit, such as 1.5g")]
     PartOfByte(String),
 }
 
@@ -58,7 +58,7 @@ fn shift_of(unit: &str) -> Option<u32> {
 }
 
 impl fmt::Display for Size {
-    /// The largest unit that says it exactly.
+    /// The largest unit that represents it exactly.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = |shift: u32| self.0 != 0 && self.0.trailing_zeros() >= shift;
         let (letter, shift) =

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// Decided and recorded; nothing stands yet.
+    /// Resolved and recorded; nothing has been started yet.
     Planned,
     /// The sandbox is being built and looked over.
     Starting,
     /// Something runs in it, or may.
     Running,
-    /// Asked to end; nothing new begins.
+    /// Was requested to end; nothing new begins.
     Stopping,
     Stopped,
 }

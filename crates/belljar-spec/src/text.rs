@@ -51,7 +51,7 @@ pub fn escape(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             // Bidirectional controls reorder what a person reads, so they count as control characters.
             let reorders = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}');
-            // What nobody sees can hide a difference, and these break lines for some.
+            // Invisible characters can hide a difference, and some programs break lines at these.
             let is_hidden = matches!(c, '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{180e}' | '\u{600}'..='\u{605}' | '\u{e0000}'..='\u{e007f}');
             if c.is_control() || reorders || is_hidden {
                 shown.extend(c.escape_unicode());
@@ -158,7 +158,7 @@ impl<'de> Visitor<'de> for OsTextVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OsText, A::Error> {
         let Some((key, value)) = map.next_entry::<String, String>()? else {
-            return Err(de::Error::custom("an empty object is no string"));
+            return Err(de::Error::custom("an empty object is not a string"));
         };
         if key != "b64" {
             return Err(de::Error::unknown_field(&key, &["b64"]));
@@ -169,12 +169,12 @@ impl<'de> Visitor<'de> for OsTextVisitor {
 }
 /// A command line for a message, quoted where a shell would need it.
 pub fn quote_command(command: &[OsText]) -> String {
-    let words = command.iter().map(|word| {
-        let text = word.to_string();
+    let arguments = command.iter().map(|argument| {
+        let text = argument.to_string();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
         if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{text}'") }
     });
-    words.collect::<Vec<_>>().join(" ")
+    arguments.collect::<Vec<_>>().join(" ")
 }
 
 /// An error and its causes on one line.

@@ -1,4 +1,4 @@
-//! Trees that a run could write. What lies in them may be a run's work, links above all.
+//! Trees that a run could write. Their contents may come from a run, links above all.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use crate::layered::Moment;
 use crate::text::OsText;
 
-/// Which directory it is, whatever it is called and wherever it is mounted.
+/// Which directory it is, whatever its name and mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryIdentity {
     pub device: u64,
     pub inode: u64,
-    /// When the inode was made, where the file system tells: an inode number is used again.
+    /// When the inode was made, where the file system reports it: inode numbers are reused.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub born: Option<Moment>,
 }
 
 impl DirectoryIdentity {
-    /// With both times of birth known the device does not count: the number of a file system without
-    /// a device of its own is another one after a boot.
+    /// If both creation times are known the device does not count: a file system without
+    /// a block device gets another device number after a boot.
     pub fn is_same(&self, other: &Self) -> bool {
         let is_same_place = match (self.born, other.born) {
             (Some(one), Some(other)) => one == other,
@@ -51,7 +51,7 @@ impl WritableTree {
 
     /// Whether this is the top of the tree, by its path or by what it is.
     pub fn is_at(&self, path: &Path, identity: Option<&DirectoryIdentity>) -> bool {
-        let is_known = |(own, other): (&DirectoryIdentity, &DirectoryIdentity)| own.is_same(other);
+        let is_known = |(one, other): (&DirectoryIdentity, &DirectoryIdentity)| one.is_same(other);
         self.as_path() == path || self.identity.as_ref().zip(identity).is_some_and(is_known)
     }
 }

@@ -74,7 +74,7 @@ fn nothing_of_a_message_stays_behind() {
     let mut hidden = [0; LENGTH];
     hidden.iter_mut().enumerate().for_each(|(at, byte)| *byte = b'A' + (at * 7 % 26) as u8);
     let needle = Needle(hidden);
-    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
     launcher.open(1).unwrap();
     init.open(1).unwrap();
     {

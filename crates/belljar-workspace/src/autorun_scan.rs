@@ -247,7 +247,7 @@ impl Walk<'_> {
                 changed: Moment { secs: stat.stx_ctime.tv_sec, nanos: stat.stx_ctime.tv_nsec },
             });
         }
-        self.report.add_later(AutorunFile {
+        self.report.add_autorun(AutorunFile {
             target: self.tree.target.clone(),
             path: OsText::from(path),
             class: mark.class,

@@ -97,7 +97,7 @@ fn report_later(
     report: &mut WorkspaceReport,
 ) {
     let Some(mark) = &change.later else { return };
-    report.add_later(AutorunFile {
+    report.add_autorun(AutorunFile {
         target: note.target.clone(),
         path: change.path.clone(),
         class: mark.class,

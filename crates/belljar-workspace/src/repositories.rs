@@ -47,7 +47,7 @@ impl<'a> Repositories<'a> {
             return Some(MAKES_ONE);
         }
         let is_known = GIT_DIRECTORY.iter().any(|entry| autorun::is(name, entry.name));
-        let here = is_known.then(|| self.marks_of(parent).later(Path::new(name))).flatten();
+        let here = is_known.then(|| self.marks_of(parent).classify(Path::new(name))).flatten();
         here.or_else(|| self.all_below(parent).filter(|_| !autorun::is_sample_hook(path)))
     }
 
@@ -82,7 +82,7 @@ impl<'a> Repositories<'a> {
                     .iter()
                     .any(holds)
                     .then(|| self.marks_of(parent))?
-                    .later(Path::new(name))
+                    .classify(Path::new(name))
             });
             self.below.insert(directory.to_owned(), later);
         }

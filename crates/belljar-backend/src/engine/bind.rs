@@ -180,7 +180,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         tolerated: tolerated(plan, engine),
         // gVisor has namespaces of its own, and another machine has others of the same names.
         apart_from: match (engine.is_local, gvisor) {
-            (true, false) => plan.apart_from(&belljar_linux::namespaces()),
+            (true, false) => plan.unshared_namespaces(&belljar_linux::namespaces()),
             _ => Default::default(),
         },
         sizes: if gvisor { Vec::new() } else { plan.sizes() },

@@ -100,7 +100,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
     let begun = begin(&api, &made.id, upload.as_deref());
     api.hang_up(); // the next question comes at the run's end
     // The engine has its own copies of the mounts now, or never will.
-    let identity = staged.strike().map_err(ContainerError::Stage);
+    let identity = staged.unmount().map_err(ContainerError::Stage);
     let (channel, pid) = match begun {
         Ok(begun) => begun,
         Err(error) => return Err(and_remove(&api, &made.id, error)),

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use belljar_linux::staging::STAGES;
+use belljar_linux::staging::STAGING_ROOT;
 
 /// Put there by the engines themselves.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
@@ -82,7 +82,7 @@ fn sees_our_mounts(pid: i32) -> bool {
     }
     let table = |process: &str| fs::read_to_string(format!("/proc/{process}/mountinfo")).ok();
     match (table("self"), table(&pid.to_string())) {
-        (Some(ours), Some(theirs)) => spreads(&ours, &theirs, Path::new(STAGES)),
+        (Some(ours), Some(theirs)) => spreads(&ours, &theirs, Path::new(STAGING_ROOT)),
         _ => true,
     }
 }

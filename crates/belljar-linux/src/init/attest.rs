@@ -1,4 +1,4 @@
-//! Reads back what holds for this process, and tries what must not work.
+//! Reads back the confinement of this process, and tries what must not work.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use belljar_spec::wire::{ExecRequest, InitSetup};
 use belljar_spec::{
-    Answer, Attempt, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
+    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
     ShortAttestation,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
@@ -86,7 +86,7 @@ impl Status<'_> {
     fn numbers(&self, key: &str, radix: u32) -> impl Iterator<Item = u64> {
         let line = self.0.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
         line.split_whitespace()
-            .map(move |word| u64::from_str_radix(word, radix).unwrap_or(u64::MAX))
+            .map(move |field| u64::from_str_radix(field, radix).unwrap_or(u64::MAX))
     }
 
     fn number(&self, key: &str, radix: u32) -> u64 {
@@ -114,7 +114,7 @@ impl Status<'_> {
         self.0.lines().any(|line| line.starts_with(key))
     }
 
-    /// gVisor does not say it here, and answers when it is asked.
+    /// gVisor does not list it here, and reports it when asked.
     fn no_new_privileges(&self) -> bool {
         match self.has("NoNewPrivs:") {
             true => self.number("NoNewPrivs:", 10) == 1,
@@ -143,7 +143,7 @@ fn mounts() -> Result<Vec<SeenMount>, ConfineError> {
     let table =
         MountTable::read().map_err(|error| ConfineError::Read("/proc/self/mountinfo", error))?;
     let seen = table.0.into_iter().map(|line| {
-        // What cannot be looked at has no identity, and is refused where one is expected.
+        // What cannot be read has no identity, and is refused where one is expected.
         let stat = statat(CWD, &line.mount_point, AtFlags::SYMLINK_NOFOLLOW).ok();
         let has = |flag: &str| line.options.split(',').any(|option| option == flag);
         SeenMount {
@@ -185,14 +185,14 @@ fn descriptors() -> Result<Vec<SeenDescriptor>, ConfineError> {
         numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
     }
     numbers.sort_unstable();
-    let mut kept = Vec::new();
+    let mut open = Vec::new();
     for number in numbers {
         if crate::sys::process::survives_exec(number as i32) {
             let refers_to = std::fs::read_link(format!("{path}/{number}")).unwrap_or_default();
-            kept.push(SeenDescriptor { number, refers_to: OsText::from(refers_to) });
+            open.push(SeenDescriptor { number, refers_to: OsText::from(refers_to) });
         }
     }
-    Ok(kept)
+    Ok(open)
 }
 
 /// The plan's, and those on what the kernel counts for a user.
@@ -225,7 +225,7 @@ fn attempts() -> Vec<Attempt> {
         ("make a user namespace", attempt::unshare(libc::CLONE_NEWUSER)),
         ("open an AF_VSOCK socket", attempt::socket(AF_VSOCK, libc::SOCK_STREAM, 0)),
         ("mount", attempt::mount_tmpfs(c"/tmp")),
-        // On no file at all: without the filter, another error tells so.
+        // On no file at all: without the filter, the error is another one.
         ("set the setuid bit", attempt::fchmod(-1, 0o4755)),
     ];
     tried
@@ -234,8 +234,8 @@ fn attempts() -> Vec<Attempt> {
         .collect()
 }
 
-/// gVisor lets anybody list them, and open those that anybody could open by name; what counts is whether
-/// one can be had that is nobody else's: all but `/dev/null`.
+/// gVisor lets any process list them, and open those that any process could open by name; what counts is whether
+/// one can be opened that only PID 1 has: any but `/dev/null`.
 fn open_descriptor_of_init() -> Result<(), Errno> {
     let mut last = Errno::NOENT;
     for number in 0..32 {
@@ -269,10 +269,10 @@ fn read_something(path: &CStr) -> Result<(), Errno> {
     }
 }
 
-fn answer(outcome: Result<(), Errno>) -> Answer {
+fn answer(outcome: Result<(), Errno>) -> AttemptResult {
     match outcome {
-        Ok(()) => Answer::Succeeded,
-        Err(error) => Answer::Errno(error.raw_os_error()),
+        Ok(()) => AttemptResult::Succeeded,
+        Err(error) => AttemptResult::Errno(error.raw_os_error()),
     }
 }
 

@@ -46,8 +46,8 @@ pub(super) fn inherited() -> Result<Channel, Errno> {
     Ok(Channel { input, output: None })
 }
 
-/// An engine gives its containers variables of its own and the image's. Where others can read them, as in
-/// gVisor, there is nothing to be read: this process starts over without any.
+/// An engine sets variables, and so does the image. Where other processes can read them, as in
+/// gVisor, there must be nothing to read: this process re-executes itself without any.
 fn without_environment() -> Result<(), Errno> {
     if std::env::vars_os().next().is_none() {
         return Ok(());
@@ -57,7 +57,7 @@ fn without_environment() -> Result<(), Errno> {
     Err(exec_path(c"/proc/self/exe", &argv.map_err(|_| Errno::INVAL)?, &[]))
 }
 
-/// The standard streams move away: no child of this process may take them for its own.
+/// Moves the standard streams to other descriptors, so that no child of this process inherits them.
 pub(super) fn over_stdio() -> Result<Channel, Errno> {
     without_environment()?;
     let input = fcntl_dupfd_cloexec(rustix::stdio::stdin(), FIRST_FREE)?;

@@ -1,6 +1,6 @@
-//! One command, as PID 1 sees it: its process, from the fork to its end.
+//! Runs one command for PID 1: its process, from the fork to its end.
 //!
-//! Everything that the process has to say before it becomes the command goes through one pipe, a line
+//! Everything that the process reports before it becomes the command goes through one pipe, a line
 //! each; the pipe closes by itself then.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,41 +13,38 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, child_subreaper, kill_process, kill_process_group};
 use serde_json::Value;
 
-use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, Telling, become_command};
+use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, ReportPipe, become_command};
 use super::pump::Pumps;
-use super::shim::{Forked, Shim, ShimTold};
+use super::shim::{ForkedShim, Shim, ShimReport};
 use super::terminal::Terminal;
 use super::tree::is_stopped_below;
+use crate::step::{StepError, step};
 use crate::sys::process::{adopt_descriptor, fork};
 
 /// How long a process may take to lock itself down and attest, and then, once it was let go, to become the command.
 /// Another process inside may have the same uid, and stop it.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a copy in progress is looked at, and how often in a row it may be found stopped.
+/// The interval of checks on a copy in progress, and how often in a row it may be found stopped.
 const COPY_CHECK: Duration = Duration::from_secs(4);
-const MOST_STOPS: u32 = 5;
+const MAX_STOPS: u32 = 5;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
-    #[error("{0}")]
-    Step(&'static str, #[source] Errno),
+    #[error(transparent)]
+    Step(#[from] StepError),
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("the number {0} is still that of another command")]
+    #[error("the exec number {0} is still in use")]
     Taken(u32),
-    #[error("descriptor {0} is not there")]
+    #[error("descriptor {0} does not exist")]
     NotGiven(i32, #[source] Errno),
 }
 
-fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, CommandError> {
-    result.map_err(|error| CommandError::Step(name, error))
-}
-
-/// What the process told before it became the command.
-pub(super) enum Told {
+/// What the process reported before it became the command.
+pub(super) enum CommandReport {
     /// As text: PID 1 only passes it on, and the launcher reads it as it reads everything from inside.
     Attested {
-        say: &'static str,
+        message_type: &'static str,
         text: Vec<u8>,
     },
     Failed {
@@ -60,9 +57,9 @@ pub(super) enum Told {
 
 /// What PID 1 has of a command: its process, or the one above it.
 enum Process {
-    Own(Pid),
+    Direct(Pid),
     Below(Shim),
-    /// Reaped: its number may be somebody else's.
+    /// Reaped: its pid may be another process's.
     Gone,
 }
 
@@ -71,9 +68,9 @@ enum Process {
 enum Standing {
     AtTheGate,
     Executed,
-    /// It told why it could not become the command.
+    /// It reported why it could not become the command.
     Failed,
-    /// Nobody wants to hear of it any more.
+    /// The launcher needs no report of it any more.
     Dismissed,
 }
 
@@ -93,10 +90,10 @@ pub(super) struct Command {
     standing: Standing,
     gate: Option<OwnedFd>,
     report: Option<OwnedFd>,
-    heard: Vec<u8>,
+    unparsed: Vec<u8>,
     /// When the step that it is at must be done.
     step_by: Option<Instant>,
-    /// Only of a copy, which is belljar's own work and has no reason to be stopped.
+    /// Only for a copy, which is belljar's work and has no reason to be stopped.
     copy_check: Option<CopyCheck>,
 }
 
@@ -139,14 +136,14 @@ impl Command {
         let (report, report_write) = step("make a report", pipe_with(PipeFlags::CLOEXEC))?;
         step("read the report without waiting", rustix::io::ioctl_fionbio(&report, true))?;
         let forked = match request.descendants {
-            Descendants::Loose => step("fork", fork())?.map(Process::Own),
+            Descendants::Loose => step("fork", fork())?.map(Process::Direct),
             Descendants::Tracked | Descendants::Bound => match step("fork", Shim::fork())? {
-                Forked::Command => None,
-                Forked::PidOne(shim) => Some(Process::Below(shim)),
+                ForkedShim::Command => None,
+                ForkedShim::PidOne(shim) => Some(Process::Below(shim)),
             },
         };
         let Some(process) = forked else {
-            become_command(&request, setup, inside, gate_read, Telling(report_write));
+            become_command(&request, setup, inside, gate_read, ReportPipe(report_write));
         };
         Ok(Self {
             process,
@@ -155,7 +152,7 @@ impl Command {
             standing: Standing::AtTheGate,
             gate: Some(gate),
             report: Some(report),
-            heard: Vec::new(),
+            unparsed: Vec::new(),
             step_by: Some(Instant::now() + STEP_TIMEOUT),
             copy_check: match request.work {
                 Work::Pack { .. } | Work::Unpack { .. } => {
@@ -181,10 +178,10 @@ impl Command {
         }
     }
 
-    /// PID 1's own child: the process, or its shim.
+    /// PID 1's child: the process, or its shim.
     pub(super) fn child(&self) -> Option<Pid> {
         match &self.process {
-            Process::Own(pid) => Some(*pid),
+            Process::Direct(pid) => Some(*pid),
             Process::Below(shim) => Some(shim.pid),
             Process::Gone => None,
         }
@@ -198,8 +195,8 @@ impl Command {
     pub(super) fn signal(&self, signal: Signal) {
         match &self.process {
             Process::Below(shim) => shim.signal(signal),
-            // The command leads its own group; without one (it moved) the process itself is meant.
-            Process::Own(pid) => {
+            // The command leads its process group; if it has left that, the process itself is signalled.
+            Process::Direct(pid) => {
                 if kill_process_group(*pid, signal).is_err() {
                     let _ = kill_process(*pid, signal);
                 }
@@ -208,7 +205,7 @@ impl Command {
         }
     }
 
-    /// Without a shim, what the command left to PID 1 cannot be told from what others did.
+    /// Without a shim, PID 1 cannot tell this command's orphans from others'.
     pub(super) fn kill_tree(&mut self) {
         match self.shim() {
             Some(shim) => shim.kill_tree(),
@@ -219,14 +216,14 @@ impl Command {
     pub(super) fn shim(&mut self) -> Option<&mut Shim> {
         match &mut self.process {
             Process::Below(shim) => Some(shim),
-            Process::Own(_) | Process::Gone => None,
+            Process::Direct(_) | Process::Gone => None,
         }
     }
 
     pub(super) fn end_by(&self) -> Option<Instant> {
         match &self.process {
             Process::Below(shim) => shim.end_by(),
-            Process::Own(_) | Process::Gone => None,
+            Process::Direct(_) | Process::Gone => None,
         }
     }
 
@@ -240,8 +237,9 @@ impl Command {
         self.standing == Standing::Executed && self.ended.is_none()
     }
 
-    /// Ends a process that does not get to be the command, and a copy that stands still: somebody inside stops it.
-    pub(super) fn check(&mut self, now: Instant) -> Option<Told> {
+    /// Ends a process that does not become the command in time, and a copy that does not progress because a process inside
+    /// stops it.
+    pub(super) fn check(&mut self, now: Instant) -> Option<CommandReport> {
         if self.step_by.is_some_and(|by| now >= by) {
             self.step_by = None;
             self.gate = None;
@@ -255,7 +253,7 @@ impl Command {
                 STEP_TIMEOUT.as_secs()
             );
             return (was == Standing::AtTheGate)
-                .then(|| Told::Failed { step: "start the command".to_owned(), why });
+                .then(|| CommandReport::Failed { step: "start the command".to_owned(), why });
         }
         let is_copying = self.is_copying();
         if let (true, Some(child), Some(check)) = (is_copying, self.child(), &mut self.copy_check)
@@ -263,24 +261,24 @@ impl Command {
         {
             check.next = now + COPY_CHECK;
             check.stops = if is_stopped_below(child) { check.stops + 1 } else { 0 };
-            if check.stops >= MOST_STOPS {
+            if check.stops >= MAX_STOPS {
                 self.kill_tree();
             }
         }
         None
     }
 
-    /// PID 1's own child was reaped.
+    /// PID 1's child was reaped.
     pub(super) fn child_ended(&mut self, status: ExitStatus) -> ChildWas {
         let Process::Below(shim) = std::mem::replace(&mut self.process, Process::Gone) else {
             self.ended = Some(status);
             return ChildWas::Command;
         };
-        if let (None, Some(ShimTold::Ended(status))) = (self.ended, shim.told()) {
+        if let (None, Some(ShimReport::Ended(status))) = (self.ended, shim.next_report()) {
             self.ended = Some(status);
         }
         self.ended.get_or_insert(ExitStatus::Signal(9));
-        // Where orphans do not come to a shim, what ends with its command came to PID 1.
+        // Where a shim cannot adopt orphans, PID 1 has those that must end with the command.
         let lost_some = self.descendants == Descendants::Bound && child_subreaper().is_err();
         // A shim ends by itself when nothing is below it; all else was done to it.
         match status {
@@ -289,53 +287,53 @@ impl Command {
         }
     }
 
-    /// Whether its end can be told: everything it said has been heard, and what was to end is gone.
+    /// Whether its end can be reported: all its reports have been read, and what was to end is gone.
     pub(super) fn is_over(&self) -> bool {
         let ending = matches!(&self.process, Process::Below(shim) if shim.is_ending());
         self.ended.is_some() && self.report.is_none() && !ending
     }
 
-    /// What is to be told about the end, and the shim that stays for what still lives.
+    /// The exit status to report, and the shim that stays for what still lives.
     pub(super) fn finish(self) -> (Option<ExitStatus>, Option<Shim>) {
-        let told = self.ended.filter(|_| self.standing == Standing::Executed);
+        let status = self.ended.filter(|_| self.standing == Standing::Executed);
         match self.process {
-            Process::Below(shim) => (told, Some(shim)),
-            Process::Own(_) | Process::Gone => (told, None),
+            Process::Below(shim) => (status, Some(shim)),
+            Process::Direct(_) | Process::Gone => (status, None),
         }
     }
 
     /// Everything that can become readable.
     pub(super) fn reports(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let shim = match &self.process {
-            // Once it has told the end there is nothing more to come.
+            // Once it has reported the end there is nothing more to come.
             Process::Below(shim) if self.ended.is_none() => Some(shim.report()),
             _ => None,
         };
         self.report.as_ref().map(AsFd::as_fd).into_iter().chain(shim)
     }
 
-    pub(super) fn read_reports(&mut self) -> Vec<Told> {
-        let mut told = self.read_report();
+    pub(super) fn read_reports(&mut self) -> Vec<CommandReport> {
+        let mut reports = self.read_report();
         if let Process::Below(shim) = &mut self.process
             && self.ended.is_none()
         {
-            match shim.told() {
-                Some(ShimTold::Ended(status)) => {
+            match shim.next_report() {
+                Some(ShimReport::Ended(status)) => {
                     self.ended = Some(status);
                     if self.descendants == Descendants::Bound {
                         shim.kill_tree(); // and only then is it over
                     }
                 }
-                Some(ShimTold::NotForked(error)) => told = self.not_forked(error),
+                Some(ShimReport::NotForked(error)) => reports = self.not_forked(error),
                 None => {}
             }
         }
-        if self.standing == Standing::Dismissed { Vec::new() } else { told }
+        if self.standing == Standing::Dismissed { Vec::new() } else { reports }
     }
 
-    fn read_report(&mut self) -> Vec<Told> {
-        const MOST: usize = 1024 * 1024;
-        let mut told = Vec::new();
+    fn read_report(&mut self) -> Vec<CommandReport> {
+        const MAX_REPORT: usize = 1024 * 1024;
+        let mut reports = Vec::new();
         let mut buffer = [0; 4096];
         while let Some(report) = &self.report {
             match rustix::io::read(report, &mut buffer) {
@@ -344,57 +342,63 @@ impl Command {
                     self.step_by = None;
                     if self.standing == Standing::AtTheGate {
                         self.standing = Standing::Executed;
-                        told.push(Told::Executed);
+                        reports.push(CommandReport::Executed);
                     }
                 }
-                Ok(length) if self.heard.len() + length <= MOST => {
-                    self.heard.extend_from_slice(&buffer[..length]);
+                Ok(length) if self.unparsed.len() + length <= MAX_REPORT => {
+                    self.unparsed.extend_from_slice(&buffer[..length]);
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 _ => (self.report, self.step_by) = (None, None),
             }
-            while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.heard.drain(..=end).collect();
+            while let Some(end) = self.unparsed.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unparsed.drain(..=end).collect();
                 let line = read_line(&line);
-                let attested = matches!(line, Told::Attested { .. });
+                let attested = matches!(line, CommandReport::Attested { .. });
                 if self.gate.is_some() {
                     self.step_by = None; // now it is the launcher's turn
                 }
                 if !attested && self.standing == Standing::AtTheGate {
                     self.standing = Standing::Failed;
                 }
-                told.push(line);
+                reports.push(line);
             }
         }
-        told
+        reports
     }
 
     /// The report's end then meant that there never was a process.
-    fn not_forked(&mut self, error: Errno) -> Vec<Told> {
+    fn not_forked(&mut self, error: Errno) -> Vec<CommandReport> {
         self.step_by = None;
         self.standing = Standing::Failed;
         let why = std::io::Error::from(error).to_string();
-        vec![Told::Failed { step: "fork".to_owned(), why }]
+        vec![CommandReport::Failed { step: "fork".to_owned(), why }]
     }
 }
 
-fn read_line(line: &[u8]) -> Told {
-    for (prefix, say) in [(ATTESTED, "attested"), (ATTESTED_SHORT, "attested_short")] {
+fn read_line(line: &[u8]) -> CommandReport {
+    for (prefix, message_type) in [(ATTESTED, "attested"), (ATTESTED_SHORT, "attested_short")] {
         if let Some(attestation) = line.strip_prefix(prefix) {
-            return Told::Attested { say, text: attestation.trim_ascii_end().to_vec() };
+            return CommandReport::Attested {
+                message_type,
+                text: attestation.trim_ascii_end().to_vec(),
+            };
         }
     }
-    let unreadable =
-        || Told::Failed { step: "attest".to_owned(), why: "an unreadable report".to_owned() };
+    let unreadable = || CommandReport::Failed {
+        step: "attest".to_owned(),
+        why: "an unreadable report".to_owned(),
+    };
     let Ok(Value::Object(mut map)) = serde_json::from_slice(line) else { return unreadable() };
     let text = |value: Option<Value>| {
         value.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
     };
     if let Some(failure) = map.remove("not_executed") {
-        return serde_json::from_value(failure).map_or_else(|_| unreadable(), Told::NotExecuted);
+        return serde_json::from_value(failure)
+            .map_or_else(|_| unreadable(), CommandReport::NotExecuted);
     }
-    Told::Failed { step: text(map.remove("step")), why: text(map.remove("why")) }
+    CommandReport::Failed { step: text(map.remove("step")), why: text(map.remove("why")) }
 }
 
 /// Each stream of the channel, and who writes to it, as seen from inside.
@@ -406,11 +410,11 @@ fn streams_of(stdio: &Stdio) -> Vec<(u32, Flow)> {
             .into_iter()
             .chain([(stdout, Flow::Outgoing), (stderr, Flow::Outgoing)])
             .collect(),
-        Stdio::Pty { stream, .. } => vec![(stream, Flow::BothWays)],
+        Stdio::Pty { stream, .. } => vec![(stream, Flow::Bidirectional)],
     }
 }
 
-/// Nothing will come of these streams: both ends are to forget them.
+/// These streams failed: both ends drop them.
 fn give_up(streams: &[(u32, Flow)], mux: &mut Mux) {
     for (stream, _) in streams {
         mux.reset(*stream);

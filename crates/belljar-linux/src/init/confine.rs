@@ -1,4 +1,4 @@
-//! Taking rights away: from PID 1 by Landlock, from each command everything.
+//! Drops rights: PID 1 confines itself by Landlock, and each command drops everything.
 
 use std::sync::OnceLock;
 
@@ -16,13 +16,14 @@ use rustix::thread::{
 };
 
 use crate::filter::{self, FilterError};
+use crate::step::{StepError, step};
 use crate::user_limits::resource;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfineError {
-    #[error("{0}")]
-    Step(&'static str, #[source] Errno),
-    #[error("there is no limit called {0}")]
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("there is no resource limit {0}")]
     UnknownLimit(String),
     #[error("cannot set the limit {0}")]
     Limit(String, #[source] Errno),
@@ -36,15 +37,11 @@ pub(super) enum ConfineError {
     Read(&'static str, #[source] std::io::Error),
 }
 
-fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, ConfineError> {
-    result.map_err(|error| ConfineError::Step(name, error))
-}
-
 /// For PID 1, and so for all its descendants: one domain, in which they can debug each other.
-/// Everything is readable as far as the mounts go; writable is what the plan says.
+/// Everything that is mounted is readable; writable are the plan's paths.
 pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
     if super::landlock_version() == 0 {
-        return Ok(()); // the attestation says so, and the launcher compares
+        return Ok(()); // the attestation reports that, and the launcher compares
     }
     let failed = |error: &dyn std::fmt::Display| ConfineError::Landlock(error.to_string());
     let all = AccessFs::from_all(ABI::V6);
@@ -69,9 +66,9 @@ pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
             LandlockStatus::Available { .. },
             RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced,
         ) => {
-            Ok(()) // partially: an older kernel, whose version the attestation is compared with
+            Ok(()) // partially: an older kernel; the expectation has the same version
         }
-        other => Err(ConfineError::Landlock(format!("the kernel says {other:?}"))),
+        other => Err(ConfineError::Landlock(format!("the kernel reports {other:?}"))),
     }
 }
 
@@ -95,10 +92,10 @@ pub(super) fn readback() -> Readback {
     })
 }
 
-/// The kernel tells nobody what it is confined by. But it takes no more than so many rule sets on top of each
-/// other: where one of ours is in force, one less can be added. Tried by a child, since none can be taken off.
+/// The kernel does not report what confines a process. But it accepts a fixed number of rule sets on top of each
+/// other: where one of ours is in force, one less can be added. A child tries it, since none can be removed.
 fn has_landlock_domain() -> bool {
-    const MOST_LAYERS: i32 = 16;
+    const MAX_LAYERS: i32 = 16;
     if super::landlock_version() == 0 {
         return false;
     }
@@ -108,14 +105,14 @@ fn has_landlock_domain() -> bool {
     };
     match crate::sys::process::fork() {
         Ok(None) => {
-            let added = (0..=MOST_LAYERS).take_while(|_| add()).count();
-            crate::sys::process::exit_now(i32::try_from(added).unwrap_or(MOST_LAYERS))
+            let added = (0..=MAX_LAYERS).take_while(|_| add()).count();
+            crate::sys::process::exit_now(i32::try_from(added).unwrap_or(MAX_LAYERS))
         }
         Ok(Some(child)) => {
             let ended =
                 rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
             let added = ended.ok().flatten().and_then(|(_, status)| status.exit_status());
-            added.is_some_and(|added| (1..MOST_LAYERS).contains(&added))
+            added.is_some_and(|added| (1..MAX_LAYERS).contains(&added))
         }
         Err(_) => false, // what cannot be shown does not hold
     }
@@ -134,7 +131,7 @@ pub(super) fn confine(setup: &InitSetup) -> Result<(), ConfineError> {
     change_user(setup)?;
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {} // gVisor has none; the attestation reads back
-        Err(error) => return Err(ConfineError::Step("clear ambient capabilities", error)),
+        Err(error) => return Err(StepError::new("clear ambient capabilities", error).into()),
     }
     let none = CapabilitySet::empty();
     let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -151,7 +148,7 @@ fn change_user(setup: &InitSetup) -> Result<(), ConfineError> {
     }
     step("drop groups", set_thread_groups(&[]))?;
     step("change the gid", set_thread_res_gid(gid, gid, gid))?;
-    step("change the uid", set_thread_res_uid(uid, uid, uid))
+    Ok(step("change the uid", set_thread_res_uid(uid, uid, uid))?)
 }
 
 /// What PID 1 has in its bounding set, looked up once: the set never grows, and to ask for each of the
@@ -174,7 +171,8 @@ pub(super) fn bounding_set() -> &'static [CapabilitySet] {
 /// That nothing is left is not believed: the attestation reads it back.
 fn empty_bounding_set() -> Result<(), ConfineError> {
     use rustix::thread::remove_capability_from_bounding_set;
-    bounding_set().iter().try_for_each(|capability| {
-        step("empty the bounding set", remove_capability_from_bounding_set(*capability))
-    })
+    for capability in bounding_set() {
+        step("empty the bounding set", remove_capability_from_bounding_set(*capability))?;
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Connections between the sandbox's loopback and the channel: those that somebody inside makes to a port of
+//! Relays connections between the sandbox's loopback and the channel: those that a process inside makes to a port of
 //! the launcher's, and those that the launcher makes to a server inside. PID 1 looks into none of them.
 
 use std::ops::{Range, RangeFrom};
@@ -16,8 +16,8 @@ use rustix::net::{SocketFlags, accept_with};
 use crate::loopback::{Family, begin_connect, listen_on, outcome};
 use crate::relay::{Relay, Relays, refuse};
 
-/// When no descriptor is to be had, whoever knocks waits, and the loop must not spin.
-const SHUT_FOR: Duration = Duration::from_millis(200);
+/// How long accepting pauses when there are no free descriptors: clients wait, and the loop must not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Streams of connections that the launcher makes, and of those that are made to it.
 const CONNECTED: Range<u32> = FIRST_CONNECT_STREAM..FIRST_ACCEPT_STREAM;
@@ -32,7 +32,7 @@ pub(super) struct NotListening {
     error: Errno,
 }
 
-/// What a descriptor that the loop waits for stands for.
+/// What a polled descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watched {
     Listener(u16),
@@ -45,7 +45,7 @@ struct Listener {
     fd: OwnedFd,
 }
 
-/// On its way to a server inside.
+/// A connection in progress to a server inside.
 struct Connecting {
     stream: u32,
     port: u16,
@@ -62,7 +62,7 @@ pub(super) struct Connections {
     connecting: Vec<Connecting>,
     open: Relays,
     accepted: u32,
-    shut_until: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 impl Connections {
@@ -81,7 +81,7 @@ impl Connections {
         mux: &mut Mux,
     ) -> Result<(), WireError> {
         if !CONNECTED.contains(&stream) {
-            let what = format!("stream {stream} is none for a connection of the launcher's");
+            let what = format!("stream {stream} is not for a connection of the launcher's");
             return Err(WireError::BadMessage(what));
         }
         if mux.open(stream).is_err() {
@@ -90,7 +90,7 @@ impl Connections {
         }
         let connected = self.open.count(CONNECTED);
         if connected + self.connecting.len() >= MAX_CONNECTS {
-            refuse(stream, mux); // some whose streams are over still have something to deliver
+            refuse(stream, mux); // some relays still have data to deliver after the end of their streams
         } else {
             self.try_connect(stream, port, Family::V4, mux);
         }
@@ -107,14 +107,14 @@ impl Connections {
                 let (early, ended) = (Vec::new(), false);
                 self.connecting.push(Connecting { stream, port, family, fd, early, ended });
             }
-            Err(_) => refuse(stream, mux), // nobody answers there
+            Err(_) => refuse(stream, mux), // there is no listener
         }
     }
 
-    /// Adds what is to be waited for, and says what each of them stands for.
+    /// Adds the descriptors to wait for, and returns what each of them belongs to.
     pub(super) fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<Watched> {
         let mut watched = Vec::new();
-        if self.may_accept(mux) && self.shut_until.is_none() {
+        if self.may_accept(mux) && self.paused_until.is_none() {
             for Listener { port, fd } in &self.listeners {
                 fds.push(PollFd::new(fd, PollFlags::IN));
                 watched.push(Watched::Listener(*port));
@@ -130,7 +130,7 @@ impl Connections {
 
     /// When to look again, if nothing happens before.
     pub(super) fn next_moment(&self) -> Option<Instant> {
-        self.shut_until
+        self.paused_until
     }
 
     /// Something for a connection's stream arrived.
@@ -164,8 +164,8 @@ impl Connections {
     }
 
     pub(super) fn move_bytes(&mut self, ready: &[Watched], mux: &mut Mux) {
-        if self.shut_until.is_some_and(|until| Instant::now() >= until) {
-            self.shut_until = None;
+        if self.paused_until.is_some_and(|until| Instant::now() >= until) {
+            self.paused_until = None;
         }
         let mut streams = Vec::new();
         for watched in ready {
@@ -178,15 +178,15 @@ impl Connections {
         self.open.move_bytes(&streams, mux);
     }
 
-    /// A stream that was reset is open until the launcher has answered, and a relay whose stream is over may
-    /// still have something to deliver: neither may become too many.
+    /// A stream that was reset is open until the launcher has responded, and a relay may still have data to deliver
+    /// after the end of its stream: the number of both is limited.
     fn may_accept(&self, mux: &Mux) -> bool {
         mux.count_open(ACCEPTED).max(self.open.count(ACCEPTED)) < MAX_CONNECTIONS
             && self.accepted < u32::MAX - FIRST_ACCEPT_STREAM
     }
 
     fn accept(&mut self, port: u16, mux: &mut Mux) {
-        while self.may_accept(mux) && self.shut_until.is_none() {
+        while self.may_accept(mux) && self.paused_until.is_none() {
             let Some(listener) = self.listeners.iter().find(|listener| listener.port == port)
             else {
                 return;
@@ -201,10 +201,10 @@ impl Connections {
     }
 
     fn shut(&mut self) {
-        self.shut_until = Some(Instant::now() + SHUT_FOR);
+        self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
     }
 
-    /// One that nothing can come of is closed; whatever those inside do, that is no reason to end.
+    /// A failed one is closed; nothing that processes inside do here may end PID 1.
     fn accepted(&mut self, port: u16, fd: OwnedFd, mux: &mut Mux) {
         let stream = FIRST_ACCEPT_STREAM + self.accepted;
         let Ok(relay) = Relay::new(fd, stream) else { return };

@@ -1,12 +1,12 @@
-//! The process that will be a command: it locks itself down, attests, waits at a gate, and becomes what
-//! it was asked for.
+//! Turns a forked process into a command: it locks itself down, attests, waits at a gate, and becomes what
+//! was requested.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use belljar_spec::wire::{Depth, ExecRequest, InitSetup, Work};
+use belljar_spec::wire::{AttestationKind, ExecRequest, InitSetup, Work};
 use belljar_spec::{ExecFailure, OsText};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::attest::{attest, attest_short};
 use super::confine::{ConfineError, confine};
 use super::copy;
+use crate::step::step;
 use crate::sys::process::{
     adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
 };
@@ -23,16 +24,16 @@ use crate::sys::signal;
 pub(super) const ATTESTED: &[u8] = b"attested ";
 pub(super) const ATTESTED_SHORT: &[u8] = b"attested_short ";
 
-/// The command's own ends of its streams.
+/// The command's ends of its streams.
 pub(super) struct Inside {
     pub(super) stdio: [OwnedFd; 3],
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// The way back to PID 1.
-pub(super) struct Telling(pub(super) OwnedFd);
+/// The pipe on which the process reports to PID 1.
+pub(super) struct ReportPipe(pub(super) OwnedFd);
 
-impl Telling {
+impl ReportPipe {
     fn attested(&self, prefix: &[u8], attestation: serde_json::Result<Vec<u8>>) {
         // Strings, numbers and lists: there is nothing that JSON could not hold.
         if let Ok(attestation) = attestation {
@@ -40,7 +41,7 @@ impl Telling {
         }
     }
 
-    fn say(&self, what: &Value) {
+    fn send_json(&self, what: &Value) {
         self.send(format!("{what}\n").into_bytes());
     }
 
@@ -61,38 +62,39 @@ pub(super) fn become_command(
     setup: &InitSetup,
     inside: Inside,
     gate: OwnedFd,
-    telling: Telling,
+    report: ReportPipe,
 ) -> ! {
-    let (gate, telling) = match take_places(inside, gate, telling) {
-        Ok(kept) => kept,
+    let (gate, report) = match take_places(inside, gate, report) {
+        Ok(arranged) => arranged,
         Err(error) => {
-            // PID 1's descriptor for diagnostics, if it is still there: the way to tell may be gone.
+            // PID 1's descriptor for diagnostics, if it still exists: the report pipe may be gone.
             let why = format!("cannot arrange the command's descriptors: {error}");
             let _ = rustix::io::write(rustix::stdio::stderr(), why.as_bytes());
             exit_now(125)
         }
     };
-    if let Err(error) = lock_down(request, setup, &telling) {
-        telling
-            .say(&json!({ "step": "lock down", "why": belljar_spec::text::error_chain(&error) }));
+    if let Err(error) = lock_down(request, setup, &report) {
+        report.send_json(
+            &json!({ "step": "lock down", "why": belljar_spec::text::error_chain(&error) }),
+        );
         exit_now(125);
     }
-    let mut word = [0];
+    let mut byte = [0];
     loop {
-        match rustix::io::read(&gate, &mut word) {
+        match rustix::io::read(&gate, &mut byte) {
             Ok(1) => break,
             Err(Errno::INTR) => {}
-            _ => exit_now(125), // not let go
+            _ => exit_now(125), // the gate closed without opening
         }
     }
     match &request.work {
         Work::Program { argv } => {
             let failure = execute(request, argv);
-            telling.say(&json!({ "not_executed": failure }));
+            report.send_json(&json!({ "not_executed": failure }));
             exit_now(failure.exit_code())
         }
         work => {
-            drop((gate, telling)); // as an `exec` would: PID 1 takes it for the start
+            drop((gate, report)); // as an `exec` would: PID 1 takes it for the start
             exit_now(copy::work(work))
         }
     }
@@ -102,58 +104,60 @@ pub(super) fn become_command(
 fn take_places(
     inside: Inside,
     gate: OwnedFd,
-    telling: Telling,
-) -> Result<(OwnedFd, Telling), Errno> {
+    report: ReportPipe,
+) -> Result<(OwnedFd, ReportPipe), Errno> {
     begin_session()?;
     if let Some(terminal) = &inside.terminal {
         rustix::process::ioctl_tiocsctty(terminal)?;
     }
     let [stdin, stdout, stderr] = inside.stdio;
-    arrange_descriptors(0, vec![stdin, stdout, stderr, gate, telling.0])?;
+    arrange_descriptors(0, vec![stdin, stdout, stderr, gate, report.0])?;
     std::mem::forget(inside.terminal); // closed by the arrangement
-    Ok((adopt_descriptor(3)?, Telling(adopt_descriptor(4)?)))
+    Ok((adopt_descriptor(3)?, ReportPipe(adopt_descriptor(4)?)))
 }
 
 fn lock_down(
     request: &ExecRequest,
     setup: &InitSetup,
-    telling: &Telling,
+    report: &ReportPipe,
 ) -> Result<(), ConfineError> {
-    signal::reset_all().map_err(|error| ConfineError::Step("reset signals", error))?;
+    step("reset signals", signal::reset_all())?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     confine(setup)?;
     // As the command's user: a directory it may not enter is not entered for it.
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
     match request.depth {
-        Depth::Whole => {
-            telling.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
+        AttestationKind::Whole => {
+            report.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
         }
-        Depth::Short => {
-            telling.attested(ATTESTED_SHORT, serde_json::to_vec(&attest_short(setup, request)?));
+        AttestationKind::Short => {
+            report.attested(ATTESTED_SHORT, serde_json::to_vec(&attest_short(setup, request)?));
         }
     }
     Ok(())
 }
 
 /// As a shell finds a program: by name on `PATH`, by path if the name has a slash. Returns on failure.
-fn execute(request: &ExecRequest, words: &[OsText]) -> ExecFailure {
+fn execute(request: &ExecRequest, argv: &[OsText]) -> ExecFailure {
     let cstring = |bytes: &[u8]| CString::new(bytes).ok();
-    let argv: Option<Vec<CString>> = words.iter().map(|arg| cstring(arg.as_bytes())).collect();
+    let arguments: Option<Vec<CString>> = argv.iter().map(|arg| cstring(arg.as_bytes())).collect();
     let env: Option<Vec<CString>> = request
         .env
         .iter()
         .map(|(name, value)| cstring(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect();
-    let (Some(argv), Some(env)) = (argv, env) else {
-        return ExecFailure::Other { why: "an argument or variable holds a NUL byte".to_owned() };
+    let (Some(arguments), Some(env)) = (arguments, env) else {
+        return ExecFailure::Other {
+            why: "an argument or variable contains a NUL byte".to_owned(),
+        };
     };
-    let Some(name) = words.first() else {
+    let Some(name) = argv.first() else {
         return ExecFailure::Other { why: "there is no command".to_owned() };
     };
     if name.as_bytes().contains(&b'/') {
-        let error =
-            cstring(name.as_bytes()).map_or(Errno::NOENT, |path| exec_path(&path, &argv, &env));
+        let error = cstring(name.as_bytes())
+            .map_or(Errno::NOENT, |path| exec_path(&path, &arguments, &env));
         return failure(error);
     }
     let path = request.env.get("PATH").map(|path| path.as_bytes().to_vec()).unwrap_or_default();
@@ -161,7 +165,7 @@ fn execute(request: &ExecRequest, words: &[OsText]) -> ExecFailure {
     for directory in path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty()) {
         let candidate = Path::new(std::ffi::OsStr::from_bytes(directory)).join(name.as_path());
         let Some(candidate) = cstring(candidate.as_os_str().as_bytes()) else { continue };
-        match exec_path(&candidate, &argv, &env) {
+        match exec_path(&candidate, &arguments, &env) {
             Errno::NOENT | Errno::NOTDIR => {}
             error => worst = error,
         }
@@ -174,7 +178,9 @@ fn failure(error: Errno) -> ExecFailure {
         Errno::NOENT | Errno::NOTDIR => ExecFailure::NotFound,
         Errno::ACCESS | Errno::NOEXEC | Errno::PERM | Errno::ISDIR => {
             let why = match error {
-                Errno::NOEXEC => "it is no program for this machine, and has no #! line".to_owned(),
+                Errno::NOEXEC => {
+                    "it is not a program for this machine, and has no #! line".to_owned()
+                }
                 Errno::ISDIR => "it is a directory".to_owned(),
                 _ => "permission denied".to_owned(),
             };

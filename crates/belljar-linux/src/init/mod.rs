@@ -1,7 +1,7 @@
 //! `belljar __init`: PID 1 of every sandbox, on every backend.
 //!
-//! Starts what the launcher says over the channel, reaps everything, tells how it ended, and ends it
-//! all when the channel closes or time is up. It decides nothing. It needs no clone3, no pidfd and no
+//! Starts what the launcher requests over the channel, reaps everything, reports how it ended, and ends
+//! everything when the channel closes or time is up. It decides nothing. It needs no clone3, no pidfd and no
 //! openat2, so that it also works where an engine or gVisor has none.
 
 mod attest;
@@ -32,7 +32,7 @@ pub const NOTHING: &str = "__nothing";
 pub const CHANNEL_FD: i32 = 3;
 /// Three descriptors from here on, where the launcher gave the command pipes.
 pub const STDIO_FD: i32 = 4;
-/// What Landlock is asked for; later versions add nothing that a sandbox needs.
+/// The requested Landlock version; newer versions add nothing that a sandbox needs.
 const LANDLOCK_WANTED: u32 = 6;
 
 /// The version an attestation must report on this kernel.

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use super::connections::Watched;
 use super::terminal;
 
-/// What the loop has to look at besides the pumps.
+/// What the loop has to handle besides the pumps.
 pub(super) struct Ready {
     pub(super) channel: bool,
     pub(super) children: bool,
-    /// Streams whose descriptor has something to give, or is at its end.
+    /// Streams with a readable descriptor, or one at its end.
     pub(super) streams: Vec<u32>,
     pub(super) connections: Vec<Watched>,
 }
@@ -23,19 +23,19 @@ struct Pump {
     exec: u32,
     stream: u32,
     fd: OwnedFd,
-    out: Direction,
+    out: PumpDirection,
     /// From the channel, not yet taken by the command. Never more than a window.
     pending: Vec<u8>,
-    input: Direction,
+    input: PumpDirection,
     is_terminal: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum PumpDirection {
     Unused,
     Open,
     Ended,
-    /// Read and dropped: a terminal that nobody empties would hold its command up for ever.
+    /// Read and dropped: a terminal that is not read would block its command for ever.
     Discarded,
 }
 
@@ -44,35 +44,42 @@ pub(super) struct Pumps(Vec<Pump>);
 
 impl Pumps {
     pub(super) fn add_outlet(&mut self, exec: u32, stream: u32, fd: OwnedFd) {
-        self.add(exec, stream, fd, Direction::Open, Direction::Unused);
+        self.add(exec, stream, fd, PumpDirection::Open, PumpDirection::Unused);
     }
 
     pub(super) fn add_inlet(&mut self, exec: u32, stream: u32, fd: OwnedFd) {
-        self.add(exec, stream, fd, Direction::Unused, Direction::Open);
+        self.add(exec, stream, fd, PumpDirection::Unused, PumpDirection::Open);
     }
 
     pub(super) fn add_terminal(&mut self, exec: u32, stream: u32, fd: OwnedFd) {
-        self.add(exec, stream, fd, Direction::Open, Direction::Open);
+        self.add(exec, stream, fd, PumpDirection::Open, PumpDirection::Open);
         if let Some(pump) = self.0.last_mut() {
             pump.is_terminal = true;
         }
     }
 
-    fn add(&mut self, exec: u32, stream: u32, fd: OwnedFd, out: Direction, input: Direction) {
+    fn add(
+        &mut self,
+        exec: u32,
+        stream: u32,
+        fd: OwnedFd,
+        out: PumpDirection,
+        input: PumpDirection,
+    ) {
         let _ = rustix::io::ioctl_fionbio(&fd, true);
         let is_terminal = false;
         self.0.push(Pump { exec, stream, fd, out, input, pending: Vec::new(), is_terminal });
     }
 
-    /// Adds what is to be waited for, and says for which stream each of them stands.
+    /// Adds the descriptors to wait for, and returns the stream of each.
     pub(super) fn watch<'a>(&'a self, mux: &Mux, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
         let mut streams = Vec::new();
         for pump in &self.0 {
             let mut events = PollFlags::empty();
             let wanted = match pump.out {
-                Direction::Open => mux.room(pump.stream) > 0,
-                Direction::Discarded => true,
-                Direction::Unused | Direction::Ended => false,
+                PumpDirection::Open => mux.room(pump.stream) > 0,
+                PumpDirection::Discarded => true,
+                PumpDirection::Unused | PumpDirection::Ended => false,
             };
             if wanted {
                 events |= PollFlags::IN;
@@ -98,10 +105,10 @@ impl Pumps {
         };
         let Some(pump) = self.0.iter_mut().find(|pump| pump.stream == stream) else { return };
         match arrival {
-            Arrival::Data { bytes, .. } if pump.input == Direction::Open => {
+            Arrival::Data { bytes, .. } if pump.input == PumpDirection::Open => {
                 pump.pending.extend_from_slice(&bytes);
             }
-            Arrival::End { .. } => pump.input = Direction::Ended,
+            Arrival::End { .. } => pump.input = PumpDirection::Ended,
             Arrival::Reset { .. } => pump.give_up_output(mux),
             Arrival::Data { .. } | Arrival::Message(_) => {}
         }
@@ -114,19 +121,19 @@ impl Pumps {
                 pump.collect(mux);
             }
         }
-        // A pipe whose writer is done closes, so that the command reads an end.
+        // A pipe closes when its writer is done, so that the command reads an end.
         self.0.retain(|pump| {
             pump.is_terminal
-                || pump.out == Direction::Open
-                || pump.input == Direction::Open
+                || pump.out == PumpDirection::Open
+                || pump.input == PumpDirection::Open
                 || !pump.pending.is_empty()
         });
     }
 
-    /// Takes what a command that ended left in its streams. `true`: nothing is left to be told.
+    /// Takes what a command that ended left in its streams. `true`: nothing is left to send.
     pub(super) fn drained(&mut self, exec: u32, mux: &mut Mux) -> bool {
         for pump in self.0.iter_mut().filter(|pump| pump.exec == exec) {
-            while pump.out == Direction::Open {
+            while pump.out == PumpDirection::Open {
                 if mux.room(pump.stream) == 0 {
                     return false;
                 }
@@ -135,8 +142,8 @@ impl Pumps {
                     pump.finish(mux);
                 }
             }
-            if pump.input == Direction::Open {
-                mux.reset(pump.stream); // nobody is left to read it
+            if pump.input == PumpDirection::Open {
+                mux.reset(pump.stream); // no process is left to read it
             }
         }
         self.forget(exec);
@@ -169,28 +176,28 @@ impl Pump {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
-                    // Nobody reads it any more.
+                    // The reader is gone.
                     self.pending.clear();
-                    self.input = Direction::Ended;
+                    self.input = PumpDirection::Ended;
                     mux.reset(self.stream);
                 }
             }
         }
-        if self.input == Direction::Ended && self.is_terminal {
-            // A terminal's input ends by the character that says so.
+        if self.input == PumpDirection::Ended && self.is_terminal {
+            // A terminal's input ends with the end-of-file character.
             let _ = rustix::io::write(self.fd(), &[4]);
-            self.input = Direction::Unused;
+            self.input = PumpDirection::Unused;
         }
     }
 
     /// How many bytes came out.
     fn collect(&mut self, mux: &mut Mux) -> usize {
         let mut buffer = [0; 16 * 1024];
-        if self.out == Direction::Discarded {
+        if self.out == PumpDirection::Discarded {
             self.discard(&mut buffer);
         }
         let mut total = 0;
-        while self.out == Direction::Open {
+        while self.out == PumpDirection::Open {
             let room = mux.room(self.stream).min(buffer.len());
             if room == 0 {
                 break;
@@ -211,23 +218,23 @@ impl Pump {
 
     fn discard(&mut self, buffer: &mut [u8]) {
         match rustix::io::read(self.fd(), buffer) {
-            Ok(0) | Err(Errno::IO) => self.out = Direction::Ended,
+            Ok(0) | Err(Errno::IO) => self.out = PumpDirection::Ended,
             Ok(_) | Err(_) => {} // the rest comes in the next round
         }
     }
 
-    /// The other end takes no more. Who writes to a pipe learns it when the pipe closes.
+    /// The other end takes no more. The writer of a pipe notices it when the pipe closes.
     fn give_up_output(&mut self, mux: &mut Mux) {
-        if self.out == Direction::Open {
+        if self.out == PumpDirection::Open {
             self.finish(mux);
             if self.is_terminal {
-                self.out = Direction::Discarded;
+                self.out = PumpDirection::Discarded;
             }
         }
     }
 
     fn finish(&mut self, mux: &mut Mux) {
-        self.out = Direction::Ended;
+        self.out = PumpDirection::Ended;
         mux.end(self.stream);
     }
 }

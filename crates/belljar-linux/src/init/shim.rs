@@ -1,8 +1,8 @@
-//! The process between PID 1 and a command whose descendants are tracked.
+//! The process between PID 1 and a command, which tracks the command's descendants.
 //!
 //! Orphans come to it and not to PID 1, so what a command started is always what is below its shim: also
-//! what forked twice or made a session of its own. It does nothing but reap, tell how the command ended,
-//! and obey two orders. It stays as long as anything is below it. It is a copy of PID 1, with PID 1's
+//! what forked twice or made a new session. It does nothing but reap, report how the command ended,
+//! and execute two orders. It stays as long as anything is below it. It is a copy of PID 1, with PID 1's
 //! user and rights, and holds no descriptor of PID 1's but its two pipes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,10 +23,10 @@ use crate::sys::signal;
 
 /// How long a shim may take to end its tree before PID 1 does it itself: the shim of an ordinary user's
 /// sandbox can be stopped from inside.
-const KILLS_WITHIN: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A word to the shim, or from it, is two bytes: never cut in a pipe.
-const WORD: usize = 2;
+/// A message to the shim, or from it, is two bytes: never split in a pipe.
+const MESSAGE: usize = 2;
 const ORDER_SIGNAL: u8 = b's';
 const ORDER_KILL: u8 = b'k';
 const ENDED_CODE: u8 = b'c';
@@ -50,35 +50,35 @@ enum Ending {
     Overdue,
 }
 
-/// What a shim told.
-pub(super) enum ShimTold {
+/// What a shim reported.
+pub(super) enum ShimReport {
     Ended(ExitStatus),
     NotForked(Errno),
 }
 
-/// Who comes back from the two forks.
-pub(super) enum Forked {
+/// Which process returns from the two forks.
+pub(super) enum ForkedShim {
     Command,
     PidOne(Shim),
 }
 
 impl Shim {
-    pub(super) fn fork() -> Result<Forked, Errno> {
+    pub(super) fn fork() -> Result<ForkedShim, Errno> {
         let (orders_read, orders) = pipe_with(PipeFlags::CLOEXEC)?;
         let (report, report_write) = pipe_with(PipeFlags::CLOEXEC)?;
         if let Some(pid) = fork()? {
             // Never waits for a shim, which could be stopped.
             let _ = rustix::io::ioctl_fionbio(&orders, true);
             let _ = rustix::io::ioctl_fionbio(&report, true);
-            return Ok(Forked::PidOne(Self { pid, orders, report, ending: Ending::NotAsked }));
+            return Ok(ForkedShim::PidOne(Self { pid, orders, report, ending: Ending::NotAsked }));
         }
         // From here on nothing may return to PID 1's code but the process that will be the command.
         let forked = signal::block_all().and_then(|()| adopt_orphans()).and_then(|()| fork());
         match forked {
-            Ok(None) => Ok(Forked::Command),
+            Ok(None) => Ok(ForkedShim::Command),
             Ok(Some(main)) => serve(main, orders_read, report_write),
             Err(error) => {
-                tell(report_write.as_fd(), [NOT_FORKED, error.raw_os_error() as u8]);
+                send_report(report_write.as_fd(), [NOT_FORKED, error.raw_os_error() as u8]);
                 exit_now(125)
             }
         }
@@ -88,19 +88,21 @@ impl Shim {
         self.report.as_fd()
     }
 
-    /// The next word, if there is one.
-    pub(super) fn told(&self) -> Option<ShimTold> {
-        let mut word = [0; WORD];
+    /// The next report, if there is one.
+    pub(super) fn next_report(&self) -> Option<ShimReport> {
+        let mut message = [0; MESSAGE];
         loop {
-            match rustix::io::read(&self.report, &mut word) {
-                Ok(WORD) => {}
+            match rustix::io::read(&self.report, &mut message) {
+                Ok(MESSAGE) => {}
                 Err(Errno::INTR) => continue,
                 _ => return None,
             }
-            return match word {
-                [ENDED_CODE, code] => Some(ShimTold::Ended(ExitStatus::Code(code))),
-                [ENDED_SIGNAL, signal] => Some(ShimTold::Ended(ExitStatus::Signal(signal))),
-                [_, error] => Some(ShimTold::NotForked(Errno::from_raw_os_error(i32::from(error)))),
+            return match message {
+                [ENDED_CODE, code] => Some(ShimReport::Ended(ExitStatus::Code(code))),
+                [ENDED_SIGNAL, signal] => Some(ShimReport::Ended(ExitStatus::Signal(signal))),
+                [_, error] => {
+                    Some(ShimReport::NotForked(Errno::from_raw_os_error(i32::from(error))))
+                }
             };
         }
     }
@@ -114,7 +116,7 @@ impl Shim {
     pub(super) fn kill_tree(&mut self) {
         self.order([ORDER_KILL, 0]);
         if self.ending == Ending::NotAsked {
-            self.ending = Ending::By(Instant::now() + KILLS_WITHIN);
+            self.ending = Ending::By(Instant::now() + KILL_TIMEOUT);
         }
     }
 
@@ -135,9 +137,9 @@ impl Shim {
         self.ending = Ending::Overdue;
     }
 
-    fn order(&self, word: [u8; WORD]) {
+    fn order(&self, message: [u8; MESSAGE]) {
         // A full pipe means a shim that does not read; `Ending::By` is for that.
-        let _ = rustix::io::write(&self.orders, &word);
+        let _ = rustix::io::write(&self.orders, &message);
         let _ = kill_process(self.pid, Signal::CONT); // it may have been stopped from inside
     }
 }
@@ -151,20 +153,20 @@ fn adopt_orphans() -> Result<(), Errno> {
     }
 }
 
-fn tell(report: BorrowedFd<'_>, word: [u8; WORD]) {
-    while let Err(Errno::INTR) = rustix::io::write(report, &word) {}
+fn send_report(report: BorrowedFd<'_>, message: [u8; MESSAGE]) {
+    while let Err(Errno::INTR) = rustix::io::write(report, &message) {}
 }
 
-/// The shim's own life.
+/// The main loop of the shim.
 fn serve(main: Pid, orders: OwnedFd, report: OwnedFd) -> ! {
-    // With a copy of a command's pipe here, nobody would ever read its end.
+    // With a copy of a command's pipe here, its reader would never see the end.
     let arranged = arrange_descriptors(0, vec![orders, report])
         .and_then(|()| Ok((adopt_descriptor(0)?, adopt_descriptor(1)?)));
     let children = signal::read_instead(&[libc::SIGCHLD]);
     let (Ok((orders, report)), Ok(children)) = (arranged, children) else {
         exit_now(125) // PID 1 sees a shim that ended before its command
     };
-    let mut shim = Below { main: Some(main), report, orders: Some(orders), children };
+    let mut shim = ShimState { main: Some(main), report, orders: Some(orders), children };
     loop {
         shim.reap();
         for order in shim.wait(None) {
@@ -176,28 +178,28 @@ fn serve(main: Pid, orders: OwnedFd, report: OwnedFd) -> ! {
     }
 }
 
-struct Below {
-    /// Until it is reaped; then its number may be somebody else's.
+struct ShimState {
+    /// Until it is reaped; then its pid may be another process's.
     main: Option<Pid>,
     report: OwnedFd,
     orders: Option<OwnedFd>,
     children: OwnedFd,
 }
 
-impl Below {
-    /// Collects what ended. Without anything left below there is no reason to be.
+impl ShimState {
+    /// Reaps what ended, and exits if nothing is left below.
     fn reap(&mut self) {
         while let Ok(Some(_)) = signal::next(&self.children) {}
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if self.main == Some(pid) => {
                     self.main = None;
-                    let word = match exit_status(status) {
+                    let message = match exit_status(status) {
                         Some(ExitStatus::Code(code)) => [ENDED_CODE, code],
                         Some(ExitStatus::Signal(signal)) => [ENDED_SIGNAL, signal],
                         None => continue,
                     };
-                    tell(self.report.as_fd(), word);
+                    send_report(self.report.as_fd(), message);
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return,
@@ -206,7 +208,7 @@ impl Below {
         }
     }
 
-    fn wait(&mut self, at_most: Option<Duration>) -> Vec<[u8; WORD]> {
+    fn wait(&mut self, at_most: Option<Duration>) -> Vec<[u8; MESSAGE]> {
         let timeout = at_most.map(|time| rustix::time::Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
@@ -217,11 +219,11 @@ impl Below {
         if fds.get(1).is_none_or(|orders| orders.revents().is_empty()) {
             return Vec::new();
         }
-        let mut buffer = [0; 64 * WORD];
+        let mut buffer = [0; 64 * MESSAGE];
         match self.orders.as_ref().map(|orders| rustix::io::read(orders, &mut buffer)) {
             Some(Ok(length)) if length > 0 => buffer[..length]
-                .chunks_exact(WORD)
-                .filter_map(|word| word.try_into().ok())
+                .chunks_exact(MESSAGE)
+                .filter_map(|message| message.try_into().ok())
                 .collect(),
             Some(Err(Errno::INTR)) => Vec::new(),
             _ => {
@@ -236,7 +238,7 @@ impl Below {
         else {
             return;
         };
-        // The command leads its own group; without one (it moved) the process itself is meant.
+        // The command leads its process group; if it has left that, the process itself is signalled.
         if kill_process_group(main, signal).is_err() {
             let _ = kill_process(main, signal);
         }

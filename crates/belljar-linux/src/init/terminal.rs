@@ -1,4 +1,4 @@
-//! A pseudo terminal of the sandbox's own devpts.
+//! Opens a pseudo terminal of the sandbox's devpts.
 
 use std::os::fd::OwnedFd;
 
@@ -32,15 +32,15 @@ pub(super) fn resize(terminal: &OwnedFd, rows: u16, columns: u16) -> Result<(), 
     tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
 }
 
-/// The terminal's file belongs to whoever opens the pair: that must be the command's user.
+/// The terminal's file belongs to the process that opens the pair: that must be the command's user.
 fn as_user<T>(user: User, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let own = rustix::process::geteuid();
+    let current = rustix::process::geteuid();
     let wanted = Uid::from_raw(user.uid);
-    if own == wanted {
+    if current == wanted {
         return act();
     }
     set_thread_res_uid(None, wanted, None)?;
     let done = act();
-    set_thread_res_uid(None, own, None)?;
+    set_thread_res_uid(None, current, None)?;
     done
 }

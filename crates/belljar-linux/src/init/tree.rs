@@ -1,7 +1,7 @@
-//! Ending a whole tree of processes that does not want to end.
+//! Ends a whole tree of processes, also one that resists.
 //!
-//! By what `/proc` says about parents, since this must work without control groups. Everything is stopped
-//! before anything is killed: a stopped process cannot fork, and holds its place under the limit of
+//! Finds children through `/proc`, since this must work without control groups. Everything is stopped
+//! before anything is killed: a stopped process cannot fork, and still counts against the limit of
 //! processes, so a fork bomb runs dry instead of outrunning us.
 
 use std::collections::{HashMap, HashSet};
@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// So that one round ends, also when somebody wakes what we stop.
-const MOST_PASSES: usize = 100;
+/// So that one round ends, also when a process inside wakes what we stop.
+const MAX_PASSES: usize = 100;
 
 /// Everything below a process, without some of its children and what is below those.
 pub(super) struct Tree<'a> {
@@ -21,39 +21,39 @@ pub(super) struct Tree<'a> {
 
 /// Whether a round found anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Round {
     Nothing,
     Processes,
 }
 
 impl Tree<'_> {
     /// Stops all, then kills all. What was found may take a moment to be gone.
-    pub(super) fn end_once(&self) -> Found {
+    pub(super) fn end_once(&self) -> Round {
         let mut stopped = HashSet::new();
-        for _ in 0..MOST_PASSES {
-            let mut news = false;
+        for _ in 0..MAX_PASSES {
+            let mut found_new = false;
             for pid in self.living().unwrap_or_default() {
                 if stopped.insert(pid) {
-                    news = true;
+                    found_new = true;
                     let _ = kill_process(pid, Signal::STOP); // gone already is as good
                 }
             }
-            if !news {
+            if !found_new {
                 break;
             }
         }
-        // Looked up again: a number from the first pass may be somebody else's by now.
-        // What could not be looked up is not taken for nothing.
-        let Ok(all) = self.living() else { return Found::Processes };
+        // Looked up again: a pid from the first pass may be another process's by now.
+        // A failed lookup does not count as an empty tree.
+        let Ok(all) = self.living() else { return Round::Processes };
         for pid in &all {
             let _ = kill_process(*pid, Signal::KILL);
         }
-        if all.is_empty() { Found::Nothing } else { Found::Processes }
+        if all.is_empty() { Round::Nothing } else { Round::Processes }
     }
 
     fn living(&self) -> Result<Vec<Pid>, Errno> {
         let mut children: HashMap<Pid, Vec<(Pid, State)>> = HashMap::new();
-        for Seen { pid, parent, state } in processes()? {
+        for ProcessStat { pid, parent, state } in processes()? {
             children.entry(parent).or_default().push((pid, state));
         }
         let mut living = Vec::new();
@@ -75,25 +75,28 @@ impl Tree<'_> {
 
 /// Whether a process, or one of its children, is stopped.
 pub(super) fn is_stopped_below(pid: Pid) -> bool {
-    let of_it = |seen: &Seen| seen.pid == pid || seen.parent == pid;
-    processes().unwrap_or_default().iter().any(|seen| of_it(seen) && seen.state == State::Stopped)
+    let is_in_tree = |seen: &ProcessStat| seen.pid == pid || seen.parent == pid;
+    processes()
+        .unwrap_or_default()
+        .iter()
+        .any(|seen| is_in_tree(seen) && seen.state == State::Stopped)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Alive,
-    /// Alive as well, and waiting for somebody to wake it.
+    /// Alive as well, and waiting for a signal to continue.
     Stopped,
     Dead,
 }
 
-struct Seen {
+struct ProcessStat {
     pid: Pid,
     parent: Pid,
     state: State,
 }
 
-fn processes() -> Result<Vec<Seen>, Errno> {
+fn processes() -> Result<Vec<ProcessStat>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = open("/proc", flags, Mode::empty())?;
     let mut all = Vec::new();
@@ -103,7 +106,7 @@ fn processes() -> Result<Vec<Seen>, Errno> {
         let Ok(name) = entry.file_name().to_str() else { continue };
         let Some(pid) = name.parse().ok().and_then(Pid::from_raw) else { continue };
         let stat = format!("{name}/stat");
-        // A process that is gone between the two lines is not a child of anybody.
+        // A process that is gone between the two lines has no parent.
         let Ok(file) = openat(&proc, stat, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             continue;
         };
@@ -114,7 +117,7 @@ fn processes() -> Result<Vec<Seen>, Errno> {
 }
 
 /// `7 (any (name) 1 2) S 1 …`: the name may hold anything, so the fields begin after the last bracket.
-fn read_stat(pid: Pid, line: &[u8]) -> Option<Seen> {
+fn read_stat(pid: Pid, line: &[u8]) -> Option<ProcessStat> {
     let end = line.iter().rposition(|byte| *byte == b')')?;
     let mut fields = std::str::from_utf8(&line[end + 1..]).ok()?.split_ascii_whitespace();
     let state = match fields.next()? {
@@ -123,7 +126,7 @@ fn read_stat(pid: Pid, line: &[u8]) -> Option<Seen> {
         _ => State::Alive,
     };
     let parent = Pid::from_raw(fields.next()?.parse().ok()?)?;
-    Some(Seen { pid, parent, state })
+    Some(ProcessStat { pid, parent, state })
 }
 
 #[cfg(test)]
@@ -154,9 +157,9 @@ mod tests {
         std::io::BufRead::read_line(&mut { stdout }, &mut line).unwrap();
         let sleeper = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
         let root = Pid::from_child(&shell);
-        assert_eq!(Tree { root, spared: &[sleeper] }.end_once(), Found::Nothing);
+        assert_eq!(Tree { root, spared: &[sleeper] }.end_once(), Round::Nothing);
         assert_eq!(Tree { root, spared: &[] }.living().unwrap(), [sleeper]);
-        assert_eq!(Tree { root, spared: &[] }.end_once(), Found::Processes);
+        assert_eq!(Tree { root, spared: &[] }.end_once(), Round::Processes);
         shell.wait().unwrap();
     }
 }

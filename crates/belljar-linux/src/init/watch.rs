@@ -1,4 +1,4 @@
-//! PID 1's loop: one place owns all state, everything else sends it something.
+//! PID 1's event loop, which owns all state.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,32 +18,29 @@ use rustix::process::{
 };
 
 use super::channel::Channel;
-use super::command::{ChildWas, Command, CommandError, Told};
+use super::command::{ChildWas, Command, CommandError, CommandReport};
 use super::connections::Connections;
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
-use super::tree::{Found, Tree};
+use super::tree::{Round, Tree};
 use super::{confine, exit_status};
+use crate::step::{StepError, step};
 use crate::sys::signal;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {
-    #[error("{0}")]
-    Step(&'static str, #[source] Errno),
-    #[error("the channel")]
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("the channel failed")]
     Wire(#[from] WireError),
     #[error(
-        "this belljar speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the launcher {min} to {max}"
+        "this belljar supports protocol versions {PROTOCOL_MIN} to {PROTOCOL_MAX}, the launcher {min} to {max}"
     )]
     Protocol { min: u32, max: u32 },
-    #[error("the launcher said {0} when that made no sense")]
+    #[error("unexpected message from the launcher: {0}")]
     OutOfTurn(&'static str),
     #[error(transparent)]
     Confine(#[from] confine::ConfineError),
-}
-
-fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, InitError> {
-    result.map_err(|error| InitError::Step(name, error))
 }
 
 /// Returns when the run is over, for whatever reason. The kernel then ends what is left inside.
@@ -56,19 +53,19 @@ pub(super) fn run(channel: fn() -> Result<Channel, Errno>) -> Result<(), InitErr
     let mut watch = Watch {
         channel,
         children,
-        mux: Mux::new(Side::Init),
+        mux: Mux::new(Side::Server),
         setup: None,
         commands: BTreeMap::new(),
         lingering: BTreeMap::new(),
         pumps: Pumps::default(),
         connections: Connections::default(),
         lease,
-        heard: Instant::now(),
+        last_received: Instant::now(),
         deadline: None,
         awaits_quiet: false,
     };
     let over = watch.serve();
-    watch.flush_for(Duration::from_secs(1)); // what was to be said last
+    watch.flush_for(Duration::from_secs(1)); // the last messages
     end_everything();
     over
 }
@@ -84,17 +81,17 @@ struct Watch {
     pumps: Pumps,
     connections: Connections,
     lease: Option<Duration>,
-    heard: Instant,
+    last_received: Instant,
     deadline: Option<Instant>,
-    /// Everything was asked to end, and the launcher waits to hear that it did.
+    /// Everything was asked to end, and the launcher waits for the message that it did.
     awaits_quiet: bool,
 }
 
-/// Whether the loop goes on.
+/// Whether the loop continues.
 #[derive(PartialEq, Eq)]
-enum Life {
-    GoesOn,
-    IsOver,
+enum LoopState {
+    Running,
+    Over,
 }
 
 impl Watch {
@@ -105,18 +102,18 @@ impl Watch {
             if self.time_is_up()? {
                 return Ok(());
             }
-            if ready.channel && self.read_channel()? == Life::IsOver {
+            if ready.channel && self.read_channel()? == LoopState::Over {
                 return Ok(());
             }
             self.read_reports()?;
-            self.check_commands()?; // after what they had to say
+            self.check_commands()?; // after their reports
             self.pumps.move_bytes(&ready.streams, &mut self.mux);
             self.connections.move_bytes(&ready.connections, &mut self.mux);
             if ready.children || self.awaits_quiet {
                 self.reap()?;
             }
             self.finish_commands()?;
-            self.tell_quiet()?;
+            self.report_quiet()?;
         }
     }
 
@@ -146,7 +143,7 @@ impl Watch {
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(InitError::Step("wait", error)),
+            Err(error) => return Err(StepError::new("wait", error).into()),
         }
         let happened = |at: usize| !fds[at].revents().is_empty();
         let streams = (before..).zip(streams).filter(|(at, _)| happened(*at));
@@ -157,14 +154,14 @@ impl Watch {
     }
 
     fn next_moment(&self) -> Option<Instant> {
-        let lease = self.lease.map(|lease| self.heard + lease);
+        let lease = self.lease.map(|lease| self.last_received + lease);
         let slow = self.slow_shims().map(|(by, _)| by).min();
         let checks = self.commands.values().filter_map(Command::check_at).min();
         let connections = self.connections.next_moment();
         [lease, self.deadline, slow, checks, connections].into_iter().flatten().min()
     }
 
-    /// When a shim that was told to end its tree must have done so.
+    /// When a shim that was ordered to end its tree must have done so.
     fn slow_shims(&self) -> impl Iterator<Item = (Instant, u32)> {
         let commands = self.commands.iter().map(|(exec, command)| (command.end_by(), *exec));
         let lingering = self.lingering.iter().map(|(exec, shim)| (shim.end_by(), *exec));
@@ -185,30 +182,30 @@ impl Watch {
                 shim.kill(); // what is below it comes to us, and ends then
             }
         }
-        Ok(self.lease.is_some_and(|lease| now >= self.heard + lease))
+        Ok(self.lease.is_some_and(|lease| now >= self.last_received + lease))
     }
 
-    fn read_channel(&mut self) -> Result<Life, InitError> {
+    fn read_channel(&mut self) -> Result<LoopState, InitError> {
         let mut buffer = [0; 16 * 1024];
         loop {
             match rustix::io::read(self.channel.input(), &mut buffer) {
-                Ok(0) => return Ok(Life::IsOver), // the launcher is gone
+                Ok(0) => return Ok(LoopState::Over), // the launcher is gone
                 Ok(length) => self.mux.push(&buffer[..length]),
-                Err(Errno::AGAIN) => return Ok(Life::GoesOn),
+                Err(Errno::AGAIN) => return Ok(LoopState::Running),
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) => return Ok(Life::IsOver),
-                Err(error) => return Err(InitError::Step("read the channel", error)),
+                Err(Errno::CONNRESET) => return Ok(LoopState::Over),
+                Err(error) => return Err(StepError::new("read the channel", error).into()),
             }
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
             while let Some(arrival) = self.mux.next_arrival()? {
                 let life = match arrival {
-                    Arrival::Message(message) => self.obey(parse(&message)?)?,
+                    Arrival::Message(message) => self.handle(parse(&message)?)?,
                     other => {
                         self.take(other);
-                        Life::GoesOn
+                        LoopState::Running
                     }
                 };
-                if life == Life::IsOver {
+                if life == LoopState::Over {
                     return Ok(life);
                 }
             }
@@ -227,7 +224,7 @@ impl Watch {
         }
     }
 
-    fn obey(&mut self, message: ToInit) -> Result<Life, InitError> {
+    fn handle(&mut self, message: ToInit) -> Result<LoopState, InitError> {
         match message {
             ToInit::Hello(hello) => self.answer(&hello)?,
             ToInit::Setup(setup) => {
@@ -278,13 +275,13 @@ impl Watch {
             ToInit::Resize { exec, rows, columns } => {
                 self.pumps.resize(exec, rows, columns);
             }
-            ToInit::Kill => return Ok(Life::IsOver),
+            ToInit::Kill => return Ok(LoopState::Over),
             ToInit::Alive => {}
             ToInit::Connect { stream, port } => {
                 self.connections.connect(stream, port, &mut self.mux)?;
             }
         }
-        Ok(Life::GoesOn)
+        Ok(LoopState::Running)
     }
 
     fn answer(&mut self, hello: &LauncherHello) -> Result<(), InitError> {
@@ -292,8 +289,7 @@ impl Watch {
         if max < PROTOCOL_MIN || min > PROTOCOL_MAX {
             return Err(InitError::Protocol { min, max });
         }
-        let key =
-            FrameKey::from_hex(&hello.key).ok_or(InitError::OutOfTurn("a key that is none"))?;
+        let key = FrameKey::from_hex(&hello.key).ok_or(InitError::OutOfTurn("a malformed key"))?;
         self.mux.rekey(&key);
         self.lease = hello.lease_ms.map(Duration::from_millis);
         let version = max.min(PROTOCOL_MAX);
@@ -302,7 +298,8 @@ impl Watch {
     }
 
     fn prepare(&mut self, request: ExecRequest) -> Result<(), InitError> {
-        let setup = self.setup.as_ref().ok_or(InitError::OutOfTurn("what to run"))?;
+        let setup =
+            self.setup.as_ref().ok_or(InitError::OutOfTurn("a command before the set-up"))?;
         let exec = request.exec;
         if self.commands.contains_key(&exec) || self.lingering.contains_key(&exec) {
             return self.refuse(exec, &CommandError::Taken(exec));
@@ -322,25 +319,25 @@ impl Watch {
         Ok(self.mux.send(&FromInit::SetupFailed { exec, step, why })?)
     }
 
-    /// What the processes that will become commands have told.
+    /// Reads the reports of the processes that will become commands.
     fn read_reports(&mut self) -> Result<(), InitError> {
         for (exec, command) in &mut self.commands {
             let exec = *exec;
-            for told in command.read_reports() {
-                pass_on(exec, told, &mut self.mux)?;
+            for report in command.read_reports() {
+                pass_on(exec, report, &mut self.mux)?;
             }
         }
         Ok(())
     }
 
-    /// Ends what does not come to its end by itself because somebody inside stops it.
+    /// Ends processes that make no progress because a process inside stops them.
     fn check_commands(&mut self) -> Result<(), InitError> {
         let now = Instant::now();
         for (exec, command) in &mut self.commands {
             if command.check_at().is_some_and(|at| now >= at)
-                && let Some(told) = command.check(now)
+                && let Some(report) = command.check(now)
             {
-                pass_on(*exec, told, &mut self.mux)?;
+                pass_on(*exec, report, &mut self.mux)?;
             }
         }
         Ok(())
@@ -360,7 +357,7 @@ impl Watch {
                 }
                 Ok(None) | Err(Errno::CHILD) => break,
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(InitError::Step("reap", error)),
+                Err(error) => return Err(StepError::new("reap", error).into()),
             }
         }
         if orphaned {
@@ -369,7 +366,7 @@ impl Watch {
         Ok(())
     }
 
-    /// A shim has nobody to be stopped by but somebody inside, and then nothing is told of its command's end.
+    /// Only a process inside can have stopped a shim, and a stopped shim does not report its command's end.
     fn child_stopped(&self, pid: Pid) {
         let is_shim = |command: &Command| command.is_below(pid);
         let lingers = self.lingering.values().any(|shim| shim.pid == pid);
@@ -392,22 +389,22 @@ impl Watch {
         }
     }
 
-    /// What came to PID 1 because somebody inside killed a shim. It is not to be told from orphans of
-    /// commands without one, so those end too; whoever kills shims could have killed them anyway.
+    /// Ends what came to PID 1 because a process inside killed a shim. It cannot be told from orphans of
+    /// commands without a shim, so those end too; a process that kills shims could have killed them anyway.
     fn end_orphans(&self) {
         let shims = self.lingering.values().map(|shim| shim.pid);
         let spared: Vec<Pid> =
             self.commands.values().filter_map(Command::child).chain(shims).collect();
         let tree = Tree { root: getpid(), spared: &spared };
         for _ in 0..200 {
-            if tree.end_once() == Found::Nothing {
+            if tree.end_once() == Round::Nothing {
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// An end is told after everything that came before it: the report, and what the terminal said.
+    /// An end is reported after everything that came before it: the report, and the terminal's output.
     fn finish_commands(&mut self) -> Result<(), InitError> {
         let ended: Vec<u32> = self
             .commands
@@ -431,8 +428,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Said once, where the host may have no other way to see it.
-    fn tell_quiet(&mut self) -> Result<(), InitError> {
+    /// Sent once, where the host may not see it otherwise.
+    fn report_quiet(&mut self) -> Result<(), InitError> {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if self.awaits_quiet
             && self.commands.is_empty()
@@ -452,9 +449,9 @@ impl Watch {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::PIPE | Errno::CONNRESET) => {
                     let length = self.mux.outgoing().len();
-                    self.mux.sent(length); // nobody reads it; the read side will tell
+                    self.mux.sent(length); // the launcher does not read it; the read side will see the end
                 }
-                Err(error) => return Err(InitError::Step("write to the channel", error)),
+                Err(error) => return Err(StepError::new("write to the channel", error).into()),
             }
         }
         Ok(())
@@ -472,15 +469,15 @@ impl Watch {
 }
 
 /// To the launcher.
-fn pass_on(exec: u32, told: Told, mux: &mut Mux) -> Result<(), WireError> {
-    let message = match told {
-        Told::Attested { say, text } => {
-            let head = format!(r#"{{"say":"{say}","exec":{exec},"attestation":"#);
+fn pass_on(exec: u32, report: CommandReport, mux: &mut Mux) -> Result<(), WireError> {
+    let message = match report {
+        CommandReport::Attested { message_type, text } => {
+            let head = format!(r#"{{"say":"{message_type}","exec":{exec},"attestation":"#);
             return mux.send_text(&[head.as_bytes(), &text, b"}"].concat());
         }
-        Told::Failed { step, why } => FromInit::SetupFailed { exec, step, why },
-        Told::NotExecuted(failure) => FromInit::ExecFailed { exec, failure },
-        Told::Executed => FromInit::Started { exec },
+        CommandReport::Failed { step, why } => FromInit::SetupFailed { exec, step, why },
+        CommandReport::NotExecuted(failure) => FromInit::ExecFailed { exec, failure },
+        CommandReport::Executed => FromInit::Started { exec },
     };
     mux.send(&message)
 }

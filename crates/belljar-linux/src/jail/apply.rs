@@ -1,7 +1,7 @@
-//! The new process's own steps, from its first instruction to becoming `belljar __init`.
+//! Sets up the new process, from its first instruction to becoming `belljar __init`.
 //!
 //! Runs in a forked copy of the launcher that nothing hostile has touched, and executes no other
-//! program. Each function is the order of its steps; a comment says why a step stands where it does.
+//! program. Each function is the order of its steps; a comment gives the reason for a step's position.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +25,7 @@ use super::root::{Root, RootError};
 use super::start::{Ends, StdioInside, inner_maps};
 use crate::init::{CHANNEL_FD, STDIO_FD};
 use crate::loopback::listen_on;
+use crate::step::{StepError, step};
 use crate::sys::mount::make_private;
 use crate::sys::process::{
     CloneFlags, Forked, arrange_descriptors, clone, exec_descriptor, new_session_keyring,
@@ -39,8 +40,8 @@ const INIT_CAPABILITIES: CapabilitySet = CapabilitySet::SETUID
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
-    #[error("{0}")]
-    Step(&'static str, #[source] Errno),
+    #[error(transparent)]
+    Step(#[from] StepError),
     #[error("{0}")]
     File(String, #[source] std::io::Error),
     #[error(transparent)]
@@ -51,12 +52,8 @@ pub(crate) enum ApplyError {
         #[source]
         error: Errno,
     },
-    #[error("the launcher went away")]
+    #[error("the launcher exited")]
     LauncherGone,
-}
-
-fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, ApplyError> {
-    result.map_err(|error| ApplyError::Step(name, error))
 }
 
 /// The uid that the sandbox is set up with, inside.
@@ -67,7 +64,7 @@ pub(crate) fn setup_ids(bound: &Bound) -> User {
     }
 }
 
-/// PID 1's own ids, which must not be the command's.
+/// PID 1's ids, which must not be the command's.
 pub(crate) fn init_ids(command: User) -> User {
     let free = |wanted: u32, taken: u32| if wanted == taken { wanted - 1 } else { wanted };
     User { uid: free(INIT_UID, command.uid), gid: free(INIT_UID, command.gid) }
@@ -79,7 +76,7 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     step("ask to die with the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
     // The dearest namespace, made while the launcher writes our maps.
     step("make the network namespace", crate::sys::process::new_network())?;
-    wait_for_word(ends.report.as_fd())?; // our uid map is written now
+    wait_for_go(ends.report.as_fd())?; // our uid map is written now
     become_setup_user(bound)?;
     // Changing the uid made our files in /proc root's; the sandbox's maps are written through them.
     step("set dumpable", set_dumpable_behavior(DumpableBehavior::Dumpable))?;
@@ -87,7 +84,7 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     // Any port, as in a container: nothing else lives in this network.
     write_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
 
-    // Before the sandbox's user namespace is made, whose maximum they are then.
+    // Before the sandbox's user namespace is made: they are its maximum from then on.
     step("limit what is counted for the user", bound.user_limits.set_resources())?;
     let (go_here, go_there) =
         step("make a pipe", rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
@@ -101,8 +98,10 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
     match step("make the sandbox's namespaces", clone(flags))? {
         Forked::Child => {
             drop(go_there);
-            let report =
-                step("keep the way to report", ends.report.try_clone().map_err(|_| Errno::MFILE))?;
+            let report = step(
+                "keep the report descriptor",
+                ends.report.try_clone().map_err(|_| Errno::MFILE),
+            )?;
             if let Err(error) = sandbox(bound, ends, go_here) {
                 Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
             }
@@ -140,8 +139,8 @@ fn is_privileged_pod(bound: &Bound) -> bool {
 
 /// The sandbox's first process.
 fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
-    wait_for_word(go.as_fd())?; // our maps are written now: files we make have an owner
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // the caller's may hide our own root
+    wait_for_go(go.as_fd())?; // our maps are written now: files we make have an owner
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // the caller's may hide our root
     step("make mounts private", make_private(c"/"))?; // before the first mount, or it would travel
     let root = Root::new()?.for_command(bound.plan.identity.inside);
     for mount in &bound.mounts {
@@ -155,7 +154,7 @@ fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
     match new_session_keyring() {
         // A kernel built without keyrings has none to leak.
         Ok(()) | Err(Errno::NOSYS) => {}
-        Err(error) => return Err(ApplyError::Step("make a session keyring", error)),
+        Err(error) => return Err(StepError::new("make a session keyring", error).into()),
     }
     drop_capabilities(bound)?; // after the last mount
     // After the last change of ids, which would clear it.
@@ -174,7 +173,7 @@ fn become_setup_user(bound: &Bound) -> Result<(), ApplyError> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     step("drop groups", set_thread_groups(&[]))?;
     step("change the gid", set_thread_res_gid(gid, gid, gid))?;
-    step("change the uid", set_thread_res_uid(uid, uid, uid))
+    Ok(step("change the uid", set_thread_res_uid(uid, uid, uid))?)
 }
 
 fn drop_capabilities(bound: &Bound) -> Result<(), ApplyError> {
@@ -189,7 +188,7 @@ fn drop_capabilities(bound: &Bound) -> Result<(), ApplyError> {
         // Not uid 0, so an `exec` would lose them otherwise.
         step("keep a capability over exec", configure_capability_in_ambient_set(capability, true))?;
     }
-    step("set no-new-privileges", set_no_new_privs(true))
+    Ok(step("set no-new-privileges", set_no_new_privs(true))?)
 }
 
 /// Every capability this kernel has, newer ones too.
@@ -202,7 +201,7 @@ fn drop_bounding_set(keep: CapabilitySet) -> Result<(), ApplyError> {
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             Err(Errno::INVAL) => break, // past the last one
-            Err(error) => return Err(ApplyError::Step("empty the bounding set", error)),
+            Err(error) => return Err(StepError::new("empty the bounding set", error).into()),
         }
     }
     Ok(())
@@ -228,16 +227,16 @@ fn become_init(ends: Ends) -> Result<(), ApplyError> {
     step("arrange descriptors", arrange_descriptors(0, wanted))?;
     let executable =
         step("find the executable", crate::sys::process::adopt_descriptor(report - 1))?;
-    let report = step("find the way to report", crate::sys::process::adopt_descriptor(report))?;
+    let report = step("find the report descriptor", crate::sys::process::adopt_descriptor(report))?;
     let argv = [CString::from(c"belljar"), CString::from(c"__init")];
     let error = exec_descriptor(executable.as_fd(), &argv, &[]);
-    let error = ApplyError::Step("start belljar __init", error);
+    let error = ApplyError::from(StepError::new("start belljar __init", error));
     Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());
     crate::sys::process::exit_now(125)
 }
 
 /// Blocks until the other end wrote one byte.
-fn wait_for_word(from: BorrowedFd<'_>) -> Result<(), ApplyError> {
+fn wait_for_go(from: BorrowedFd<'_>) -> Result<(), ApplyError> {
     let mut byte = [0];
     loop {
         match rustix::io::read(from, &mut byte) {

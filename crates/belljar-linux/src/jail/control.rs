@@ -1,6 +1,6 @@
-//! Files of a writable tree that the host executes later: those that are there are read-only inside.
+//! Files of a writable tree that the host executes: existing ones are read-only inside.
 //!
-//! Nothing is put into the tree for those that are not: a run can make them, and is told of at its end.
+//! Nothing is put into the tree for missing ones: a run can make them, and that is reported at its end.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(super) struct Protected {
     pub(super) paths: Vec<PathBuf>,
     /// Control files that are there, those that may be written among them.
     pub(super) control: Vec<PathBuf>,
-    /// The tree was too large to be looked at as a whole.
+    /// The tree was too large to check all of it.
     pub(super) cut: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn protected(
     Ok(Protected { paths, control, cut: found.cut })
 }
 
-/// As the trees' own paths are. The last names may not be there yet.
+/// In the form of the trees' paths. The last names may not exist yet.
 fn without_links(path: &Path, run_writable: &[WritableTree]) -> Result<PathBuf, ResolveError> {
     for above in path.ancestors().skip(1) {
         match resolve(above, run_writable) {

@@ -1,6 +1,6 @@
-//! A copy of a tree, for an engine that can only bind what is there.
+//! Copies a tree, for an engine that can only bind existing paths.
 //!
-//! The tree may be changing while it is copied, by somebody hostile: every name is opened once, by descriptor, without
+//! A hostile process may change the tree while it is copied: every name is opened once, by descriptor, without
 //! following links. Only files, directories and links are copied; sockets, devices and setuid bits stay behind.
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use super::resolve::{Resolved, file_type};
 use crate::content::{content, times};
 
 /// Each level holds descriptors.
-const MOST_LEVELS: usize = 200;
+const MAX_LEVELS: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
@@ -39,7 +39,7 @@ pub enum CopyError {
         error: Errno,
     },
     #[error(
-        "{} lies more than {MOST_LEVELS} directories deep, too deep to be copied for the overlay; \
+        "{} is more than {MAX_LEVELS} directories deep, too deep to be copied for the overlay; \
          hide it, or use the jail, which copies nothing",
         .path.display()
     )]
@@ -47,9 +47,9 @@ pub enum CopyError {
     #[error(
         "{} would have to be copied for the overlay, and is larger than the run may write to disk \
          ({} MB, limits.disk); name a smaller directory, mount it ro, or raise --disk",
-        .path.display(), .most / 1_000_000
+        .path.display(), .limit / 1_000_000
     )]
-    TooLarge { path: PathBuf, most: u64 },
+    TooLarge { path: PathBuf, limit: u64 },
 }
 
 /// How much there is to copy.
@@ -63,16 +63,16 @@ pub(crate) struct TreeSize {
 /// What an entry takes besides its content.
 const ENTRY_BYTES: u64 = 256;
 
-/// Measures what [`copy_tree`] would copy, and gives up past `most` bytes.
+/// Measures what [`copy_tree`] would copy, and stops past `limit` bytes.
 pub(crate) fn measure_tree(
     source: &Resolved,
     left_out: &[PathBuf],
-    most: u64,
+    limit: u64,
 ) -> Result<TreeSize, CopyError> {
     let mut size = TreeSize::default();
     let mut todo = vec![PathBuf::new()];
     while let Some(directory) = todo.pop() {
-        // What cannot be listed cannot be copied either, and the copy says so.
+        // What cannot be listed cannot be copied either, and the copy reports that.
         let entries = std::fs::read_dir(source.path.join(&directory)).into_iter().flatten();
         for entry in entries.flatten() {
             let at = directory.join(entry.file_name());
@@ -82,8 +82,8 @@ pub(crate) fn measure_tree(
             }
             size.entries += 1;
             size.bytes += ENTRY_BYTES + std::os::unix::fs::MetadataExt::blocks(&meta) * 512;
-            if size.bytes > most {
-                return Err(CopyError::TooLarge { path: source.path.clone(), most });
+            if size.bytes > limit {
+                return Err(CopyError::TooLarge { path: source.path.clone(), limit });
             }
             if meta.is_dir() {
                 todo.push(at);
@@ -98,9 +98,9 @@ pub(crate) fn copy_tree(
     source: &Resolved,
     to: &Path,
     left_out: &[PathBuf],
-    most: u64,
+    limit: u64,
 ) -> Result<(), CopyError> {
-    let copy = Copy { root: &source.path, left_out, most, copied: Cell::new(0) };
+    let copy = Copy { root: &source.path, left_out, limit, copied: Cell::new(0) };
     let from = open_directory(&source.fd, c".")
         .map_err(|error| CopyError::Source { path: source.path.clone(), error })?;
     let target = |error| CopyError::Target { path: source.path.clone(), error };
@@ -123,7 +123,7 @@ struct Copy<'a> {
     root: &'a Path,
     left_out: &'a [PathBuf],
     /// Bytes, in all. The tree may have grown since it was measured.
-    most: u64,
+    limit: u64,
     copied: Cell<u64>,
 }
 
@@ -136,7 +136,7 @@ impl Copy<'_> {
         level: usize,
     ) -> Result<(), CopyError> {
         let source = |at: &Path, error| CopyError::Source { path: self.root.join(at), error };
-        if level > MOST_LEVELS {
+        if level > MAX_LEVELS {
             return Err(CopyError::TooDeep { path: self.root.join(at) });
         }
         for entry in Dir::read_from(from).map_err(|error| source(at, error))? {
@@ -170,8 +170,8 @@ impl Copy<'_> {
         };
         let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
         self.copied.set(self.copied.get().saturating_add(ENTRY_BYTES + blocks * 512));
-        if self.copied.get() > self.most {
-            return Err(CopyError::TooLarge { path: self.root.to_owned(), most: self.most });
+        if self.copied.get() > self.limit {
+            return Err(CopyError::TooLarge { path: self.root.to_owned(), limit: self.limit });
         }
         match file_type(&stat) {
             FileType::Directory => {
@@ -292,9 +292,9 @@ mod tests {
     fn a_tree_that_is_too_deep_is_refused_and_leaves_nothing() {
         let from = tempfile::tempdir().unwrap();
         let deep = |levels: usize| (0..levels).map(|_| "d").collect::<PathBuf>();
-        fs::create_dir_all(from.path().join(deep(MOST_LEVELS))).unwrap();
+        fs::create_dir_all(from.path().join(deep(MAX_LEVELS))).unwrap();
         copied(from.path(), &[]).unwrap(); // the control
-        fs::create_dir_all(from.path().join(deep(MOST_LEVELS + 1))).unwrap();
+        fs::create_dir_all(from.path().join(deep(MAX_LEVELS + 1))).unwrap();
         let to = tempfile::tempdir().unwrap();
         let refused = copy_tree(&resolve(from.path(), &[]).unwrap(), to.path(), &[], u64::MAX);
         assert!(matches!(refused, Err(CopyError::TooDeep { .. })), "{refused:?}");

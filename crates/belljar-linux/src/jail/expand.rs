@@ -1,4 +1,4 @@
-//! What a plan names in one line and the host has many of: looked up once, when the run is bound.
+//! Expands lines of a plan that stand for many paths of the host, once, when the run is bound.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use belljar_spec::{Access, MountKind, OsText, Plan, PlannedMount, Presence, Sour
 
 use super::bind::BindError;
 
-/// The entries of a directory that serves as the root. What the sandbox has of its own is left out.
+/// The entries of a directory that serves as the root, without those that the sandbox provides itself.
 pub(super) fn with_root_entries(plan: &Plan) -> Result<Plan, BindError> {
-    const OWN: &[&str] = &["proc", "sys", "dev", "tmp", "home"];
+    const PROVIDED: &[&str] = &["proc", "sys", "dev", "tmp", "home"];
     let mut expanded = plan.clone();
     expanded.mounts.clear();
     for mount in &plan.mounts {
@@ -28,7 +28,7 @@ pub(super) fn with_root_entries(plan: &Plan) -> Result<Plan, BindError> {
             let target = Path::new("/").join(&name);
             let kind = entry.file_type().map_err(failed)?;
             let usable = kind.is_dir() || kind.is_file() || kind.is_symlink();
-            if OWN.iter().any(|own| name == *own) || taken(&target) || !usable {
+            if PROVIDED.iter().any(|provided| name == *provided) || taken(&target) || !usable {
                 continue;
             }
             // A link is followed inside, where it means a place of this root.

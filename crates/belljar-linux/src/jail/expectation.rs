@@ -1,4 +1,4 @@
-//! What an attestation of the bound sandbox has to say.
+//! Computes what an attestation of the bound sandbox must contain.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) fn expectation(
         groups,
         mounts: expected,
         tolerated: Vec::new(),
-        apart_from: plan.apart_from(&crate::namespaces()),
+        apart_from: plan.unshared_namespaces(&crate::namespaces()),
         sizes: plan.sizes(),
         dies_with_launcher: true,
         seccomp_filters: crate::filter::PROGRAMS,
@@ -76,7 +76,7 @@ pub(crate) fn normal_map(map: &str) -> String {
     lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// An ordinary user cannot drop its supplementary groups; inside they are nobody's, but for its own.
+/// An ordinary user cannot drop its supplementary groups; inside they map to nobody, except its primary group.
 fn groups_inside(identity: &HostIdentity, inside: u32) -> Vec<u32> {
     const NOBODYS: u32 = 65534;
     let groups = rustix::process::getgroups().unwrap_or_default();

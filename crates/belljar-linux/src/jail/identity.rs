@@ -1,4 +1,4 @@
-//! Which uids of the host a run has.
+//! Chooses the host uids of a run.
 //!
 //! Root chooses an unused pair for each live run: one for the command, one for PID 1. The lock is
 //! host-wide, so that two launchers with different homes cannot choose the same.
@@ -17,7 +17,7 @@ const LOCKS: &str = "/run/belljar/uids";
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("cannot keep the list of used uids in {LOCKS}")]
+    #[error("cannot update the list of used uids in {LOCKS}")]
     Locks(#[source] std::io::Error),
     #[error("all {PAIRS} uids for runs are in use")]
     Exhausted,
@@ -27,7 +27,7 @@ pub enum IdentityError {
 #[derive(Debug)]
 pub struct HostIdentity {
     pub command: Pair,
-    /// PID 1's, where it has one of its own.
+    /// PID 1's, where it differs from the command's.
     pub init: Option<Pair>,
     /// Held for as long as the run lives.
     _lock: Option<File>,
@@ -46,14 +46,14 @@ impl From<belljar_spec::User> for Pair {
 }
 
 impl HostIdentity {
-    /// The caller's own ids: an ordinary user has no others.
+    /// The caller's ids: an ordinary user has no others.
     pub fn caller() -> Self {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         Self { command: Pair { uid, gid }, init: None, _lock: None }
     }
 
-    /// The owner of a tree whose file system cannot show it as somebody else's.
+    /// The owner of a tree on a file system that cannot show another owner.
     pub fn owner(pair: Pair) -> Self {
         Self { command: pair, init: None, _lock: None }
     }

@@ -1,4 +1,4 @@
-//! User namespaces that exist only to say how owners on disk appear through a mount.
+//! Makes user namespaces that only define how owners on disk appear through a mount.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,16 +17,16 @@ pub(crate) struct IdMaps {
     made: HashMap<Pair, OwnedFd>,
 }
 
-/// Who makes files through the mount.
+/// Which processes make files through the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// The run's own processes.
+    /// The run's processes.
     Run,
     /// A process of root's, which then gives them to the run's user: gVisor's.
     RootFirst,
 }
 
-/// What a file that root makes belongs to until it is given away: nobody.
+/// The owner of a file that root makes until its owner is set: nobody.
 const NOBODY: u32 = 65534;
 
 impl IdMaps {
@@ -38,7 +38,7 @@ impl IdMaps {
         self.run
     }
 
-    /// A namespace in which files of `owner` are the run's, and nobody else's are anyone's.
+    /// A namespace in which files of `owner` are the run's, and all other files belong to nobody.
     pub(crate) fn showing(&mut self, owner: Pair) -> std::io::Result<&OwnedFd> {
         if !self.made.contains_key(&owner) {
             let made = make(owner, self.run, self.writer)?;
@@ -48,7 +48,7 @@ impl IdMaps {
     }
 }
 
-/// A namespace needs a process to be born with; it ends as soon as the descriptor is open.
+/// A namespace needs a process to be created with; it ends as soon as the descriptor is open.
 fn make(on_disk: Pair, shown: Pair, writer: Writer) -> std::io::Result<OwnedFd> {
     let sleeper = Sleeper::in_new_user_namespace()?;
     let at = |name: &str| format!("/proc/{}/{name}", sleeper.pid.as_raw_nonzero());

@@ -1,9 +1,9 @@
-//! Other names of files that are read-only inside: through a second hard link in a tree that the run may write, the
-//! same file could be changed all the same.
+//! Covers other names of files that are read-only inside: through a second hard link in a tree that the run may write,
+//! the same file could be changed all the same.
 //!
 //! Every name in the tree is covered, too. Names outside the run's trees cannot be reached by it, and are left alone:
 //! backups and package stores link files of a project by the thousand. If not every name was found because a tree is
-//! too large to be looked at, or one lies in another writable tree of the run, the run does not start.
+//! too large to walk, or one is in another writable tree of the run, the run does not start.
 
 use std::collections::HashMap;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::bind::BindError;
 
-/// Names looked at, in all. Only trees with such files in them are walked.
-const MOST_NAMES: usize = 1_000_000;
+/// Names checked, in total. Only trees with such files in them are walked.
+const MAX_NAMES: usize = 1_000_000;
 
 /// A file with several names, by device and inode.
 type Files = HashMap<(u64, u64), LinkedFile>;
@@ -32,7 +32,7 @@ pub(super) fn other_names(
     covered: &[PathBuf],
     others: &[PathBuf],
 ) -> Result<Vec<PathBuf>, BindError> {
-    let mut left = MOST_NAMES;
+    let mut left = MAX_NAMES;
     let mut files = Files::new();
     for path in covered {
         note_linked(&tree.join(path), &mut files, &mut left);
@@ -140,7 +140,7 @@ mod tests {
         fs::hard_link(tree.join(".envrc"), outside.join("backup")).unwrap();
         let names = other_names(&tree, &covered, std::slice::from_ref(&tree)).unwrap();
         assert_eq!(names, [PathBuf::from("scripts/deep/env"), PathBuf::from("scripts/hook")]);
-        // One of the names lies in a tree that is mounted by itself, too.
+        // One of the names is in a tree that is mounted by itself, too.
         let nested = tree.join("scripts");
         let refused = other_names(&tree, &covered, &[tree.clone(), nested]);
         assert!(matches!(refused, Err(BindError::LinkedControl { .. })), "{refused:?}");

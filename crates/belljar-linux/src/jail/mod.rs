@@ -26,5 +26,5 @@ mod usage;
 
 pub use bind::{AnnouncedCopy, BindError, Bound, SurveyedTree, bind, copies_ahead};
 pub(crate) use expectation::normal_map;
-pub use report::MOST_LISTENERS;
+pub use report::MAX_LISTENERS;
 pub use start::{Sandbox, StartError, start};

@@ -1,8 +1,8 @@
-//! Trees through overlayfs: the tree below, on top of it a layer that holds nothing but the names to leave out,
+//! Mounts trees through overlayfs: the tree below, on top of it a layer that only hides names,
 //! and where the run may write a layer for its changes.
 //!
 //! A socket file of the host does not answer through overlayfs. `user.overlay.*` attributes that a run planted in a
-//! tree lead nowhere: root's mounts do not look at them, and in an ordinary user's they are only marks of a layer
+//! tree have no effect: root's mounts ignore them, and in an ordinary user's they are only marks of a layer
 //! that cannot be read from inside.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ use super::identity::Pair;
 use super::root::{new_tmpfs, put, remove_directory};
 use crate::sys::mount_ns_child::act_on_files_as;
 
-/// In a layer's own directory: what the run changed, and what overlayfs needs beside it.
+/// In a layer's directory: what the run changed, and what overlayfs needs beside it.
 pub(super) const DATA: &str = "data";
 pub(super) const WORK: &str = "work";
 
@@ -43,11 +43,11 @@ pub(super) struct Layers<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Changes<'a> {
     Refused,
-    Kept {
-        /// The layer's own directory, with [`DATA`] and [`WORK`] in it.
+    Stored {
+        /// The layer's directory, with [`DATA`] and [`WORK`] in it.
         upper: &'a OwnedFd,
         attributes: Attributes,
-        /// Who overlayfs is on the layers, where not the caller: it must be somebody whom they know.
+        /// The ids that overlayfs uses on the layers, where they are not the caller's: the layers must map them.
         acts_as: Option<Pair>,
     },
 }
@@ -56,32 +56,32 @@ pub(super) enum Changes<'a> {
 /// anything else can see them.
 pub(super) fn mount(root: BorrowedFd<'_>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> {
     let above = match (layers.changes, layers.left_out) {
-        (Changes::Kept { .. }, []) => None,
+        (Changes::Stored { .. }, []) => None,
         // Read-only takes two layers at least.
         _ => Some(new_tmpfs(&[("size", "1m"), ("mode", "0755")])?),
     };
-    let mut staged = vec![(BELOW, stage(root, BELOW, layers.below)?)];
+    let mut mounted = vec![(BELOW, mount_layer(root, BELOW, layers.below)?)];
     if let Some(above) = &above {
-        staged.push((ABOVE, stage(root, ABOVE, above)?));
+        mounted.push((ABOVE, mount_layer(root, ABOVE, above)?));
         for name in layers.left_out {
             leave_out(above, layers.below, name)?;
         }
         look_like(above.as_fd(), layers.below.as_fd())?;
     }
-    if let Changes::Kept { upper, .. } = layers.changes {
-        staged.push((UPPER, stage(root, UPPER, upper)?));
+    if let Changes::Stored { upper, .. } = layers.changes {
+        mounted.push((UPPER, mount_layer(root, UPPER, upper)?));
     }
     let made = make(above.as_ref(), layers);
     // Taken off through the descriptors' paths: the old root is still what paths start from.
-    for (name, at) in staged {
+    for (name, at) in mounted {
         unmount(at, UnmountFlags::DETACH)?;
         remove_directory(root, Path::new(name))?;
     }
     made
 }
 
-/// Mounts a layer on a directory of its own and returns a path that leads to it.
-fn stage(root: BorrowedFd<'_>, name: &str, layer: &OwnedFd) -> Result<String, Errno> {
+/// Mounts a layer on a separate directory and returns its path.
+fn mount_layer(root: BorrowedFd<'_>, name: &str, layer: &OwnedFd) -> Result<String, Errno> {
     mkdirat(root, name, Mode::from_raw_mode(0o700))?;
     let at = openat(root, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     put(layer, at.as_fd())?;
@@ -95,10 +95,10 @@ fn through_proc(fd: &OwnedFd) -> String {
 /// A directory that is in several layers shows the owner and mode of the topmost.
 pub(super) fn look_like(above: BorrowedFd<'_>, below: BorrowedFd<'_>) -> Result<(), Errno> {
     let stat = fstat(below)?;
-    // The mount's own descriptor is only a place; its root has to be opened to be changed.
+    // The mount's descriptor is only a path; its root has to be opened to be changed.
     let above =
         &openat(above, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // An owner that is not mapped here can be given to nothing; the mode still says who may enter.
+    // An owner that is not mapped here cannot be set; the mode still decides who may enter.
     match fchown(above, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid))) {
         Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
         Err(error) => return Err(error),
@@ -106,8 +106,8 @@ pub(super) fn look_like(above: BorrowedFd<'_>, below: BorrowedFd<'_>) -> Result<
     fchmod(above, Mode::from_raw_mode(stat.st_mode & 0o1777))
 }
 
-/// A device 0:0 says "deleted" to overlayfs, and needs no privilege to make. It has to lie where the name does, in
-/// directories like the tree's own.
+/// A device 0:0 means "deleted" to overlayfs, and needs no privilege to make. It has to be where the name is, in
+/// directories like the tree's.
 fn leave_out(above: &OwnedFd, below: &OwnedFd, name: &Path) -> Result<(), Errno> {
     let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut at = openat(above, ".", place, Mode::empty())?;
@@ -144,7 +144,7 @@ fn make(above: Option<&OwnedFd>, layers: &Layers<'_>) -> Result<OwnedFd, Errno> 
     let mut lower: Vec<String> = above.iter().map(|above| through_proc(above)).collect();
     lower.push(through_proc(layers.below));
     let lower = lower.join(":");
-    let Changes::Kept { upper, attributes, acts_as } = layers.changes else {
+    let Changes::Stored { upper, attributes, acts_as } = layers.changes else {
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "lowerdir", lower.as_str())?;
         fsconfig_create(&context)?;
@@ -188,7 +188,7 @@ fn keep_changes(options: &[(&str, String)], attributes: Attributes) -> Result<Ow
     fsconfig_create(&context)?;
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
-    // overlayfs goes read-only without a word where it cannot use the layer.
+    // overlayfs silently becomes read-only where it cannot use the layer.
     if fstatvfs(&made)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(Errno::ROFS);
     }

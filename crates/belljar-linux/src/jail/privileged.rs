@@ -1,6 +1,6 @@
-//! Files that are setuid, setgid or have capabilities already, in a tree that the run may write.
+//! Covers files in a writable tree that are already setuid, setgid or have capabilities.
 //!
-//! The kernel takes those marks away when such a file is written to, but not when it is changed through
+//! The kernel clears those bits when such a file is written to, but not when it is changed through
 //! a shared mapping, and no filter can see that. So they are covered read-only.
 
 use std::path::Path;

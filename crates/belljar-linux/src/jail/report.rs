@@ -1,4 +1,4 @@
-//! What the set-up tells the launcher, one packet each, and the descriptors that it hands over.
+//! Reports of the set-up to the launcher, one packet each, with the descriptors that it passes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use rustix::net::{
 use super::start::StartError;
 
 /// Listening sockets of one sandbox; fewer than a kernel takes in one packet.
-pub const MOST_LISTENERS: usize = 128;
+pub const MAX_LISTENERS: usize = 128;
 
 pub(crate) enum Report {
     Sandbox {
@@ -34,20 +34,20 @@ impl Report {
             }
         };
         let listeners: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LISTENERS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !listeners.is_empty() {
             // More than fit are not sent, and are missed at the other end.
             ancillary.push(SendAncillaryMessage::ScmRights(&listeners));
         }
         let parts = [IoSlice::new(text.as_bytes())];
-        // Nobody else could be told that this failed; the launcher sees the end of the process.
+        // A failure here cannot be reported; the launcher sees the end of the process.
         let _ = sendmsg(to, &parts, &mut ancillary, SendFlags::NOSIGNAL);
     }
 
     pub(crate) fn receive(from: BorrowedFd<'_>) -> Result<Self, StartError> {
         let mut packet = vec![0; 20 * 1024];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LISTENERS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
             let mut parts = [IoSliceMut::new(&mut packet)];

@@ -1,7 +1,7 @@
-//! Turns an operator's path into a descriptor and a path without links.
+//! Resolves an operator's path to a descriptor and a path without links.
 //!
 //! Links are followed by hand, one name at a time, so that a link which an earlier run could have
-//! planted is noticed where it lies and not followed.
+//! planted is noticed where it is and not followed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -17,21 +17,21 @@ use rustix::io::Errno;
 
 use crate::mountinfo::MountTable;
 
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
     #[error("{} does not exist", .path.display())]
     Missing { path: PathBuf },
     #[error(
-        "{} is a link inside {}, where a run can write; name what it points to instead (or, where only \
+        "{} is a link in {}, where a run can write; name its target instead (or, where only \
          earlier runs could write there and you have checked it: belljar trust --tree {})",
         .link.display(), .tree.display(), .tree.display()
     )]
     PlantedLink { link: PathBuf, tree: PathBuf },
-    #[error("{} leads through too many links", .path.display())]
+    #[error("{} goes through too many links", .path.display())]
     TooManyLinks { path: PathBuf },
-    #[error("{} leads through /proc, which stands for a process and not for a place", .path.display())]
+    #[error("{} goes through /proc, which depends on a process", .path.display())]
     MagicLink { path: PathBuf },
     #[error("cannot open {}", .path.display())]
     Open {
@@ -49,7 +49,7 @@ pub struct Resolved {
     /// Opened as a place only (`O_PATH`).
     pub fd: OwnedFd,
     pub stat: Stat,
-    /// The tree it lies in, if a run could write that.
+    /// The tree it is in, if a run could write that.
     pub written_in: Option<PathBuf>,
 }
 
@@ -67,17 +67,18 @@ pub(crate) fn file_type(stat: &Stat) -> FileType {
 pub fn identity(fd: impl AsFd) -> Result<DirectoryIdentity, Errno> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let found = statx(fd, "", AtFlags::EMPTY_PATH, wanted)?;
-    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let has_creation_time =
+        StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
     Ok(DirectoryIdentity {
         device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
         inode: found.stx_ino,
-        born: has_birth
+        born: has_creation_time
             .then_some(Moment { secs: found.stx_btime.tv_sec, nanos: found.stx_btime.tv_nsec }),
     })
 }
 
-/// One directory on the way, and the tree it lies in, if a run could write that.
-struct Step<'a> {
+/// One directory of the path, and the tree it is in, if a run could write that.
+struct OpenedDirectory<'a> {
     fd: OwnedFd,
     written_in: Option<&'a WritableTree>,
 }
@@ -92,8 +93,8 @@ pub fn resolve(path: &Path, run_writable: &[WritableTree]) -> Result<Resolved, R
     let mut at = PathBuf::from("/");
     let root = open("/", flags, Mode::empty()).map_err(|error| failed(&at, error))?;
     let written_in = tree_at(&at, &root, run_writable).map_err(|error| failed(&at, error))?;
-    // Each directory on the way stays open, so that `..` is where we came from and nowhere else.
-    let mut opened = vec![Step { fd: root, written_in }];
+    // Each directory of the path stays open, so that `..` is where we came from and nowhere else.
+    let mut opened = vec![OpenedDirectory { fd: root, written_in }];
     let mut todo: VecDeque<OsString> = names_of(path);
     let mut links = 0;
     while let Some(name) = todo.pop_front() {
@@ -115,11 +116,11 @@ pub fn resolve(path: &Path, run_writable: &[WritableTree]) -> Result<Resolved, R
                 None => tree_at(&here, &fd, run_writable).map_err(|error| failed(&here, error))?,
             };
             at = here;
-            opened.push(Step { fd, written_in });
+            opened.push(OpenedDirectory { fd, written_in });
             continue;
         }
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(ResolveError::TooManyLinks { path: path.to_owned() });
         }
         let written_in = match parent.written_in {
@@ -145,7 +146,7 @@ pub fn resolve(path: &Path, run_writable: &[WritableTree]) -> Result<Resolved, R
             todo.push_front(name);
         }
     }
-    let Some(Step { fd, written_in }) = opened.pop() else {
+    let Some(OpenedDirectory { fd, written_in }) = opened.pop() else {
         return Err(ResolveError::Missing { path: path.to_owned() });
     };
     let written_in = match written_in {
@@ -157,7 +158,7 @@ pub fn resolve(path: &Path, run_writable: &[WritableTree]) -> Result<Resolved, R
     Ok(Resolved { path: at, fd, stat, written_in })
 }
 
-/// The tree whose top this is. A tree that was moved or is mounted elsewhere is known by its identity.
+/// The tree that has its top here. A tree that was moved or is mounted elsewhere is recognised by its identity.
 fn tree_at<'a>(
     path: &Path,
     fd: &OwnedFd,
@@ -170,9 +171,9 @@ fn tree_at<'a>(
     Ok(trees.iter().find(|tree| tree.is_at(path, Some(&identity))))
 }
 
-/// The tree that a path lies in by what is mounted there: a part of a tree may be mounted elsewhere.
+/// The tree that a path is in by its mount: a part of a tree may be mounted elsewhere.
 ///
-/// Where that cannot be found out, the path is not resolved: it could be a run's.
+/// If that is not known, the path is not resolved: it could be a run's.
 fn tree_by_origin<'a>(
     path: &Path,
     trees: &'a [WritableTree],

@@ -1,7 +1,7 @@
-//! Builds the sandbox's root directory out of what was bound. Runs in the new mount namespace.
+//! Builds the sandbox's root directory from the bound mounts. Runs in the new mount namespace.
 //!
 //! Everything is done relative to the descriptor of the new root, never through a link: a name that
-//! is missing is made only in the root's own tmpfs, so nothing appears in a tree of the host.
+//! is missing is made only in the root's tmpfs, so nothing appears in a tree of the host.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,11 +36,11 @@ pub(crate) enum RootError {
     Mount(PathBuf, #[source] Errno),
     #[error("cannot write {}", .0.display())]
     Write(PathBuf, #[source] std::io::Error),
-    #[error("{} is not what it was when the run was decided (device or inode changed)", .0.display())]
+    #[error("{} has changed since the run was bound (another device or inode)", .0.display())]
     Changed(PathBuf),
-    #[error("{} does not exist in the mounted tree, and nothing is created there", .0.display())]
+    #[error("{} does not exist in the mounted tree, and Belljar creates nothing there", .0.display())]
     TargetMissing(PathBuf),
-    #[error("{} is a link; a mount is never put through one", .0.display())]
+    #[error("{} is a link, and nothing is mounted through a link", .0.display())]
     TargetIsLink(PathBuf),
     #[error("cannot enter the new root: {0}")]
     Enter(&'static str, #[source] Errno),
@@ -50,17 +50,17 @@ pub(crate) enum RootError {
 const BYTES_FOR_A_NAME: u64 = 4096;
 const FEWEST_NAMES: u64 = 1024;
 /// Terminals of one run.
-const MOST_TERMINALS: &str = "256";
+const MAX_TERMINALS: &str = "256";
 
 /// The new root, while it is being built.
 pub(crate) struct Root {
     pub(crate) fd: OwnedFd,
     /// The kernel's `user` directory of limits, from before it was covered read-only.
     counters: RefCell<Option<OwnedFd>>,
-    /// Who the command will be, where not whoever builds the root.
+    /// The command's user, where it differs from the user that builds the root.
     command: Option<User>,
     /// File systems that were made here: names can be made in them.
-    own_devices: RefCell<Vec<u64>>,
+    root_devices: RefCell<Vec<u64>>,
 }
 
 impl Root {
@@ -81,7 +81,7 @@ impl Root {
             fd,
             counters: RefCell::new(None),
             command: None,
-            own_devices: RefCell::new(vec![device]),
+            root_devices: RefCell::new(vec![device]),
         })
     }
 
@@ -183,7 +183,8 @@ impl Root {
         }
         let below = self.open_pinned(&layer.pinned, Access::ReadOnly, Depth::ThisMount)?;
         let upper = self.open_pinned(&upper.directory, Access::Layered, Depth::ThisMount)?;
-        let changes = Changes::Kept { upper: &upper, attributes: Attributes::User, acts_as: None };
+        let changes =
+            Changes::Stored { upper: &upper, attributes: Attributes::User, acts_as: None };
         let layers = Layers { below: &below, left_out: &layer.left_out, changes };
         let mount = overlay::mount(self.fd.as_fd(), &layers).map_err(failed)?;
         put(&mount, at).map_err(failed)
@@ -241,7 +242,7 @@ impl Root {
         let (size, mode) = (size.to_string(), format!("{mode:o}"));
         let options = [("size", &*size), ("mode", &*mode), ("nr_inodes", &*inodes)];
         let mount = new_tmpfs(&options).map_err(failed)?;
-        self.own_devices.borrow_mut().push(fstat(&mount).map_err(failed)?.st_dev);
+        self.root_devices.borrow_mut().push(fstat(&mount).map_err(failed)?.st_dev);
         put(&mount, &at).map_err(failed)
     }
 
@@ -297,16 +298,16 @@ impl Root {
         put(&null, &at).map_err(failed)
     }
 
-    /// A directory of the command's own may belong to a group that means nothing here: then whoever builds the root
+    /// A directory of the command may belong to a group that is not mapped here: then the process that builds the root
     /// has no right over it, and the command has.
     fn mask_socket(&self, target: &Path) -> Result<(), RootError> {
         let failed = |error| RootError::Mount(target.to_owned(), error);
         match (self.mask(target), self.command) {
             (Err(RootError::Mount(_, Errno::ACCESS)), Some(User { uid, gid })) => {
-                let (own_uid, own_gid) = (geteuid().as_raw(), getegid().as_raw());
+                let (builder_uid, builder_gid) = (geteuid().as_raw(), getegid().as_raw());
                 act_on_files_as(uid, gid).map_err(failed)?;
                 let masked = self.mask(target);
-                act_on_files_as(own_uid, own_gid).map_err(failed)?;
+                act_on_files_as(builder_uid, builder_gid).map_err(failed)?;
                 masked
             }
             (masked, _) => masked,
@@ -344,7 +345,7 @@ impl Root {
         fsconfig_set_string(&context, "ptmxmode", "0666").map_err(failed)?;
         fsconfig_set_string(&context, "mode", "0620").map_err(failed)?;
         // All terminals of the system but those of the host are counted together.
-        fsconfig_set_string(&context, "max", MOST_TERMINALS).map_err(failed)?;
+        fsconfig_set_string(&context, "max", MAX_TERMINALS).map_err(failed)?;
         fsconfig_create(&context).map_err(failed)?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let pts = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(failed)?;
@@ -389,7 +390,7 @@ impl Root {
         let (parent, name) = self.parent_of(path)?;
         let device =
             fstat(&parent).map_err(|error| RootError::Make(path.to_owned(), error))?.st_dev;
-        let is_ours = self.own_devices.borrow().contains(&device);
+        let is_ours = self.root_devices.borrow().contains(&device);
         if !is_ours {
             return Err(RootError::TargetMissing(path.to_owned()));
         }
@@ -514,7 +515,7 @@ pub(super) fn new_tmpfs(options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-/// Removes a name that was only needed on the way.
+/// Removes a name that was only needed during the set-up.
 pub(super) fn remove_directory(root: BorrowedFd<'_>, name: &Path) -> Result<(), Errno> {
     debug_assert!(!name.as_os_str().as_bytes().is_empty());
     rustix::fs::unlinkat(root, name, AtFlags::REMOVEDIR)

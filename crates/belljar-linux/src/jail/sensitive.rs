@@ -1,5 +1,5 @@
-//! Sources that hold more than an operator usually means to give away, and those that are never
-//! given. The list is data, in this one place.
+//! Lists sources that hold more than an operator usually means to share, and those that are never mounted. The list
+//! is data, in this one place.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -45,38 +45,42 @@ const CREDENTIAL_PLACES: &[&str] = &[
 /// Files of the system that hold credentials: passwords, with the copies that tools keep of them.
 const SYSTEM_SECRETS: &[&str] = &["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
 
-/// Where the host's own keys are, and how their names begin and end.
+/// Where the host's keys are, and how their names begin and end.
 const HOST_KEYS: (&str, &str, &str) = ("/etc/ssh", "ssh_host_", "_key");
 
 /// Files left out of an install prefix.
 pub(crate) const TOOL_CREDENTIALS: &[&str] =
     &["credentials", "credentials.toml", ".npmrc", ".netrc", ".pypirc", ".git-credentials", ".env"];
 
-/// Why a source needs the operator's explicit word, or will not be given at all.
+/// Why a source needs the operator's explicit permission, or is never mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceRefused {
-    #[error("{} is the root of the whole system", .0.display())]
+    #[error("{} is the root of the whole file system", .0.display())]
     Root(PathBuf),
-    #[error("{} is, or holds, the home directory {}", .path.display(), .home.display())]
+    #[error("{} is or contains the home directory {}", .path.display(), .home.display())]
     HomeDirectory { path: PathBuf, home: PathBuf },
-    #[error("{} is a place of credentials ({name})", .path.display())]
+    #[error("{} holds credentials ({name})", .path.display())]
     Credentials { path: PathBuf, name: &'static str },
-    #[error("{} is, or holds, {}, which is for the system alone", .path.display(), .secret.display())]
+    #[error("{} is or contains {}, a secret of the system", .path.display(), .secret.display())]
     SystemSecret { path: PathBuf, secret: PathBuf },
-    #[error("{} is a socket: whoever listens on it would answer the run", .0.display())]
+    #[error("{} is a socket: the run could talk to the process that listens on it", .0.display())]
     Socket(PathBuf),
     #[error("{} is neither a file nor a directory", .0.display())]
     SpecialFile(PathBuf),
-    #[error("{} has {links} names: changing it here would change it in places that are not shown", .path.display())]
+    #[error("{} has {links} hard links: a change here would also change the file outside the run's mounts", .path.display())]
     HardLinked { path: PathBuf, links: u64 },
-    #[error("{} is, holds or lies in a directory of belljar itself ({})", .path.display(), .own.display())]
-    Own { path: PathBuf, own: PathBuf },
+    #[error(
+        "{} is, contains or is in Belljar's own directory {}, so it cannot be mounted; \
+         use a project directory, or --workspace none",
+        .path.display(), .directory.display()
+    )]
+    Belljar { path: PathBuf, directory: PathBuf },
 }
 
 impl SourceRefused {
     /// Whether `--allow-source` can overrule it.
     pub fn can_be_allowed(&self) -> bool {
-        !matches!(self, Self::Own { .. } | Self::SpecialFile(_) | Self::Root(_))
+        !matches!(self, Self::Belljar { .. } | Self::SpecialFile(_) | Self::Root(_))
     }
 }
 
@@ -127,8 +131,8 @@ fn credential_name(path: &Path) -> Option<&'static str> {
     by_name.or_else(by_place).copied()
 }
 
-/// A secret of the system that a source is, by whatever name, or that lies in it. Whoever cannot read a secret cannot
-/// give it away with a directory, either.
+/// A secret of the system that a source is, by whatever name, or that is in it. A user who cannot read a secret cannot
+/// leak it with a directory, either.
 fn system_secret(source: &Resolved) -> Option<PathBuf> {
     let (keys, head, tail) = HOST_KEYS;
     let names = std::fs::read_dir(keys).into_iter().flatten().flatten();
@@ -167,11 +171,11 @@ pub fn home_directories(callers: Option<&Path>) -> Vec<PathBuf> {
     homes
 }
 
-/// Belljar's own directories, known by device and inode and not by name.
+/// Belljar's directories, recognised by device and inode and not by name.
 #[derive(Debug)]
-pub(crate) struct OwnPlaces(Vec<(PathBuf, u64, u64)>);
+pub(crate) struct BelljarDirectories(Vec<(PathBuf, u64, u64)>);
 
-impl OwnPlaces {
+impl BelljarDirectories {
     pub(crate) fn of(paths: &[PathBuf]) -> Self {
         let known = paths.iter().filter_map(|path| {
             let stat = stat(path).ok()?;
@@ -180,29 +184,31 @@ impl OwnPlaces {
         Self(known.collect())
     }
 
-    /// Refuses a source that is, holds or lies in one of them, looking up the tree from both sides.
+    /// Refuses a source that is, contains or is in one of them, by walking up the tree from both sides.
     pub(crate) fn check(&self, source: &Resolved) -> Result<(), SourceRefused> {
-        let refused =
-            |own: &Path| SourceRefused::Own { path: source.path.clone(), own: own.to_owned() };
-        for (own, device, inode) in &self.0 {
+        let refused = |directory: &Path| SourceRefused::Belljar {
+            path: source.path.clone(),
+            directory: directory.to_owned(),
+        };
+        for (directory, device, inode) in &self.0 {
             if above(source).any(|at| at == (*device, *inode)) {
-                return Err(refused(own));
+                return Err(refused(directory));
             }
-            let Ok(fd) = rustix::fs::open(own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            let Ok(fd) = rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             else {
                 continue;
             };
-            let Ok(own_stat) = fstat(&fd) else { continue };
+            let Ok(directory_stat) = fstat(&fd) else { continue };
             let here = (source.stat.st_dev, source.stat.st_ino);
-            if ancestors(&fd, &own_stat).any(|at| at == here) {
-                return Err(refused(own));
+            if ancestors(&fd, &directory_stat).any(|at| at == here) {
+                return Err(refused(directory));
             }
         }
         Ok(())
     }
 }
 
-/// A file has no `..` of its own: its directory is looked at instead.
+/// A file has no `..`: its directory is used instead.
 fn above(source: &Resolved) -> Box<dyn Iterator<Item = (u64, u64)>> {
     if source.is_directory() {
         return Box::new(ancestors(&source.fd, &source.stat));

@@ -1,4 +1,4 @@
-//! The launcher's side of a start: makes the processes, writes their uid maps, hands over the ends.
+//! The launcher's part of a start: makes the processes, writes their uid maps, passes the descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::cgroup::{self, CgroupError, Group};
 use super::identity::HostIdentity;
 use super::report::Report;
 use super::usage::{Count, WriteAccount};
-use crate::sys::process::{Child, CloneFlags, Forked, clone, exit_now, own_executable, reap};
+use crate::sys::process::{Child, CloneFlags, Forked, clone, current_executable, exit_now, reap};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -45,7 +45,7 @@ pub enum StartError {
     Listeners,
 }
 
-/// A sandbox whose PID 1 is up, or is just coming up. Nothing hostile runs in it yet.
+/// A sandbox in which PID 1 runs or is about to run. Nothing hostile runs in it yet.
 #[derive(Debug)]
 pub struct Sandbox {
     pub init: Child,
@@ -84,7 +84,7 @@ pub(crate) struct Ends {
 }
 
 /// The command's ends of its pipes. Without input it gets `/dev/null`, which is made inside: some
-/// programs read a pipe that nobody writes to.
+/// programs would wait on a pipe without a writer.
 pub(crate) struct StdioInside {
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
@@ -98,7 +98,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
         socket_pair(SocketType::STREAM).map_err(|e| make("a channel", e))?;
     let (report, report_inside) =
         socket_pair(SocketType::SEQPACKET).map_err(|e| make("a report", e))?;
-    let executable = own_executable().map_err(|error| {
+    let executable = current_executable().map_err(|error| {
         make("a copy of belljar", Errno::from_io_error(&error).unwrap_or(Errno::IO))
     })?;
     let pipes = Pipes::make(bound.plan.command.terminal, bound.plan.command.stdin)
@@ -106,7 +106,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let Pipes { stdin, stdout, stderr, inside } = pipes;
     let pod = match clone(CloneFlags::NEW_USER).map_err(StartError::Pod)? {
         Forked::Child => {
-            // The launcher's own ends: with a copy of them here, its death would never be seen.
+            // The launcher's ends: with a copy of them here, its death would never be seen.
             drop((channel, report, stdin, stdout, stderr));
             let ends =
                 Ends { channel: channel_inside, stdio: inside, executable, report: report_inside };
@@ -116,7 +116,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     };
     drop((channel_inside, report_inside, inside, executable));
     let introduced = introduce(&bound, &pod, report.as_fd());
-    end(&pod); // it has said its last word, or failed to
+    end(&pod); // it has sent its last report, or failed to
     let (init, listeners) = introduced?;
     if listeners.len() != bound.plan.listen.len() {
         end(&init);
@@ -156,7 +156,7 @@ fn run_pod(bound: &Bound, ends: Ends) -> ! {
     }
 }
 
-/// Maps, limits, then the word to go on; the answer is the sandbox's first process.
+/// Writes the maps and limits, then sends the message to go on; the response is the sandbox's first process.
 fn introduce(
     bound: &Bound,
     pod: &Child,
@@ -180,7 +180,7 @@ fn introduce(
         Report::Failed(why) => Err(StartError::SetUp(why)),
         Report::Sandbox { pid, listeners } => {
             let pid = Pid::from_raw(pid).ok_or(StartError::Ended)?;
-            // It is our own child, so the number cannot be anybody else's before we reap it.
+            // It is our child, so the pid cannot be reused before we reap it.
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| StartError::Ended)?;
             Ok((Child { pid, pidfd }, listeners))
         }
@@ -213,7 +213,7 @@ pub(crate) fn inner_maps(user: User, identity: &HostIdentity) -> (String, String
 }
 
 impl Sandbox {
-    /// Why the sandbox ended before it said hello, if it told.
+    /// Why the sandbox ended before its hello, if it reported that.
     pub fn set_up_failure(&self) -> StartError {
         match Report::receive(self.report.as_fd()) {
             Ok(Report::Failed(why)) => StartError::SetUp(why),
@@ -235,7 +235,7 @@ impl Sandbox {
     }
 
     /// Puts the process that waits at the gate under the limits too, should it have been made before PID 1
-    /// was, and sees that both are. Before the gate opens there are no others, and none can come into being.
+    /// was, and checks that both are. Before the gate opens there are no other processes, and none can be made.
     pub fn join_limits(&self) -> Result<(), CgroupError> {
         let Some(group) = &self.group else { return Ok(()) };
         let init = self.init.pid;

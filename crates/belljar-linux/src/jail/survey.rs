@@ -1,10 +1,10 @@
-//! One bounded walk over a tree that the run may write: what in it must not be written.
+//! Walks a writable tree, with bounds, to find the files in it that must not be written.
 //!
-//! Looked at are files with privileges, files that the host executes later, and git directories by what they
-//! hold.
+//! It looks for files with privileges, files that the host executes, and git directories by their
+//! contents.
 //!
-//! A run before this one may have made the tree as large as it liked. So what has a known place is found without
-//! a listing, git's own directories come before the rest, and it is told if something was not looked at.
+//! A run before this one may have made the tree arbitrarily large. So files with a known path are found without
+//! a listing, git directories come before the rest, and an incomplete walk is reported.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -17,37 +17,37 @@ use belljar_spec::autorun::{self, Class, DEPENDENCIES, GIT_DATA, GIT_DIRECTORY, 
 
 use super::privileged::is_privileged;
 
-/// Names in git's own directories.
-const MOST_GIT_NAMES: usize = 20_000;
+/// Names in git directories.
+const MAX_GIT_NAMES: usize = 20_000;
 /// Names in the rest. Looking at more would make every start in a large tree slow; in directories that are known by
 /// then, and not listed any more, control files are looked for by their names.
-const MOST_NAMES: usize = 200_000;
+const MAX_NAMES: usize = 200_000;
 /// No known path has more parts.
-const MOST_PARTS: usize = 4;
+const MAX_PARTS: usize = 4;
 /// How many such directories: each takes some dozen looks.
-const MOST_UNLISTED: usize = 20_000;
-/// Files that are looked at for their privileges. The threat model states what that means.
-const MOST_FILES: usize = 4000;
+const MAX_UNLISTED: usize = 20_000;
+/// Files that are checked for privileges. The threat model states what that means.
+const MAX_FILES: usize = 4000;
 /// In a git directory: where those of submodules and worktrees are.
 const GIT_NESTS: &[&str] = &["modules", "worktrees"];
 
 /// What the walk found. Relative paths, nearest to the root first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Survey {
-    /// Files that run with more rights than whoever starts them.
+    /// Files that run with more rights than the user who starts them.
     pub(super) privileged: Vec<PathBuf>,
     /// Files, whole directories and links.
     pub(super) control: Vec<PathBuf>,
-    /// Not every name was looked at.
+    /// Not every name was checked.
     pub(super) cut: bool,
 }
 
 pub(super) fn survey(tree: &Path) -> Survey {
-    survey_within(tree, MOST_NAMES)
+    survey_with_limit(tree, MAX_NAMES)
 }
 
-fn survey_within(tree: &Path, names: usize) -> Survey {
-    let mut walk = Walk {
+fn survey_with_limit(tree: &Path, names: usize) -> Survey {
+    let mut walk = SurveyWalk {
         tree,
         found: Survey::default(),
         seen: HashSet::new(),
@@ -55,10 +55,10 @@ fn survey_within(tree: &Path, names: usize) -> Survey {
         first: VecDeque::new(),
         soon: VecDeque::from([PathBuf::new()]),
         last: VecDeque::new(),
-        first_names: MOST_GIT_NAMES,
+        first_names: MAX_GIT_NAMES,
         other_names: names,
-        files: MOST_FILES,
-        unlisted: MOST_UNLISTED,
+        files: MAX_FILES,
+        unlisted: MAX_UNLISTED,
     };
     autorun::known_at_top().for_each(|known| walk.look_for(Path::new(""), known));
     loop {
@@ -66,7 +66,7 @@ fn survey_within(tree: &Path, names: usize) -> Survey {
             walk.look_at(&directory, Turn::First);
         } else if let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
             if walk.other_names > 0 {
-                walk.look_at(&directory, Turn::Later);
+                walk.look_at(&directory, Turn::AfterGit);
                 continue;
             }
             walk.found.cut = true;
@@ -74,8 +74,8 @@ fn survey_within(tree: &Path, names: usize) -> Survey {
                 break;
             }
             walk.unlisted -= 1;
-            // It may itself be on the way to something known.
-            for above in directory.ancestors().take(MOST_PARTS) {
+            // It may itself be a parent of something known.
+            for above in directory.ancestors().take(MAX_PARTS) {
                 walk.look_for_known(above);
             }
         } else {
@@ -88,22 +88,22 @@ fn survey_within(tree: &Path, names: usize) -> Survey {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     First,
-    Later,
+    AfterGit,
 }
 
-struct Walk<'a> {
+struct SurveyWalk<'a> {
     tree: &'a Path,
     found: Survey,
-    /// What was looked for by its name, and is not to be found a second time.
+    /// What was looked up by its name, and must not be found a second time.
     seen: HashSet<PathBuf>,
     /// Directories in which everything known was looked for.
     looked_for: HashSet<PathBuf>,
-    /// Git's own directories, and those with a known place.
+    /// Git directories, and those with a known path.
     first: VecDeque<PathBuf>,
     soon: VecDeque<PathBuf>,
     /// Large and seldom of interest.
     last: VecDeque<PathBuf>,
-    /// How many names may still be looked at.
+    /// How many names may still be checked.
     first_names: usize,
     other_names: usize,
     files: usize,
@@ -115,8 +115,8 @@ struct Listing {
     is_whole: bool,
 }
 
-impl Walk<'_> {
-    /// Something with a known place below a directory, and every directory on the way to it.
+impl SurveyWalk<'_> {
+    /// Something with a known path below a directory, and every directory above it.
     fn look_for(&mut self, below: &Path, known: &Path) {
         let mut path = below.to_owned();
         for name in known {
@@ -174,7 +174,7 @@ impl Walk<'_> {
             match is_git {
                 true => self.in_git(path, &name, kind),
                 false => {
-                    let turn = if nest_of(&path).is_some() { Turn::First } else { Turn::Later };
+                    let turn = if nest_of(&path).is_some() { Turn::First } else { Turn::AfterGit };
                     self.elsewhere(path, &name, kind, turn);
                 }
             }
@@ -185,7 +185,7 @@ impl Walk<'_> {
     fn list(&mut self, directory: &Path, turn: Turn) -> Option<Listing> {
         let left = match turn {
             Turn::First => &mut self.first_names,
-            Turn::Later => &mut self.other_names,
+            Turn::AfterGit => &mut self.other_names,
         };
         let mut entries = Vec::new();
         let listed = match std::fs::read_dir(self.tree.join(directory)) {
@@ -223,7 +223,7 @@ impl Walk<'_> {
     }
 
     fn elsewhere(&mut self, path: PathBuf, name: &OsStr, kind: FileType, turn: Turn) {
-        // With the whole path: the tree itself may be a directory whose entries count.
+        // With the whole path: the tree itself may be a directory with entries that count.
         let whole = self.tree.join(&path);
         if kind.is_symlink() {
             if is_control(autorun::classify_link(&whole)) && !is_dependency(&path) {
@@ -242,13 +242,13 @@ impl Walk<'_> {
                 self.last.push_back(path);
                 return;
             }
-            // Before anything else of what lies in it.
-            if turn == Turn::Later {
+            // Before anything else in it.
+            if turn == Turn::AfterGit {
                 self.look_for(&path, Path::new(".git"));
             }
             match turn {
                 Turn::First => self.first.push_back(path),
-                Turn::Later => self.soon.push_back(path),
+                Turn::AfterGit => self.soon.push_back(path),
             }
         } else {
             self.look_for_privileges(path, kind);
@@ -288,8 +288,8 @@ impl Walk<'_> {
     }
 }
 
-fn is_control(later: Option<autorun::Autorun>) -> bool {
-    later.is_some_and(|later| later.class == Class::Control)
+fn is_control(found: Option<autorun::Autorun>) -> bool {
+    found.is_some_and(|autorun| autorun.class == Class::Control)
 }
 
 fn is_marked(path: &Path, meta: &Metadata) -> bool {
@@ -300,7 +300,7 @@ fn is_dependency(path: &Path) -> bool {
     path.iter().any(|name| DEPENDENCIES.iter().any(|large| is(name, large)))
 }
 
-/// Where a path lies in what a git directory has for its submodules and worktrees: the whole of that.
+/// The directory that a git directory has for its submodules and worktrees, if a path is in one.
 fn nest_of(path: &Path) -> Option<PathBuf> {
     let mut above = path.ancestors().filter(|above| {
         let is_nest = above.file_name().is_some_and(|name| GIT_NESTS.iter().any(|it| is(name, it)));
@@ -310,12 +310,12 @@ fn nest_of(path: &Path) -> Option<PathBuf> {
     above.next().map(Path::to_owned)
 }
 
-/// As git tells one: by what it holds. One by that name counts while it is being made, too.
+/// As git recognises one: by its contents. One by that name counts while it is being made, too.
 fn is_git_directory(tree: &Path, directory: &Path, entries: &[(OsString, FileType)]) -> bool {
     let marks = GitMarks::of(entries.iter().map(|(name, _)| name.as_os_str()));
     let by_name =
         || directory.file_name().or(tree.file_name()).is_some_and(|name| is(name, ".git"));
-    // What a linked worktree has of its own; the rest is where its `commondir` points.
+    // What a linked worktree has itself; the rest is where its `commondir` points.
     let of_worktree = marks.head && marks.commondir && !marks.objects;
     of_worktree || marks.is_git_directory() || by_name()
 }
@@ -339,7 +339,7 @@ mod tests {
     const CROWD: usize = 3000;
 
     fn control(tree: &Path) -> Vec<String> {
-        let found = survey_within(tree, CROWD);
+        let found = survey_with_limit(tree, CROWD);
         let mut found: Vec<String> =
             found.control.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         found.sort();
@@ -439,7 +439,7 @@ mod tests {
         let known = [&known[..], &[".git/hooks/x", ".git/modules/lib/config"]].concat();
         make(&tree, &["a/HEAD", ".git/HEAD", ".git/modules/lib/HEAD", ".git/modules/lib/refs/x"]);
         make(&tree, &known);
-        assert!(!survey_within(&tree, CROWD).cut, "the control");
+        assert!(!survey_with_limit(&tree, CROWD).cut, "the control");
         for at in 0..=CROWD {
             fs::File::create(tree.join(format!("z{at}"))).unwrap();
         }
@@ -452,9 +452,9 @@ mod tests {
             ".git/modules/lib/config",
         ];
         assert_eq!(control(&tree), expected);
-        assert!(survey_within(&tree, CROWD).cut);
-        // Where git's own are too many, all of them are kept as they are.
-        for at in 0..=MOST_GIT_NAMES {
+        assert!(survey_with_limit(&tree, CROWD).cut);
+        // Where git directories have too many names, all of them stay as they are.
+        for at in 0..=MAX_GIT_NAMES {
             fs::create_dir(tree.join(format!(".git/modules/z{at}"))).unwrap();
         }
         assert!(control(&tree).contains(&".git/modules".to_owned()));
@@ -470,7 +470,7 @@ mod tests {
             fs::File::create(tree.join(format!("data/z{at}"))).unwrap();
         }
         assert_eq!(control(&tree), ["sub/.git/config", "sub/deep/.envrc"]);
-        assert!(!survey_within(&tree, CROWD).cut);
+        assert!(!survey_with_limit(&tree, CROWD).cut);
     }
 
     /// Neither in the crowded directory itself, nor in those that were found before it.
@@ -479,7 +479,7 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let tree = fs::canonicalize(dir.path()).unwrap();
         fs::create_dir(tree.join("a")).unwrap();
-        // More than are listed, in the directory whose turn comes first.
+        // More than are listed, in the directory that comes first.
         for at in 0..=CROWD {
             fs::File::create(tree.join(format!("a/{at}"))).unwrap();
         }
@@ -490,8 +490,8 @@ mod tests {
             assert!(found.contains(&name.to_owned()), "{name} in {found:?}");
         }
         assert!(
-            survey_within(&tree, CROWD).cut,
-            "what lies deeper was not listed, and that is said"
+            survey_with_limit(&tree, CROWD).cut,
+            "deeper entries were not listed, and that is reported"
         );
     }
 }

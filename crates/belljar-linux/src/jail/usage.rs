@@ -1,5 +1,5 @@
-//! What a run used, from whoever counted it: its control groups, or the kernel's account of PID 1 and
-//! all that PID 1 reaped.
+//! Collects what a run used: from its control groups, or from the kernel's accounting of PID 1 and all that PID 1
+//! reaped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use rustix::process::Pid;
 
 use crate::sys::process::Used;
 
-/// What is known besides the groups' own present counters.
+/// What is known besides the groups' present counters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Count {
     most_processes: Option<u64>,
@@ -47,8 +47,8 @@ impl Count {
     }
 }
 
-/// The kernel's account of what a process, and all that it reaped, caused to be written. Opened at once:
-/// later PID 1 hides itself, and an ordinary user may not open its files any more, but may read on while
+/// The kernel's accounting of the bytes that a process, and all that it reaped, wrote. Opened at once:
+/// afterwards PID 1 hides itself, and an ordinary user may not open its files any more, but may read on while
 /// PID 1 lives. (Some kernels let it read on until it is reaped, newer ones only root.)
 #[derive(Debug)]
 pub(super) struct WriteAccount(Option<File>);

@@ -1,4 +1,4 @@
-//! Extended attributes: the run's own, and of overlayfs' marks those that say what shines through.
+//! Reads and writes extended attributes: the run's, and those marks of overlayfs that determine what shows through.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CStr, CString};
@@ -12,62 +12,66 @@ use rustix::io::Errno;
 /// As much as the kernel gives of one inode.
 const LONGEST_LIST: usize = 64 * 1024;
 const LONGEST_VALUE: usize = 64 * 1024;
-/// All of the run's own on one inode.
-const MOST: usize = 256 * 1024;
+/// The total size of the run's attributes on one inode.
+const MAX_SIZE: usize = 256 * 1024;
 
 /// What an inode has.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    kept: Vec<(CString, Vec<u8>)>,
+pub(super) struct ExtendedAttributes {
+    values: Vec<(CString, Vec<u8>)>,
     /// Of overlayfs.
     pub(super) is_marked: bool,
     pub(super) left_out: u64,
 }
 
-impl Found {
+impl ExtendedAttributes {
     /// 0: none.
     pub(super) fn hash(&self) -> u64 {
-        if self.kept.is_empty() {
+        if self.values.is_empty() {
             return 0;
         }
         let mut hasher = DefaultHasher::new();
-        self.kept.hash(&mut hasher);
+        self.values.hash(&mut hasher);
         hasher.finish() | 1
     }
 
     pub(super) fn put(&self, on: impl AsFd) -> Result<(), Errno> {
-        for (name, value) in &self.kept {
+        for (name, value) in &self.values {
             fsetxattr(&on, name.as_c_str(), value, XattrFlags::empty())?;
         }
         Ok(())
     }
 }
 
-enum Kept {
+enum AttributeKind {
     Mark,
-    Own,
-    No,
+    User,
+    Dropped,
 }
 
-fn is_kept(name: &CStr) -> Kept {
-    // As the caller mounts: those of the other kind are a run's own doing, and could be taken for marks elsewhere.
+fn kind_of(name: &CStr) -> AttributeKind {
+    // As the caller mounts: marks of the other kind come from a run, and could be taken for marks elsewhere.
     let marks = match rustix::process::geteuid().is_root() {
         true => Attributes::Trusted,
         false => Attributes::User,
     };
     let name = name.to_bytes();
     match name.strip_prefix(marks.prefix().as_bytes()) {
-        Some(b"opaque" | b"redirect") => return Kept::Mark,
-        Some(_) => return Kept::No,
+        Some(b"opaque" | b"redirect") => return AttributeKind::Mark,
+        Some(_) => return AttributeKind::Dropped,
         None => {}
     }
     let is_foreign_mark = name.starts_with(Attributes::User.prefix().as_bytes());
-    if name.starts_with(b"user.") && !is_foreign_mark { Kept::Own } else { Kept::No }
+    if name.starts_with(b"user.") && !is_foreign_mark {
+        AttributeKind::User
+    } else {
+        AttributeKind::Dropped
+    }
 }
 
 /// Of an open file or directory. A file system without any has none.
-pub(super) fn read(of: impl AsFd) -> Result<Found, Errno> {
-    let mut found = Found::default();
+pub(super) fn read(of: impl AsFd) -> Result<ExtendedAttributes, Errno> {
+    let mut found = ExtendedAttributes::default();
     let mut list = [0_u8; 1024];
     let mut longer = Vec::new();
     let names: &[u8] = match flistxattr(&of, &mut list) {
@@ -80,12 +84,12 @@ pub(super) fn read(of: impl AsFd) -> Result<Found, Errno> {
         }
         Err(error) => return Err(error),
     };
-    let mut room = MOST;
+    let mut room = MAX_SIZE;
     let mut value = Vec::new();
     for name in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        let kept = is_kept(name);
-        if let Kept::No = kept {
+        let kind = kind_of(name);
+        if let AttributeKind::Dropped = kind {
             continue;
         }
         value.resize(LONGEST_VALUE, 0);
@@ -94,16 +98,16 @@ pub(super) fn read(of: impl AsFd) -> Result<Found, Errno> {
             Err(Errno::NODATA) => continue, // gone meanwhile
             Err(error) => return Err(error),
         };
-        match kept {
-            Kept::Mark => found.is_marked = true,
-            Kept::Own if length <= room => room -= length,
-            Kept::Own | Kept::No => {
+        match kind {
+            AttributeKind::Mark => found.is_marked = true,
+            AttributeKind::User if length <= room => room -= length,
+            AttributeKind::User | AttributeKind::Dropped => {
                 found.left_out += 1;
                 continue;
             }
         }
-        found.kept.push((name.to_owned(), value[..length].to_vec()));
+        found.values.push((name.to_owned(), value[..length].to_vec()));
     }
-    found.kept.sort();
+    found.values.sort();
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! One entry of a tree, copied from one open directory to another.
+//! Copies one entry of a tree from one open directory to another.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,51 +10,51 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 
-use super::Taken;
-use super::attributes::{self, Found};
-use super::index::{Entry, Index, Kind, Names, Print, Writer};
+use super::SnapshotSummary;
+use super::attributes::{self, ExtendedAttributes};
+use super::index::{EntryKind, Index, IndexEntry, IndexWriter, Names, Print};
 use super::links::Links;
 use super::open::File;
 use crate::content::{content, times};
 
 /// How often a file is copied that changes meanwhile.
-const MOST_TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 /// A larger file that was written to counts as changed.
-const MOST_COMPARED: u64 = 64 << 20;
+const MAX_COMPARED: u64 = 64 << 20;
 
 /// Why an entry was not copied.
 #[derive(Debug)]
 pub(super) enum Missed {
     /// Nothing to be done about it.
     LeftOut,
-    Failed(Trouble),
+    Failed(CopyFailure),
 }
 
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct CopyFailure {
     pub(super) doing: &'static str,
     pub(super) error: Errno,
 }
 
 pub(super) fn failed(doing: &'static str) -> impl Fn(Errno) -> Missed {
-    move |error| Missed::Failed(Trouble { doing, error })
+    move |error| Missed::Failed(CopyFailure { doing, error })
 }
 
-/// Of something in the source: it may be another thing by now, or nobody's to read.
+/// An error on something in the source: it may have been replaced by now, or be unreadable.
 pub(super) fn unread(doing: &'static str) -> impl Fn(Errno) -> Missed {
     move |error| match error {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::STALE => {
             Missed::LeftOut
         }
         Errno::ACCESS | Errno::PERM => Missed::LeftOut,
-        Errno::AGAIN => Missed::LeftOut, // somebody holds a lease on it
-        error => Missed::Failed(Trouble { doing, error }),
+        Errno::AGAIN => Missed::LeftOut, // a process holds a lease on it
+        error => Missed::Failed(CopyFailure { doing, error }),
     }
 }
 
 /// The same directory in the tree, in the copy, and in the snapshot before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct CopyTarget<'a> {
     pub(super) source: BorrowedFd<'a>,
     pub(super) target: BorrowedFd<'a>,
     pub(super) before: Option<BorrowedFd<'a>>,
@@ -64,10 +64,10 @@ pub(super) struct Place<'a> {
 
 #[derive(Debug)]
 pub(super) struct Copier {
-    pub(super) taken: Taken,
+    pub(super) taken: SnapshotSummary,
     /// Entries that are in the copy.
     pub(super) noted: u64,
-    writer: Option<Writer>,
+    writer: Option<IndexWriter>,
     /// The first thing that went wrong with it.
     unwritten: Option<io::Error>,
     previous: Option<Index>,
@@ -77,9 +77,9 @@ pub(super) struct Copier {
 }
 
 impl Copier {
-    pub(super) fn new(writer: Option<Writer>, previous: Option<Index>) -> Self {
+    pub(super) fn new(writer: Option<IndexWriter>, previous: Option<Index>) -> Self {
         Self {
-            taken: Taken::default(),
+            taken: SnapshotSummary::default(),
             noted: 0,
             writer,
             unwritten: None,
@@ -90,11 +90,11 @@ impl Copier {
         }
     }
 
-    pub(super) fn finish(self) -> io::Result<Taken> {
+    pub(super) fn finish(self) -> io::Result<SnapshotSummary> {
         if let Some(error) = self.unwritten {
             return Err(error);
         }
-        self.writer.map_or(Ok(()), Writer::finish)?;
+        self.writer.map_or(Ok(()), IndexWriter::finish)?;
         Ok(self.taken)
     }
 
@@ -109,7 +109,7 @@ impl Copier {
         self.previous.as_mut().map(|index| index.take(directory)).unwrap_or_default()
     }
 
-    pub(super) fn note(&mut self, parent: u64, name: &CStr, entry: Entry) {
+    pub(super) fn note(&mut self, parent: u64, name: &CStr, entry: IndexEntry) {
         self.noted += 1;
         if let Some(writer) = &mut self.writer
             && self.unwritten.is_none()
@@ -118,48 +118,50 @@ impl Copier {
         }
     }
 
-    pub(super) fn count_removed(&mut self, entry: &Entry) {
+    pub(super) fn count_removed(&mut self, entry: &IndexEntry) {
         let previous = self.previous.as_mut();
         self.taken.changed += previous.map_or(0, |index| index.count_removed(entry));
     }
 
-    /// What the copies of several names were kept in.
-    pub(super) fn clear_links(&mut self, root: impl AsFd) -> Result<(), Trouble> {
+    /// Removes the directory that held the copies of files with several names.
+    pub(super) fn clear_links(&mut self, root: impl AsFd) -> Result<(), CopyFailure> {
         let doing = "removing a name";
-        self.links.clear(root).map_err(|error| Trouble { doing, error })
+        self.links.clear(root).map_err(|error| CopyFailure { doing, error })
     }
 
     /// Anything but a directory.
     pub(super) fn entry(
         &mut self,
-        place: Place<'_>,
+        place: CopyTarget<'_>,
         name: &CStr,
-        (kind, stat): (Kind, &Stat),
-        was: Option<Entry>,
-    ) -> Result<Entry, Missed> {
+        (kind, stat): (EntryKind, &Stat),
+        was: Option<IndexEntry>,
+    ) -> Result<IndexEntry, Missed> {
         // overlayfs itself gives all that it makes for removed names one inode.
-        let has_more_names = stat.st_nlink > 1 && kind != Kind::Whiteout;
+        let has_more_names = stat.st_nlink > 1 && kind != EntryKind::Whiteout;
         let linked = match has_more_names {
             true => self.links.give(stat, place.target, name).map_err(failed("linking it"))?,
             false => None,
         };
         let entry = match linked {
             Some(entry) => {
-                self.taken.files += u64::from(kind == Kind::File);
+                self.taken.files += u64::from(kind == EntryKind::File);
                 entry
             }
             None => {
                 let entry = match kind {
-                    Kind::File => self.file(place, name, stat, was.as_ref())?,
-                    Kind::Link => self.link(place, name, stat)?,
-                    Kind::Fifo => self.node(place, name, stat, FileType::Fifo)?,
-                    Kind::Socket => self.node(place, name, stat, FileType::Socket)?,
-                    Kind::Whiteout => self.node(place, name, stat, FileType::CharacterDevice)?,
-                    Kind::Directory => return Err(Missed::LeftOut), // comes another way
+                    EntryKind::File => self.file(place, name, stat, was.as_ref())?,
+                    EntryKind::Link => self.link(place, name, stat)?,
+                    EntryKind::Fifo => self.node(place, name, stat, FileType::Fifo)?,
+                    EntryKind::Socket => self.node(place, name, stat, FileType::Socket)?,
+                    EntryKind::Whiteout => {
+                        self.node(place, name, stat, FileType::CharacterDevice)?
+                    }
+                    EntryKind::Directory => return Err(Missed::LeftOut), // handled separately
                 };
                 if has_more_names {
-                    let kept = self.links.keep(place.root, stat, (place.target, name), entry);
-                    kept.map_err(failed("linking it"))?;
+                    let linked = self.links.keep(place.root, stat, (place.target, name), entry);
+                    linked.map_err(failed("linking it"))?;
                 }
                 entry
             }
@@ -180,11 +182,11 @@ impl Copier {
 
     fn file(
         &mut self,
-        place: Place<'_>,
+        place: CopyTarget<'_>,
         name: &CStr,
         stat: &Stat,
-        was: Option<&Entry>,
-    ) -> Result<Entry, Missed> {
+        was: Option<&IndexEntry>,
+    ) -> Result<IndexEntry, Missed> {
         if let Some(was) = was.filter(|was| self.is_unchanged(stat, was))
             && let Some(before) = place.before
         {
@@ -215,9 +217,9 @@ impl Copier {
     }
 
     /// Whether the copy in the snapshot before is one of what the inode holds now.
-    fn is_unchanged(&self, stat: &Stat, was: &Entry) -> bool {
+    fn is_unchanged(&self, stat: &Stat, was: &IndexEntry) -> bool {
         let print = Print::of(stat);
-        was.kind == Kind::File
+        was.kind == EntryKind::File
             && was.is_settled
             && was.print == print
             && self.previous.as_ref().is_some_and(|previous| print.changed < previous.begun)
@@ -227,11 +229,11 @@ impl Copier {
         &mut self,
         source: &File,
         make: impl Fn() -> Result<OwnedFd, Errno>,
-    ) -> Result<Entry, Missed> {
+    ) -> Result<IndexEntry, Missed> {
         let look = || {
             let stat = source.stat().map_err(failed("looking at it"))?;
-            match Kind::of(&stat) {
-                Some(Kind::File) => Ok(stat),
+            match EntryKind::of(&stat) {
+                Some(EntryKind::File) => Ok(stat),
                 _ => Err(Missed::LeftOut), // exchanged meanwhile
             }
         };
@@ -244,7 +246,7 @@ impl Copier {
             if Print::of(&after) == Print::of(&stat) {
                 break true;
             }
-            if tries == MOST_TRIES {
+            if tries == MAX_TRIES {
                 break false;
             }
             tries += 1;
@@ -255,7 +257,11 @@ impl Copier {
         self.taken.left_out += found.left_out;
         found.put(&target).map_err(failed("writing its attributes"))?;
         self.dress(&target, &stat, 0o777).map_err(failed("finishing the copy"))?;
-        Ok(Entry { attributes: found.hash(), is_settled, ..Entry::of(Kind::File, &stat) })
+        Ok(IndexEntry {
+            attributes: found.hash(),
+            is_settled,
+            ..IndexEntry::of(EntryKind::File, &stat)
+        })
     }
 
     /// Owner, mode and times, in this order: a new owner takes bits from the mode.
@@ -271,39 +277,44 @@ impl Copier {
         &mut self,
         source: &OwnedFd,
         target: &OwnedFd,
-    ) -> Result<Found, Trouble> {
-        let trouble = |doing| move |error| Trouble { doing, error };
+    ) -> Result<ExtendedAttributes, CopyFailure> {
+        let trouble = |doing| move |error| CopyFailure { doing, error };
         let found = attributes::read(source).map_err(trouble("reading its attributes"))?;
         self.taken.left_out += found.left_out;
         found.put(target).map_err(trouble("writing its attributes"))?;
         Ok(found)
     }
 
-    fn link(&mut self, place: Place<'_>, name: &CStr, stat: &Stat) -> Result<Entry, Missed> {
+    fn link(
+        &mut self,
+        place: CopyTarget<'_>,
+        name: &CStr,
+        stat: &Stat,
+    ) -> Result<IndexEntry, Missed> {
         let leads_to =
             readlinkat(place.source, name, Vec::new()).map_err(unread("reading the link"))?;
         symlinkat(leads_to.as_c_str(), place.target, name).map_err(failed("making the link"))?;
         self.dress_name(place, name, stat).map_err(failed("finishing the link"))?;
-        Ok(Entry::of(Kind::Link, stat))
+        Ok(IndexEntry::of(EntryKind::Link, stat))
     }
 
     fn node(
         &mut self,
-        place: Place<'_>,
+        place: CopyTarget<'_>,
         name: &CStr,
         stat: &Stat,
         kind: FileType,
-    ) -> Result<Entry, Missed> {
+    ) -> Result<IndexEntry, Missed> {
         let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
         let made = mknodat(place.target, name, kind, mode, 0)
             .and_then(|()| self.dress_name(place, name, stat))
             // The copy is ours alone: no link can have taken the name.
             .and_then(|()| chmodat(place.target, name, mode, AtFlags::empty()));
         made.map_err(failed("making it"))?;
-        Kind::of(stat).map(|kind| Entry::of(kind, stat)).ok_or(Missed::LeftOut)
+        EntryKind::of(stat).map(|kind| IndexEntry::of(kind, stat)).ok_or(Missed::LeftOut)
     }
 
-    fn dress_name(&self, place: Place<'_>, name: &CStr, stat: &Stat) -> Result<(), Errno> {
+    fn dress_name(&self, place: CopyTarget<'_>, name: &CStr, stat: &Stat) -> Result<(), Errno> {
         let itself = AtFlags::SYMLINK_NOFOLLOW;
         if self.is_root {
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -318,20 +329,25 @@ fn size(stat: &Stat) -> u64 {
 }
 
 /// Of the copy and of the one before. What cannot be read differs.
-fn has_same_content(place: Place<'_>, name: &CStr, entry: &Entry, was: &Entry) -> bool {
+fn has_same_content(
+    place: CopyTarget<'_>,
+    name: &CStr,
+    entry: &IndexEntry,
+    was: &IndexEntry,
+) -> bool {
     let Some(before) = place.before else { return false };
     match entry.kind {
-        Kind::File if entry.print == was.print && entry.is_settled => true,
-        Kind::File if entry.size() != was.size() => false,
-        Kind::File if entry.size() > MOST_COMPARED => false,
-        Kind::File => File::open(before, name)
+        EntryKind::File if entry.print == was.print && entry.is_settled => true,
+        EntryKind::File if entry.size() != was.size() => false,
+        EntryKind::File if entry.size() > MAX_COMPARED => false,
+        EntryKind::File => File::open(before, name)
             .and_then(|before| is_same(&File::open(place.target, name)?.fd, &before.fd))
             .unwrap_or(false),
-        Kind::Link => {
+        EntryKind::Link => {
             let read = |at| readlinkat(at, name, Vec::new());
             matches!((read(place.target), read(before)), (Ok(is), Ok(was)) if is == was)
         }
-        Kind::Directory | Kind::Fifo | Kind::Socket | Kind::Whiteout => true,
+        EntryKind::Directory | EntryKind::Fifo | EntryKind::Socket | EntryKind::Whiteout => true,
     }
 }
 

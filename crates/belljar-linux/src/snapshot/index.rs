@@ -1,7 +1,7 @@
-//! What a snapshot was made of, inode by inode, for the one that comes after it.
+//! Records what a snapshot was made of, inode by inode, for the next snapshot.
 //!
-//! Written and read by belljar alone, beside the snapshot, where no run can reach. An entry names the number of the
-//! directory it is in, and not its path: paths can be longer than all that they lead to.
+//! Written and read by belljar alone, beside the snapshot, where no run can reach. An entry names the number of its
+//! directory, and not its path: paths can be longer than all other data.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsString};
@@ -16,10 +16,10 @@ use rustix::fs::{FileType, Stat};
 const MAGIC: &[u8; 8] = b"bjsnap1\n";
 /// Everything of an entry but its name.
 const FIXED: usize = 88;
-/// What the entries of the snapshot before may take in memory, whatever a run made.
-const MOST_REMEMBERED: usize = 256 << 20;
+/// The maximum memory for the entries of the snapshot before, whatever a run made.
+const MAX_REMEMBERED: usize = 256 << 20;
 /// What one takes, but for its name: a table has up to as much room again, and a name is an allocation.
-const REMEMBERED: usize = 2 * size_of::<(Box<[u8]>, Entry)>() + 32;
+const REMEMBERED: usize = 2 * size_of::<(Box<[u8]>, IndexEntry)>() + 32;
 
 /// The root of a snapshot.
 pub(super) const ROOT: u64 = 0;
@@ -27,7 +27,7 @@ pub(super) const ROOT: u64 = 0;
 pub(super) const NOWHERE: u64 = u64::MAX - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Directory,
     File,
     Link,
@@ -37,11 +37,11 @@ pub(super) enum Kind {
     Whiteout,
 }
 
-impl Kind {
+impl EntryKind {
     const ALL: [Self; 6] =
         [Self::Directory, Self::File, Self::Link, Self::Fifo, Self::Socket, Self::Whiteout];
 
-    /// `None`: of no kind that is kept.
+    /// `None`: of a kind that is not copied.
     pub(super) fn of(stat: &Stat) -> Option<Self> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Some(Self::Directory),
@@ -79,8 +79,8 @@ impl Print {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) kind: Kind,
+pub(super) struct IndexEntry {
+    pub(super) kind: EntryKind,
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -95,8 +95,8 @@ pub(super) struct Entry {
     pub(super) number: u64,
 }
 
-impl Entry {
-    pub(super) fn of(kind: Kind, stat: &Stat) -> Self {
+impl IndexEntry {
+    pub(super) fn of(kind: EntryKind, stat: &Stat) -> Self {
         Self {
             kind,
             mode: stat.st_mode,
@@ -150,12 +150,12 @@ pub fn index_of(snapshot: &Path) -> PathBuf {
 }
 
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct IndexWriter {
     file: BufWriter<File>,
     written: u64,
 }
 
-impl Writer {
+impl IndexWriter {
     pub(super) fn create(path: &Path, begun: Moment) -> io::Result<Self> {
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
@@ -165,7 +165,7 @@ impl Writer {
         Ok(Self { file, written: 0 })
     }
 
-    pub(super) fn add(&mut self, parent: u64, name: &CStr, entry: Entry) -> io::Result<()> {
+    pub(super) fn add(&mut self, parent: u64, name: &CStr, entry: IndexEntry) -> io::Result<()> {
         self.written += 1;
         self.file.write_all(&entry.to_bytes(parent, name))
     }
@@ -179,12 +179,12 @@ impl Writer {
 }
 
 /// Entries of one directory.
-pub(super) type Names = HashMap<Box<[u8]>, Entry>;
+pub(super) type Names = HashMap<Box<[u8]>, IndexEntry>;
 
 /// Everything that a snapshot was made of.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// A file that changed then or later may have been copied before it did.
+    /// A file that changed then or afterwards may have been copied before it did.
     pub(super) begun: Moment,
     directories: HashMap<u64, Names>,
 }
@@ -200,14 +200,14 @@ impl Previous {
     /// `None` where there is none, or none that can be read, or one of more entries than are remembered: then everything
     /// is copied, and counts as changed.
     pub fn open(tree: &Path) -> Option<Self> {
-        let index = Index::read(&index_of(tree), MOST_REMEMBERED).ok()?;
+        let index = Index::read(&index_of(tree), MAX_REMEMBERED).ok()?;
         Some(Self { tree: tree.to_owned(), index })
     }
 }
 
 impl Index {
-    /// `most` bytes of memory are used at most.
-    pub(super) fn read(path: &Path, most: usize) -> io::Result<Self> {
+    /// Uses at most `limit` bytes of memory.
+    pub(super) fn read(path: &Path, limit: usize) -> io::Result<Self> {
         let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
         let cut = || io::Error::from(io::ErrorKind::InvalidData);
         if read_array::<8>(&mut file)? != *MAGIC {
@@ -216,14 +216,14 @@ impl Index {
         let begun = read_moment(&mut file)?;
         let mut directories: HashMap<u64, Names> = HashMap::new();
         let mut read = 0;
-        let mut room = most;
+        let mut room = limit;
         loop {
             let parent = read_number(&mut file)?;
             if parent == u64::MAX {
                 break;
             }
             let (name, entry) = read_entry(&mut file)?.ok_or_else(cut)?;
-            // Each can be the only one of its directory, which has a table of its own then.
+            // Each can be the only one of its directory, which has a separate table then.
             let cost = REMEMBERED + name.len() + size_of::<Names>();
             room = room.checked_sub(cost).ok_or(io::ErrorKind::OutOfMemory)?;
             directories.entry(parent).or_default().insert(name, entry);
@@ -240,11 +240,11 @@ impl Index {
     }
 
     /// How many paths go with one that is there no more.
-    pub(super) fn count_removed(&mut self, entry: &Entry) -> u64 {
+    pub(super) fn count_removed(&mut self, entry: &IndexEntry) -> u64 {
         let mut count = 0;
         let mut pending = vec![*entry];
         while let Some(entry) = pending.pop() {
-            if entry.kind == Kind::Directory {
+            if entry.kind == EntryKind::Directory {
                 pending.extend(self.take(entry.number).into_values());
                 count += u64::from(entry.counts);
             } else {
@@ -288,7 +288,7 @@ fn read_moment(file: &mut impl Read) -> io::Result<Moment> {
 }
 
 /// Without the number of its directory. `None`: not one that was ever written.
-fn read_entry(file: &mut impl Read) -> io::Result<Option<(Box<[u8]>, Entry)>> {
+fn read_entry(file: &mut impl Read) -> io::Result<Option<(Box<[u8]>, IndexEntry)>> {
     let number = read_number(file)?;
     let attributes = read_number(file)?;
     let print = Print {
@@ -302,10 +302,10 @@ fn read_entry(file: &mut impl Read) -> io::Result<Option<(Box<[u8]>, Entry)>> {
     let [kind, flags] = read_array(file)?;
     let mut name = vec![0; usize::from(u16::from_le_bytes(read_array(file)?))];
     file.read_exact(&mut name)?;
-    let Some(kind) = Kind::ALL.into_iter().find(|known| *known as u8 == kind) else {
+    let Some(kind) = EntryKind::ALL.into_iter().find(|known| *known as u8 == kind) else {
         return Ok(None);
     };
     let (is_settled, counts) = (flags & 1 != 0, flags & 2 != 0);
-    let entry = Entry { kind, mode, uid, gid, attributes, print, is_settled, counts, number };
+    let entry = IndexEntry { kind, mode, uid, gid, attributes, print, is_settled, counts, number };
     Ok(Some((name.into_boxed_slice(), entry)))
 }

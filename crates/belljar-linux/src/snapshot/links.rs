@@ -1,7 +1,7 @@
-//! Files with several names: the first copy is kept at hand for the names to come.
+//! Copies files with several names: the first copy stays available for the other names.
 //!
-//! Each has one more name in a directory of the copy that is taken away at the end, since the way to the first name may
-//! be long, and closed by then.
+//! Each has one more name in a directory of the copy that is removed at the end, since the path to the first name may
+//! be long, and unreadable by then.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -10,15 +10,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, linkat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::index::Entry;
+use super::index::IndexEntry;
 
-/// Of more files that have several names each name gets a copy of its own.
-const MOST_KNOWN: usize = 400_000;
+/// Beyond this many files with several names, each name gets a separate copy.
+const MAX_KNOWN: usize = 400_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pool: Option<Pool>,
-    known: HashMap<(u64, u64), (u64, Entry)>,
+    known: HashMap<(u64, u64), (u64, IndexEntry)>,
     next: u64,
 }
 
@@ -43,7 +43,7 @@ impl Links {
         stat: &Stat,
         to: impl AsFd,
         name: &CStr,
-    ) -> Result<Option<Entry>, Errno> {
+    ) -> Result<Option<IndexEntry>, Errno> {
         let known = self.known.get(&identity(stat));
         let (Some(pool), Some((known, entry))) = (&self.pool, known) else { return Ok(None) };
         match linkat(&pool.directory, number(*known), to, name, AtFlags::empty()) {
@@ -59,9 +59,9 @@ impl Links {
         root: impl AsFd,
         stat: &Stat,
         (of, name): (impl AsFd, &CStr),
-        entry: Entry,
+        entry: IndexEntry,
     ) -> Result<(), Errno> {
-        if self.known.len() >= MOST_KNOWN {
+        if self.known.len() >= MAX_KNOWN {
             return Ok(());
         }
         let pool = match &mut self.pool {
@@ -89,7 +89,7 @@ impl Links {
     }
 }
 
-/// Under a name that nobody could have guessed.
+/// Under a name that cannot be guessed.
 fn make_pool(root: impl AsFd) -> Result<Pool, Errno> {
     let mut random = [0; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;

@@ -1,16 +1,16 @@
-//! Copies of a tree that a run has written to, and their way back.
+//! Copies a tree that a run has written to, and restores it.
 //!
 //! The tree is hostile, and something may still write to it. Every name is opened once, by descriptor, below the
 //! directory it was found in; no link is followed, nothing but files and directories is opened, and neither depth nor
-//! length of a path has a bound. What vanishes or is exchanged meanwhile is left out and counted.
+//! length of a path has a bound. What vanishes or is replaced meanwhile is left out and counted.
 //!
-//! What is kept: content with its holes, modes without setuid and setgid bits (a directory keeps setgid), owners where
-//! the caller is root, times of change, links, hard links within the tree, FIFOs and sockets as nodes that nobody
-//! listens at, what overlayfs says was removed, `user.*` attributes, and of overlayfs' own marks `opaque` and
-//! `redirect`. Not kept: other devices, ACLs, file capabilities, and what lies on another file system.
+//! Copied are: content with its holes, modes without setuid and setgid bits (a directory keeps setgid), owners where
+//! the caller is root, times of change, links, hard links inside the tree, FIFOs and sockets as nodes without
+//! a listener, overlayfs' deletion marks, `user.*` attributes, and of overlayfs' attributes `opaque` and
+//! `redirect`. Not copied: other devices, ACLs, file capabilities, and what is on another file system.
 //!
 //! A snapshot never changes once it is taken. So the next one shares the files whose source did not change since, by
-//! hard links; what is restored from it is always a copy.
+//! hard links; a restored tree is always a copy.
 
 mod attributes;
 mod copy;
@@ -32,9 +32,9 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, mkdirat, syncfs};
 use rustix::io::Errno;
 
 use self::copy::Copier;
-use self::index::{Writer, count_of};
+use self::index::{IndexWriter, count_of};
 use self::open::Directory;
-use self::walk::Walk;
+use self::walk::SnapshotWalk;
 use crate::file_clock;
 
 pub use self::index::{Previous, index_of};
@@ -54,26 +54,26 @@ pub enum SnapshotError {
         #[source]
         error: std::io::Error,
     },
-    #[error("{} is not empty, and nothing is put over what is there", .path.display())]
+    #[error("{} is not empty, so nothing is restored there", .path.display())]
     NotEmpty { path: PathBuf },
-    #[error("{} has more than {most} entries: a checkpoint cannot hold as many", .path.display())]
-    Endless { path: PathBuf, most: u64 },
+    #[error("{} has more than {limit} entries, the maximum of a checkpoint", .path.display())]
+    Endless { path: PathBuf, limit: u64 },
     #[error(
-        "{} has so many directories beside and below each other that their names take more than {most} bytes",
+        "the names of the directories in {} take more than {limit} bytes",
         .path.display()
     )]
-    TooWide { path: PathBuf, most: usize },
-    #[error("{} is not whole any more: {missing} of its entries are missing", .path.display())]
+    TooWide { path: PathBuf, limit: usize },
+    #[error("{} is incomplete: {missing} of its entries are missing", .path.display())]
     NotWhole { path: PathBuf, missing: u64 },
-    #[error("{} has more in it than the {most} bytes that a checkpoint may copy", .path.display())]
-    TooLarge { path: PathBuf, most: u64 },
+    #[error("{} is larger than the {limit} bytes that a checkpoint may copy", .path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
     #[error("it was cancelled")]
     Cancelled,
 }
 
 /// What a snapshot holds, and what is new in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct SnapshotSummary {
     pub files: u64,
     pub bytes: u64,
     /// Of those, what was copied and not shared with the snapshot before.
@@ -84,9 +84,9 @@ pub struct Taken {
     /// Paths that were made, changed or removed since the snapshot before. A time alone is no change; a directory with
     /// something in it counts only for its mode, its owner and its marks.
     pub changed: u64,
-    /// Entries that could not be taken along: gone or exchanged meanwhile, out of reach, or of no kind that is kept.
+    /// Entries that could not be copied: gone or replaced meanwhile, unreadable, or of a kind that is not copied.
     pub left_out: u64,
-    /// Files that were written to all the while: what is kept of them is of no single moment.
+    /// Files that were written to all the while: their copy is of no single moment.
     pub unsettled: u64,
 }
 
@@ -95,8 +95,8 @@ pub struct Taken {
 pub struct Begun(Moment);
 
 impl Begun {
-    /// Takes down the time, then brings to disk what the file system of `path` holds. A page that is written through
-    /// a mapping stamps its file only when it was clean before: a later write must not go unseen because of an earlier
+    /// Takes the time, then flushes what the file system of `path` holds. A page that is written through
+    /// a mapping stamps its file only when it was clean before: a newer write must not go unseen because of an older
     /// one. (In memory, where nothing is ever clean, such a write can go unseen.)
     pub fn now(path: &Path) -> Result<Self, Errno> {
         let moment = file_clock::ticked();
@@ -106,16 +106,16 @@ impl Begun {
     }
 }
 
-/// Copies the directory `from` to `to`, which is made, in a directory that nobody else can reach. An index for the next
-/// snapshot is written beside it: [`index_of`]. A failure leaves a part of the copy behind.
+/// Copies the directory `from` to `to`, which is made, in a directory that no other process can reach. An index for the
+/// next snapshot is written beside it: [`index_of`]. A failure leaves a part of the copy behind.
 pub fn take(
     from: &Path,
     to: &Path,
     begun: Begun,
     previous: Option<Previous>,
-) -> Result<Taken, SnapshotError> {
-    take_within(
-        Within { cancel: &AtomicBool::new(false), bytes: u64::MAX },
+) -> Result<SnapshotSummary, SnapshotError> {
+    take_with_limits(
+        SnapshotLimits { cancel: &AtomicBool::new(false), bytes: u64::MAX },
         from,
         to,
         begun,
@@ -125,36 +125,36 @@ pub fn take(
 
 /// When a snapshot is given up.
 #[derive(Clone, Copy, Debug)]
-pub struct Within<'a> {
+pub struct SnapshotLimits<'a> {
     /// Soon after it was set.
     pub cancel: &'a AtomicBool,
-    /// Of what is copied anew. A file whose names are told apart no more is copied once for each.
+    /// Of new copies. A file with too many names to track is copied once for each.
     pub bytes: u64,
 }
 
-/// As [`take`], within bounds.
-pub fn take_within(
-    within: Within<'_>,
+/// As [`take`], with bounds.
+pub fn take_with_limits(
+    limits: SnapshotLimits<'_>,
     from: &Path,
     to: &Path,
     begun: Begun,
     previous: Option<Previous>,
-) -> Result<Taken, SnapshotError> {
+) -> Result<SnapshotSummary, SnapshotError> {
     let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
     let source = open_root(from).map_err(failed("opening it"))?;
     mkdirat(CWD, to, Mode::RWXU).map_err(failed("making the copy"))?;
     let target = open_root(to).map_err(failed("opening the copy"))?;
     let path = index_of(to);
     let index_failed = |error| SnapshotError::Index { path: path.clone(), error };
-    let writer = Writer::create(&path, begun.0).map_err(index_failed)?;
+    let writer = IndexWriter::create(&path, begun.0).map_err(index_failed)?;
     let (before, names) = match previous {
         None => (None, None),
         Some(Previous { tree, index }) => (open_root(&tree).ok(), Some(index)),
     };
     let copier = Copier::new(Some(writer), names);
     let same = source.fd_of_same().map_err(failed("opening it"))?;
-    let mut walk = Walk::new(from, copier, same, within.cancel);
-    walk.bounds.bytes = within.bytes;
+    let mut walk = SnapshotWalk::new(from, copier, same, limits.cancel);
+    walk.bounds.bytes = limits.bytes;
     walk.run(source, target.into_fd(), before)?;
     walk.copier.finish().map_err(index_failed)
 }
@@ -162,9 +162,9 @@ pub fn take_within(
 /// Copies a snapshot into a directory that is there and empty, which becomes as the one that the snapshot is of, but
 /// that its owner can use it. A
 /// snapshot of which something is gone, or goes meanwhile, is an error.
-pub fn restore(from: &Path, to: &Path) -> Result<Taken, SnapshotError> {
+pub fn restore(from: &Path, to: &Path) -> Result<SnapshotSummary, SnapshotError> {
     let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
-    // Before the first entry: whoever removes a snapshot may begin anywhere.
+    // Before the first entry: a removal of a snapshot may begin anywhere.
     let index = index_of(from);
     let held =
         count_of(&index).map_err(|error| SnapshotError::Index { path: index.clone(), error })?;
@@ -177,12 +177,12 @@ pub fn restore(from: &Path, to: &Path) -> Result<Taken, SnapshotError> {
     let copier = Copier::new(None, None);
     let never = AtomicBool::new(false);
     let same = source.fd_of_same().map_err(failed("opening it"))?;
-    let mut walk = Walk::new(from, copier, same, &never);
+    let mut walk = SnapshotWalk::new(from, copier, same, &never);
     let root = target.try_clone().map_err(|error| {
         failed("opening the copy")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     })?;
     walk.run(source, target, None)?;
-    // A run can take every right from its own directory, and the next one could not even begin.
+    // A run can take every right from its directory, and the next one could not even begin.
     let mode = rustix::fs::fstat(&root).map(|stat| Mode::from_raw_mode(stat.st_mode));
     mode.and_then(|mode| rustix::fs::fchmod(&root, mode | Mode::RWXU))
         .map_err(failed("finishing the copy"))?;

@@ -1,4 +1,4 @@
-//! Opens what is in a tree whatever its mode is, and puts the mode back.
+//! Opens entries of a tree whatever their mode is, and restores the mode.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ const ITSELF: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 const ENTER: u32 = 0o500;
 const READ: u32 = 0o400;
 
-/// An open directory. One that denies its own owner is opened up for as long as something in it is looked at: a killed
+/// An open directory. One that denies its owner is made accessible while it is in use: a killed
 /// copy leaves it so.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -44,7 +44,7 @@ impl Directory {
                 let fd = fd?;
                 let stat = fstat(&fd)?;
                 let mode = Mode::from_raw_mode(stat.st_mode);
-                let is_closed = stat.st_mode & ENTER != ENTER && is_own(&stat);
+                let is_closed = stat.st_mode & ENTER != ENTER && is_callers(&stat);
                 if is_closed {
                     fchmod(&fd, mode | Mode::from_raw_mode(ENTER))?;
                 }
@@ -70,12 +70,12 @@ impl Directory {
 }
 
 /// Root needs no mode's leave.
-fn is_own(stat: &Stat) -> bool {
+fn is_callers(stat: &Stat) -> bool {
     let user = rustix::process::geteuid();
     !user.is_root() && stat.st_uid == user.as_raw()
 }
 
-/// A file that is open for reading. One that denies its own owner is opened up meanwhile.
+/// A file that is open for reading. One that denies its owner is made accessible meanwhile.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) fd: OwnedFd,
@@ -108,7 +108,7 @@ impl File {
         }
     }
 
-    /// With the mode that it has when nobody looks.
+    /// With the mode that it has when it is not in use.
     pub(super) fn stat(&self) -> Result<Stat, Errno> {
         let mut stat = fstat(&self.fd)?;
         if let Some(mode) = self.lock {

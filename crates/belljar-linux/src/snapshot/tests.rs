@@ -20,7 +20,7 @@ fn yard() -> tempfile::TempDir {
     temp
 }
 
-fn take_in(at: &Path) -> Taken {
+fn take_in(at: &Path) -> SnapshotSummary {
     let begun = Begun::now(at).unwrap();
     take(&at.join("tree"), &at.join("snapshot"), begun, None).unwrap()
 }
@@ -67,7 +67,7 @@ fn walk_with(bounds: Bounds) -> Result<(), SnapshotError> {
     let target = open_root(&temp.path().join("restored")).unwrap().into_fd();
     let never = AtomicBool::new(false);
     let same = source.fd_of_same().unwrap();
-    let mut walk = Walk::new(&from, Copier::new(None, None), same, &never);
+    let mut walk = SnapshotWalk::new(&from, Copier::new(None, None), same, &never);
     walk.bounds = bounds;
     walk.run(source, target, None)
 }
@@ -77,10 +77,10 @@ fn a_tree_that_is_too_large_is_told_with_the_limit() {
     let enough = Bounds { entries: 5, held: 4096, bytes: u64::MAX };
     walk_with(enough).unwrap(); // the control
     let many = walk_with(Bounds { entries: 4, ..enough }).unwrap_err();
-    assert!(matches!(many, SnapshotError::Endless { most: 4, .. }), "{many:?}");
+    assert!(matches!(many, SnapshotError::Endless { limit: 4, .. }), "{many:?}");
     assert!(many.to_string().contains("more than 4 entries"), "{many}");
     let wide = walk_with(Bounds { held: 64, ..enough }).unwrap_err();
-    assert!(matches!(wide, SnapshotError::TooWide { most: 64, .. }), "{wide:?}");
+    assert!(matches!(wide, SnapshotError::TooWide { limit: 64, .. }), "{wide:?}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn what_somebody_holds_a_lease_on_is_left_out() {
     assert!(matches!(unread("opening it")(Errno::IO), Missed::Failed(_)), "the control");
 }
 
-/// Past so many files with several names each name is copied: what that takes is bounded.
+/// Past this many files with several names each name is copied: what that takes is bounded.
 #[test]
 fn no_more_is_copied_than_allowed() {
     let temp = yard();
@@ -99,12 +99,18 @@ fn no_more_is_copied_than_allowed() {
     }
     let begun = Begun::now(at).unwrap();
     let never = AtomicBool::new(false);
-    let within = |bytes, to: &str| {
-        take_within(Within { cancel: &never, bytes }, &at.join("tree"), &at.join(to), begun, None)
+    let take_up_to = |bytes, to: &str| {
+        take_with_limits(
+            SnapshotLimits { cancel: &never, bytes },
+            &at.join("tree"),
+            &at.join(to),
+            begun,
+            None,
+        )
     };
-    within(1 << 20, "whole").unwrap();
-    let large = within(100 << 10, "large").unwrap_err();
-    assert!(matches!(large, SnapshotError::TooLarge { most: 102_400, .. }), "{large:?}");
+    take_up_to(1 << 20, "whole").unwrap();
+    let large = take_up_to(100 << 10, "large").unwrap_err();
+    assert!(matches!(large, SnapshotError::TooLarge { limit: 102_400, .. }), "{large:?}");
 }
 
 #[test]
@@ -128,8 +134,8 @@ fn one_that_is_cancelled_ends() {
     let at = temp.path();
     let begun = Begun::now(at).unwrap();
     let cancelled = AtomicBool::new(true);
-    let taken = take_within(
-        Within { cancel: &cancelled, bytes: u64::MAX },
+    let taken = take_with_limits(
+        SnapshotLimits { cancel: &cancelled, bytes: u64::MAX },
         &at.join("tree"),
         &at.join("snapshot"),
         begun,

@@ -1,6 +1,6 @@
-//! The way through a tree: down into one directory after the other, and up again.
+//! Walks a tree: down into one directory after the other, and up again.
 //!
-//! Only the lowest levels hold descriptors. On the way up a directory above is opened through `..`, and is gone on with
+//! Only the lowest levels hold descriptors. On the way up a parent directory is opened through `..`, and is continued
 //! only where it is the very one that was left; in the tree itself it may have been moved meanwhile.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -13,16 +13,16 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, fchmod, fstat, mkdirat, opena
 use rustix::io::Errno;
 
 use super::SnapshotError;
-use super::copy::{Copier, Missed, Place, Trouble, failed, unread};
-use super::index::{Entry, Kind, NOWHERE, Names, ROOT};
+use super::copy::{Copier, CopyFailure, CopyTarget, Missed, failed, unread};
+use super::index::{EntryKind, IndexEntry, NOWHERE, Names, ROOT};
 use super::open::Directory;
 
 /// Each has three descriptors.
-const MOST_OPEN: usize = 40;
+const MAX_OPEN: usize = 40;
 /// Somebody who makes new ones as fast as they are copied is not followed for ever.
-const MOST_ENTRIES: u64 = 4_000_000;
+const MAX_ENTRIES: u64 = 4_000_000;
 /// Bytes for the names of directories that are yet to be gone into, and for the levels above.
-const MOST_HELD: usize = 256 << 20;
+const MAX_HELD: usize = 256 << 20;
 /// What a name takes besides its bytes.
 const NAME: usize = 48;
 
@@ -30,7 +30,7 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     /// In the level above.
     name: CString,
     number: u64,
@@ -50,16 +50,16 @@ struct Level {
     is_marked: bool,
     attributes: u64,
     /// Of the directory itself, in the snapshot before.
-    before_itself: Option<Entry>,
+    before_itself: Option<IndexEntry>,
 }
 
-pub(super) struct Walk<'a> {
+pub(super) struct SnapshotWalk<'a> {
     from: &'a Path,
     pub(super) copier: Copier,
     /// The roots, for what has to be found again.
     source: OwnedFd,
     before: Option<OwnedFd>,
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     seen: u64,
     held: usize,
     pub(super) bounds: Bounds,
@@ -75,14 +75,14 @@ pub(super) struct Bounds {
     pub(super) bytes: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SnapshotWalk<'a> {
     pub(super) fn new(
         from: &'a Path,
         copier: Copier,
         source: OwnedFd,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let bounds = Bounds { entries: MOST_ENTRIES, held: MOST_HELD, bytes: u64::MAX };
+        let bounds = Bounds { entries: MAX_ENTRIES, held: MAX_HELD, bytes: u64::MAX };
         let levels = Vec::new();
         Self { from, copier, source, before: None, levels, seen: 0, held: 0, bounds, cancel }
     }
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), SnapshotError> {
         let doing = "opening the copy";
         let root = rustix::io::fcntl_dupfd_cloexec(&target, 0)
-            .map_err(|error| self.told(&[], Trouble { doing, error }))?;
+            .map_err(|error| self.failure(&[], CopyFailure { doing, error }))?;
         self.before = before.as_ref().and_then(|before| before.fd_of_same().ok());
         let walked = self.all(source, target, before, &root);
         if walked.is_err() {
@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
         before: Option<Directory>,
         root: &OwnedFd,
     ) -> Result<(), SnapshotError> {
-        // The root is compared with what the root was: it has no name that could be looked up.
+        // The root is compared with the former root: it has no name that could be looked up.
         let was = self.copier.names_of(NOWHERE).remove(&b""[..]);
         self.push(CString::default(), source, target, before.map(|it| (it, ROOT)), was, root)?;
         while let Some(level) = self.levels.last_mut() {
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
             Ok(opened) => opened,
             Err(missed) => return self.missed(&[&name], missed, was),
         };
-        // On another file system, or a volume of its own.
+        // On another file system, or a separate volume.
         if opened.stat.st_dev != level.stat.st_dev {
             opened.close_up();
             return self.missed(&[&name], Missed::LeftOut, was);
@@ -157,17 +157,17 @@ impl<'a> Walk<'a> {
                 return self.missed(&[&name], missed, was);
             }
         };
-        let directory = was.filter(|was| was.kind == Kind::Directory);
+        let directory = was.filter(|was| was.kind == EntryKind::Directory);
         let before = match (&directory, &level.before) {
             (Some(was), Some(before)) => {
                 Directory::open(before, &name).ok().map(|it| (it, was.number))
             }
             _ => None,
         };
-        if let Some(was) = was.filter(|was| was.kind != Kind::Directory) {
+        if let Some(was) = was.filter(|was| was.kind != EntryKind::Directory) {
             self.copier.count_removed(&was);
         }
-        // One whose copy cannot be opened still says what was there.
+        // If its copy cannot be opened, the index still has the names.
         let names = match (&before, directory) {
             (None, Some(was)) => Some(self.copier.names_of(was.number)),
             _ => None,
@@ -185,7 +185,7 @@ impl<'a> Walk<'a> {
         source: Directory,
         target: OwnedFd,
         before: Option<(Directory, u64)>,
-        before_itself: Option<Entry>,
+        before_itself: Option<IndexEntry>,
         root: &OwnedFd,
     ) -> Result<(), SnapshotError> {
         let was = before.as_ref().map(|(_, number)| self.copier.names_of(*number));
@@ -194,7 +194,7 @@ impl<'a> Walk<'a> {
             None => (None, None),
         };
         self.held += NAME + name.count_bytes();
-        let mut level = Level {
+        let mut level = WalkLevel {
             name,
             number: self.copier.number_directory(),
             stat: source.stat,
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
         let filled = self.fill(&mut level, root);
         self.levels.push(level); // even then: it may have to be closed again
         filled?;
-        if let Some(far) = self.levels.len().checked_sub(MOST_OPEN + 1)
+        if let Some(far) = self.levels.len().checked_sub(MAX_OPEN + 1)
             && let Some(level) = self.levels.get_mut(far)
         {
             (level.source, level.target, level.before) = (None, None, None);
@@ -223,26 +223,26 @@ impl<'a> Walk<'a> {
     }
 
     /// Copies the attributes, and everything in a directory but its directories.
-    fn fill(&mut self, level: &mut Level, root: &OwnedFd) -> Result<(), SnapshotError> {
+    fn fill(&mut self, level: &mut WalkLevel, root: &OwnedFd) -> Result<(), SnapshotError> {
         let (Some(source), Some(target)) = (&level.source, &level.target) else { return Ok(()) };
         let at = level.name.as_c_str();
         match self.copier.mark_directory(source, target) {
             Ok(found) => (level.is_marked, level.attributes) = (found.is_marked, found.hash()),
-            Err(trouble) => return Err(self.told(&[at], trouble)),
+            Err(trouble) => return Err(self.failure(&[at], trouble)),
         }
-        let place = Place {
+        let place = CopyTarget {
             source: source.as_fd(),
             target: target.as_fd(),
             before: level.before.as_ref().map(AsFd::as_fd),
             root: root.as_fd(),
         };
-        let unlisted = |error| Trouble { doing: "reading it", error };
+        let unlisted = |error| CopyFailure { doing: "reading it", error };
         let mut listing =
-            Dir::read_from(source).map_err(|error| self.told(&[at], unlisted(error)))?;
+            Dir::read_from(source).map_err(|error| self.failure(&[at], unlisted(error)))?;
         while let Some(entry) = listing.read() {
             let entry = match entry {
                 Err(Errno::NOENT) => break, // removed meanwhile
-                entry => entry.map_err(|error| self.told(&[at], unlisted(error)))?,
+                entry => entry.map_err(|error| self.failure(&[at], unlisted(error)))?,
             };
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
@@ -259,12 +259,12 @@ impl<'a> Walk<'a> {
                     continue;
                 }
             };
-            let Some(kind) = Kind::of(&stat) else {
+            let Some(kind) = EntryKind::of(&stat) else {
                 let was = level.was.remove(name.to_bytes());
                 self.missed(&[at, name], Missed::LeftOut, was)?;
                 continue;
             };
-            if kind == Kind::Directory {
+            if kind == EntryKind::Directory {
                 self.held += NAME + name.count_bytes();
                 level.pending.push(name.to_owned());
                 continue;
@@ -278,21 +278,21 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Whether it goes on.
+    /// Whether the walk continues.
     fn look_up(&self) -> Result<(), SnapshotError> {
         let path = || self.from.to_owned();
         if self.cancel.load(Ordering::Relaxed) {
             return Err(SnapshotError::Cancelled);
         }
         if self.seen > self.bounds.entries {
-            return Err(SnapshotError::Endless { path: path(), most: self.bounds.entries });
+            return Err(SnapshotError::Endless { path: path(), limit: self.bounds.entries });
         }
         if self.copier.taken.on_disk > self.bounds.bytes {
-            return Err(SnapshotError::TooLarge { path: path(), most: self.bounds.bytes });
+            return Err(SnapshotError::TooLarge { path: path(), limit: self.bounds.bytes });
         }
-        let levels = self.levels.len() * size_of::<Level>();
+        let levels = self.levels.len() * size_of::<WalkLevel>();
         if self.held + levels > self.bounds.held {
-            return Err(SnapshotError::TooWide { path: path(), most: self.bounds.held });
+            return Err(SnapshotError::TooWide { path: path(), limit: self.bounds.held });
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ impl<'a> Walk<'a> {
         &mut self,
         names: &[&CStr],
         missed: Missed,
-        was: Option<Entry>,
+        was: Option<IndexEntry>,
     ) -> Result<(), SnapshotError> {
         match missed {
             Missed::LeftOut => {
@@ -312,7 +312,7 @@ impl<'a> Walk<'a> {
                 }
                 Ok(())
             }
-            Missed::Failed(trouble) => Err(self.told(names, trouble)),
+            Missed::Failed(trouble) => Err(self.failure(names, trouble)),
         }
     }
 
@@ -320,18 +320,18 @@ impl<'a> Walk<'a> {
         let Some(mut level) = self.levels.pop() else { return Ok(()) };
         self.held = self.held.saturating_sub(NAME + level.name.count_bytes());
         let above = self.levels.len().checked_sub(1);
-        // Before the directory gets its own mode back: `..` is looked up in it.
+        // Before the directory's mode is restored: `..` is looked up in it.
         if let Some(above) = above {
             self.reopen(above, &level);
         } else {
             let cleared = self.copier.clear_links(root);
-            cleared.map_err(|trouble| self.told(&[], trouble))?;
+            cleared.map_err(|trouble| self.failure(&[], trouble))?;
         }
         for was in std::mem::take(&mut level.was).values() {
             self.copier.count_removed(was);
         }
         close_up(&level);
-        let mut entry = Entry::of(Kind::Directory, &level.stat);
+        let mut entry = IndexEntry::of(EntryKind::Directory, &level.stat);
         (entry.number, entry.attributes) = (level.number, level.attributes);
         entry.counts = level.is_empty || level.is_marked;
         let is_changed = match &level.before_itself {
@@ -349,12 +349,12 @@ impl<'a> Walk<'a> {
             None => Err(Errno::BADF),
         };
         finished.map_err(|error| {
-            self.told(&[&level.name], Trouble { doing: "finishing the copy", error })
+            self.failure(&[&level.name], CopyFailure { doing: "finishing the copy", error })
         })
     }
 
     /// Makes a level's descriptors again, from the one below it.
-    fn reopen(&mut self, at: usize, below: &Level) {
+    fn reopen(&mut self, at: usize, below: &WalkLevel) {
         let up = |from: &Option<OwnedFd>| {
             let from = from.as_ref()?;
             openat(from, c"..", DIRECTORY, Mode::empty()).ok()
@@ -362,12 +362,13 @@ impl<'a> Walk<'a> {
         let Some(level) = self.levels.get(at) else { return };
         let (needs_source, needs_rest) = (level.source.is_none(), level.target.is_none());
         let source = needs_source.then(|| {
-            let is_it =
-                |fd: &OwnedFd, level: &Level| fstat(fd).is_ok_and(|now| is_same(&now, &level.stat));
+            let is_it = |fd: &OwnedFd, level: &WalkLevel| {
+                fstat(fd).is_ok_and(|now| is_same(&now, &level.stat))
+            };
             let above = up(&below.source).filter(|above| is_it(above, level));
             above.or_else(|| self.found_again(&self.source, at, is_it))
         });
-        // Where the snapshot before has nothing of the level below, there is no way up from it.
+        // Where the snapshot before has nothing of the level below, `..` does not lead up from it.
         let before = (needs_rest && level.has_before).then(|| {
             up(&below.before).or_else(|| self.found_again(self.before.as_ref()?, at, |_, _| true))
         });
@@ -386,12 +387,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// By the names that led to it, if they still do.
+    /// By its path, if that still leads to it.
     fn found_again(
         &self,
         root: &OwnedFd,
         at: usize,
-        is_it: impl Fn(&OwnedFd, &Level) -> bool,
+        is_it: impl Fn(&OwnedFd, &WalkLevel) -> bool,
     ) -> Option<OwnedFd> {
         let mut reached = rustix::io::fcntl_dupfd_cloexec(root, 0).ok()?;
         for level in self.levels.get(1..=at)? {
@@ -403,7 +404,7 @@ impl<'a> Walk<'a> {
         Some(reached)
     }
 
-    fn told(&self, names: &[&CStr], Trouble { doing, error }: Trouble) -> SnapshotError {
+    fn failure(&self, names: &[&CStr], CopyFailure { doing, error }: CopyFailure) -> SnapshotError {
         let levels = self.levels.iter().map(|level| level.name.as_c_str());
         let mut path = self.from.to_owned();
         for name in levels.chain(names.iter().copied()).filter(|name| !name.is_empty()) {
@@ -418,7 +419,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 /// Gives back the modes.
-fn close_up(level: &Level) {
+fn close_up(level: &WalkLevel) {
     for (fd, lock) in [(&level.source, level.lock), (&level.before, level.before_lock)] {
         if let (Some(fd), Some(mode)) = (fd, lock) {
             let _ = fchmod(fd, mode); // gone meanwhile

@@ -1,4 +1,4 @@
-//! Calls that must not work inside, tried for real. Used by the attestation and by the attack cases.
+//! Tries calls that must not work inside. Used by the attestation and by the attack cases.
 //!
 //! Each function makes one attempt with arguments that would do no lasting harm if it succeeded.
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::check;
 
-/// What the kernel said.
+/// The kernel's result.
 pub type Outcome = Result<(), Errno>;
 
 fn raw(number: libc::c_long, args: [usize; 6]) -> Outcome {
@@ -330,12 +330,12 @@ pub fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Truncates whatever a descriptor refers to.
+/// Truncates the file that a descriptor refers to.
 pub fn truncate_descriptor(fd: i32) -> Outcome {
     raw(libc::SYS_ftruncate, [fd as usize, 0, 0, 0, 0, 0])
 }
 
-/// Writes at the very beginning of whatever a descriptor refers to.
+/// Writes at the very beginning of the file that a descriptor refers to.
 pub fn write_at_start(fd: i32, bytes: &[u8]) -> Outcome {
     raw(libc::SYS_pwrite64, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0])
 }

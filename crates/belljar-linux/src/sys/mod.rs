@@ -13,7 +13,7 @@ pub mod take;
 
 use rustix::io::Errno;
 
-/// Turns the C library's `-1` into the error it stands for.
+/// Turns the C library's `-1` into its error.
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 { Err(last_error()) } else { Ok(result) }
 }

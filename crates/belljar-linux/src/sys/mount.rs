@@ -1,4 +1,4 @@
-//! `mount_setattr`, which `rustix` does not have yet.
+//! Calls `mount_setattr`, which `rustix` does not have yet.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

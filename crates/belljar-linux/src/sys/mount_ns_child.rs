@@ -1,4 +1,4 @@
-//! Work that needs another view of the file system than the rest of the process.
+//! Runs a function in a child process with a separate mount namespace.
 
 use std::mem::MaybeUninit;
 
@@ -10,20 +10,22 @@ use super::check;
 
 /// A child that has done its work. It ends by itself; dropping this waits until it is off the process table.
 #[derive(Debug)]
-pub struct Aside(Pid);
+pub struct MountNamespaceChild(Pid);
 
-impl Drop for Aside {
+impl Drop for MountNamespaceChild {
     fn drop(&mut self) {
         let all = rustix::process::WaitOptions::empty();
         while let Err(Errno::INTR) = rustix::process::waitpid(Some(self.0), all) {}
     }
 }
 
-/// Does `work` in a process with a mount namespace of its own, which starts as a copy of this one's. It shares
-/// this one's memory and descriptors, so what `work` opens stays open; this process goes on when it is done.
+/// Does `work` in a process with a separate mount namespace, which starts as a copy of this one's. It shares
+/// this one's memory and descriptors, so what `work` opens stays open; this process continues when it is done.
 ///
 /// Other threads do not matter: nothing is copied that they could be in the middle of.
-pub fn in_own_mount_namespace<T>(work: impl FnOnce() -> T) -> Result<(T, Aside), Errno> {
+pub fn in_new_mount_namespace<T>(
+    work: impl FnOnce() -> T,
+) -> Result<(T, MountNamespaceChild), Errno> {
     struct Task<W, T> {
         work: Option<W>,
         done: Option<T>,
@@ -55,10 +57,10 @@ pub fn in_own_mount_namespace<T>(work: impl FnOnce() -> T) -> Result<(T, Aside),
     let raw = unsafe { libc::clone(run, top.cast(), flags, (&raw mut task).cast()) };
     let made = check(libc::c_long::from(raw));
     drop(blocked);
-    let aside = Aside(Pid::from_raw(made? as i32).ok_or(Errno::CHILD)?);
+    let child = MountNamespaceChild(Pid::from_raw(made? as i32).ok_or(Errno::CHILD)?);
     rustix::process::set_dumpable_behavior(dumpable)?;
-    // Nothing: it was killed on the way.
-    task.done.map(|done| (done, aside)).ok_or(Errno::INTR)
+    // `None`: it was killed before it was done.
+    task.done.map(|done| (done, child)).ok_or(Errno::INTR)
 }
 
 /// The ids that this process alone makes files with and looks at them with. Root keeps its rights.
@@ -78,7 +80,7 @@ pub fn act_on_files_as(uid: u32, gid: u32) -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, rights)
 }
 
-/// Does `work` with the rights over files that this user and group have, and no more: root's own are back afterwards.
+/// Does `work` with the file rights of this user and group, and no more: root's rights are restored afterwards.
 /// Supplementary groups stay.
 pub fn look_at_files_as(uid: u32, gid: u32, work: impl FnOnce()) -> Result<(), Errno> {
     let rights = rustix::thread::capabilities(None)?;

@@ -1,4 +1,4 @@
-//! Bringing loopback up in a new network namespace.
+//! Brings loopback up in a new network namespace.
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,4 +1,4 @@
-//! Making processes and replacing them.
+//! Makes processes and replaces them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -10,7 +10,7 @@ use rustix::process::Pid;
 use super::{check, last_error};
 
 bitflags_like! {
-    /// Which namespaces a new process gets, and whose child it is.
+    /// Which namespaces a new process gets, and which process is its parent.
     CloneFlags: u64 {
         NEW_USER = libc::CLONE_NEWUSER,
         NEW_MOUNT = libc::CLONE_NEWNS,
@@ -68,13 +68,13 @@ pub fn clone(flags: CloneFlags) -> Result<Forked, Errno> {
     }
 }
 
-/// A network namespace of this process's own.
+/// Moves this process to a new network namespace.
 pub fn new_network() -> Result<(), Errno> {
     // SAFETY: no pointer is passed, and no descriptor or memory of this process changes its meaning.
     check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_NEWNET) })).map(|_| ())
 }
 
-/// A process in a user namespace of its own that does nothing until it is killed. It shares this one's
+/// A process in a new user namespace that does nothing until it is killed. It shares this one's
 /// memory, so making it copies nothing.
 #[derive(Debug)]
 pub struct Sleeper {
@@ -90,7 +90,7 @@ impl Sleeper {
             // reads only after calls of its own.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // Who died before that is not told of any more.
+                // If the parent died before that, no signal comes.
                 while libc::getppid() as usize == parent.addr() {
                     libc::pause();
                 }
@@ -112,7 +112,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It is our own unreaped child, so the number is still its.
+        // It is our unreaped child, so the pid is still valid.
         let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
         while let Err(Errno::INTR) =
             rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())
@@ -139,7 +139,7 @@ pub struct Used {
     pub memory_peak: u64,
 }
 
-/// Waits for a child's end and takes it off the process table. An error: it is no child any more.
+/// Waits for a child's end and reaps it. An error: it is not a child any more.
 pub fn reap(child: Pid) -> Result<Used, Errno> {
     // SAFETY: all-zero is a valid `rusage`.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
@@ -160,7 +160,7 @@ pub fn reap(child: Pid) -> Result<Used, Errno> {
     })
 }
 
-/// Without `/proc` nothing can be told, and a caller that cannot tell does not clone.
+/// Without `/proc` the answer is not known, and a caller that does not know it does not clone.
 fn is_single_threaded() -> bool {
     rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
 }
@@ -214,7 +214,7 @@ pub fn close_from(first: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// gVisor of some ages has no `close_range`.
+/// Some versions of gVisor have no `close_range`.
 fn close_each_from(first: RawFd) -> Result<(), Errno> {
     let mut open = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").map_err(|_| Errno::NOSYS)?.flatten() {
@@ -227,7 +227,7 @@ fn close_each_from(first: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes this process the leader of a session of its own.
+/// Makes this process the leader of a new session.
 pub fn begin_session() -> Result<(), Errno> {
     // SAFETY: the call takes nothing. `rustix` insists on a number in the answer, and gVisor gives none.
     check(libc::c_long::from(unsafe { libc::setsid() })).map(|_| ())
@@ -262,12 +262,12 @@ pub fn adopt_descriptor(number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The program this process runs, whatever happened to its path meanwhile.
-pub fn own_executable() -> std::io::Result<OwnedFd> {
+/// The program that this process runs, whatever happened to its path meanwhile.
+pub fn current_executable() -> std::io::Result<OwnedFd> {
     File::open("/proc/self/exe").map(OwnedFd::from)
 }
 
-/// A session keyring of its own: keys of the caller's session stay behind.
+/// A new session keyring: keys of the caller's session stay behind.
 pub fn new_session_keyring() -> Result<(), Errno> {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring; no pointer is read.

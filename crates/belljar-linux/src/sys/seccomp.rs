@@ -1,4 +1,4 @@
-//! Loading a system call filter that was compiled when the program was built.
+//! Loads a system call filter that was compiled when the program was built.
 
 use rustix::io::Errno;
 

@@ -1,4 +1,4 @@
-//! Signals as something to read, and the state a new program should find them in.
+//! Reads signals from a descriptor, and resets the signal state for a new program.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -52,7 +52,7 @@ pub fn reset_all() -> Result<(), Errno> {
     let default = [0_u64; 4]; // the kernel's own structure: handler, flags, restorer, mask
     // SAFETY: the kernel reads the structure, which outlives the call; setting a signal to its default
     // runs no code of ours. By number and not through the C library, which keeps 32 and 33 to itself.
-    // Signals that cannot be changed answer with an error that means nothing here.
+    // Signals that cannot be changed return an error, which is ignored here.
     unsafe {
         for signal in 1..=64 {
             let nothing = std::ptr::null::<u8>();

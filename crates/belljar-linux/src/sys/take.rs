@@ -1,4 +1,4 @@
-//! Calls that take something the kernel counts for a user, or that reach past a sandbox by an argument. Used by
+//! Makes calls that use up what the kernel counts for a user, or that reach past a sandbox by an argument. Used by
 //! the attack cases only.
 
 use std::ffi::CStr;
@@ -41,7 +41,7 @@ pub fn message_queue(name: &CStr) -> Result<OwnedFd, Errno> {
     Ok(queue)
 }
 
-/// Shared memory that is kept from being swapped. Goes away with the last process that has it.
+/// Shared memory that cannot be swapped. Goes away with the last process that has it.
 pub fn locked_memory(bytes: usize) -> Outcome {
     // SAFETY: numbers only.
     let id = check(unsafe {
@@ -56,13 +56,13 @@ pub fn locked_memory(bytes: usize) -> Outcome {
     // SAFETY: as above; it is ours, and goes when we do.
     unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
     if locked.is_err() && at as isize != -1 {
-        // SAFETY: what was attached just now, which nobody refers to.
+        // SAFETY: what was attached just now, to which nothing refers.
         unsafe { libc::shmdt(at) };
     }
     locked.map(drop)
 }
 
-/// A read lease: whoever opens the file to write waits until it is given back.
+/// A read lease: a process that opens the file to write waits until the lease is returned.
 pub fn read_lease(file: BorrowedFd<'_>) -> Outcome {
     // SAFETY: the command takes a number.
     check(unsafe {
@@ -101,7 +101,7 @@ pub fn socket_option(kind: i32, level: i32, name: i32, value: &[u8]) -> Outcome 
     }))?;
     // SAFETY: the call just made this descriptor.
     let socket = unsafe { OwnedFd::from_raw_fd(made as i32) };
-    // SAFETY: the value outlives the call, and its length is told.
+    // SAFETY: the value outlives the call, and its length is passed.
     check(libc::c_long::from(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -69,9 +69,9 @@ fn input_that_nobody_reads(users: Users) {
     driver.wait_for_output(deaf.stdout, 1);
     driver.send(deaf.stdin, b"hello?");
     driver.wait_for_reset(deaf.stdin);
-    driver.say(&ToInit::KillTree { exec: deaf.exec });
+    driver.send_message(&ToInit::KillTree { exec: deaf.exec });
     assert_eq!(driver.exited(deaf.exec), ExitStatus::Signal(9));
-    // Also without a byte on the way: the end of the command is the end of its input.
+    // Also without input in flight: the end of the command is the end of its input.
     let short = driver.shell("true");
     assert_eq!(driver.exited(short.exec), ExitStatus::Code(0));
     driver.wait_for_reset(short.stdin);
@@ -104,14 +104,14 @@ fn dismissed(users: Users) {
     for descendants in [Descendants::Loose, Descendants::Tracked] {
         let waiting = driver.ask_with(Work::Nothing, descendants);
         driver.attested(waiting.exec);
-        driver.say(&ToInit::Dismiss { exec: waiting.exec });
-        assert_eq!(driver.listen(Duration::from_millis(200)), [], "nothing is said about it");
+        driver.send_message(&ToInit::Dismiss { exec: waiting.exec });
+        assert_eq!(driver.listen(Duration::from_millis(200)), [], "nothing is reported about it");
         driver.wait_for_processes(0);
         assert!(driver.is_free(waiting.stdout));
-        // The control: let go, it says how it ended.
+        // The control: let go, it reports how it ended.
         let let_go = driver.ask_with(Work::Nothing, descendants);
         driver.attested(let_go.exec);
-        driver.say(&ToInit::Go { exec: let_go.exec });
+        driver.send_message(&ToInit::Go { exec: let_go.exec });
         assert_eq!(driver.exited(let_go.exec), ExitStatus::Code(0));
         driver.wait_for("a start", |message| matches!(message, FromInit::Started { .. }));
     }
@@ -121,12 +121,12 @@ fn signals_go_through_the_shim(users: Users) {
     let mut driver = Driver::start(users);
     let sleeper = driver.shell("trap 'exit 3' TERM; echo; while :; do sleep 0.05; done");
     driver.wait_for_output(sleeper.stdout, 1);
-    driver.say(&ToInit::Signal { exec: sleeper.exec, signal: 15 });
+    driver.send_message(&ToInit::Signal { exec: sleeper.exec, signal: 15 });
     assert_eq!(driver.exited(sleeper.exec), ExitStatus::Code(3));
     // To everybody: shims stay.
     let other = driver.shell("trap 'exit 4' TERM; echo; while :; do sleep 0.05; done");
     driver.wait_for_output(other.stdout, 1);
-    driver.say(&ToInit::SignalAll { signal: 15 });
+    driver.send_message(&ToInit::SignalAll { signal: 15 });
     assert_eq!(driver.exited(other.exec), ExitStatus::Code(4));
 }
 
@@ -135,14 +135,14 @@ fn background_processes_live_on(users: Users) {
     let parent = driver.shell("(sleep 100 >/dev/null 2>&1 </dev/null &) ; exit 5");
     assert_eq!(driver.exited(parent.exec), ExitStatus::Code(5));
     driver.wait_for_processes(2); // the shim, and what it stays for
-    driver.say(&ToInit::KillTree { exec: parent.exec });
+    driver.send_message(&ToInit::KillTree { exec: parent.exec });
     driver.listen(Duration::from_millis(50));
     driver.wait_for_processes(0);
     let ends = |message: &FromInit| matches!(message, FromInit::Exited { .. });
-    assert!(!driver.listen(Duration::from_millis(100)).iter().any(ends), "an end is told once");
+    assert!(!driver.listen(Duration::from_millis(100)).iter().any(ends), "an end is reported once");
 }
 
-/// Forked twice, in sessions of their own, deaf to signals.
+/// Forked twice, in new sessions, with signals ignored.
 const HIDING: &str = "trap '' TERM HUP INT
     (setsid sh -c 'trap \"\" TERM HUP; (setsid sleep 1000 &) ; sleep 1000' &)
     (sh -c 'trap \"\" TERM; sleep 1000 & wait' &)
@@ -153,9 +153,9 @@ fn a_tree_that_hides(users: Users) {
     let hiding = driver.shell(HIDING);
     driver.wait_for_output(hiding.stdout, 1);
     assert!(driver.processes().len() >= 6, "{:?}", driver.processes());
-    driver.say(&ToInit::KillTree { exec: hiding.exec });
+    driver.send_message(&ToInit::KillTree { exec: hiding.exec });
     assert_eq!(driver.exited(hiding.exec), ExitStatus::Signal(9));
-    assert_eq!(driver.processes(), [0; 0], "all gone before the end is told");
+    assert_eq!(driver.processes(), [0; 0], "all gone before the end is reported");
 }
 
 fn a_fork_bomb(users: Users) {
@@ -168,7 +168,7 @@ fn a_fork_bomb(users: Users) {
     std::thread::sleep(Duration::from_millis(200));
     assert!(driver.processes().len() > 4, "{:?}", driver.processes());
     let begun = Instant::now();
-    driver.say(&ToInit::KillTree { exec: bomb.exec });
+    driver.send_message(&ToInit::KillTree { exec: bomb.exec });
     assert_eq!(driver.exited(bomb.exec), ExitStatus::Signal(9));
     assert_eq!(driver.processes(), [0; 0]);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
@@ -184,7 +184,7 @@ fn a_stopped_or_killed_shim(users: Users) {
         let shim = driver.processes()[0];
         kill_process(Pid::from_raw(shim).unwrap(), signal).unwrap();
         if signal == Signal::STOP {
-            driver.say(&ToInit::KillTree { exec: hiding.exec });
+            driver.send_message(&ToInit::KillTree { exec: hiding.exec });
         }
         assert_eq!(driver.exited(hiding.exec), ExitStatus::Signal(9));
         driver.wait_for_processes(0);
@@ -204,7 +204,7 @@ fn a_shim_that_is_kept_from_its_work(users: Users) {
         (while :; do kill -STOP $PPID; done 2>/dev/null &) ; echo; sleep 1000",
     );
     driver.wait_for_output(stops.stdout, 1);
-    driver.say(&ToInit::KillTree { exec: stops.exec });
+    driver.send_message(&ToInit::KillTree { exec: stops.exec });
     assert_eq!(driver.exited(stops.exec), ExitStatus::Signal(9));
     driver.wait_for_processes(0);
 }
@@ -222,7 +222,7 @@ fn stopped_before_it_is_the_command(users: Users) {
     let mut driver = Driver::start(users);
     let copy = driver.ask(Work::Unpack { path: OsText::from(place.path().join("copy")) });
     driver.attested(copy.exec);
-    driver.say(&ToInit::Go { exec: copy.exec });
+    driver.send_message(&ToInit::Go { exec: copy.exec });
     driver.wait_for("a start", |message| matches!(message, FromInit::Started { .. }));
     let mut waiting = Vec::new();
     for descendants in [Descendants::Loose, Descendants::Tracked, Descendants::Bound] {
@@ -231,12 +231,12 @@ fn stopped_before_it_is_the_command(users: Users) {
         waiting.push(names);
     }
     // Not let go yet, so nothing is overdue, stopped or not: the control.
-    let patient = driver.ask(program(&["/bin/sh", "-c", "exit 5"]));
-    driver.attested(patient.exec);
+    let at_gate = driver.ask(program(&["/bin/sh", "-c", "exit 5"]));
+    driver.attested(at_gate.exec);
     let before = driver.processes();
     stop_all(&driver);
     for names in &waiting {
-        driver.say(&ToInit::Go { exec: names.exec });
+        driver.send_message(&ToInit::Go { exec: names.exec });
     }
     driver.flush();
     let begun = Instant::now();
@@ -256,8 +256,8 @@ fn stopped_before_it_is_the_command(users: Users) {
             rustix::process::Signal::CONT,
         );
     }
-    driver.say(&ToInit::Go { exec: patient.exec });
-    assert_eq!(driver.exited(patient.exec), ExitStatus::Code(5), "it had waited at the gate");
+    driver.send_message(&ToInit::Go { exec: at_gate.exec });
+    assert_eq!(driver.exited(at_gate.exec), ExitStatus::Code(5), "it had waited at the gate");
     driver.wait_for_processes(0);
 }
 
@@ -280,7 +280,7 @@ fn only_its_own_tree(users: Users) {
     let second = driver.shell("(sleep 1000 &) ; echo; cat; exit 6");
     driver.wait_for_output(first.stdout, 1);
     driver.wait_for_output(second.stdout, 1);
-    driver.say(&ToInit::KillTree { exec: first.exec });
+    driver.send_message(&ToInit::KillTree { exec: first.exec });
     assert_eq!(driver.exited(first.exec), ExitStatus::Signal(9));
     driver.wait_for_processes(4); // the second's shim, `sh`, `sleep` and `cat`
     driver.end(second.stdin);
@@ -296,7 +296,7 @@ fn copies(users: Users) {
     let mut work = |work: Work, input: &[u8]| {
         let names = driver.ask(work);
         driver.attested(names.exec);
-        driver.say(&ToInit::Go { exec: names.exec });
+        driver.send_message(&ToInit::Go { exec: names.exec });
         driver.send(names.stdin, input);
         driver.end(names.stdin);
         let status = driver.exited(names.exec);
@@ -320,7 +320,7 @@ fn nothing_grows(users: Users) {
     let one = |driver: &mut Driver| {
         let names = driver.ask(program(&["/bin/true"]));
         driver.attested(names.exec);
-        driver.say(&ToInit::Go { exec: names.exec });
+        driver.send_message(&ToInit::Go { exec: names.exec });
         assert_eq!(driver.exited(names.exec), ExitStatus::Code(0));
         driver.wait_for("a start", |message| matches!(message, FromInit::Started { .. }));
     };

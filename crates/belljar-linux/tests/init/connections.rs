@@ -1,4 +1,4 @@
-//! Connections that PID 1 carries, with this process as whoever is inside.
+//! Connections that PID 1 relays; this process plays the processes inside.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use belljar_spec::wire::{FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit, MA
 
 use super::driver::{Driver, Users};
 
-/// One that nobody has now.
+/// A port without a listener.
 fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
@@ -21,7 +21,7 @@ fn dial(port: u16) -> TcpStream {
     stream
 }
 
-/// All that comes until the end, while PID 1 is heard.
+/// All that comes until the end, while PID 1's messages are read.
 fn read_all(driver: &mut Driver, stream: &mut TcpStream) -> Vec<u8> {
     stream.set_nonblocking(true).unwrap();
     let until = Instant::now() + Duration::from_secs(20);
@@ -53,7 +53,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 % 251) as u8).collect()
 }
 
-/// Somebody inside connects; each direction ends on its own.
+/// A process inside connects; each direction ends separately.
 pub(crate) fn out(users: Users) {
     let (port, other) = (free_port(), free_port());
     let mut driver = Driver::listening(users, &[port, other]);
@@ -75,7 +75,7 @@ pub(crate) fn out(users: Users) {
     assert_eq!(driver.accepted(other), FIRST_ACCEPT_STREAM + 1);
 }
 
-/// The launcher connects: to either loopback, and to nobody.
+/// The launcher connects: to either loopback, and to a port without a listener.
 pub(crate) fn into_the_sandbox(users: Users) {
     let mut driver = Driver::start(users);
     let four = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -96,11 +96,11 @@ pub(crate) fn into_the_sandbox(users: Users) {
         assert_eq!(driver.text(stream), "answer");
         assert!(driver.is_free(stream));
     }
-    let nobody = FIRST_CONNECT_STREAM + 2;
-    driver.connect(nobody, free_port());
-    driver.wait_for_end(nobody);
-    driver.wait_for_reset(nobody);
-    assert!(driver.is_free(nobody));
+    let closed = FIRST_CONNECT_STREAM + 2;
+    driver.connect(closed, free_port());
+    driver.wait_for_end(closed);
+    driver.wait_for_reset(closed);
+    assert!(driver.is_free(closed));
 }
 
 /// Whatever either end does to a connection, PID 1 lives on and keeps nothing of it.
@@ -113,7 +113,7 @@ pub(crate) fn that_break(users: Users) {
         let stream = driver.accepted(port);
         one.write_all(&pattern(1000)).unwrap();
         match round % 4 {
-            0 => drop(one), // with something unread on the way: a reset
+            0 => drop(one), // with unread data in flight: a reset
             1 => {
                 driver.give_up(stream);
                 driver.end(stream);
@@ -139,7 +139,7 @@ pub(crate) fn that_break(users: Users) {
     assert_eq!(driver.open_files(), before);
 }
 
-/// Until the connection is over, in whatever way.
+/// Until the connection is over, for whatever reason.
 fn read_to_failure(driver: &mut Driver, stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let until = Instant::now() + Duration::from_secs(20);
@@ -174,7 +174,7 @@ pub(crate) fn wait_in_line(users: Users) {
     }
 }
 
-/// What nobody reads waits where it came from.
+/// Data that is not read waits at its source.
 pub(crate) fn of_slow_readers(users: Users) {
     let port = free_port();
     let mut driver = Driver::listening(users, &[port]);
@@ -192,8 +192,8 @@ pub(crate) fn of_slow_readers(users: Users) {
     }
     assert!(taken.iter().all(|taken| *taken < bytes.len()), "{taken:?}");
     let grown = driver.resident_kib().saturating_sub(before);
-    let most = streams.len() as u64 * WINDOW / 1024 * 2 + 4096;
-    assert!(grown < most, "{grown} KiB for what waits, not below {most}");
+    let limit = streams.len() as u64 * WINDOW / 1024 * 2 + 4096;
+    assert!(grown < limit, "{grown} KiB for what waits, not below {limit}");
     // The control: PID 1 still answers.
     let command = driver.shell("echo here");
     assert_eq!(driver.exited(command.exec), ExitStatus::Code(0));
@@ -207,7 +207,7 @@ pub(crate) fn that_break_while_nobody_listens(users: Users) {
     let until = Instant::now() + Duration::from_secs(20);
     while broken < 3 * MAX_STREAMS && Instant::now() < until {
         let address = (Ipv4Addr::LOCALHOST, port).into();
-        // When PID 1 takes no more, the line is full, and nobody else gets in.
+        // When PID 1 accepts no more, the backlog is full, and no other client gets in.
         let Ok(one) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) else {
             break;
         };
@@ -227,11 +227,11 @@ pub(crate) fn that_break_while_nobody_listens(users: Users) {
     assert!(streams.into_iter().all(|stream| driver.is_free(stream)));
 }
 
-/// A launcher that asks for more streams than there can be is told so, and nothing else happens.
+/// A launcher that requests more streams than there can be gets an error, and nothing else happens.
 pub(crate) fn that_find_no_stream(users: Users) {
     let mut driver = Driver::start(users);
     let port = free_port();
-    // PID 1 gives none of them back before it has heard the launcher's end of it.
+    // PID 1 frees none of them before it has received the launcher's end of it.
     for number in 0..MAX_STREAMS as u32 {
         driver.connect(FIRST_CONNECT_STREAM + number, port);
     }

@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use belljar_linux::sys::process::{
-    Child, CloneFlags, Forked, arrange_descriptors, clone, exec_path, exit_now, own_executable,
+    Child, CloneFlags, Forked, arrange_descriptors, clone, current_executable, exec_path, exit_now,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, Depth, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup, LauncherHello,
-    Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, Work,
+    Arrival, AttestationKind, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup,
+    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, Work,
 };
 use belljar_spec::{ExitStatus, OsText, User};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,7 +28,7 @@ pub(crate) enum Users {
     One,
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Driver {
     init: Child,
@@ -79,7 +79,7 @@ impl Driver {
         let mut driver = Self {
             init,
             channel,
-            mux: Mux::new(Side::Launcher),
+            mux: Mux::new(Side::Client),
             next: 1,
             output: BTreeMap::new(),
             reset: Vec::new(),
@@ -91,7 +91,7 @@ impl Driver {
     }
 
     fn greet(&mut self, ports: &[u16]) {
-        self.say(&ToInit::Hello(LauncherHello {
+        self.send_message(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
             run: "test".to_owned(),
@@ -100,7 +100,7 @@ impl Driver {
             lease_ms: None,
         }));
         self.mux.rekey(&FrameKey::new([7; 32]));
-        self.say(&ToInit::Setup(InitSetup {
+        self.send_message(&ToInit::Setup(InitSetup {
             user: User { uid: 1000, gid: 1000 },
             rlimits: Vec::new(),
             filter: "command".to_owned(),
@@ -130,13 +130,13 @@ impl Driver {
         self.mux.open_for(names.stderr, Flow::Incoming).unwrap();
         let Exec { stdin, stdout, stderr, .. } = names;
         let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
-        self.say(&ToInit::Exec(ExecRequest {
+        self.send_message(&ToInit::Exec(ExecRequest {
             exec,
             work,
             env: [("PATH".to_owned(), OsText::from(path.as_str()))].into(),
             workdir: OsText::from("/"),
             stdio: Stdio::Streams { stdin: Some(stdin), stdout, stderr },
-            depth: Depth::Short,
+            depth: AttestationKind::Short,
             descendants,
         }));
         names
@@ -147,17 +147,17 @@ impl Driver {
         let exec = self.next;
         self.next += 4;
         self.mux.open(exec).unwrap();
-        self.say(&ToInit::Exec(ExecRequest {
+        self.send_message(&ToInit::Exec(ExecRequest {
             exec,
             work: program(argv),
             env: BTreeMap::new(),
             workdir: OsText::from("/"),
             stdio: Stdio::Pty { stream: exec, rows: 24, columns: 80 },
-            depth: Depth::Short,
+            depth: AttestationKind::Short,
             descendants: Descendants::Tracked,
         }));
         self.attested(exec);
-        self.say(&ToInit::Go { exec });
+        self.send_message(&ToInit::Go { exec });
         Exec { exec, stdin: exec, stdout: exec, stderr: exec }
     }
 
@@ -165,7 +165,7 @@ impl Driver {
     pub(crate) fn shell(&mut self, script: &str) -> Exec {
         let names = self.ask(program(&["/bin/sh", "-c", script]));
         self.attested(names.exec);
-        self.say(&ToInit::Go { exec: names.exec });
+        self.send_message(&ToInit::Go { exec: names.exec });
         names
     }
 
@@ -184,7 +184,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn say(&mut self, message: &ToInit) {
+    pub(crate) fn send_message(&mut self, message: &ToInit) {
         self.mux.send(message).unwrap();
     }
 
@@ -200,7 +200,7 @@ impl Driver {
         self.mux.reset(stream);
     }
 
-    /// The next connection that somebody made to a port of PID 1's: its stream.
+    /// The next connection that a process made to a port of PID 1's: its stream.
     pub(crate) fn accepted(&mut self, wanted: u16) -> u32 {
         let is = |message: &FromInit| matches!(message, FromInit::Accepted { port, .. } if *port == wanted);
         match self.wait_for("a connection", is) {
@@ -212,7 +212,7 @@ impl Driver {
     /// Asks for a connection to a port inside, over this stream.
     pub(crate) fn connect(&mut self, stream: u32, port: u16) {
         self.mux.open(stream).unwrap();
-        self.say(&ToInit::Connect { stream, port });
+        self.send_message(&ToInit::Connect { stream, port });
     }
 
     /// As if there had never been such a stream, on this end.
@@ -221,9 +221,9 @@ impl Driver {
     }
 
     pub(crate) fn wait_for_end(&mut self, stream: u32) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !self.ended.contains(&stream) {
-            assert!(Instant::now() < until, "no end; heard {:?}", self.messages);
+            assert!(Instant::now() < until, "no end; received {:?}", self.messages);
             self.turn(Duration::from_millis(20));
         }
     }
@@ -238,33 +238,33 @@ impl Driver {
 
     /// Until a stream has given this many bytes.
     pub(crate) fn wait_for_output(&mut self, stream: u32, length: usize) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.output.get(&stream).map_or(0, Vec::len) < length {
-            assert!(Instant::now() < until, "no output; heard {:?}", self.messages);
+            assert!(Instant::now() < until, "no output; received {:?}", self.messages);
             self.turn(Duration::from_millis(100));
         }
     }
 
     pub(crate) fn wait_for_reset(&mut self, stream: u32) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !self.reset.contains(&stream) {
-            assert!(Instant::now() < until, "no reset; heard {:?}", self.messages);
+            assert!(Instant::now() < until, "no reset; received {:?}", self.messages);
             self.turn(Duration::from_millis(100));
         }
     }
 
     pub(crate) fn wait_for(&mut self, what: &str, is: impl Fn(&FromInit) -> bool) -> FromInit {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(at) = self.messages.iter().position(&is) {
                 return self.messages.remove(at);
             }
-            assert!(Instant::now() < until, "waited for {what}, heard {:?}", self.messages);
+            assert!(Instant::now() < until, "waited for {what}, received {:?}", self.messages);
             self.turn(Duration::from_millis(100));
         }
     }
 
-    /// Everything that PID 1 has to say for a while; what it says is kept.
+    /// Reads PID 1's messages for a while, and stores them.
     pub(crate) fn listen(&mut self, time: Duration) -> &[FromInit] {
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -282,7 +282,7 @@ impl Driver {
         poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&timeout)).unwrap();
         let mut buffer = [0; 65536];
         match rustix::io::read(&self.channel, &mut buffer) {
-            Ok(0) | Err(Errno::CONNRESET) => panic!("PID 1 is gone; heard {:?}", self.messages),
+            Ok(0) | Err(Errno::CONNRESET) => panic!("PID 1 is gone; received {:?}", self.messages),
             Ok(length) => self.mux.push(&buffer[..length]),
             Err(Errno::AGAIN) => return,
             Err(error) => panic!("{error}"),
@@ -310,13 +310,13 @@ impl Driver {
         self.flush();
     }
 
-    /// Only says what is to be said.
+    /// Only sends what is queued.
     pub(crate) fn flush(&mut self) {
         while !self.mux.outgoing().is_empty() {
             match rustix::io::write(&self.channel, self.mux.outgoing()) {
                 Ok(length) => self.mux.sent(length),
                 Err(Errno::AGAIN) => return,
-                Err(error) => panic!("PID 1 is gone: {error}; heard {:?}", self.messages),
+                Err(error) => panic!("PID 1 is gone: {error}; received {:?}", self.messages),
             }
         }
     }
@@ -336,7 +336,7 @@ impl Driver {
     }
 
     pub(crate) fn wait_for_processes(&self, count: usize) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.processes().len() != count {
             assert!(Instant::now() < until, "processes {:?}, not {count}", self.processes());
             std::thread::sleep(Duration::from_millis(5));
@@ -363,7 +363,7 @@ impl Drop for Driver {
 }
 
 pub(crate) fn program(argv: &[&str]) -> Work {
-    Work::Program { argv: argv.iter().map(|word| OsText::from(*word)).collect() }
+    Work::Program { argv: argv.iter().map(|argument| OsText::from(*argument)).collect() }
 }
 
 /// An ordinary user's PID 1 has no capability at all, and none can come back.
@@ -379,8 +379,8 @@ fn drop_bounding_set() {
 
 fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users) -> ! {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    let mut word = [0];
-    if !matches!(rustix::io::read(ready, &mut word), Ok(1)) {
+    let mut byte = [0];
+    if !matches!(rustix::io::read(ready, &mut byte), Ok(1)) {
         exit_now(1);
     }
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -389,14 +389,14 @@ fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users) -> ! {
     if users == Users::One {
         drop_bounding_set();
     }
-    let executable = own_executable().unwrap();
+    let executable = current_executable().unwrap();
     let null =
         || rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
     let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).unwrap();
     arrange_descriptors(0, vec![null().unwrap(), null().unwrap(), stderr, channel, executable])
         .unwrap();
-    let words = [c"init", c"__init"].map(CString::from);
-    let error = exec_path(c"/proc/self/fd/4", &words, &[]);
+    let argv = [c"init", c"__init"].map(CString::from);
+    let error = exec_path(c"/proc/self/fd/4", &argv, &[]);
     panic!("cannot become PID 1: {error}");
 }
 

@@ -20,9 +20,10 @@ fn main() -> ExitCode {
     if let Some(code) = belljar_linux::init::run_if_asked(std::env::args_os()) {
         return ExitCode::from(code as u8);
     }
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let has = |word: &str| words.iter().any(|given| given == word);
-    let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |name: &str| arguments.iter().any(|given| given == name);
+    let wanted: Vec<&String> =
+        arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let root = rustix::process::geteuid().is_root();
     for (name, case) in cases::ALL {
         for users in [Users::Two, Users::One] {
@@ -34,8 +35,8 @@ fn main() -> ExitCode {
                 continue;
             }
             let chosen = wanted.is_empty()
-                || wanted.iter().any(|word| {
-                    if has("--exact") { name == **word } else { name.contains(word.as_str()) }
+                || wanted.iter().any(|wanted| {
+                    if has("--exact") { name == **wanted } else { name.contains(wanted.as_str()) }
                 });
             if !chosen || has("--ignored") {
                 continue;

@@ -1,4 +1,4 @@
-//! What is kept and what is not, and when a file is shared with the snapshot before.
+//! What is copied and what is not, and when a file is shared with the snapshot before.
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

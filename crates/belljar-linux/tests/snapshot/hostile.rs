@@ -1,4 +1,4 @@
-//! Trees that an enemy made, and trees that change under the copy.
+//! Trees that are made to do harm, and trees that change during the copy.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -67,7 +67,7 @@ fn five_thousand_levels() {
     let again = yard.take(1);
     assert_eq!((again.files, again.new_files, again.changed), (5000, 0, 0));
     assert_eq!(depth(&yard.restore(1)), 5000);
-    // The branch half of which is new: the way up is not the way that the snapshot before has.
+    // A branch of which half is new: the path up differs from that of the snapshot before.
     fs::rename(yard.tree().join("d"), yard.temp.path().join("aside")).unwrap();
     fs::create_dir(yard.tree().join("d")).unwrap();
     fs::rename(yard.temp.path().join("aside/d"), yard.tree().join("d/d")).unwrap();
@@ -108,7 +108,7 @@ fn what_denies_its_owner() {
     }
     fs::set_permissions(&tree, Permissions::from_mode(0o000)).unwrap();
     if !is_root() {
-        assert!(fs::read_dir(&tree).is_err(), "the modes are in the way of others");
+        assert!(fs::read_dir(&tree).is_err(), "the modes deny access to others");
     }
     let taken = yard.take(0);
     assert_eq!((taken.files, taken.left_out), (15, 0));
@@ -116,7 +116,7 @@ fn what_denies_its_owner() {
     let then = state(&tree);
     assert_eq!(yard.take(1).changed, 0);
     assert_same(&state(&yard.snapshot(1)), &then, "the snapshot");
-    // But for the root itself, which whoever begins with it must be able to use.
+    // Except the root itself: the run that begins with it must be able to use it.
     let restored = yard.restore(1);
     assert_eq!(fs::metadata(&restored).unwrap().mode() & 0o7777, 0o700);
     fs::set_permissions(&restored, Permissions::from_mode(0o000)).unwrap();
@@ -163,7 +163,7 @@ fn nothing_special_is_opened() {
 #[test]
 fn a_device_is_left_out() {
     if !is_root() {
-        return; // nobody else can make one
+        return; // no other user can make one
     }
     let yard = Yard::new();
     let null = rustix::fs::makedev(1, 3);
@@ -195,8 +195,8 @@ fn meanwhile<T>(again: impl Fn() + Sync, done: impl FnOnce() -> T) -> T {
 fn a_file_that_grows_while_it_is_copied() {
     let yard = Yard::new();
     let path = yard.tree().join("grows");
-    const LEAST: usize = 64 << 20;
-    fs::write(&path, vec![b'x'; LEAST]).unwrap();
+    const MIN_SIZE: usize = 64 << 20;
+    fs::write(&path, vec![b'x'; MIN_SIZE]).unwrap();
     let mut torn = 0;
     let grow = || {
         let mut file = File::options().append(true).open(&path).unwrap();
@@ -207,12 +207,12 @@ fn a_file_that_grows_while_it_is_copied() {
             let taken = yard.take(number);
             torn += taken.unsettled;
             let copy = fs::read(yard.snapshot(number).join("grows")).unwrap();
-            assert!(copy.len() >= LEAST && copy.iter().all(|byte| *byte == b'x'));
+            assert!(copy.len() >= MIN_SIZE && copy.iter().all(|byte| *byte == b'x'));
         }
     });
     yard.take(5);
     assert!(fs::read(yard.snapshot(5).join("grows")).unwrap() == fs::read(&path).unwrap());
-    assert!(torn > 0, "it was written to all the while, and that is told");
+    assert!(torn > 0, "it was written to all the while, and that is reported");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_directory_that_becomes_a_link_is_not_followed() {
     for name in ["plain", "below/plain"] {
         fs::write(directory.join(name), "x").unwrap();
     }
-    // Between the look at the directory and the way into it.
+    // Between listing the directory and entering it.
     for number in 0..60 {
         fs::write(yard.tree().join(format!("file-{number}")), "x").unwrap();
     }
@@ -252,22 +252,22 @@ fn a_directory_that_becomes_a_link_is_not_followed() {
     };
     let torn = meanwhile(swap, || (0..150).filter(|number| !taken(*number)).count());
     assert!(torn > 0, "it was exchanged while it was copied");
-    assert!(taken(150), "and is whole when nobody does that");
+    assert!(taken(150), "and is whole when no process does that");
 }
 
-/// Deeper than descriptors are kept, so that the way up leads through `..`.
+/// Deeper than descriptors are held open, so that the walk goes up through `..`.
 #[test]
 fn a_directory_that_is_moved_while_it_is_copied_leads_nowhere() {
     let yard = Yard::in_memory();
     fs::create_dir(yard.tree().join("elsewhere")).unwrap();
     let outside = yard.temp.path().join("outside");
-    // Under the names that are looked for after the way up.
+    // Under the names that are looked up after going up.
     for name in ["a", "z"] {
         fs::create_dir_all(outside.join(name)).unwrap();
         fs::write(outside.join(name).join("secret"), "of the host").unwrap();
     }
     let deep = |levels: usize| (0..levels).fold(yard.tree(), |path, _| path.join("d"));
-    // Whichever way a directory is listed, something is left to do after the way up.
+    // In whatever order a directory is listed, something is left to do after going up.
     for level in 0..150 {
         for name in ["a", "d", "z"] {
             fs::create_dir(deep(level).join(name)).unwrap();

@@ -17,7 +17,7 @@ fn not_checked(why: &str) {
     eprintln!("NOT CHECKED: {why}");
 }
 
-/// What a shell says in an overlay of `lower` and this upper layer. `None`: no overlay can be made here.
+/// The output of a shell in an overlay of `lower` and this upper layer. `None`: no overlay can be made here.
 fn in_overlay(at: &Path, upper: &str, script: &str) -> Option<String> {
     let (flags, options) = match is_root() {
         true => ("-m", "redirect_dir=on,index=off,metacopy=off,xino=off"),
@@ -89,7 +89,7 @@ fn a_layer_of_the_kernels_means_the_same_after_its_return() {
         snapshot::restore(&at.join(name), &at.join(&restored)).unwrap();
         assert_eq!(seen(&restored), *expected, "{name}");
     }
-    // The control: without what says that they were removed, they come back.
+    // The control: without the deletion marks, they come back.
     fs::create_dir(at.join("plain")).unwrap();
     assert!(seen("plain").contains("remade/old"));
 }

@@ -1,4 +1,4 @@
-//! Snapshots of trees: as they were, whoever takes them and whatever is in them.
+//! Snapshots of trees: restored exactly, for every user and any content.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

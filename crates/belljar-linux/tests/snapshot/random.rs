@@ -1,4 +1,4 @@
-//! Trees that chance made and changed, each state of which comes back.
+//! Random trees with random changes: each state is restored exactly.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

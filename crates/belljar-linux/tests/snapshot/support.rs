@@ -1,4 +1,4 @@
-//! Trees, and what can be told of them.
+//! Trees for tests, and their observable state.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use belljar_linux::snapshot::{self, Begun, Previous, Taken};
+use belljar_linux::snapshot::{self, Begun, Previous, SnapshotSummary};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
 
 /// Everything that a copy has to have in common with its source.
@@ -44,7 +44,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Every entry, the root included. Whatever mode is in the way is put back.
+/// Every entry, the root included. A mode that denies access is restored.
 pub(crate) fn state(root: &Path) -> State {
     let mut found = State::new();
     let mut inodes = BTreeMap::new();
@@ -161,7 +161,7 @@ impl Yard {
     }
 
     /// Number 0 has nothing before it.
-    pub(crate) fn take(&self, number: usize) -> Taken {
+    pub(crate) fn take(&self, number: usize) -> SnapshotSummary {
         let previous = number.checked_sub(1).map(|before| self.snapshot(before));
         let previous = previous.map(|before| Previous::open(&before).unwrap());
         let begun = Begun::now(self.temp.path()).unwrap();

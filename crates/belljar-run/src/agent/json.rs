@@ -1,6 +1,6 @@
 //! Reads fields from JSON objects of unknown shape.
 
-use belljar_spec::{LONGEST_TEXT, MOST_COUNTED};
+use belljar_spec::{LONGEST_TEXT, MAX_COUNT};
 use serde_json::{Map, Value};
 
 pub(super) type Object = Map<String, Value>;
@@ -29,7 +29,7 @@ pub(super) fn number(object: &Object, key: &str) -> u64 {
             let number = number
                 .as_u64()
                 .unwrap_or_else(|| number.as_f64().unwrap_or_default().max(0.0) as u64);
-            number.min(MOST_COUNTED)
+            number.min(MAX_COUNT)
         }
         _ => 0,
     }

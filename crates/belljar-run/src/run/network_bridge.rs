@@ -36,7 +36,7 @@ pub(super) fn prepare(
         write_trust(place, &mut proxy)?; // it is mounted, so it has to be there first
     }
     let crossing = NetworkBridge::new(Some(proxy), ports);
-    Ok(match (spec.setup(), spec.has_way_out_after_setup()) {
+    Ok(match (spec.setup(), spec.has_network_access_after_setup()) {
         (None, _) => crossing,
         (Some(_), true) => crossing.with_setup(AfterSetup::OwnRules),
         (Some(_), false) => crossing.with_setup(AfterSetup::Nothing),

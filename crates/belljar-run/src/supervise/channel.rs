@@ -7,9 +7,9 @@ use belljar_backend::{CommandStreams, InitChannel, Wrapping};
 use belljar_spec::wire::control::TaskStreams;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
-    Arrival, Depth, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, Flow, FrameKey, FromInit,
-    InitHello, InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit,
-    WireError, Work,
+    Arrival, AttestationKind, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, Flow, FrameKey,
+    FromInit, InitHello, InitSetup, LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio,
+    ToInit, WireError, Work,
 };
 use belljar_spec::{
     Attestation, ExecFailure, ExitStatus, Plan, RunId, ShortAttestation, Stdin, Terminal,
@@ -28,7 +28,7 @@ pub(super) const COMMAND: u32 = 0;
 /// The stream of its terminal.
 pub(super) const TERMINAL: u32 = 1;
 /// The streams of a command that has no pipes.
-pub(super) const OWN: TaskStreams = TaskStreams::COMMAND;
+pub(super) const OWN: TaskStreams = TaskStreams::MAIN_EXEC;
 /// Where PID 1 finds the pipes that it was started with.
 const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 /// From the start to the attestation; on a machine under heavy load too.
@@ -116,7 +116,7 @@ impl Channel {
             fd,
             packets: (wrapping == Wrapping::EnginePackets).then(Packets::default),
             lease: lease.map(Lease::new),
-            mux: Mux::new(Side::Launcher),
+            mux: Mux::new(Side::Client),
             nonce: nonce.clone(),
             listen: setup.listen.clone(),
             accepted: 0,
@@ -169,7 +169,7 @@ impl Channel {
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
-            depth: Depth::Whole,
+            depth: AttestationKind::Whole,
             descendants: Descendants::Loose,
         })?;
         self.flush();
@@ -189,7 +189,7 @@ impl Channel {
                 open(&mut self.mux, stdout, Flow::Incoming)?;
                 open(&mut self.mux, stderr, Flow::Incoming)?;
             }
-            Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::BothWays)?,
+            Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::Bidirectional)?,
         }
         self.send(&ToInit::Exec(request.clone()))
     }

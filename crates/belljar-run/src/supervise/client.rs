@@ -56,7 +56,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd, mux: Mux::new(Side::Init), greeted: false, early: Vec::new() })
+        Ok(Self { fd, mux: Mux::new(Side::Server), greeted: false, early: Vec::new() })
     }
 
     /// Waits for the next request; for a supervisor that does nothing else yet.
@@ -108,7 +108,7 @@ impl Connection {
         };
         match streams {
             Streams::Unwatched => Ok(()),
-            Streams::Terminal(_) => open(numbers.stdin, Flow::BothWays),
+            Streams::Terminal(_) => open(numbers.stdin, Flow::Bidirectional),
             Streams::Output => {
                 open(numbers.stdout, Flow::Outgoing)?;
                 open(numbers.stderr, Flow::Outgoing)

@@ -7,7 +7,9 @@ use belljar_spec::wire::control::{
     Bond, ControlError, FromSupervisor, MAX_TASKS, RunStatus, Streams, TaskRequest, TaskStreams,
     ToSupervisor, WindowSize,
 };
-use belljar_spec::wire::{Depth, Descendants, ExecRequest, Stdio, ToInit, WireError, Work};
+use belljar_spec::wire::{
+    AttestationKind, Descendants, ExecRequest, Stdio, ToInit, WireError, Work,
+};
 use belljar_spec::{
     EventKind, ExecFailure, OsText, OutputStream, RunState, ShortAttestation, Terminal, Usage,
 };
@@ -162,7 +164,7 @@ impl Run<'_> {
             env,
             workdir: workdir.unwrap_or_else(|| self.plan.command.workdir.clone()),
             stdio,
-            depth: Depth::Short,
+            depth: AttestationKind::Short,
             descendants: Descendants::Tracked,
         };
         channel.ask_for_exec(&asked).map_err(|error| bad(&error.to_string()))?;

@@ -181,7 +181,7 @@ fn a_prompt_comes_from_a_file_or_a_flag() {
     assert!(refused(&world, flag).contains("is larger than"));
     assert!(
         refused(&world, Flags { agent: Some("codex".into()), ..Flags::default() })
-            .contains("there is nothing to tell the agent")
+            .contains("the agent has no prompt")
     );
 }
 

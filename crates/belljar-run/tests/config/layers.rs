@@ -91,7 +91,7 @@ fn config_files_can_be_left_out_and_the_ceiling_cannot() {
     let beyond = Flags { pids_limit: Some("101".into()), ..Flags::default() };
     let refused = world.refused(beyond);
     assert!(refused.contains("limits.pids = 101 (set by --pids-limit)"), "{refused}");
-    assert!(refused.contains("policy.toml") && refused.contains("100 at most"), "{refused}");
+    assert!(refused.contains("policy.toml") && refused.contains("at most 100"), "{refused}");
     let allowed = Flags { pids_limit: Some("100".into()), ..Flags::default() };
     assert!(world.load(allowed).is_ok());
 }
@@ -230,7 +230,7 @@ fn wrong_flags_are_named() {
     let cases: Vec<(Flags, &str)> = vec![
         (
             Flags { memory: Some("lots".into()), ..Flags::default() },
-            "--memory lots: limits.memory: \"lots\" is no size",
+            "--memory lots: limits.memory: \"lots\" is not a size",
         ),
         (
             Flags { pids_limit: Some("x".into()), ..Flags::default() },
@@ -239,12 +239,9 @@ fn wrong_flags_are_named() {
         (Flags { user: Some("0".into()), ..Flags::default() }, "is root"),
         (
             Flags { backend: Some("x".into()), ..Flags::default() },
-            "--backend x: sandbox.backend: no backend",
+            "--backend x: sandbox.backend: there is no backend",
         ),
-        (
-            Flags { volumes: vec!["x".into()], ..Flags::default() },
-            "--volume: \"x\" names no target",
-        ),
+        (Flags { volumes: vec!["x".into()], ..Flags::default() }, "--volume: \"x\" has no target"),
         (
             Flags { volumes: vec!["x:/etc".into()], ..Flags::default() },
             "sandbox.mounts[0]: the target \"/etc\"",
@@ -259,10 +256,13 @@ fn wrong_flags_are_named() {
         ),
         (
             Flags { waive: vec!["fs.quotas=x".into()], ..Flags::default() },
-            "the nearest is \"fs.quota\"",
+            "did you mean \"fs.quota\"?",
         ),
         (Flags { waive: vec!["all=x".into()], ..Flags::default() }, "host backend alone"),
-        (Flags { require: vec!["nothing".into()], ..Flags::default() }, "--require: no clause"),
+        (
+            Flags { require: vec!["nothing".into()], ..Flags::default() },
+            "--require: there is no clause",
+        ),
         (
             Flags { network: Some("host".into()), ..Flags::default() },
             "--network: takes only \"none\", not \"host\"",

@@ -33,7 +33,7 @@ fn every_layer_can_set_it_and_the_run_carries_it() {
 fn what_makes_no_sense_is_refused() {
     let world = World::new();
     let refused = world.refused(setting("retention.runs=0"));
-    assert!(refused.contains("the least is 1"), "{refused}");
+    assert!(refused.contains("the minimum is 1"), "{refused}");
     assert!(world.load(setting("retention.runs=1")).is_ok());
     for bad in ["retention.runs=-1", "retention.runs=many", "retention.run=1"] {
         assert!(world.refused(setting(bad)).contains("retention"), "{bad}");

@@ -1,4 +1,4 @@
-//! What tells git's own directories from others: by what they hold, as git does, whatever they are called.
+//! Recognises git directories by their contents, as git does, whatever they are called.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::list::GIT_DIRECTORY;
 use super::{Autorun, Class, is, is_sample, names_of};
 
-/// Names in a directory that say whose it is.
+/// Names in a directory that identify it as git's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GitMarks {
     pub head: bool,
@@ -41,7 +41,7 @@ impl GitMarks {
         }
     }
 
-    /// Also one without `refs`, which may be made later. Not by `refs` alone: git's logs have a `HEAD` beside it.
+    /// Also one without `refs`, which may be made afterwards. Not by `refs` alone: git's logs have a `HEAD` beside it.
     pub fn is_git_directory(self) -> bool {
         self.head && (self.objects || self.commondir)
     }
@@ -51,9 +51,9 @@ impl GitMarks {
         self.objects || self.commondir || self.config || self.hooks
     }
 
-    /// What a path in such a directory would do later, if only a part of the directory is there as yet: what is
-    /// let through today must not come to life with what is let through tomorrow.
-    pub fn later(self, inside: &Path) -> Option<Autorun> {
+    /// When a path in such a directory would execute on the host, if only a part of the directory exists yet: a file
+    /// that is applied today must not become active with a file that is applied tomorrow.
+    pub fn classify(self, inside: &Path) -> Option<Autorun> {
         let names = names_of(inside);
         let first = names.first()?;
         let entry = GIT_DIRECTORY.iter().find(|entry| is(first, entry.name))?;

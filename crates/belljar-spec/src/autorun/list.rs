@@ -1,4 +1,4 @@
-//! The list. Order matters: the first rule that fits tells why.
+//! The list of rules. Order matters: the first rule that matches gives the reason.
 
 use super::{Autorun, Class, Missing, StandIn};
 
@@ -14,7 +14,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(super) fn later(&self) -> Autorun {
+    pub(super) fn autorun(&self) -> Autorun {
         Autorun { class: self.class, why: self.why }
     }
 }
@@ -25,7 +25,7 @@ pub struct GitEntry {
     pub name: &'static str,
     pub why: &'static str,
     pub is_directory: bool,
-    /// What stands for it where it is missing.
+    /// What is mounted in its place where it is missing.
     pub stand_in: Option<StandIn>,
 }
 
@@ -34,7 +34,7 @@ const GIT_CONFIG: &str = "git runs what its keys name";
 const GIT_REMOTE: &str = "git takes addresses to push to and pull from out of it";
 const GIT_POINTER: &str = "git takes its configuration from where it points";
 
-/// In every git directory, wherever it is. What stands for a missing one is as if it were missing to git itself,
+/// In every git directory, wherever it is. The stand-in for a missing one looks to git as if it were missing,
 /// inside and outside: `.` as the common directory is the git directory itself.
 pub const GIT_DIRECTORY: &[GitEntry] = &[
     GitEntry {
@@ -66,15 +66,15 @@ pub const GIT_DIRECTORY: &[GitEntry] = &[
     GitEntry { name: "branches", why: GIT_REMOTE, is_directory: true, stand_in: None },
 ];
 
-/// Where packages are unpacked by the thousand, and moved about by their tools. What lies there is nobody's
-/// working directory: only git directories are looked for.
+/// Where package managers unpack and move thousands of files. Nobody works in these directories: only git
+/// directories are looked for.
 pub const DEPENDENCIES: &[&str] =
     &["node_modules", "site-packages", ".venv", "venv", ".tox", "target", "__pycache__"];
-/// Data of a git directory, which nobody executes.
+/// Data of a git directory, which nothing executes.
 pub const GIT_DATA: &[&str] = &["objects", "refs", "logs", "info", "lfs"];
 
 const fn control(pattern: &'static str, why: &'static str) -> Rule {
-    Rule { pattern, class: Class::Control, why, missing: Missing::Told }
+    Rule { pattern, class: Class::Control, why, missing: Missing::Reported }
 }
 
 const fn covered(pattern: &'static str, why: &'static str) -> Rule {
@@ -82,7 +82,7 @@ const fn covered(pattern: &'static str, why: &'static str) -> Rule {
 }
 
 const fn project(pattern: &'static str, why: &'static str) -> Rule {
-    Rule { pattern, class: Class::Project, why, missing: Missing::Told }
+    Rule { pattern, class: Class::Project, why, missing: Missing::Reported }
 }
 
 const EDITOR: &str = "an editor runs it when the folder is opened";
@@ -92,7 +92,7 @@ const AGENT_SERVERS: &str = "an agent starts the servers it names";
 const AGENT_HOOKS: &str = "an agent runs its hooks and takes its permissions";
 const SHELL: &str = "a shell runs it when it starts or ends";
 const DIRENV: &str = "direnv runs it when a shell enters the folder";
-const LOGIN: &str = "it runs when somebody logs in";
+const LOGIN: &str = "it runs when a user logs in";
 const REPL: &str = "an interpreter runs it when it starts here";
 const DEBUGGER: &str = "a debugger runs it when it starts";
 

@@ -1,7 +1,7 @@
-//! Files that execute on the host later, without anybody asking for it: a person opens a shell, an editor,
-//! a build. The one place where they are listed; [`list`] is the data.
+//! Lists files that execute on the host without an explicit request, once a user opens a shell, an editor or a
+//! build in the tree. The only place where they are listed; [`list`] is the data.
 //!
-//! Names are compared without regard to ASCII case: some file systems do not tell them apart.
+//! Names are compared without regard to ASCII case, because some file systems ignore it.
 
 mod git;
 mod list;
@@ -26,7 +26,7 @@ pub enum Class {
     /// Decides what a tool of the host does by itself. Read-only inside in an `rw` tree; held back by `apply` unless
     /// it is named.
     Control,
-    /// A part of the project that runs when somebody builds or tests it. Editable and applied, and told.
+    /// A part of the project that runs when a user builds or tests it. Editable and applied, and reported.
     Project,
 }
 
@@ -34,23 +34,23 @@ pub enum Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Autorun {
     pub class: Class,
-    /// When it runs, in words.
+    /// When it runs, as text.
     pub why: &'static str,
 }
 
 /// What an `rw` tree gets where a control file is not there yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Something that nobody inside can write, rename or remove, at the top of the tree.
+    /// A cover at the top of the tree that no process inside can write, rename or remove.
     Covered,
-    /// Nothing: what the run makes of it is told at its end.
-    Told,
+    /// Nothing: what the run makes of it is reported at its end.
+    Reported,
 }
 
 /// What holds the place of something that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandIn {
-    /// A socket that nobody listens on: it cannot be opened, git does not see it, and a copy of the tree has it.
+    /// A socket without a listener: it cannot be opened, git does not see it, and a copy of the tree has it.
     Socket,
     EmptyDirectory,
     File(&'static str),
@@ -59,8 +59,8 @@ pub enum StandIn {
 const LINK_IN_GIT: Autorun =
     Autorun { class: Class::Control, why: "a link in a git directory: git follows it" };
 
-/// What a file at this path would do later. By its name alone: nothing is looked at. Not for a directory,
-/// whose entries count; a link is asked about with [`classify_link`].
+/// When a file at this path would execute on the host. Decided by its name alone. Not for a directory,
+/// where the entries count; use [`classify_link`] for a link.
 pub fn classify(path: &Path) -> Option<Autorun> {
     let names = names_of(path);
     let last = names.last()?;
@@ -83,7 +83,7 @@ pub fn classify(path: &Path) -> Option<Autorun> {
     };
     let by_above = above.into_iter().filter(begins).find(fits);
     let first = [by_name, by_other, by_above].into_iter().flatten().min();
-    first.map(|at| RULES[at].later())
+    first.map(|at| RULES[at].autorun())
 }
 
 /// Whole trees are asked about, name by name.
@@ -95,7 +95,7 @@ struct Index {
     others: Vec<Ending>,
 }
 
-/// A rule whose last name has a `*` in it, and what that name begins and ends with.
+/// A rule with a `*` in its last name, and what that name begins and ends with.
 struct Ending {
     at: usize,
     head: &'static [u8],
@@ -145,21 +145,21 @@ impl Index {
     }
 }
 
-/// The same for a link: it may also stand for a directory whose entries count.
+/// The same for a link: it may also stand for a directory, where the entries count.
 pub fn classify_link(path: &Path) -> Option<Autorun> {
     let names = names_of(path);
     let in_git = || names.iter().any(|name| is(name, ".git")).then_some(LINK_IN_GIT);
     let fits = |rule: &&Rule| matches(rule.pattern, &names) || leads_to(rule.pattern, &names);
-    let mut fitting = RULES.iter().filter(fits).map(Rule::later);
-    let control = |later: &Autorun| later.class == Class::Control;
+    let mut fitting = RULES.iter().filter(fits).map(Rule::autorun);
+    let control = |autorun: &Autorun| autorun.class == Class::Control;
     classify(path).filter(control).or_else(in_git).or_else(|| {
         let first = fitting.next()?;
         if control(&first) { Some(first) } else { fitting.find(control).or(Some(first)) }
     })
 }
 
-/// What a path in a git directory would do later, wherever that directory is and whatever its name. For one that
-/// is known by what it holds: see [`GitMarks`].
+/// When a path in a git directory would execute on the host, wherever that directory is and whatever its name. For
+/// a directory that is recognised by its contents: see [`GitMarks`].
 pub fn in_git_directory(inside: &Path) -> Option<Autorun> {
     let names = names_of(inside);
     let first = names.first()?;

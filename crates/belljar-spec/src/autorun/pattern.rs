@@ -1,10 +1,10 @@
-//! How a pattern of the list is compared with a path. Names are separated by `/`; `*` stands for any part of a
-//! name, `**` for any number of names. A pattern holds at any depth: the path's end has to fit.
+//! Matches a pattern of the list against a path. Names are separated by `/`; `*` stands for any part of a
+//! name, `**` for any number of names. A pattern holds at any depth: the path's end has to match.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Whether the path is a directory on the way to what the pattern means. One on the way through `**` is not.
+/// Whether the path is a parent directory of what the pattern matches. One matched by `**` is not.
 pub(super) fn leads_to(pattern: &str, names: &[&OsStr]) -> bool {
     let mut rest = pattern;
     while let Some((parent, _)) = rest.rsplit_once('/') {

@@ -84,7 +84,7 @@ const NEITHER: &[&str] = &[
 ];
 
 fn class(path: &str) -> Option<Class> {
-    classify(Path::new(path)).map(|later| later.class)
+    classify(Path::new(path)).map(|autorun| autorun.class)
 }
 
 #[test]
@@ -104,10 +104,10 @@ fn a_link_counts_for_what_lies_behind_it() {
     for path in
         [".vscode", ".claude", "a/.git", ".git/modules", ".git/modules/lib", ".git/x", ".config"]
     {
-        let found = classify_link(Path::new(path)).map(|later| later.class);
+        let found = classify_link(Path::new(path)).map(|autorun| autorun.class);
         assert_eq!(found, Some(Class::Control), "{path}");
     }
-    let github = classify_link(Path::new(".github")).map(|later| later.class);
+    let github = classify_link(Path::new(".github")).map(|autorun| autorun.class);
     assert_eq!(github, Some(Class::Project));
     for path in ["src", "a/b", "modules", "node_modules"] {
         assert_eq!(classify_link(Path::new(path)), None, "{path}");
@@ -177,7 +177,7 @@ proptest! {
             path.push(submodule);
         }
         path.push(entry);
-        prop_assert_eq!(classify(&path).map(|later| later.class), Some(Class::Control));
+        prop_assert_eq!(classify(&path).map(|autorun| autorun.class), Some(Class::Control));
     }
 
     /// What is found fast is what going through the list finds.
@@ -186,7 +186,7 @@ proptest! {
         let shorter: String = path.chars().skip(cut).collect();
         for path in [format!("{path}{more}"), format!("{more}{path}"), shorter] {
             let names = names_of(Path::new(&path));
-            let first = RULES.iter().find(|rule| matches(rule.pattern, &names)).map(Rule::later);
+            let first = RULES.iter().find(|rule| matches(rule.pattern, &names)).map(Rule::autorun);
             let expected = first.filter(|_| !is_sample(&names));
             prop_assert_eq!(classify(Path::new(&path)), expected, "{}", path);
         }

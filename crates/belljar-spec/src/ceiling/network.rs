@@ -1,4 +1,4 @@
-//! How far a run may reach at most, and what may reach it.
+//! The ceiling on which hosts a run may reach, and which ports may be published.
 
 use super::wanted::Wanted;
 use super::{BeyondCeiling, CeilingFile};
@@ -12,7 +12,7 @@ section! {
     pub struct CeilingNetwork {
         /// Rules that cover every rule, of the set-up too, and every route's target.
         allow: Option<Vec<String>>,
-        /// Hosts of the own network, as `host:port`.
+        /// Hosts of the local network, as `host:port`.
         allow_private: Option<Vec<String>>,
         /// Ports that may be published: `[[ADDRESS:]HOST_PORT:]PORT`; without a host port, any.
         publish: Option<Vec<String>>,
@@ -26,9 +26,9 @@ impl CeilingFile {
         self.check_hosts(wanted, "network.allow", allow, &wanted.allow)?;
         self.check_hosts(wanted, "setup.network", allow, &wanted.setup)?;
         self.check_hosts(wanted, "route", allow, &wanted.targets)?;
-        // A private host may have public addresses too, so the other list is no way around this one.
-        let most_private = most.allow_private.as_deref().or(allow);
-        self.check_hosts(wanted, "network.allow_private", most_private, &wanted.private)?;
+        // A private host may have public addresses too, so the private list must not bypass the public one.
+        let ceiling_private = most.allow_private.as_deref().or(allow);
+        self.check_hosts(wanted, "network.allow_private", ceiling_private, &wanted.private)?;
         self.check_ports(wanted)?;
         self.check_reach_of(wanted)
     }
@@ -43,8 +43,8 @@ impl CeilingFile {
         let Some(allowed) = allowed else { return Ok(()) };
         let most: Vec<HostRule> = allowed.iter().flat_map(|text| HostRule::parse(text)).collect();
         for text in hosts {
-            let within = |rule: HostRule| most.iter().any(|most| most.covers(&rule));
-            if !HostRule::parse(text).is_ok_and(within) {
+            let is_allowed = |rule: HostRule| most.iter().any(|bound| bound.covers(&rule));
+            if !HostRule::parse(text).is_ok_and(is_allowed) {
                 let list = format!("[{}]", allowed.join(", "));
                 return Err(self.beyond(wanted, key, format!("\"{text}\""), list));
             }
@@ -57,14 +57,14 @@ impl CeilingFile {
         let most: Vec<PublishSpec> =
             allowed.iter().flat_map(|text| PublishSpec::parse(text)).collect();
         for text in &wanted.publish {
-            let within = |wanted: PublishSpec| {
-                most.iter().any(|most| {
-                    most.address == wanted.address
-                        && most.port == wanted.port
-                        && (most.host_port == 0 || most.host_port == wanted.host_port)
+            let is_allowed = |wanted: PublishSpec| {
+                most.iter().any(|bound| {
+                    bound.address == wanted.address
+                        && bound.port == wanted.port
+                        && (bound.host_port == 0 || bound.host_port == wanted.host_port)
                 })
             };
-            if !PublishSpec::parse(text).is_ok_and(within) {
+            if !PublishSpec::parse(text).is_ok_and(is_allowed) {
                 let list = format!("[{}]", allowed.join(", "));
                 return Err(self.beyond(wanted, "network.publish", format!("\"{text}\""), list));
             }
@@ -72,7 +72,7 @@ impl CeilingFile {
         Ok(())
     }
 
-    /// What no layer says, but the request.
+    /// What comes from the request and not from a layer.
     pub(crate) fn check_reach(
         &self,
         settings: &Settings,
@@ -92,7 +92,7 @@ impl CeilingFile {
     }
 }
 
-/// As a rule. What cannot be read is refused by its own check.
+/// As a rule. A separate check refuses what cannot be parsed.
 pub(super) fn target(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     let authority = rest.split('/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is held against the ceiling, wherever it stands: in settings, or in a run that was decided earlier.
+//! What is checked against the ceiling: settings, or a run that was resolved earlier.
 
 use std::path::Path;
 
@@ -126,7 +126,7 @@ fn limits_of_spec(limits: &Limits) -> LimitSettings {
     let span = |time: std::time::Duration| {
         HumanDuration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
     };
-    // What is no number of processors is not below any ceiling.
+    // What is not a number of processors is not below any ceiling.
     let cpus = limits.millicpus.and_then(|millis| Cpus::from_millis(millis).ok());
     LimitSettings {
         memory: Some(limit(limits.memory.map(Size))),

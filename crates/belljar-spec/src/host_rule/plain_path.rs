@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// One way in which a server may read a path. Written without the functions above.
+    /// One interpretation of a path by a server. Written without the functions above.
     #[derive(Clone, Copy, Debug)]
     struct Reader {
         decodings: usize,
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// As many do: what is no escape stays, and what is no UTF-8 is read with its overlong forms.
+    /// As many do: an invalid escape stays, and invalid UTF-8 is read with its overlong forms.
     fn decode_leniently(text: &str) -> String {
         let bytes = text.as_bytes();
         let mut out = Vec::new();
@@ -362,10 +362,10 @@ mod tests {
         }
     }
 
-    /// Those readers do find the way out of what is not plain, so that they prove something.
+    /// Those readers do escape from what is not plain, so the test above proves something.
     #[test]
     fn the_readers_of_this_test_find_ways_out() {
-        let ways = [
+        let escapes = [
             "/docs/%2e%2e/admin",
             "/docs/..%20/admin",
             "/docs/..;/admin",
@@ -373,7 +373,7 @@ mod tests {
             "/docs/%ef%bc%8e%ef%bc%8e/admin",
             "/docs/%c0%ae./admin",
         ];
-        for path in ways {
+        for path in escapes {
             assert!(readers().any(|reader| reader.resolves(path) == "/admin"), "{path}");
         }
     }

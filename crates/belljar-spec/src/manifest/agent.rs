@@ -1,5 +1,5 @@
 //! `[agent]`, `[loop]`, `[setup]`, `[commands]`, `[service.*]`, `[retention]`: what runs, how often,
-//! beside what, and how much of it is kept.
+//! beside what, and how much of it is retained.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde_json::{Value as Json, json};
 
 use super::node::{Data, Node, Problem};
 use super::sandbox::Variables;
+use super::scalars::{AgentKind, Auth, CommandMode, Permissions, SessionMode, Usd};
 use super::table::{section, table};
 use super::value::{HostPath, Value};
-use super::words::{AgentKind, Auth, CommandMode, Permissions, SessionMode, Usd};
 use crate::human_duration::HumanDuration;
 use crate::text::OsText;
 
@@ -20,11 +20,11 @@ section! {
         kind: Option<AgentKind>,
         /// Program and arguments, for the kind `command`.
         command: Option<Vec<String>>,
-        /// Where the agent's program is: a path of the host, or "image" for the one inside. Else it is looked for.
+        /// Where the agent's program is: a path of the host, or "image" for the one inside. By default it is searched for.
         program: Option<OsText>,
-        /// What the agent is told.
+        /// The agent's instructions.
         prompt: Option<String>,
-        /// A file with what the agent is told.
+        /// A file with the agent's instructions.
         prompt_file: Option<HostPath>,
         /// The model it uses.
         model: Option<String>,
@@ -46,7 +46,7 @@ section! {
 
 fn check_agent(agent: &Agent) -> Result<(), String> {
     if agent.prompt.is_some() && agent.prompt_file.is_some() {
-        return Err("prompt and prompt_file are both set; one of them is enough".into());
+        return Err("prompt and prompt_file are both set; remove one of them".into());
     }
     match &agent.command {
         Some(command) if command.is_empty() => {
@@ -59,7 +59,7 @@ fn check_agent(agent: &Agent) -> Result<(), String> {
 section! {
     /// Runs the agent again and again, until one of these holds.
     pub struct Loop {
-        /// What means that the work is done.
+        /// When the work is done.
         until: Option<Until>,
         /// Iterations; 0 runs none.
         max_iterations: Option<u32>,
@@ -88,23 +88,23 @@ section! {
 }
 
 fn check_loop(settings: &Loop) -> Result<(), String> {
-    let least_is_one = |key: &str, value: Option<u32>, why: &str| match value {
-        Some(0) => Err(format!("{key} = 0 {why}; the least is 1")),
+    let at_least_one = |key: &str, value: Option<u32>, why: &str| match value {
+        Some(0) => Err(format!("{key} = 0 {why}; the minimum is 1")),
         _ => Ok(()),
     };
-    least_is_one("checkpoints", settings.checkpoints, "would leave nothing to resume from")?;
-    least_is_one("max_unchanged", settings.max_unchanged, "would end it before it begins")?;
-    least_is_one("max_failures", settings.max_failures, "would end it before it begins")
+    at_least_one("checkpoints", settings.checkpoints, "would leave nothing to resume from")?;
+    at_least_one("max_unchanged", settings.max_unchanged, "would end the loop before it begins")?;
+    at_least_one("max_failures", settings.max_failures, "would end the loop before it begins")
 }
 
 table! {
     /// What means that the work is done; one of these.
     pub struct Until {
-        /// A file in the workspace is there.
+        /// A file in the workspace exists.
         file: Option<OsText>,
         /// A command, run inside, succeeds.
         command: Option<Vec<String>>,
-        /// The agent's final message says this.
+        /// The agent's final message contains this.
         says: Option<String>,
         /// How long the command may take.
         timeout: Option<HumanDuration>,
@@ -118,10 +118,10 @@ fn check_until(until: &Until) -> Result<(), String> {
         return Err("until needs exactly one of file, command, says".into());
     }
     if until.says.as_ref().is_some_and(|phrase| phrase.trim().is_empty()) {
-        return Err("says is empty, and every message has that in it; write the phrase".into());
+        return Err("says is empty, and every message contains that; write the phrase".into());
     }
     if until.timeout.is_some() && until.command.is_none() {
-        return Err("timeout is how long a command may take, and there is none".into());
+        return Err("timeout limits a command, and there is no command".into());
     }
     no_zero(until.timeout)?;
     match &until.file {
@@ -133,7 +133,7 @@ fn check_until(until: &Until) -> Result<(), String> {
 }
 
 section! {
-    /// Runs once before the agent in the same sandbox, with an allow-list of its own.
+    /// Runs once before the agent in the same sandbox, with a separate allow-list.
     pub struct Setup {
         /// Program and arguments.
         command: Option<Vec<String>>,
@@ -152,7 +152,7 @@ fn check_setup(setup: &Setup) -> Result<(), String> {
 fn no_zero(timeout: Option<HumanDuration>) -> Result<(), String> {
     match timeout {
         Some(timeout) if timeout.is_zero() => {
-            Err("timeout is 0, and nothing is done in no time; leave it out or say more".into())
+            Err("timeout is 0; leave it out or write a longer one".into())
         }
         _ => Ok(()),
     }
@@ -220,7 +220,7 @@ table! {
     pub struct Service {
         /// Program and arguments.
         command: Vec<String>,
-        /// When it counts as up.
+        /// When it counts as ready.
         ready: Option<Ready>,
         /// Variables of the service.
         env: Option<Variables>,
@@ -250,9 +250,9 @@ table! {
 }
 
 section! {
-    /// How much of stopped runs is kept, per name.
+    /// How much of stopped runs is retained, per name.
     pub struct Retention {
-        /// Sandboxes, with all that was left in them. 0 keeps none.
+        /// Sandboxes, with all files left in them. 0 keeps none.
         sandboxes: Option<u32>,
         /// Records. At least 1.
         runs: Option<u32>,
@@ -263,7 +263,7 @@ section! {
 fn check_retention(retention: &Retention) -> Result<(), String> {
     match retention.runs {
         Some(0) => {
-            Err("runs = 0 would remove the record of a run as it ends; the least is 1".into())
+            Err("runs = 0 would remove the record of a run as it ends; the minimum is 1".into())
         }
         _ => Ok(()),
     }

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::node::{Data, Node, Problem, join};
+use super::scalars::Limit;
 use super::table::section;
 use super::value::{Added, Merge, Value};
-use super::words::Limit;
 use crate::clause::Clause;
 use crate::cpus::Cpus;
 use crate::human_duration::HumanDuration;
 use crate::size::Size;
 
 section! {
-    /// What the run may use. `none` is no limit.
+    /// What the run may use. `none` means no limit.
     pub struct LimitSettings {
-        /// Memory with swap; half of the host's unless it is said.
+        /// Memory with swap; half of the host's by default.
         memory: Option<Limit<Size>>,
         /// Processors, such as 1.5.
         cpus: Option<Limit<Cpus>>,
@@ -30,7 +30,7 @@ section! {
         output: Option<Size>,
         /// Bytes on disk.
         disk: Option<Limit<Size>>,
-        /// Between the request to stop and the end of everything.
+        /// Time between the stop request and the kill.
         stop_timeout: Option<HumanDuration>,
     }
 }
@@ -53,13 +53,15 @@ impl Waive {
     /// Stands for every clause; only for the backend that holds none.
     pub const ALL: &'static str = "all";
 
-    /// A clause's name or `all`, and a reason that says something.
+    /// Checks that the clause exists, or is `all`, and that there is a reason.
     pub fn check(clause: &str, reason: &str) -> Result<(), String> {
         if clause != Self::ALL {
             clause.parse::<Clause>().map_err(|error| error.to_string())?;
         }
         if reason.trim().is_empty() {
-            return Err(format!("the waiver of {clause} has no reason; say why it may be missing"));
+            return Err(format!(
+                "the waiver of {clause} has no reason; state why the clause may be missing"
+            ));
         }
         Ok(())
     }
@@ -75,14 +77,14 @@ impl Value for Waive {
         };
         let mut waive = BTreeMap::new();
         for entry in entries {
-            let within = |problem: Problem| problem.under(&entry.key);
+            let under_key = |problem: Problem| problem.under(&entry.key);
             if matches!(entry.node.data, Data::Table(_)) {
                 let what = "a clause's name needs quotes, such as \"fs.quota\" = \"the reason\"";
-                return Err(within(Problem::at(&entry.node, what)));
+                return Err(under_key(Problem::at(&entry.node, what)));
             }
-            let reason = String::read(&entry.node).map_err(within)?;
+            let reason = String::read(&entry.node).map_err(under_key)?;
             let checked = Self::check(&entry.key, &reason);
-            checked.map_err(|what| within(Problem::at(&entry.node, what)))?;
+            checked.map_err(|what| under_key(Problem::at(&entry.node, what)))?;
             waive.insert(entry.key.clone(), reason);
         }
         Ok(Self(waive))

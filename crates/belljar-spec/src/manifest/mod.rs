@@ -1,6 +1,6 @@
-//! `belljar.toml`, and every configuration file: the same keys everywhere.
+//! Reads `belljar.toml` and every configuration file: the same keys everywhere.
 //!
-//! Reading is strict. A key that nobody knows, a wrong type or a bad value is an error with the file,
+//! Reading is strict. An unknown key, a wrong type or a bad value is an error with the file,
 //! the line and, for a key, the nearest known one.
 
 mod agent;
@@ -9,9 +9,9 @@ mod network;
 pub(crate) mod node;
 pub(crate) mod print;
 mod sandbox;
+mod scalars;
 pub(crate) mod table;
 pub(crate) mod value;
-mod words;
 
 use std::fmt;
 
@@ -27,12 +27,12 @@ pub use sandbox::{
     HiddenName, MountEntry, RootfsSetting, RunName, Sandbox, TmpfsEntry, VariableName, Variables,
     Workspace,
 };
-pub use value::{Added, HostPath};
-pub use words::{
+pub use scalars::{
     AgentKind, Auth, CommandMode, Limit, Permissions, Pull, SessionMode, Usd, WorkspaceMode,
 };
+pub use value::{Added, HostPath};
 
-use node::{Data, Entry, Node, Problem};
+use node::{Data, Node, Problem, TableEntry};
 use table::section;
 use value::{Field, Value};
 
@@ -48,7 +48,7 @@ section! {
         sandbox: Sandbox,
         /// What the run can reach. Absent or empty: nothing.
         network: Network,
-        /// Credentials that never go in. Every layer adds to these.
+        /// Credentials that never enter the sandbox. Every layer adds to these.
         secret: Option<Added<Secret>>,
         /// Plain ports inside that become authenticated connections outside. Every layer adds to these.
         route: Option<Added<Route>>,
@@ -66,7 +66,7 @@ section! {
         setup: Setup,
         /// Rules on commands.
         commands: Commands,
-        /// How much of stopped runs is kept.
+        /// How much of stopped runs is retained.
         retention: Retention,
     }
 }
@@ -76,7 +76,7 @@ section! {
 pub enum Prefer {
     /// As a TOML value, or else as a bare string: in variables and after `-c`.
     Toml,
-    /// As the string it is: in flags of their own.
+    /// As a literal string: for a key that has a flag.
     Text,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Place {
 #[error("{place}: {}{what}", key_prefix(key))]
 pub struct ManifestError {
     pub place: Place,
-    /// The dotted key; empty where the file is no TOML at all.
+    /// The dotted key; empty where the file is not TOML at all.
     pub key: String,
     pub what: String,
 }
@@ -128,8 +128,8 @@ impl Manifest {
     ) -> Result<Self, ManifestError> {
         let toml = text.parse::<toml_edit::Value>().ok();
         let toml = toml.map(|value| Node::new(Node::from_value(&value).data));
-        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-        let list = Node::new(Data::List(words.map(Node::text).collect()));
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let list = Node::new(Data::List(items.map(Node::text).collect()));
         let candidates = match prefer {
             Prefer::Toml => [toml, Some(Node::text(text)), Some(list)],
             Prefer::Text => [Some(Node::text(text)), toml, Some(list)],
@@ -139,7 +139,7 @@ impl Manifest {
         for candidate in candidates.into_iter().flatten() {
             match Self::read(&wrap(keys, candidate)) {
                 Ok(manifest) => return Ok(manifest),
-                // The others are guesses, so what is wrong with the first is what to tell.
+                // The others are guesses, so the first problem is the one to report.
                 Err(problem) => first = first.or(Some(problem)),
             }
         }
@@ -211,7 +211,7 @@ fn located<T: Field>(problem: Problem, place: Place) -> ManifestError {
 
 fn wrap(keys: &[String], node: Node) -> Node {
     keys.iter().rev().fold(node, |node, key| {
-        Node::new(Data::Table(vec![Entry { key: key.clone(), key_place: None, node }]))
+        Node::new(Data::Table(vec![TableEntry { key: key.clone(), key_place: None, node }]))
     })
 }
 

@@ -1,8 +1,8 @@
-//! `[network]`, `[[secret]]`, `[[route]]`: what gets out, and with which credentials.
+//! `[network]`, `[[secret]]`, `[[route]]`: the network access, and the credentials for it.
 
+use super::scalars::Limit;
 use super::table::{section, table};
 use super::value::HostPath;
-use super::words::Limit;
 use crate::size::Size;
 
 section! {
@@ -11,10 +11,10 @@ section! {
         /// `host`, `host:port`, `*.suffix` or `*`; where the proxy sees requests also `GET host/prefix`. A higher
         /// layer replaces this list.
         allow: Option<Vec<String>>,
-        /// `host:port` of your own network, which may have private addresses. A higher layer replaces this list.
+        /// `host:port` of your local network, which may have private addresses. A higher layer replaces this list.
         allow_private: Option<Vec<String>>,
-        /// Hosts (`name` or `*.suffix`, port 443 unless one is said) whose TLS the proxy opens, so that rules on methods and paths hold. Hosts of
-        /// secrets need not stand here. A higher layer replaces this list.
+        /// Hosts (`name` or `*.suffix`, port 443 by default) where the proxy opens TLS, so that rules on methods and paths hold. Hosts of
+        /// secrets need not be listed here. A higher layer replaces this list.
         intercept: Option<Vec<String>>,
         /// Ports inside that the host can reach: `[[ADDRESS:]HOST_PORT:]PORT`. A higher layer replaces this list.
         publish: Option<Vec<String>>,
@@ -26,7 +26,7 @@ section! {
 }
 
 section! {
-    /// How much of the network may be used. `none` is no limit.
+    /// How much of the network may be used. `none` means no limit.
     pub struct NetworkBudget {
         /// Bytes sent.
         bytes_out: Option<Limit<Size>>,
@@ -40,7 +40,7 @@ section! {
 }
 
 table! {
-    /// A credential that never goes in: requests to that host get it on their way out.
+    /// A credential that never enters the sandbox: the proxy adds it to requests to that host.
     pub struct Secret {
         /// The variable inside, which holds a placeholder, and outside, unless a source is named.
         env: String,
@@ -48,13 +48,13 @@ table! {
         host: String,
         /// The port, if it is not 443.
         port: Option<u16>,
-        /// Put in as this header.
+        /// Added as this header.
         header: Option<String>,
-        /// Put in as this query parameter.
+        /// Added as this query parameter.
         query: Option<String>,
-        /// Put in as the password of basic authentication for this user.
+        /// Added as the password of basic authentication for this user.
         basic: Option<String>,
-        /// Put in as a bearer token.
+        /// Added as a bearer token.
         bearer: Option<bool>,
         /// Taken from this variable of the host.
         from_env: Option<String>,
@@ -88,7 +88,9 @@ pub fn check_secret(secret: &Secret) -> Result<(), String> {
         _ => return Err("a secret goes to one place: header, query, basic or bearer".into()),
     }
     if secret.bearer == Some(false) {
-        return Err("bearer = false says nothing; leave it out and name the place".into());
+        return Err(
+            "bearer = false has no effect; leave it out, and set header, query or basic".into()
+        );
     }
     let sources = [
         secret.from_env.is_some(),
@@ -97,7 +99,7 @@ pub fn check_secret(secret: &Secret) -> Result<(), String> {
         secret.keyring.is_some(),
     ];
     if sources.iter().filter(|set| **set).count() > 1 {
-        return Err("a secret has one source: from_env, file, command or keyring".into());
+        return Err("a secret has exactly one source: from_env, file, command or keyring".into());
     }
     if secret.command.as_ref().is_some_and(Vec::is_empty) {
         return Err("a secret's command is empty; write the program and its arguments".into());
@@ -110,9 +112,9 @@ table! {
     pub struct Route {
         /// The port on the sandbox's loopback.
         listen: u16,
-        /// Where it leads, such as `https://api.example.com`.
+        /// Its destination, such as `https://api.example.com`.
         to: String,
-        /// The secret to put in, by its variable.
+        /// The secret to add, by its variable.
         secret: Option<String>,
     }
 }

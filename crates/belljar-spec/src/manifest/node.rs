@@ -1,5 +1,4 @@
-//! A TOML document as a plain tree that remembers where each thing stood, and the problems found in
-//! one.
+//! A TOML document as a plain tree that remembers the position of each value, and the problems found in it.
 
 use std::ops::Range;
 
@@ -7,7 +6,7 @@ use toml_edit::{Item, TableLike, Value as TomlValue};
 
 use crate::text::escape;
 
-pub(crate) type Place = Option<Range<usize>>;
+pub(crate) type ByteRange = Option<Range<usize>>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Data {
@@ -17,30 +16,30 @@ pub(crate) enum Data {
     Boolean(bool),
     Date(String),
     List(Vec<Node>),
-    Table(Vec<Entry>),
+    Table(Vec<TableEntry>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) data: Data,
-    pub(crate) place: Place,
+    pub(crate) place: ByteRange,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) key: String,
-    pub(crate) key_place: Place,
+    pub(crate) key_place: ByteRange,
     pub(crate) node: Node,
 }
 
-/// What is wrong, and with which key. Keys are added on the way out of the tree.
+/// What is wrong, and with which key. Keys are added while the error returns from the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     /// From the innermost key to the outermost.
     keys: Vec<String>,
-    pub(crate) place: Place,
+    pub(crate) place: ByteRange,
     pub(crate) what: String,
-    /// Set where the problem is a key that nobody knows.
+    /// Set where the problem is an unknown key.
     pub(crate) unknown: Option<String>,
 }
 
@@ -102,8 +101,8 @@ impl Node {
         Self::new(Data::Text(text.into()))
     }
 
-    /// The entries of a table, if it has no key but these.
-    pub(crate) fn entries(&self, known: &[&str]) -> Result<&[Entry], Problem> {
+    /// The entries of a table, if it has no keys but these.
+    pub(crate) fn entries(&self, known: &[&str]) -> Result<&[TableEntry], Problem> {
         let Data::Table(entries) = &self.data else {
             return Err(Problem::wrong_type(self, "a table"));
         };
@@ -146,14 +145,14 @@ fn table_data(table: &dyn TableLike) -> Data {
     let entry = |(key, item): (&str, &Item)| {
         let key_place = table.key(key).and_then(toml_edit::Key::span);
         let mut node = Node::from_item(item);
-        // A table made by a dotted key has no place of its own.
+        // A table made by a dotted key has no position itself.
         node.place = node.place.or_else(|| key_place.clone());
-        Entry { key: key.to_owned(), key_place, node }
+        TableEntry { key: key.to_owned(), key_place, node }
     };
     Data::Table(table.iter().map(entry).collect())
 }
 
-fn unknown_key(entry: &Entry, known: &[&str]) -> Problem {
+fn unknown_key(entry: &TableEntry, known: &[&str]) -> Problem {
     let given = escape(entry.key.as_bytes());
     let distance = |key: &&&str| strsim::damerau_levenshtein(key, &entry.key);
     let nearest = known.iter().min_by_key(distance);

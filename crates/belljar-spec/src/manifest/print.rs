@@ -1,12 +1,12 @@
-//! The tree as TOML text and as JSON.
+//! Prints the settings tree as TOML text and as JSON.
 
 use serde_json::Value as Json;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value as TomlValue};
 
-use super::node::{Data, Entry};
+use super::node::{Data, TableEntry};
 
 /// One table a section, `[[…]]` for lists of tables, everything below inline.
-pub(crate) fn document(entries: &[Entry]) -> String {
+pub(crate) fn document(entries: &[TableEntry]) -> String {
     let mut document = DocumentMut::new();
     for entry in entries {
         let item = match &entry.node.data {
@@ -27,8 +27,8 @@ pub(crate) fn document(entries: &[Entry]) -> String {
     document.to_string()
 }
 
-/// A section that holds nothing but tables, such as `[service]`, has each under its own heading.
-fn section(entries: &[Entry]) -> Table {
+/// A section that holds nothing but tables, such as `[service]`, has each under a separate heading.
+fn section(entries: &[TableEntry]) -> Table {
     let nested = tables_only(entries.iter().map(|entry| &entry.node.data));
     let mut table = Table::new();
     table.set_implicit(nested);
@@ -42,7 +42,7 @@ fn section(entries: &[Entry]) -> Table {
     table
 }
 
-fn flat(entries: &[Entry]) -> Table {
+fn flat(entries: &[TableEntry]) -> Table {
     let mut table = Table::new();
     for entry in entries {
         table.insert(&entry.key, Item::Value(inline(&entry.node.data)));

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::node::{Data, Node, Problem};
+use super::scalars::{Pull, WorkspaceMode};
 use super::table::{section, table};
 use super::value::{Added, Base, HostPath, Merge, Value};
-use super::words::{Pull, WorkspaceMode};
 use crate::backends::{BackendChoice, BackendName};
 use crate::env_file;
 use crate::mount_arg::{DEFAULT_TMPFS_SIZE, TmpfsArg, WorkspaceArg};
@@ -20,11 +20,11 @@ section! {
     pub struct Sandbox {
         /// What makes the boundary. `auto`: on Linux the jail, else docker, podman; never `host`.
         backend: Option<BackendChoice>,
-        /// Backends to try, in this order, when `backend` cannot be had. Nothing is tried that does not stand here.
+        /// Backends to try, in this order, when `backend` is not available. No other backend is tried.
         fallback: Option<Vec<BackendName>>,
         /// The one tree the run works on.
         workspace: Workspace,
-        /// `host` for the host's own programs, read-only, or a directory with a whole root file system.
+        /// `host` for the host's programs, read-only, or a directory with a whole root file system.
         rootfs: Option<RootfsSetting>,
         /// Image that container engines start from.
         image: Option<String>,
@@ -32,13 +32,13 @@ section! {
         pull: Option<Pull>,
         /// The engine's runtime, such as `runsc`.
         oci_runtime: Option<String>,
-        /// Install prefixes, read-only at their own path, their `bin` on PATH. Every layer adds to these.
+        /// Install prefixes, read-only at the same path as outside, their `bin` on PATH. Every layer adds to these.
         tools: Option<Added<HostPath>>,
         /// Other trees and files of the host. Every layer adds to these.
         mounts: Option<Added<MountEntry>>,
         /// File systems in memory. Every layer adds to these.
         tmpfs: Option<Added<TmpfsEntry>>,
-        /// Names in the workspace that are not there inside. Every layer adds to these.
+        /// Names in the workspace that do not exist inside. Every layer adds to these.
         hide: Option<Added<HiddenName>>,
         /// Variables inside. Every layer adds to these.
         env: Option<Variables>,
@@ -50,12 +50,12 @@ section! {
         user: Option<User>,
         /// Sensitive sources that may be mounted all the same. Every layer adds to these.
         allow_source: Option<Added<HostPath>>,
-        /// Files of a writable workspace that execute on the host later and may be written to all the same.
+        /// Files of a writable workspace that execute on the host and may be written to all the same.
         /// Every layer adds to these.
         allow_control: Option<Added<HiddenName>>,
         /// Where the command starts. A relative path starts in the workspace.
         workdir: Option<OsText>,
-        /// What the run is called.
+        /// The name of the run.
         name: Option<RunName>,
         /// Notes on the run, to find it by. Every layer adds to these.
         labels: Option<BTreeMap<String, String>>,
@@ -65,7 +65,7 @@ section! {
 section! {
     /// The one tree the run works on.
     pub struct Workspace {
-        /// A directory; the manifest's own unless it is said.
+        /// A directory; the manifest's by default.
         path: Option<HostPath>,
         /// `rw`, `ro`, `overlay` (writable inside, unchanged outside) or `none`.
         mode: Option<WorkspaceMode>,
@@ -75,7 +75,7 @@ section! {
 }
 
 impl Workspace {
-    /// What `--workspace` says. A directory without a mode keeps the mode of the layers below.
+    /// The value of `--workspace`. A directory without a mode keeps the mode of the layers below.
     pub fn set(&mut self, arg: WorkspaceArg) {
         match arg {
             WorkspaceArg::None => self.mode = Some(WorkspaceMode::None),
@@ -94,7 +94,7 @@ table! {
         source: HostPath,
         /// Inside.
         target: OsText,
-        /// `ro` unless it is said.
+        /// `ro` by default.
         mode: Option<MountMode>,
     }
 }
@@ -108,7 +108,7 @@ table! {
     struct TmpfsTable {
         /// Inside.
         target: OsText,
-        /// What it may hold; 64m unless it is said.
+        /// Its size; 64m by default.
         size: Option<Size>,
     }
 }
@@ -121,7 +121,7 @@ impl Value for TmpfsEntry {
         }
         let TmpfsTable { target, size } = TmpfsTable::read(node)?;
         match size.unwrap_or(DEFAULT_TMPFS_SIZE) {
-            Size(0) => Err(Problem::at(node, "a size of 0 holds nothing")),
+            Size(0) => Err(Problem::at(node, "a size of 0 leaves no room")),
             size => Ok(Self(TmpfsArg { target, size })),
         }
     }
@@ -248,7 +248,7 @@ impl Value for Variables {
     }
 }
 
-/// Letters, digits, `_`, `.` and `-`, at most 64 of them, the first no sign.
+/// Letters, digits, `_`, `.` and `-`, at most 64 of them, the first a letter or a digit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunName(String);
 
@@ -272,7 +272,7 @@ impl std::str::FromStr for RunName {
             return Ok(Self(name.to_owned()));
         }
         Err(format!(
-            "\"{}\" is no name; letters, digits, _, . and - are allowed, at most {} of them, the \
+            "\"{}\" is not a valid name; letters, digits, _, . and - are allowed, at most {} of them, the \
              first a letter or a digit",
             escape(name.as_bytes()),
             Self::MAX

@@ -81,7 +81,7 @@ macro_rules! section {
 
             fn read_field(
                 _: &$crate::manifest::node::Node,
-                entries: &[$crate::manifest::node::Entry],
+                entries: &[$crate::manifest::node::TableEntry],
                 key: &str,
             ) -> Result<Self, $crate::manifest::node::Problem> {
                 match $crate::manifest::value::find(entries, key) {
@@ -91,7 +91,7 @@ macro_rules! section {
                 }
             }
 
-            fn write_field(&self, key: &str, out: &mut Vec<$crate::manifest::node::Entry>) {
+            fn write_field(&self, key: &str, out: &mut Vec<$crate::manifest::node::TableEntry>) {
                 use $crate::manifest::{node::Data, value::{Value, entry}};
                 match self.write() {
                     Data::Table(entries) if entries.is_empty() => {}

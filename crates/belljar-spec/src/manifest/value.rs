@@ -1,22 +1,22 @@
-//! What a key can hold: reading, printing, describing and merging one value.
+//! Reads, prints, describes and merges one value of the manifest.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::node::{Data, Entry, Node, Problem, join};
+use super::node::{Data, Node, Problem, TableEntry, join};
 use crate::layers::Origin;
 use crate::text::OsText;
 
-/// Where relative paths of a layer start, and what `~` stands for.
+/// The directory that a layer's relative paths start from, and the home directory for `~`.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
 }
 
-/// Who set each key, while layers are laid over each other.
+/// Which layer set each key, while layers are merged.
 #[derive(Debug)]
 pub(crate) struct Merge<'a> {
     pub(crate) origin: &'a Origin,
@@ -34,7 +34,7 @@ pub(crate) trait Value: Sized {
     fn write(&self) -> Data;
     fn schema() -> Json;
 
-    /// A higher layer's value replaces a lower one's, unless the type says otherwise.
+    /// A higher layer's value replaces a lower one's, unless the type overrides this.
     fn merge(slot: &mut Option<Self>, higher: Self, key: &str, merge: &mut Merge<'_>) {
         *slot = Some(higher);
         merge.won(key.to_owned());
@@ -47,8 +47,8 @@ pub(crate) trait Value: Sized {
 /// A member of a table: an optional value, a required one, or a section.
 pub(crate) trait Field: Sized {
     const REQUIRED: bool;
-    fn read_field(table: &Node, entries: &[Entry], key: &str) -> Result<Self, Problem>;
-    fn write_field(&self, key: &str, out: &mut Vec<Entry>);
+    fn read_field(table: &Node, entries: &[TableEntry], key: &str) -> Result<Self, Problem>;
+    fn write_field(&self, key: &str, out: &mut Vec<TableEntry>);
     fn field_schema() -> Json;
     fn merge_field(&mut self, higher: Self, key: String, merge: &mut Merge<'_>);
     fn rebase_field(&mut self, base: &Base);
@@ -56,24 +56,24 @@ pub(crate) trait Field: Sized {
     fn leaf_keys(key: String, out: &mut Vec<String>);
 }
 
-pub(crate) fn entry(key: &str, data: Data) -> Entry {
-    Entry { key: key.to_owned(), key_place: None, node: Node::new(data) }
+pub(crate) fn entry(key: &str, data: Data) -> TableEntry {
+    TableEntry { key: key.to_owned(), key_place: None, node: Node::new(data) }
 }
 
-pub(crate) fn find<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Node> {
+pub(crate) fn find<'a>(entries: &'a [TableEntry], key: &str) -> Option<&'a Node> {
     entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
 }
 
 impl<T: Value> Field for Option<T> {
     const REQUIRED: bool = false;
 
-    fn read_field(_: &Node, entries: &[Entry], key: &str) -> Result<Self, Problem> {
+    fn read_field(_: &Node, entries: &[TableEntry], key: &str) -> Result<Self, Problem> {
         find(entries, key)
             .map(|node| T::read(node).map_err(|problem| problem.under(key)))
             .transpose()
     }
 
-    fn write_field(&self, key: &str, out: &mut Vec<Entry>) {
+    fn write_field(&self, key: &str, out: &mut Vec<TableEntry>) {
         out.extend(self.as_ref().map(|value| entry(key, value.write())));
     }
 
@@ -104,14 +104,14 @@ macro_rules! required {
         impl Field for $type {
             const REQUIRED: bool = true;
 
-            fn read_field(table: &Node, entries: &[Entry], key: &str) -> Result<Self, Problem> {
+            fn read_field(table: &Node, entries: &[TableEntry], key: &str) -> Result<Self, Problem> {
                 match find(entries, key) {
                     Some(node) => Value::read(node).map_err(|problem| problem.under(key)),
                     None => Err(Problem::at(table, format!("\"{key}\" is missing here"))),
                 }
             }
 
-            fn write_field(&self, key: &str, out: &mut Vec<Entry>) {
+            fn write_field(&self, key: &str, out: &mut Vec<TableEntry>) {
                 out.push(entry(key, self.write()));
             }
 
@@ -168,7 +168,7 @@ impl Value for OsText {
         let text = String::read(&entry.node)?;
         let bytes = data_encoding::BASE64
             .decode(text.as_bytes())
-            .map_err(|error| Problem::at(&entry.node, format!("is no base64: {error}")))?;
+            .map_err(|error| Problem::at(&entry.node, format!("is not base64: {error}")))?;
         if bytes.contains(&0) {
             return Err(Problem::at(&entry.node, "a NUL byte is not allowed"));
         }
@@ -199,7 +199,7 @@ impl Value for OsText {
     }
 }
 
-/// A path of the host. `~` is the home directory; a relative one starts where its layer says.
+/// A path of the host. `~` is the home directory; a relative path starts at its layer's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostPath(pub OsText);
 
@@ -266,8 +266,8 @@ macro_rules! integers {
             fn read(node: &Node) -> Result<Self, Problem> {
                 match node.data {
                     Data::Integer(number) => Self::try_from(number).map_err(|_| {
-                        let most = i64::try_from(Self::MAX).unwrap_or(i64::MAX);
-                        Problem::at(node, format!("{number} is not between 0 and {most}"))
+                        let limit = i64::try_from(Self::MAX).unwrap_or(i64::MAX);
+                        Problem::at(node, format!("{number} is not between 0 and {limit}"))
                     }),
                     _ => Err(Problem::wrong_type(node, "a whole number")),
                 }
@@ -349,7 +349,7 @@ impl<T: Value> Value for BTreeMap<String, T> {
         let Data::Table(entries) = &node.data else {
             return Err(Problem::wrong_type(node, "a table, such as { name = \"value\" }"));
         };
-        let read = |entry: &Entry| {
+        let read = |entry: &TableEntry| {
             let value = T::read(&entry.node).map_err(|problem| problem.under(&entry.key))?;
             Ok((entry.key.clone(), value))
         };

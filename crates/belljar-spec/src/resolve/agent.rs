@@ -10,7 +10,7 @@ use crate::manifest::{AgentKind, Auth, Loop, Permissions, SessionMode, Usd};
 use crate::runspec::Mount;
 use crate::text::OsText;
 
-/// More than that is no prompt.
+/// A longer text is not a prompt.
 pub const LONGEST_PROMPT: usize = 1 << 20;
 
 /// What the host has of the agent.
@@ -18,11 +18,11 @@ pub const LONGEST_PROMPT: usize = 1 << 20;
 pub struct FoundAgent {
     /// Its program, as it is called inside.
     pub program: Vec<OsText>,
-    /// What stands in `agent.prompt_file`.
+    /// The content of `agent.prompt_file`.
     pub prompt_file: Option<String>,
 }
 
-/// `None` for a run with a command of its own, and where no agent is named.
+/// `None` for a run with a command, and where no agent is named.
 pub(super) fn work(
     settings: &Settings,
     request: &Request,
@@ -33,10 +33,9 @@ pub(super) fn work(
     };
     let found = request.agent.as_ref();
     let program = match (kind, &values.agent.command) {
-        (AgentKind::Command, Some(command)) => words(command, "agent.command")?,
+        (AgentKind::Command, Some(command)) => arguments(command, "agent.command")?,
         (AgentKind::Command, None) => {
-            let why =
-                "the kind \"command\" needs one: agent.command = [\"program\", …] in the manifest";
+            let why = "the kind \"command\" needs a command: agent.command = [\"program\", …] in the manifest";
             return Err(wrong("agent.command", why));
         }
         _ => match found {
@@ -48,15 +47,15 @@ pub(super) fn work(
     if prompt.trim().is_empty() && kind != AgentKind::Command {
         return Err(wrong(
             "agent.prompt",
-            "there is nothing to tell the agent; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt",
+            "the agent has no prompt; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt",
         ));
     }
     if prompt.len() > LONGEST_PROMPT {
-        let why = format!("is {} bytes long; 1 MiB is the most", prompt.len());
+        let why = format!("is {} bytes long; the maximum is 1 MiB", prompt.len());
         return Err(wrong("agent.prompt", &why));
     }
     if prompt.contains('\0') {
-        return Err(wrong("agent.prompt", "has a NUL byte in it, which no text has"));
+        return Err(wrong("agent.prompt", "contains a NUL byte, which is not allowed"));
     }
     let agent = AgentSpec {
         kind,
@@ -72,18 +71,15 @@ pub(super) fn work(
     };
     let setup = match &values.setup.command {
         Some(command) => Some(SetupSpec {
-            command: words(command, "setup.command")?,
+            command: arguments(command, "setup.command")?,
             network: super::network::setup_rules(settings)?,
             timeout: values.setup.timeout.map_or(SETUP_TIMEOUT, HumanDuration::as_duration),
         }),
         None if values.setup.network.as_ref().is_some_and(|hosts| !hosts.is_empty()) => {
-            return Err(wrong("setup.network", "there is no setup.command that could use it"));
+            return Err(wrong("setup.network", "there is no setup.command to use it"));
         }
         None if values.setup.timeout.is_some() => {
-            return Err(wrong(
-                "setup.timeout",
-                "there is no setup.command that could take so long",
-            ));
+            return Err(wrong("setup.timeout", "there is no setup.command to limit"));
         }
         None => None,
     };
@@ -100,7 +96,7 @@ pub(super) fn check_until(
     match (until, workspace) {
         (Some(Until::File { .. }), None) => Err(wrong(
             "loop.until.file",
-            "there is no workspace that the file could be in; use until.command or until.says",
+            "there is no workspace to hold the file; use until.command or until.says",
         )),
         _ => Ok(()),
     }
@@ -110,7 +106,7 @@ fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, Res
     let agent = &settings.values.agent;
     let from_file = found.and_then(|found| found.prompt_file.clone());
     let rank = |key: &str| settings.origin(key).map_or(0, crate::layers::Origin::rank);
-    // One layer cannot name both; of two layers the higher one is meant.
+    // One layer cannot set both; of two layers the higher one wins.
     let file_wins = rank("agent.prompt_file") > rank("agent.prompt");
     Ok(match (&agent.prompt, from_file) {
         (Some(_), Some(file)) if file_wins => file,
@@ -120,8 +116,8 @@ fn prompt(settings: &Settings, found: Option<&FoundAgent>) -> Result<String, Res
     })
 }
 
-/// It is a loop as soon as something says so. Budgets in a manifest's `[loop]` do; one on the command line, or for all
-/// runs of this user or this machine, is one for a single run too.
+/// It is a loop as soon as a setting makes it one. Budgets in a manifest's `[loop]` do; a budget on the command line,
+/// or for all runs of this user or this machine, also applies to a single run.
 fn is_loop(settings: &Settings) -> bool {
     let values = &settings.values.r#loop;
     let is_in_manifest =
@@ -153,11 +149,11 @@ fn repeat(settings: &Loop, is_loop: bool) -> Result<LoopSpec, ResolveError> {
         Ok(match (&until.file, &until.command, &until.says) {
             (Some(file), _, _) => Until::File { path: file.clone() },
             (_, Some(command), _) => Until::Command {
-                argv: words(command, "loop.until.command")?,
+                argv: arguments(command, "loop.until.command")?,
                 timeout: until.timeout.map_or(CHECK_TIMEOUT, HumanDuration::as_duration),
             },
             (_, _, Some(phrase)) => Until::Says { phrase: phrase.clone() },
-            (None, None, None) => return Err(wrong("loop.until", "says nothing")),
+            (None, None, None) => return Err(wrong("loop.until", "is empty")),
         })
     });
     Ok(LoopSpec {
@@ -173,25 +169,23 @@ fn repeat(settings: &Loop, is_loop: bool) -> Result<LoopSpec, ResolveError> {
     })
 }
 
-/// An amount that cannot be counted is no limit that could be held.
+/// An amount that cannot be represented is not a limit that could be enforced.
 fn money(amount: Option<Usd>, key: &str) -> Result<Option<Money>, ResolveError> {
     let Some(Usd(dollars)) = amount else { return Ok(None) };
     match Money::from_dollars(dollars) {
         Some(money) => Ok(Some(money)),
-        None => {
-            Err(wrong(key, &format!("{dollars} dollars are more than can be counted; say less")))
-        }
+        None => Err(wrong(key, &format!("{dollars} dollars is too large; write a smaller amount"))),
     }
 }
 
-fn words(command: &[String], key: &str) -> Result<Vec<OsText>, ResolveError> {
+fn arguments(command: &[String], key: &str) -> Result<Vec<OsText>, ResolveError> {
     if command.first().is_none_or(String::is_empty) {
         return Err(wrong(key, "is empty; write the program and its arguments"));
     }
-    if command.iter().any(|word| word.contains('\0')) {
-        return Err(wrong(key, "has a NUL byte in it, which no argument can have"));
+    if command.iter().any(|argument| argument.contains('\0')) {
+        return Err(wrong(key, "contains a NUL byte, which is not allowed in an argument"));
     }
-    Ok(command.iter().map(|word| OsText::from(word.as_str())).collect())
+    Ok(command.iter().map(|argument| OsText::from(argument.as_str())).collect())
 }
 
 fn wrong(key: &str, why: &str) -> ResolveError {

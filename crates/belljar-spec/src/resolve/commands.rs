@@ -1,4 +1,4 @@
-//! The rules on commands, from the settings.
+//! Resolves the command rules.
 
 use super::ResolveError;
 use crate::commands::{CommandPolicy, RuleSpec};
@@ -6,7 +6,7 @@ use crate::layers::Settings;
 use crate::manifest::CommandRule;
 
 /// Of each list, and of each rule's examples.
-const MOST: usize = 200;
+const MAX_RULES: usize = 200;
 const LONGEST: usize = 1000;
 
 pub(super) fn policy(settings: &Settings) -> Result<CommandPolicy, ResolveError> {
@@ -20,15 +20,15 @@ pub(super) fn policy(settings: &Settings) -> Result<CommandPolicy, ResolveError>
 
 fn rules(key: &str, rules: &[CommandRule]) -> Result<Vec<RuleSpec>, ResolveError> {
     let wrong = |why: String| ResolveError::Commands { key: key.to_owned(), why };
-    if rules.len() > MOST {
-        return Err(wrong(format!("more than {MOST} rules")));
+    if rules.len() > MAX_RULES {
+        return Err(wrong(format!("more than {MAX_RULES} rules")));
     }
     let rule = |rule: &CommandRule| {
         let CommandRule { rule, matches, no_match } = rule.clone();
         let all = || std::iter::once(&rule).chain(&matches).chain(&no_match);
-        if matches.len() + no_match.len() > MOST || all().any(|text| text.len() > LONGEST) {
+        if matches.len() + no_match.len() > MAX_RULES || all().any(|text| text.len() > LONGEST) {
             return Err(wrong(format!(
-                "a rule and its examples have at most {LONGEST} bytes each, and there are at most {MOST} of them"
+                "a rule has at most {MAX_RULES} examples, and each text has at most {LONGEST} bytes"
             )));
         }
         Ok(RuleSpec { rule, matches, no_match })

@@ -1,4 +1,4 @@
-//! The variables inside: a fixed base, and what somebody named.
+//! Resolves the variables inside: a fixed base, and the variables that the settings name.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,17 +16,17 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 /// A toolchain that finds itself through a variable, not through its path.
 const RUSTUP: &str = ".rustup";
 
-/// One wish for a variable. Ordered: the layer first, then how it was said.
-struct Wish {
+/// One source of a variable's value. Ordered: the layer first, then the kind.
+struct Candidate {
     rank: u8,
-    way: Way,
+    kind: SourceKind,
     name: String,
     value: OsText,
 }
 
 /// In one layer a value that is written out wins over one that is passed, and that over a file's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum SourceKind {
     File,
     Passed,
     Written,
@@ -39,10 +39,10 @@ pub(super) fn environment(
     tools: &[OsText],
 ) -> Result<BTreeMap<String, OsText>, ResolveError> {
     let mut env = base(request, host, tools);
-    let mut wishes = wishes(settings, request, host)?;
-    wishes.sort_by_key(|wish| (wish.rank, wish.way));
-    for wish in wishes {
-        env.insert(wish.name, wish.value);
+    let mut candidates = candidates(settings, request, host)?;
+    candidates.sort_by_key(|candidate| (candidate.rank, candidate.kind));
+    for candidate in candidates {
+        env.insert(candidate.name, candidate.value);
     }
     Ok(env)
 }
@@ -67,7 +67,7 @@ fn base(request: &Request, host: &HostFacts, tools: &[OsText]) -> BTreeMap<Strin
     env
 }
 
-/// The user's own programs first, then the tools', then the system's.
+/// The user's programs first, then the tools', then the system's.
 fn search_path(tools: &[OsText]) -> OsText {
     let mut path = format!("{HOME_INSIDE}/.local/bin").into_bytes();
     for tool in tools {
@@ -83,14 +83,14 @@ fn passed(name: &str, host: &HostFacts) -> Option<OsText> {
     host.env.get(OsStr::new(name)).map(|value| OsText::from(value.as_os_str()))
 }
 
-fn wishes(
+fn candidates(
     settings: &Settings,
     request: &Request,
     host: &HostFacts,
-) -> Result<Vec<Wish>, ResolveError> {
+) -> Result<Vec<Candidate>, ResolveError> {
     let sandbox = &settings.values.sandbox;
     let rank = |key: &str| settings.origin(key).map_or(0, Origin::rank);
-    let mut wishes = Vec::new();
+    let mut candidates = Vec::new();
     for (index, path) in sandbox.env_file.iter().flat_map(|files| &files.0).enumerate() {
         let key = format!("sandbox.env_file[{index}]");
         let lines = request.env_files.get(&path.0).ok_or_else(|| ResolveError::Path {
@@ -104,9 +104,9 @@ fn wishes(
                 EnvLine::Pass { name } => (name, passed(name, host)),
             };
             let rank = rank(&key);
-            wishes.extend(value.map(|value| Wish {
+            candidates.extend(value.map(|value| Candidate {
                 rank,
-                way: Way::File,
+                kind: SourceKind::File,
                 name: name.clone(),
                 value,
             }));
@@ -116,9 +116,9 @@ fn wishes(
         let rank = rank(&format!("sandbox.pass_env[{index}]"));
         // What the host does not have is not there inside either.
         let value = passed(&name.0, host);
-        wishes.extend(value.map(|value| Wish {
+        candidates.extend(value.map(|value| Candidate {
             rank,
-            way: Way::Passed,
+            kind: SourceKind::Passed,
             name: name.0.clone(),
             value,
         }));
@@ -129,7 +129,7 @@ fn wishes(
             .map_err(|why| ResolveError::Variable { key: key.clone(), why })?;
         let rank = rank(&key);
         let value = value.clone();
-        wishes.push(Wish { rank, way: Way::Written, name: name.clone(), value });
+        candidates.push(Candidate { rank, kind: SourceKind::Written, name: name.clone(), value });
     }
-    Ok(wishes)
+    Ok(candidates)
 }

@@ -1,5 +1,4 @@
-//! From settings to a run that is completely decided. Pure: what the host says comes in as
-//! [`HostFacts`].
+//! Resolves settings to a run. Pure: facts about the host come in as [`HostFacts`].
 
 mod agent;
 mod commands;
@@ -31,10 +30,10 @@ use crate::text::OsText;
 pub const HOME_INSIDE: &str = "/home/agent";
 /// Where the workspace appears unless a place is named.
 pub const WORKSPACE_INSIDE: &str = "/workspace";
-/// The word for "at the same path as outside".
+/// The target that means "at the same path as outside".
 const SAME: &[u8] = b"same";
 
-/// What the host says; nothing else of it is asked.
+/// Facts about the host; nothing else of it is read.
 #[derive(Clone, Debug, Default)]
 pub struct HostFacts {
     /// Bytes.
@@ -62,12 +61,12 @@ pub struct Request {
     pub default_workspace: PathBuf,
     /// The manifest, by its absolute path.
     pub manifest: Option<PathBuf>,
-    /// What stands in each file of `sandbox.env_file`, by its absolute path.
+    /// The content of each file of `sandbox.env_file`, by its absolute path.
     pub env_files: BTreeMap<OsText, Vec<EnvLine>>,
     pub reach: Reach,
-    /// What the host has of the settings' agent; only asked for where there is no command.
+    /// What the host has of the settings' agent; only set where there is no command.
     pub agent: Option<FoundAgent>,
-    /// The tree of a manifest that nobody trusted.
+    /// The tree of an untrusted manifest.
     pub untrusted_tree: Option<OsText>,
 }
 
@@ -106,13 +105,13 @@ pub enum ResolveError {
     #[error("{key}: {why}")]
     Commands { key: String, why: String },
     #[error(
-        "policy.waive: \"all\" is for the host backend alone; waive each clause by its name, or say \
-         backend host"
+        "policy.waive: \"all\" is for the host backend alone; waive each clause by its name, or use \
+         --backend host"
     )]
     WaiveAll,
     #[error("there is no command to run; put it after --, such as: belljar run -- make test")]
     NoCommand,
-    #[error("the command has a NUL byte in it, which no argument can have")]
+    #[error("the command contains a NUL byte, which is not allowed in an argument")]
     NulInCommand,
     #[error(transparent)]
     BeyondCeiling(#[from] BeyondCeiling),
@@ -201,7 +200,7 @@ fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
     Ok(())
 }
 
-/// Under a ceiling that names backends, `auto` is those of its own order that are allowed.
+/// Under a ceiling that names backends, `auto` means the allowed ones, in its order.
 fn backends(settings: &Settings) -> (BackendChoice, Vec<BackendName>) {
     let chosen = settings.values.sandbox.backend.unwrap_or_default();
     let written = settings.values.sandbox.fallback.clone().unwrap_or_default();
@@ -221,11 +220,11 @@ fn workspace(
 ) -> Result<Option<Mount>, ResolveError> {
     let wanted = &settings.values.sandbox.workspace;
     let rank = |key: &str| settings.origin(key).map_or(0, Origin::rank);
-    // A directory named by a higher layer than the one that said "none" is meant.
+    // A directory named by a higher layer than the one that set "none" takes effect.
     let named_later = rank("sandbox.workspace.path") > rank("sandbox.workspace.mode");
     let mode = match wanted.mode {
         Some(WorkspaceMode::None) if !named_later => return Ok(None),
-        // What an agent does is looked at before it becomes real.
+        // An agent's changes are reviewed before they are applied.
         None if for_agent => MountMode::Overlay,
         Some(WorkspaceMode::None | WorkspaceMode::Rw) | None => MountMode::Rw,
         Some(WorkspaceMode::Ro) => MountMode::Ro,

@@ -1,4 +1,4 @@
-//! What the run reaches, with which credentials, and what reaches it.
+//! Resolves the network access: hosts, credentials, and published ports.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::manifest::{Limit, NetworkBudget, Route, Secret};
 use crate::size::Size;
 use crate::text::{OsText, escape};
 
-/// More would not fit into what the proxy is told at once.
-const MOST_RULES: usize = 1000;
+/// More would not fit into the proxy's configuration message.
+const MAX_RULES: usize = 1000;
 const LONGEST_POLICY: usize = 80 * 1024;
 
 fn wrong(key: impl Into<String>, why: impl Into<String>) -> ResolveError {
@@ -26,8 +26,8 @@ pub(super) fn rules(settings: &Settings) -> Result<Vec<String>, ResolveError> {
     parsed_rules("network.allow", &settings.values.network.allow)
 }
 
-/// What the set-up reaches. Its TLS is never opened: the proxy would have to speak for hosts with the run's authority
-/// while code runs that nobody has looked at.
+/// What the set-up reaches. Its TLS is never opened: the proxy would have to answer for hosts with the run's authority
+/// while unreviewed code runs.
 pub(super) fn setup_rules(settings: &Settings) -> Result<Vec<String>, ResolveError> {
     let key = "setup.network";
     let rules = parsed_rules(key, &settings.values.setup.network)?;
@@ -48,8 +48,8 @@ pub(super) fn setup_rules(settings: &Settings) -> Result<Vec<String>, ResolveErr
 
 fn parsed_rules(key: &str, rules: &Option<Vec<String>>) -> Result<Vec<String>, ResolveError> {
     let rules = rules.as_deref().unwrap_or_default();
-    if rules.len() > MOST_RULES {
-        return Err(wrong(key, format!("more than {MOST_RULES} rules; use *.suffix")));
+    if rules.len() > MAX_RULES {
+        return Err(wrong(key, format!("more than {MAX_RULES} rules; use *.suffix")));
     }
     let rule = |text: &String| HostRule::parse(text).map(|rule| rule.to_string());
     rules.iter().map(rule).collect::<Result<_, _>>().map_err(|why| wrong(key, why))
@@ -95,7 +95,7 @@ fn private(hosts: &[String]) -> Result<Vec<String>, ResolveError> {
         Ok((host, Some(port))) => Ok(format!("{host}:{port}")),
         _ => {
             let shown = escape(text.as_bytes());
-            let why = format!("\"{shown}\" is no host with its port, such as db.internal:5432");
+            let why = format!("\"{shown}\" is not a host with a port, such as db.internal:5432");
             Err(wrong("network.allow_private", why))
         }
     };
@@ -107,10 +107,11 @@ fn intercepted(hosts: &[String]) -> Result<Vec<String>, ResolveError> {
     let one = |text: &String| {
         let rule = HostRule::parse(text).map_err(|why| wrong(key, why))?;
         match (&rule.hosts, rule.looks_inside()) {
-            (HostPattern::Any, _) => Err(wrong(key, "\"*\" is too much; name the hosts")),
-            (_, true) => {
-                Err(wrong(key, "a host has neither method nor path; write those in network.allow"))
-            }
+            (HostPattern::Any, _) => Err(wrong(key, "\"*\" is too broad; name the hosts")),
+            (_, true) => Err(wrong(
+                key,
+                "write a host without method and path; those belong in network.allow",
+            )),
             _ => Ok(rule.to_string()),
         }
     };
@@ -138,7 +139,7 @@ fn secrets(settings: &Settings) -> Result<Vec<SecretSpec>, ResolveError> {
     for (index, entry) in entries {
         let key = format!("secret[{index}]");
         let secret = secret(&key, entry)?;
-        // A higher layer's secret of the same name is meant instead.
+        // A higher layer's secret of the same name replaces it.
         all.retain(|other| other.env != secret.env);
         all.push(secret);
     }
@@ -150,12 +151,12 @@ fn secret(key: &str, entry: &Secret) -> Result<SecretSpec, ResolveError> {
         .map_err(|why| wrong(format!("{key}.env"), why))?;
     let host = Host::parse(entry.host.as_bytes()).map_err(|error| {
         let shown = escape(entry.host.as_bytes());
-        wrong(format!("{key}.host"), format!("\"{shown}\" is no host: {error}"))
+        wrong(format!("{key}.host"), format!("\"{shown}\" is not a host: {error}"))
     })?;
     let place = if let Some(name) = &entry.header {
         SecretPlace::Header { name: header(key, name)? }
     } else if let Some(name) = &entry.query {
-        SecretPlace::Query { name: word(&format!("{key}.query"), name)? }
+        SecretPlace::Query { name: plain_name(&format!("{key}.query"), name)? }
     } else if let Some(user) = &entry.basic {
         SecretPlace::Basic { user: user_name(&format!("{key}.basic"), user)? }
     } else {
@@ -174,7 +175,7 @@ fn secret(key: &str, entry: &Secret) -> Result<SecretSpec, ResolveError> {
     Ok(SecretSpec { env, host, port: entry.port.unwrap_or(443), place, source })
 }
 
-/// Headers that say where a request goes, or where it ends, are not for credentials.
+/// Headers that direct or delimit a request are not for credentials.
 fn header(key: &str, name: &str) -> Result<String, ResolveError> {
     const NEVER: &[&str] = &[
         "host",
@@ -186,27 +187,24 @@ fn header(key: &str, name: &str) -> Result<String, ResolveError> {
         "trailer",
         "expect",
     ];
-    let name = word(&format!("{key}.header"), name)?.to_ascii_lowercase();
+    let name = plain_name(&format!("{key}.header"), name)?.to_ascii_lowercase();
     if NEVER.contains(&name.as_str()) || name.starts_with("proxy-") {
-        return Err(wrong(
-            format!("{key}.header"),
-            format!("{name} is not a header for credentials"),
-        ));
+        return Err(wrong(format!("{key}.header"), format!("{name} cannot carry credentials")));
     }
     Ok(name)
 }
 
-fn word(key: &str, text: &str) -> Result<String, ResolveError> {
+fn plain_name(key: &str, text: &str) -> Result<String, ResolveError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || !text.bytes().all(plain) {
-        return Err(wrong(key, format!("\"{}\" is no plain name", escape(text.as_bytes()))));
+        return Err(wrong(key, format!("\"{}\" is not a plain name", escape(text.as_bytes()))));
     }
     Ok(text.to_owned())
 }
 
 fn user_name(key: &str, text: &str) -> Result<String, ResolveError> {
     if text.contains(':') || text.bytes().any(|byte| byte.is_ascii_control()) {
-        return Err(wrong(key, format!("\"{}\" is no user's name", escape(text.as_bytes()))));
+        return Err(wrong(key, format!("\"{}\" is not a user name", escape(text.as_bytes()))));
     }
     Ok(text.to_owned())
 }
@@ -225,8 +223,7 @@ fn routes(settings: &Settings) -> Result<Vec<RouteSpec>, ResolveError> {
 
 fn route(key: &str, entry: &Route) -> Result<RouteSpec, ResolveError> {
     if entry.listen == 0 || entry.listen == PROXY_PORT {
-        let why =
-            format!("port {} cannot be had; the proxy itself is at {PROXY_PORT}", entry.listen);
+        let why = format!("port {} is not available; the proxy uses {PROXY_PORT}", entry.listen);
         return Err(wrong(format!("{key}.listen"), why));
     }
     let to = target(&entry.to).ok_or_else(|| {
@@ -265,7 +262,7 @@ fn check_size(settings: &Settings, egress: &EgressSpec) -> Result<(), ResolveErr
     let setup = settings.values.setup.network.as_deref().unwrap_or_default();
     let size = serde_json::to_vec(&(rules, setup, egress)).map_or(usize::MAX, |text| text.len());
     if size > LONGEST_POLICY {
-        let why = format!("all rules together have more than {LONGEST_POLICY} bytes; use *.suffix");
+        let why = format!("the rules have more than {LONGEST_POLICY} bytes in total; use *.suffix");
         return Err(wrong("network", why));
     }
     Ok(())
@@ -280,14 +277,14 @@ fn written_to(place: &SecretPlace) -> (&'static str, &str) {
     }
 }
 
-/// The host is not let in at the proxy's own doors, which know secrets.
+/// The host must not reach the proxy's listeners, which add secrets.
 fn check_ports(egress: &EgressSpec) -> Result<(), ResolveError> {
     let is_door =
         |port: u16| port == PROXY_PORT || egress.routes.iter().any(|route| route.listen == port);
     match egress.publish.iter().find(|publish| is_door(publish.port)) {
         None => Ok(()),
         Some(publish) => {
-            let why = format!("port {} inside is a door of the run's proxy", publish.port);
+            let why = format!("port {} inside is used by the run's proxy", publish.port);
             Err(wrong("network.publish", why))
         }
     }
@@ -306,7 +303,7 @@ fn check_secrets(settings: &Settings, egress: &EgressSpec) -> Result<(), Resolve
             }
             Some(secret) if secret.host != route.to.host || secret.port != route.to.port => {
                 let why = format!(
-                    "the secret {env} is for {}:{}, and the route leads to {}:{}",
+                    "the secret {env} is for {}:{}, but the route goes to {}:{}",
                     secret.host, secret.port, route.to.host, route.to.port
                 );
                 return Err(wrong(key, why));
@@ -331,7 +328,7 @@ fn check_secrets(settings: &Settings, egress: &EgressSpec) -> Result<(), Resolve
         let private = egress.allow_private.contains(&authority);
         if !(routed || listed || private || egress.reach == Reach::Learn) {
             let why = format!(
-                "nothing leads to {authority}; add it to network.allow, or a [[route]] to it"
+                "{authority} cannot be reached; add it to network.allow, or add a [[route]] to it"
             );
             return Err(wrong(format!("secret {env}"), why));
         }
@@ -341,7 +338,10 @@ fn check_secrets(settings: &Settings, egress: &EgressSpec) -> Result<(), Resolve
                 && written_to(&other.place) == written_to(place)
         };
         if let Some(other) = egress.secrets[..index].iter().find(twice) {
-            let why = format!("{} and {env} both go to the same place of {authority}", other.env);
+            let why = format!(
+                "{} and {env} both use the same place in requests to {authority}",
+                other.env
+            );
             return Err(wrong(format!("secret {env}"), why));
         }
     }

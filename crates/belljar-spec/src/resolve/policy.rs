@@ -1,4 +1,4 @@
-//! Which clauses must hold, and which may be missing.
+//! Resolves which clauses must hold, and which may be missing.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) fn required(
     workspace: Option<&Mount>,
     reach: Reach,
 ) -> BTreeSet<Clause> {
-    // Whoever asks for everything gets it, and the posture says that it is weaker.
+    // A run that requests everything gets it, and the posture reports that it is weaker.
     let asks_for_everything = reach == Reach::Learn || super::network::allows_everything(settings);
     let writable = workspace.is_some_and(|workspace| workspace.mode == MountMode::Rw);
     let by_itself = |clause: &Clause| match clause.required() {
@@ -27,11 +27,11 @@ pub(super) fn required(
     };
     let ceiling = settings.ceiling.iter().flat_map(|file| file.ceiling.require.iter().flatten());
     let asked = settings.values.policy.require.iter().flat_map(|clauses| &clauses.0);
-    let own = Clause::ALL.iter().filter(|clause| by_itself(clause));
-    own.chain(asked).chain(ceiling).copied().collect()
+    let required = Clause::ALL.iter().filter(|clause| by_itself(clause));
+    required.chain(asked).chain(ceiling).copied().collect()
 }
 
-/// Whether somebody asked for the limit: the built-in value alone stops no launch.
+/// Whether a setting requests the limit: the built-in value alone stops no launch.
 fn limit_was_set(settings: &Settings, clause: Clause) -> bool {
     let limits = &settings.values.limits;
     let (key, limited) = match clause {

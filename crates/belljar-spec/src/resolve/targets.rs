@@ -1,4 +1,4 @@
-//! Where things appear inside: each at its own place, none over what the sandbox itself is made of.
+//! Checks mount targets: each at a separate place, none over what the sandbox itself is made of.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use crate::paths;
 use crate::runspec::{Mount, Rootfs, Tmpfs};
 use crate::text::OsText;
 
-/// The kernel's own trees: never a place for anything else.
+/// The kernel's trees: never a place for anything else.
 const KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
-/// Made from the host's programs and libraries, unless the root is a directory of its own.
+/// Made from the host's programs and libraries, unless the root is a given directory.
 const SYSTEM: &[&str] = &["/usr", "/etc", "/bin", "/sbin"];
 
 pub(super) struct Placed<'a> {
@@ -29,13 +29,13 @@ pub(super) fn absolute(key: &str, target: &OsText) -> Result<OsText, ResolveErro
         why: why.to_owned(),
     };
     if target.as_bytes().contains(&0) {
-        return Err(wrong("has a NUL byte in it"));
+        return Err(wrong("contains a NUL byte"));
     }
     if !target.as_path().is_absolute() {
         return Err(wrong("must be an absolute path inside the sandbox, such as /data"));
     }
     if target.as_path().components().any(|part| part == std::path::Component::ParentDir) {
-        return Err(wrong("must not have \"..\" in it"));
+        return Err(wrong("must not contain \"..\""));
     }
     Ok(paths::clean(target.as_path()).into())
 }
@@ -86,18 +86,18 @@ impl<'a> Taken<'a> {
 
 fn not_reserved(key: &str, target: &OsText, rootfs: &Rootfs) -> Result<(), ResolveError> {
     let path = target.as_path();
-    let within = |tree: &&str| path.starts_with(tree);
+    let is_in = |tree: &&str| path.starts_with(tree);
     let libraries = || {
         let first = path.components().nth(1).map(|part| part.as_os_str().as_encoded_bytes());
         matches!(first, Some(b"lib" | b"lib32" | b"lib64" | b"libx32"))
     };
     let why = if path == Path::new("/") {
         "is the root directory itself; choose a place below it, such as /data"
-    } else if KERNEL.iter().any(within) {
-        "is in a tree of the kernel; choose another place, such as /data"
+    } else if KERNEL.iter().any(is_in) {
+        "is in a kernel file system; choose another place, such as /data"
     } else if Path::new(HOME_INSIDE).starts_with(path) {
         "would hide the home directory; choose a place in it or elsewhere"
-    } else if *rootfs == Rootfs::Host && (SYSTEM.iter().any(within) || libraries()) {
+    } else if *rootfs == Rootfs::Host && (SYSTEM.iter().any(is_in) || libraries()) {
         "is in a read-only system directory; choose another place, such as /data or /opt"
     } else {
         return Ok(());
@@ -105,23 +105,23 @@ fn not_reserved(key: &str, target: &OsText, rootfs: &Rootfs) -> Result<(), Resol
     Err(ResolveError::Target { key: key.to_owned(), target: target.clone(), why: why.to_owned() })
 }
 
-/// A tool stands at its own path, which may well be in `/usr`.
+/// A tool appears at its path on the host, which may well be in `/usr`.
 fn tool_place(key: &str, tool: &OsText) -> Result<(), ResolveError> {
     let path = tool.as_path();
     let wrong = |why: &str| {
         Err(ResolveError::Path { key: key.to_owned(), path: tool.clone(), why: why.to_owned() })
     };
     if tool.as_bytes().contains(&b':') {
-        return wrong("has a colon in it, which PATH cannot hold");
+        return wrong("contains a colon, which is not allowed in PATH");
     }
     let system = KERNEL.iter().chain(&["/etc"]).any(|tree| path.starts_with(tree));
     if path == Path::new("/") || system || Path::new(HOME_INSIDE).starts_with(path) {
-        return wrong("is no install prefix; name the directory that has the tool's bin in it");
+        return wrong("is not an install prefix; name the directory that contains the tool's bin");
     }
     Ok(())
 }
 
-/// A mount in another one's tree comes after it, whatever order they were named in.
+/// A mount in another one's tree comes after it, in whatever order they were given.
 pub(super) fn outermost_first(mut mounts: Vec<Mount>) -> Vec<Mount> {
     mounts.sort_by_key(|mount| mount.target.as_path().components().count());
     mounts

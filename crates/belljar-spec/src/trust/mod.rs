@@ -1,5 +1,5 @@
-//! What a manifest opens beyond what would hold without it. A manifest that opens nothing needs
-//! nobody's trust; any other is shown to a person first.
+//! Finds what a manifest permits beyond what would hold without it. A manifest that permits nothing more needs no
+//! trust; any other is shown to a person first.
 
 mod network;
 mod quantities;
@@ -27,11 +27,11 @@ pub struct Widening {
 /// Where a path of the host leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
-    /// To this, by no link that somebody could have planted.
+    /// To this path, by no link that anyone could have planted.
     At(PathBuf),
-    /// By a link in the manifest's own tree or in one that a run could write.
+    /// By a link in the manifest's tree or in one that a run could write.
     ByLink { link: PathBuf, to: Option<PathBuf> },
-    /// Nothing is there, or it cannot be looked at.
+    /// It does not exist, or cannot be read.
     Missing,
 }
 
@@ -61,15 +61,15 @@ impl Purpose {
 pub struct Baseline<'a> {
     /// What would hold without the manifest: all lower layers in one, their paths absolute.
     pub lower: &'a Manifest,
-    /// What stands above the manifest and wins over it: variables and flags, their paths absolute.
+    /// The layers above the manifest, which override it: variables and flags, with absolute paths.
     pub higher: &'a Manifest,
-    /// Where the manifest lies, without links.
+    /// The manifest's directory, without links.
     pub directory: &'a Path,
     pub user_home: Option<&'a Path>,
     pub purpose: Purpose,
-    /// Where a path leads, with the manifest's own tree counted as one that a run could write.
+    /// Where a path leads, with the manifest's tree counted as one that a run could write.
     pub locate: &'a dyn Fn(&Path) -> Located,
-    /// Whether a tool of the host executes what lies at a path, or in it, without being asked.
+    /// Whether a tool of the host executes the file at a path, or one in it, without an explicit request.
     pub is_control: &'a dyn Fn(&Path) -> bool,
 }
 
@@ -119,7 +119,7 @@ impl Finder<'_> {
         self.found.push(Widening { key: key.into(), what: what.into() });
     }
 
-    /// Whether the path leads into the tree; if not, a word about where it leads instead.
+    /// Whether the path leads into the tree; if not, a text about where it leads instead.
     fn leads_into(
         &self,
         written: &HostPath,
@@ -127,7 +127,7 @@ impl Finder<'_> {
         tree: &Path,
     ) -> Result<(), String> {
         if written.as_path().starts_with("~") && self.baseline.user_home.is_none() {
-            return Err(String::new()); // nobody knows where that is
+            return Err(String::new()); // the home directory is not known
         }
         match (self.baseline.locate)(absolute.as_path()) {
             Located::At(real) if real.starts_with(tree) => Ok(()),
@@ -140,13 +140,13 @@ impl Finder<'_> {
                 }
                 None => format!(" ({} is a link)", OsText::from(link.as_path())),
             }),
-            // What appears there later is looked at again when it is mounted.
+            // What appears there afterwards is checked again when it is mounted.
             Located::Missing if absolute.as_path().starts_with(tree) => Ok(()),
             Located::Missing => Err(String::new()),
         }
     }
 
-    /// The same for what the run may read anyway, with a word about files that execute on the host.
+    /// The same for what the run may read anyway, with a text about files that execute on the host.
     fn leads_into_workspace(&self, written: &HostPath, absolute: &HostPath) -> Result<(), String> {
         match &self.workspace {
             Some(workspace) => self.leads_into(written, absolute, workspace),
@@ -154,7 +154,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A word about where a path leads, where that is not what it says.
+    /// A text about where a path leads, where that is not the path itself.
     fn leads_to(&self, written: &HostPath) -> String {
         let (directory, home) = (self.baseline.directory, self.baseline.user_home);
         let absolute = HostPath(paths::absolute(written.as_path(), directory, home).into());
@@ -210,11 +210,11 @@ impl Finder<'_> {
         if let Some(user) = sandbox.user
             && lower.user.is_some_and(|lower| lower != user)
         {
-            self.add("sandbox.user", "runs as another user than you chose");
+            self.add("sandbox.user", "runs as a different user than you chose");
         }
     }
 
-    /// A name that makes an engine ask a registry is a way out of a sealed run that wrote it.
+    /// A sealed run that wrote an image name could leak data in the engine's request to a registry.
     fn image(&mut self) {
         let (sandbox, lower) = (&self.manifest.sandbox, &self.baseline.lower.sandbox);
         if let Some(image) = &sandbox.image
@@ -252,7 +252,7 @@ impl Finder<'_> {
         let mode = match (wanted.mode, &wanted.path) {
             _ if higher.mode.is_some() => None, // it does not count
             (Some(mode), _) => Some(mode),
-            // A directory that is named takes a lower "none" back.
+            // A directory that is named overrides a lower "none".
             (None, Some(_)) if lower == WorkspaceMode::None => Some(WorkspaceMode::Rw),
             (None, _) => None,
         };
@@ -267,10 +267,10 @@ impl Finder<'_> {
         let Some((path, absolute)) = paths.filter(|_| higher.path.is_none()) else { return };
         let key = "sandbox.workspace.path";
         if let Err(why) = self.leads_into(path, absolute, self.baseline.directory) {
-            let what = format!("works on {}, outside its own directory{why}", path.0);
+            let what = format!("works on {}, outside the manifest's directory{why}", path.0);
             self.add(key, what);
         } else if (self.baseline.is_control)(absolute.as_path()) {
-            let what = format!("lets the run change {}, which executes on the host later", path.0);
+            let what = format!("lets the run change {}, which executes on the host", path.0);
             self.add(key, what);
         } else if self.hides_something() && absolute.as_path() != self.baseline.directory {
             let what = format!("works on {}, where the names that you hide do not count", path.0);
@@ -329,8 +329,7 @@ impl Finder<'_> {
                 found.push((key, what));
             } else if mode == MountMode::Rw && (self.baseline.is_control)(full.source.as_path()) {
                 let source = &mount.source.0;
-                let what =
-                    format!("lets the run change {source}, which executes on the host later");
+                let what = format!("lets the run change {source}, which executes on the host");
                 found.push((key, what));
             }
         }
@@ -347,7 +346,7 @@ impl Finder<'_> {
         for (index, name) in
             new(&written.allow_control, &absolute.allow_control, &lower.allow_control)
         {
-            let what = format!("lets the run change {}, which executes on the host later", name.0);
+            let what = format!("lets the run change {}, which executes on the host", name.0);
             found.push((format!("sandbox.allow_control[{index}]"), what));
         }
         found.into_iter().for_each(|(key, what)| self.add(key, what));
@@ -472,17 +471,17 @@ impl Finder<'_> {
         let none = Loop::default();
         let (lower, higher) = (&self.baseline.lower.r#loop, &self.baseline.higher.r#loop);
         let is_new = self.manifest.r#loop != none && *lower == none && *higher == none;
-        let is_own_kind = self.manifest.agent.kind.is_some(); // that is shown already
-        if is_new && self.baseline.purpose == Purpose::AccountAgent && !is_own_kind {
+        let sets_kind = self.manifest.agent.kind.is_some(); // that is shown already
+        if is_new && self.baseline.purpose == Purpose::AccountAgent && !sets_kind {
             self.add("loop", "runs your agent again and again");
         }
     }
 
-    /// Somebody else's words, said in the user's name.
+    /// Instructions of another author, given in the user's name.
     fn instructions(&mut self, key: &str) {
-        let is_own_kind = self.manifest.agent.kind.is_some(); // that is shown already
-        if self.baseline.purpose == Purpose::AccountAgent && !is_own_kind {
-            self.add(key, "decides what your agent is told");
+        let sets_kind = self.manifest.agent.kind.is_some(); // that is shown already
+        if self.baseline.purpose == Purpose::AccountAgent && !sets_kind {
+            self.add(key, "sets your agent's instructions");
         }
     }
 }

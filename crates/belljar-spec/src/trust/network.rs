@@ -1,4 +1,4 @@
-//! Hosts, ports, secrets and routes that a manifest opens.
+//! Finds hosts, ports, secrets and routes that a manifest opens.
 
 use super::Finder;
 use crate::manifest::Secret;
@@ -14,7 +14,7 @@ impl Finder<'_> {
                 "network.allow_private",
                 &manifest.network.allow_private,
                 &lower.network.allow_private,
-                "lets the run reach, in your own network,",
+                "lets the run reach, in your local network,",
             ),
             (
                 "setup.network",
@@ -55,7 +55,7 @@ impl Finder<'_> {
             if lower.route.as_ref().is_some_and(|lower| lower.0.contains(route)) {
                 continue;
             }
-            let what = format!("leads port {} to {}", route.listen, escape(route.to.as_bytes()));
+            let what = format!("forwards port {} to {}", route.listen, escape(route.to.as_bytes()));
             self.add(format!("route[{index}]"), what);
         }
     }

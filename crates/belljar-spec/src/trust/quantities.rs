@@ -1,4 +1,4 @@
-//! Limits and budgets that a manifest raises.
+//! Finds limits and budgets that a manifest raises.
 
 use super::{Finder, Widening};
 use crate::manifest::{Limit, LimitSettings, Loop, NetworkBudget};
@@ -66,18 +66,18 @@ fn at<T>(value: Option<T>) -> Option<Limit<T>> {
     value.map(Limit::At)
 }
 
-/// Where the lower layers set nothing there is no limit, and nothing is above that.
+/// Where the lower layers set nothing there is no limit to exceed.
 fn raised<T: Copy + PartialOrd + ToString>(
     key: &str,
     wanted: Option<Limit<T>>,
     lower: Option<Limit<T>>,
 ) -> Option<Widening> {
-    let (shown, most) = match (wanted?, lower?) {
+    let (shown, limit) = match (wanted?, lower?) {
         (_, Limit::None) => return None,
-        (Limit::At(value), Limit::At(most)) if value <= most => return None,
-        (Limit::At(value), Limit::At(most)) => (value.to_string(), most),
-        (Limit::None, Limit::At(most)) => ("none".to_owned(), most),
+        (Limit::At(value), Limit::At(limit)) if value <= limit => return None,
+        (Limit::At(value), Limit::At(limit)) => (value.to_string(), limit),
+        (Limit::None, Limit::At(limit)) => ("none".to_owned(), limit),
     };
-    let what = format!("{shown} is above {}, which would hold without it", most.to_string());
+    let what = format!("{shown} is above {}, the limit without this manifest", limit.to_string());
     Some(Widening { key: key.to_owned(), what })
 }

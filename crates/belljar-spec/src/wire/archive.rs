@@ -1,8 +1,8 @@
-//! How a tree of files crosses the channel.
+//! Encodes a tree of files as a byte stream, to copy it through the channel.
 //!
-//! A sequence of entries: a header, then as many bytes as it says. Little-endian. The reader on the host
-//! treats every header as hostile: this module only says what is well-formed; where an entry may go is
-//! decided by whoever writes it.
+//! A sequence of entries: a header, then as many bytes as the header's size field states. Little-endian. The
+//! reader on the host treats every header as hostile: this module only checks that a header is well-formed;
+//! the code that writes the files decides where an entry may go.
 
 /// Deeper trees are refused on both sides.
 pub const MAX_DEPTH: usize = 128;
@@ -57,13 +57,13 @@ pub struct Entry {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
-    #[error("an entry is of no known kind")]
+    #[error("unknown kind of entry")]
     Kind,
     #[error("a path is longer than {MAX_PATH} bytes")]
     LongPath,
     #[error("a path is deeper than {MAX_DEPTH} directories")]
     Deep,
-    #[error("a path is not a plain relative one: \"{0}\"")]
+    #[error("a path is not plain and relative: \"{0}\"")]
     Path(String),
 }
 

@@ -1,12 +1,11 @@
-//! What crosses the socket of a run's supervisor: the command, the library and later the API say the
-//! same.
+//! Messages on the control socket of a run's supervisor. The command line and the library send the same ones.
 //!
-//! The frames are the channel's; the client takes the launcher's side, the supervisor init's. The
-//! client's hello comes first, under the opening key, and carries the key for what follows. Who may
-//! connect is decided by the kernel: the socket is in the home, and the peer must have the home's owner.
+//! The frames are the channel's; the client is [`super::Side::Client`], the supervisor [`super::Side::Server`].
+//! The client's hello comes first, under the opening key, and carries the key for what follows. The kernel
+//! decides who may connect: the socket is in the home, and the peer must be the home's owner.
 //!
-//! A *task* is one command that this connection follows. The client numbers them; 0 is the run's own
-//! command. Its streams have numbers that follow from the task's.
+//! A *task* is one command that this connection follows. The client numbers them; 0 is the run's main
+//! command. The numbers of a task's streams follow from the task's number.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +22,7 @@ use crate::runspec::RunSpec;
 use crate::state::RunState;
 use crate::text::OsText;
 
-/// The range this build speaks.
+/// The protocol versions that this build supports.
 pub const CONTROL_MIN: u32 = 1;
 pub const CONTROL_MAX: u32 = 1;
 /// Commands that one supervisor carries at once.
@@ -32,15 +31,15 @@ pub const MAX_TASKS: usize = 60;
 /// The numbers of a task's streams on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskStreams {
-    /// From the client; with a terminal, both ways.
+    /// From the client; with a terminal, in both directions.
     pub stdin: u32,
     pub stdout: u32,
     pub stderr: u32,
 }
 
 impl TaskStreams {
-    /// Of the run's own command, which is task 0.
-    pub const COMMAND: Self = Self { stdin: 1, stdout: 2, stderr: 3 };
+    /// Of the run's main command, which is task 0.
+    pub const MAIN_EXEC: Self = Self { stdin: 1, stdout: 2, stderr: 3 };
 
     /// Tasks past what a `u32` can number do not exist.
     pub fn of(task: u32) -> Option<Self> {
@@ -84,7 +83,7 @@ pub enum Bond {
 pub enum Keep {
     /// With its command.
     WhileCommandRuns,
-    /// When it is told to, or a limit is reached.
+    /// Until a stop request, or until a limit is reached.
     UntilStopped,
 }
 
@@ -99,14 +98,14 @@ pub struct ClientHello {
     pub build: String,
 }
 
-/// A run to start. Only the connection that a supervisor was born with may ask for one.
+/// A run to start. Only the connection that a supervisor was started with may request one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRequest {
     pub home: OsText,
     pub spec: RunSpec,
     pub keep: Keep,
     pub bond: Bond,
-    /// How the run's own command, task 0, is followed.
+    /// How the client follows the run's main command, task 0.
     pub streams: Streams,
     /// The values of the spec's secrets: for the run's proxy alone.
     #[serde(default)]
@@ -122,9 +121,9 @@ pub struct TaskRequest {
     /// Not 0, and not one that is still running on this connection.
     pub task: u32,
     pub work: Work,
-    /// On top of the run's own variables; `None` takes one away.
+    /// On top of the run's variables; `None` removes one.
     pub env: Vec<(String, Option<OsText>)>,
-    /// The run's own where it is `None`.
+    /// The run's working directory where it is `None`.
     pub workdir: Option<OsText>,
     pub streams: Streams,
     pub timeout_ms: Option<u64>,
@@ -137,7 +136,7 @@ pub enum ToSupervisor {
     Hello(ClientHello),
     Launch(Box<LaunchRequest>),
     Exec(Box<TaskRequest>),
-    /// Follow the run's own command as task 0, from now on.
+    /// Follow the run's main command as task 0, from now on.
     Attach {
         streams: Streams,
     },
@@ -153,8 +152,8 @@ pub enum ToSupervisor {
     Kill {
         task: u32,
     },
-    /// End the run: TERM to all, and after the grace everything is killed. The run's own grace where it
-    /// is `None`.
+    /// End the run: send TERM to all processes, and kill what is left after the grace period. The run's grace
+    /// period where it is `None`.
     Stop {
         grace_ms: Option<u64>,
     },
@@ -165,25 +164,25 @@ pub enum ToSupervisor {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ControlError {
-    #[error("this run's supervisor speaks protocol {min} to {max}")]
+    #[error("this run's supervisor supports protocol versions {min} to {max}")]
     Protocol { min: u32, max: u32 },
-    #[error("the belljar that was found is of another build ({theirs}, not {ours})")]
+    #[error("the belljar executable is a different build ({theirs}, not {ours})")]
     OtherBuild { ours: String, theirs: String },
-    #[error("the run is {state}, so no command can be started in it")]
+    #[error("cannot start a command: the run is {state}")]
     NotRunning { state: RunState },
-    #[error("{most} commands run in this sandbox already")]
+    #[error("{most} commands are already running in this sandbox")]
     TooMany { most: usize },
-    #[error("task {task} makes no sense: {why}")]
+    #[error("task {task} is invalid: {why}")]
     BadTask { task: u32, why: String },
-    #[error("the run's command is followed by somebody else already")]
+    #[error("another client is already attached to the run's command")]
     AlreadyAttached,
     #[error("the run has no command to attach to")]
     NoCommand,
-    #[error("this backend has no process inside that could do it")]
+    #[error("this backend has no process inside the sandbox that could do this")]
     NoInit,
     #[error(
-        "\"{piece}\" is against the run's rule on commands \"{rule}\": {why}; commands.allow can name it for the \
-         next run, and commands.mode = \"warn\" only tells of it"
+        "\"{piece}\" is denied by the run's command rule \"{rule}\": {why}; add it to commands.allow for the \
+         next run, and commands.mode = \"warn\" only reports it"
     )]
     Denied { rule: String, why: String, piece: String },
     #[error("the record cannot be written: {why}")]
@@ -233,19 +232,19 @@ pub struct StopReport {
     /// What it changed, where it could change anything of the host's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workspace: Option<WorkspaceReport>,
-    /// What came of its agent, where it had one.
+    /// The result of its agent, where it had one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent: Option<Box<AgentReport>>,
 }
 
-/// What a supervisor says of its run.
+/// The status of a run, as its supervisor reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
     pub run: RunId,
     pub state: RunState,
     pub backend: BackendName,
     pub keep: Keep,
-    /// Commands that run now, the run's own included.
+    /// Commands that run now, including the main command.
     pub tasks: u32,
     pub usage: Usage,
     /// Ports of the host that lead inside.
@@ -262,7 +261,7 @@ pub enum FromSupervisor {
         /// `None` until a run was launched over this connection.
         run: Option<RunId>,
     },
-    /// The sandbox stands, was attested, and its command was let go.
+    /// The sandbox is up and attested, and its command was started.
     Launched {
         run: RunId,
         backend: BackendName,

@@ -1,7 +1,6 @@
-//! Frames: length, stream, kind, sequence number, stream offset, MAC, payload.
+//! Encodes and decodes authenticated frames: length, stream, kind, sequence number, stream offset, MAC, payload.
 //!
-//! The MAC and the sequence number make a frame that somebody else wrote, repeated, dropped or
-//! reordered an error, whatever way it found into the channel.
+//! The MAC and the sequence number detect a frame that anyone else wrote, repeated, dropped or reordered.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -16,25 +15,27 @@ const KIND_AT: usize = 8;
 const MAC_AT: usize = 28;
 const MAC: usize = 16;
 
-/// Which end wrote a frame. Each has its own key, so that a frame cannot be sent back to its author.
+/// Which end wrote a frame. Each end has its own key, so that a frame cannot be sent back to its author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    Launcher,
-    Init,
+    /// The launcher towards PID 1, and the client towards a supervisor.
+    Client,
+    /// PID 1, and the supervisor.
+    Server,
 }
 
 impl Side {
     pub fn other(self) -> Self {
         match self {
-            Self::Launcher => Self::Init,
-            Self::Init => Self::Launcher,
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
         }
     }
 
     fn context(self) -> &'static str {
         match self {
-            Self::Launcher => "belljar 2026 channel frames from the launcher",
-            Self::Init => "belljar 2026 channel frames from init",
+            Self::Client => "belljar 2026 channel frames from the launcher",
+            Self::Server => "belljar 2026 channel frames from init",
         }
     }
 }
@@ -85,7 +86,7 @@ pub enum FrameKind {
     MessagePart,
     MessageEnd,
     Data,
-    /// The writer of this stream has nothing more to say.
+    /// The writer of this stream has nothing more to send.
     End,
     /// The reader of this stream will take bytes up to `offset`.
     Window,
@@ -128,23 +129,23 @@ pub struct Frame {
 pub enum WireError {
     #[error("a frame claims {0} bytes, more than {MAX_PAYLOAD}")]
     TooLong(u32),
-    #[error("a frame does not carry the other end's mark")]
+    #[error("a frame has a wrong MAC")]
     BadMac,
-    #[error("frame {found} arrived where {expected} was due")]
+    #[error("frame {found} arrived, expected {expected}")]
     OutOfOrder { expected: u64, found: u64 },
-    #[error("a frame is of no known kind ({0})")]
+    #[error("unknown frame kind {0}")]
     UnknownKind(u8),
     #[error("the reserved bytes of a frame are not zero")]
     Reserved,
-    #[error("stream {stream}: bytes at {found} where {expected} was due")]
+    #[error("stream {stream}: bytes at offset {found}, expected {expected}")]
     WrongOffset { stream: u32, expected: u64, found: u64 },
-    #[error("stream {0}: more bytes than were asked for")]
+    #[error("stream {0}: more bytes than the window allows")]
     WindowExceeded(u32),
     #[error("stream {0} is not open")]
     UnknownStream(u32),
     #[error("a control message is longer than {0} bytes")]
     MessageTooLong(usize),
-    #[error("a control message makes no sense: {0}")]
+    #[error("invalid control message: {0}")]
     BadMessage(String),
 }
 

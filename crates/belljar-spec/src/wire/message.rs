@@ -1,4 +1,4 @@
-//! What the control messages say.
+//! Control messages between the launcher and PID 1 of a sandbox.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::plan::Rlimit;
 use crate::runspec::User;
 use crate::text::OsText;
 
-/// The range this build speaks.
+/// The protocol versions that this build supports.
 pub const PROTOCOL_MIN: u32 = 1;
 pub const PROTOCOL_MAX: u32 = 1;
 
@@ -24,11 +24,11 @@ pub struct LauncherHello {
     pub nonce: String,
     /// The frame key, in hexadecimal.
     pub key: String,
-    /// Without a frame for this long PID 1 ends everything. `None` where the kernel itself tells.
+    /// Without a frame for this long PID 1 ends everything. `None` where the kernel reports the launcher's end.
     pub lease_ms: Option<u64>,
 }
 
-/// The answer, under the launch's own key: proof that the hello arrived whole.
+/// The response, under this launch's key: proof that the whole hello arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitHello {
     pub version: u32,
@@ -51,14 +51,14 @@ pub struct InitSetup {
     pub user: User,
     pub rlimits: Vec<Rlimit>,
     pub filter: String,
-    /// Everything else is read-only to Landlock, whatever the mounts say.
+    /// Everything else is read-only to Landlock, even where a mount is writable.
     pub writable: Vec<OsText>,
     /// Directories in which the attestation makes and removes a file.
     pub write_check: Vec<OsText>,
     /// PID 1 ends everything after this, should the launcher not have done so.
     pub deadline_ms: Option<u64>,
-    /// Ports on loopback whose connections become streams, where the launcher has no listening socket of its
-    /// own in the sandbox.
+    /// Ports on loopback; PID 1 turns connections to them into streams. For backends where the launcher has no
+    /// listening socket in the sandbox.
     #[serde(default)]
     pub listen: Vec<u16>,
 }
@@ -71,11 +71,11 @@ pub enum Stdio {
     Given { stdin: i32, stdout: i32, stderr: i32 },
     /// Streams of the channel.
     Streams { stdin: Option<u32>, stdout: u32, stderr: u32 },
-    /// A terminal, made inside; one stream carries both ways.
+    /// A terminal, made inside; one stream carries both directions.
     Pty { stream: u32, rows: u16, columns: u16 },
 }
 
-/// What a process inside is to become, once it has been let go.
+/// What a process inside becomes, once the gate has opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Work {
@@ -84,46 +84,46 @@ pub enum Work {
     },
     /// Nothing: it only attests, for a sandbox that waits for its first command.
     Nothing,
-    /// Belljar's own code writes the tree at `path` to standard output, as [`super::archive`] says.
+    /// Belljar's code inside writes the tree at `path` to standard output, in the format of [`super::archive`].
     Pack {
         path: OsText,
     },
-    /// Belljar's own code makes what comes on standard input at `path`.
+    /// Belljar's code inside unpacks the archive on standard input to `path`.
     Unpack {
         path: OsText,
     },
 }
 
-/// How much a process reads back before it is let go.
+/// How much a process reads back before the gate opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Depth {
+pub enum AttestationKind {
     Whole,
     /// What can differ between two commands of one sandbox.
     Short,
 }
 
-/// Whether a command's descendants can be ended apart from everything else inside.
+/// Whether a command's descendants can be ended without ending anything else inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Descendants {
     /// A child of PID 1; its orphans are PID 1's.
     Loose,
-    /// A process of PID 1's own stands between, to which orphans come.
+    /// Its parent is a shim, a child of PID 1 that adopts the orphans.
     Tracked,
-    /// The same, and they end with the command: its end is told when nothing of it is left.
+    /// The same, and they end with the command: its exit is reported when no descendant is left.
     Bound,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRequest {
-    /// Chosen by the launcher; 0 is the run's own command.
+    /// Chosen by the launcher; 0 is the run's main command.
     pub exec: u32,
     pub work: Work,
     pub env: BTreeMap<String, OsText>,
     pub workdir: OsText,
     pub stdio: Stdio,
-    pub depth: Depth,
+    pub depth: AttestationKind,
     pub descendants: Descendants,
 }
 
@@ -137,7 +137,7 @@ pub enum ToInit {
     Go {
         exec: u32,
     },
-    /// The process at the gate is not needed: it ends, and nothing is said about it.
+    /// The process at the gate is not needed: it ends, and PID 1 reports nothing about it.
     Dismiss {
         exec: u32,
     },
@@ -160,10 +160,10 @@ pub enum ToInit {
     },
     /// End everything now.
     Kill,
-    /// Nothing to say; keeps a lease alive.
+    /// Carries nothing; renews the lease.
     Alive,
-    /// Connect to this port on the sandbox's loopback; this stream, whose number the launcher chose, carries it
-    /// both ways. Where nobody answers, both directions end.
+    /// Connect to this port on the sandbox's loopback; this stream, with a number that the launcher chose, carries
+    /// both directions. If the connection fails, both directions end.
     Connect {
         stream: u32,
         port: u16,
@@ -199,12 +199,12 @@ pub enum FromInit {
         exec: u32,
         status: ExitStatus,
     },
-    /// PID 1's own clock ended the run.
+    /// PID 1's clock reached the deadline and ended the run.
     DeadlinePassed,
     /// Everything was asked to end, and nothing is left but PID 1.
     Quiet,
-    /// Somebody connected to this port of [`InitSetup::listen`]; this stream, whose number PID 1 chose, carries it
-    /// both ways.
+    /// A process connected to this port of [`InitSetup::listen`]; this stream, with a number that PID 1 chose, carries
+    /// both directions.
     Accepted {
         stream: u32,
         port: u16,

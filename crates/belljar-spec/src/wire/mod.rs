@@ -1,10 +1,10 @@
-//! What crosses the channel between the launcher and `belljar __init`, on every backend.
+//! The protocol between the launcher and `belljar __init`, on every backend.
 //!
 //! Three layers, none of which does I/O: [`frame`] cuts a byte stream into authenticated frames,
-//! [`mux`] carries control messages and flow-controlled streams in them, [`message`] is what the
-//! control messages say. Both ends use the same code; each treats the other's bytes as hostile.
+//! [`mux`] carries control messages and flow-controlled streams in them, [`message`] defines the
+//! control messages. Both ends use the same code; each treats the other's bytes as hostile.
 //!
-//! The supervisor's own socket speaks the same frames; [`control`] is what they say there.
+//! The supervisor's control socket uses the same frames; [`control`] defines its messages.
 
 pub mod archive;
 pub mod control;
@@ -17,7 +17,7 @@ pub use frame::{
     Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
 };
 pub use message::{
-    Depth, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit,
+    AttestationKind, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit,
     InitHello, InitSetup, LauncherHello, MAX_CONNECTIONS, MAX_CONNECTS, PROTOCOL_MAX, PROTOCOL_MIN,
     Stdio, ToInit, Work,
 };

@@ -1,4 +1,4 @@
-//! Control messages and flow-controlled streams over frames.
+//! Multiplexes control messages and flow-controlled streams over frames.
 //!
 //! Sans-I/O: bytes in, arrivals out; what is to be sent waits in `outgoing`. The budget is fixed:
 //! 64 KiB a stream, [`MAX_STREAMS`] of them, and data is only taken while little else waits, so that a
@@ -17,16 +17,16 @@ use super::frame::{
 use super::message::{MAX_CONNECTIONS, MAX_CONNECTS};
 use super::wipe::{self, Length};
 
-/// Bytes of one stream that may be on their way.
+/// Bytes of one stream that may be in flight.
 pub const WINDOW: u64 = 64 * 1024;
-/// Streams open at once: three for each of 64 commands, and one for each connection. Who makes connections
+/// Streams open at once: three for each of 64 commands, and one for each connection. The end that makes connections
 /// counts them, so that no command is left without a stream.
 pub const MAX_STREAMS: usize = 3 * 64 + MAX_CONNECTIONS + MAX_CONNECTS;
 /// The longest control message: arguments and environment of a command, as much as a kernel takes.
 pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
-/// Data waiting to be sent, at most.
+/// Data waiting to be sent, maximum.
 pub const DATA_AHEAD: usize = 64 * 1024;
-/// Given-up streams whose late frames are still recognised.
+/// Closed streams for which late frames are still recognised.
 const MAX_FORGOTTEN: usize = 1024;
 const CONTROL: u32 = 0;
 
@@ -48,10 +48,10 @@ pub enum Arrival {
     },
 }
 
-/// Who writes to a stream, seen from this end.
+/// Which end writes to a stream, seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    BothWays,
+    Bidirectional,
     Outgoing,
     Incoming,
 }
@@ -106,12 +106,12 @@ impl Mux {
 
     /// Both ends open a stream before the message that names it takes effect.
     pub fn open(&mut self, stream: u32) -> Result<(), WireError> {
-        self.open_for(stream, Flow::BothWays)
+        self.open_for(stream, Flow::Bidirectional)
     }
 
     /// A stream that only one end writes to is over, and its number free, when that end is done. What
-    /// the other end says about it meanwhile is late and means nothing; so that it is never taken for
-    /// another stream's, whoever chooses the numbers of one channel chooses each of them once.
+    /// the other end sends about it meanwhile is late and is ignored. So that a late frame is never taken for
+    /// another stream's, the end that chooses the numbers of one channel uses each number once.
     pub fn open_for(&mut self, stream: u32, flow: Flow) -> Result<(), WireError> {
         if stream == CONTROL
             || self.streams.len() >= MAX_STREAMS
@@ -140,7 +140,7 @@ impl Mux {
         self.send_text(&text)
     }
 
-    /// A message whose text is already there.
+    /// Sends a message that is already serialised.
     pub fn send_text(&mut self, text: &[u8]) -> Result<(), WireError> {
         if text.len() > MAX_MESSAGE {
             return Err(WireError::MessageTooLong(MAX_MESSAGE));
@@ -168,7 +168,7 @@ impl Mux {
         if open.ended_here { 0 } else { ahead.min((open.send_limit - open.sent) as usize) }
     }
 
-    /// Takes as much as there is room for and says how much that was.
+    /// Takes as much as there is room for and returns how much that was.
     pub fn send_data(&mut self, stream: u32, bytes: &[u8]) -> usize {
         let take = self.room(stream).min(bytes.len());
         let Some(open) = self.streams.get_mut(&stream) else {
@@ -325,7 +325,7 @@ impl Mux {
         frame: Frame,
     ) -> Result<Option<Arrival>, WireError> {
         let Some(open) = self.streams.get_mut(&stream) else {
-            // What we ended is over for us before the other end has heard of it.
+            // A stream that we ended is over for us before the other end knows it.
             let late = matches!(kind, FrameKind::Window | FrameKind::Reset);
             let known = late || self.forgotten.contains(&stream);
             return if known { Ok(None) } else { Err(WireError::UnknownStream(stream)) };
@@ -353,8 +353,8 @@ impl Mux {
             }
             FrameKind::Window => {
                 // A window only ever grows, and never past what one stream may hold.
-                let most = open.sent.saturating_add(WINDOW);
-                if frame.offset < open.send_limit || frame.offset > most {
+                let limit = open.sent.saturating_add(WINDOW);
+                if frame.offset < open.send_limit || frame.offset > limit {
                     return Err(WireError::WindowExceeded(stream));
                 }
                 open.send_limit = frame.offset;

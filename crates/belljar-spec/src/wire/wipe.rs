@@ -1,9 +1,8 @@
-//! Buffers that messages pass through. A launch carries values that nobody is to find in memory afterwards, so
-//! where a message was, nothing of it stays.
+//! Wipes the buffers that messages pass through, because a launch carries secrets that must not stay in memory.
 
 use zeroize::Zeroize;
 
-/// Room for so many more bytes. Where that takes another allocation, the old one is given back empty.
+/// Reserves room for `more` bytes. Where that needs a new allocation, the old one is wiped before it is freed.
 pub(super) fn reserve(buffer: &mut Vec<u8>, more: usize) {
     if buffer.capacity() - buffer.len() >= more {
         return;
@@ -15,7 +14,7 @@ pub(super) fn reserve(buffer: &mut Vec<u8>, more: usize) {
     *buffer = grown;
 }
 
-/// Takes so many bytes away from the front. Neither they stay behind nor a copy of what came after them.
+/// Removes `count` bytes from the front, and wipes what is left of them and of moved bytes.
 pub(super) fn take_front(buffer: &mut Vec<u8>, count: usize) {
     let left = buffer.len() - count;
     buffer.copy_within(count.., 0);

@@ -1,4 +1,4 @@
-//! The ceiling: no layer goes beyond it, and each refusal says what is allowed.
+//! The ceiling: no layer goes beyond it, and each refusal states what is allowed.
 
 use crate::common::Given;
 use belljar_spec::manifest::Limit;
@@ -31,9 +31,9 @@ fn limits_are_held_and_named() {
     }
     assert_eq!(
         under("[limits]\nmemory = '4g'\n", "[limits]\nmemory = '5g'\n").unwrap_err(),
-        "limits.memory = 5g (set by /proj/p/belljar.toml) is beyond the ceiling of \
-         /etc/belljar/policy.toml, which allows 4g at most; lower it, or ask whoever administers \
-         this machine"
+        "limits.memory = 5g (set by /proj/p/belljar.toml) exceeds the ceiling of \
+         /etc/belljar/policy.toml, which allows at most 4g; lower it, or ask the administrator \
+         of this machine"
     );
 }
 

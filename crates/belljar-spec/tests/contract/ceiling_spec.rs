@@ -1,4 +1,4 @@
-//! A run that was decided earlier, against the ceiling of now.
+//! Checks a run that was resolved earlier against the current ceiling.
 
 use crate::common::Given;
 use belljar_spec::egress::Reach;

@@ -1,4 +1,4 @@
-//! Layers: which one wins, what adds up, and who is named.
+//! Layers: which one wins, which lists add up, and which layer an error names.
 
 use crate::common::{Given, MEMORY};
 use belljar_spec::manifest::{HostPath, Limit};
@@ -135,9 +135,9 @@ fn an_assignment_takes_quoted_keys_and_bare_values() {
     for (bad, want) in [
         ("limits.memory", "write key=value"),
         ("limits.memroy=2g", "did you mean \"memory\"?"),
-        ("limits..memory=2g", "the key makes no sense"),
-        ("limits.memory=big", "\"big\" is no size"),
-        ("=x", "the key makes no sense"),
+        ("limits..memory=2g", "the key is malformed"),
+        ("limits.memory=big", "\"big\" is not a size"),
+        ("=x", "the key is malformed"),
     ] {
         let error = layers::from_assignment(bad).unwrap_err().to_string();
         assert!(error.starts_with(&format!("-c {bad}: ")) && error.contains(want), "{error}");

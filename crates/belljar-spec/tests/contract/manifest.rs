@@ -1,4 +1,4 @@
-//! Manifests: what is read, and what is said about what cannot be.
+//! Manifests: what is read, and the errors for what cannot be.
 
 use belljar_spec::manifest::{AgentKind, Limit, MountEntry, WorkspaceMode};
 use belljar_spec::{HumanDuration, Manifest, ManifestError, MountMode, Size};
@@ -144,24 +144,24 @@ fn wrong_types_and_values_are_told_with_the_line() {
         ("[limits]\npids = 0\n", "2:8: limits.pids: a limit of 0 would stop everything"),
         ("[limits]\npids = -1\n", "2:8: limits.pids: -1 is not between 0 and"),
         ("[limits]\ntime = true\n", "2:8: limits.time: expected a duration"),
-        ("[sandbox]\nbackend = 'jial'\n", "sandbox.backend: no backend is called \"jial\""),
+        ("[sandbox]\nbackend = 'jial'\n", "sandbox.backend: there is no backend \"jial\""),
         ("[sandbox]\nuser = 0\n", "sandbox.user: user \"0\" is root"),
         ("[sandbox]\nuser = '1000:0'\n", "is root"),
-        ("[sandbox]\nname = '-x'\n", "sandbox.name: \"-x\" is no name"),
+        ("[sandbox]\nname = '-x'\n", "sandbox.name: \"-x\" is not a valid name"),
         ("[sandbox]\nhide = ['../x']\n", "sandbox.hide: \"../x\" must be a name in the workspace"),
-        ("[sandbox]\npass_env = ['A=B']\n", "sandbox.pass_env: \"A=B\" is no name of a variable"),
+        ("[sandbox]\npass_env = ['A=B']\n", "sandbox.pass_env: \"A=B\" is not a variable name"),
         (
             "[sandbox]\nenv = { A = 1 }\n",
             "2:13: sandbox.env.A: expected a string (in quotes), found an integer",
         ),
         ("[sandbox]\nmounts = [{ source = 'a' }]\n", "sandbox.mounts: \"target\" is missing here"),
         ("[sandbox]\ntmpfs = ['/x:size=big']\n", "sandbox.tmpfs: \"/x:size=big\""),
-        ("[policy]\nrequire = ['fs.quotas']\n", "the nearest is \"fs.quota\""),
+        ("[policy]\nrequire = ['fs.quotas']\n", "did you mean \"fs.quota\"?"),
         ("[policy]\nwaive = { 'fs.quota' = ' ' }\n", "the waiver of fs.quota has no reason"),
         ("[policy]\nwaive.fs.quota = 'x'\n", "a clause's name needs quotes"),
         ("[agent]\ncommand = []\n", "agent: command is empty"),
         ("[loop]\nuntil = { says = ' ' }\n", "says is empty"),
-        ("[loop]\nuntil = { file = 'D', timeout = '1m' }\n", "how long a command may take"),
+        ("[loop]\nuntil = { file = 'D', timeout = '1m' }\n", "timeout limits a command"),
         ("[loop]\nmax_failures = 0\n", "max_failures = 0"),
         (
             "[agent]\nprompt = 'a'\nprompt_file = 'b'\n",
@@ -178,10 +178,10 @@ fn wrong_types_and_values_are_told_with_the_line() {
         ),
         (
             "[[secret]]\nenv = 'A'\nhost = 'h'\nheader = 'x'\nfile = 'x'\ncommand = ['y']\n",
-            "a secret has one source",
+            "a secret has exactly one source",
         ),
         ("[[secret]]\nenv = 'A'\nhost = 'h'\n", "a secret needs its place in a request"),
-        ("[[secret]]\nenv = 'A'\nhost = 'h'\nbearer = false\n", "bearer = false says nothing"),
+        ("[[secret]]\nenv = 'A'\nhost = 'h'\nbearer = false\n", "bearer = false has no effect"),
         ("[[route]]\nlisten = 70000\nto = 'x'\n", "route.listen: 70000 is not between 0 and 65535"),
         ("[service.x]\ncommand = []\n", "service.x: command is empty"),
     ];
@@ -234,5 +234,5 @@ fn a_path_that_is_not_utf8_can_be_written() {
     let manifest = parse("[sandbox]\ntools = [{ b64 = 'L2H/' }]\n").unwrap();
     assert_eq!(manifest.sandbox.tools.as_ref().unwrap().0[0].0.as_bytes(), b"/a\xff");
     assert_eq!(parse(&manifest.to_toml()), Ok(manifest));
-    assert!(error("[sandbox]\ntools = [{ b64 = '!' }]\n").contains("is no base64"));
+    assert!(error("[sandbox]\ntools = [{ b64 = '!' }]\n").contains("is not base64"));
 }

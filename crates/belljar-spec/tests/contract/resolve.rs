@@ -1,4 +1,4 @@
-//! From settings to the run.
+//! Resolving settings to a run.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -46,7 +46,7 @@ fn the_workspace_follows_the_settings() {
     assert_eq!(workspace.target, workspace.source);
     assert_eq!(workspace.mode, MountMode::Overlay);
     assert_eq!(spec.workdir, "/proj/p/src".into());
-    assert_eq!(spec.manifest, None, "it lies outside");
+    assert_eq!(spec.manifest, None, "it is outside");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn files_of_variables_come_before_what_is_written() {
     assert_eq!(env["A"].to_str(), Some("manifest"));
     assert_eq!(env["B"].to_str(), Some("file"));
     assert_eq!(env["PASSED"].to_str(), Some("from host"));
-    assert!(resolve(&settings, &request(), &host()).is_err(), "a file that nobody read");
+    assert!(resolve(&settings, &request(), &host()).is_err(), "a file that was not read");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn all_is_waived_on_the_host_backend_alone() {
 fn hosts_are_checked_and_kept() {
     let spec = run("[network]\nallow = ['a.example:443', '*.b.example']\n").unwrap();
     assert_eq!(spec.network_allow, ["a.example:443", "*.b.example"]);
-    assert!(refused("[network]\nallow = ['http://a']\n").contains("is no host rule"));
+    assert!(refused("[network]\nallow = ['http://a']\n").contains("is not a host rule"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the settings come to, as far as the network goes.
+//! Resolving the network settings.
 
 use crate::common::{CWD, Given};
 use belljar_spec::Clause;
@@ -18,7 +18,7 @@ const SECRET: &str = "[[secret]]\nenv = 'KEY'\nhost = 'API.example.'\nheader = '
 fn nothing_said_is_no_way_out() {
     for text in ["", "[network]\n", "[network]\nallow = []\n", "[network]\nallow_private = []\n"] {
         let spec = run(text).unwrap();
-        assert!(!spec.has_way_out() && !spec.intercepts(), "{text}");
+        assert!(!spec.has_network_access() && !spec.intercepts(), "{text}");
     }
 }
 
@@ -31,16 +31,16 @@ fn a_secret_is_normalised_and_needs_a_way_to_its_host() {
     assert_eq!(secret.place, SecretPlace::Header { name: "x-api-key".into() });
     assert_eq!(secret.source, SecretSource::Env { name: "KEY".into() });
     assert!(spec.intercepts());
-    assert!(refused(SECRET).contains("nothing leads to api.example:443"));
+    assert!(refused(SECRET).contains("api.example:443 cannot be reached"));
     let other_port = format!("[network]\nallow = ['api.example:80']\n{SECRET}");
-    assert!(refused(&other_port).contains("nothing leads to api.example:443"));
+    assert!(refused(&other_port).contains("api.example:443 cannot be reached"));
 }
 
 #[test]
 fn a_secret_with_a_route_needs_no_interception() {
     let route = "[[route]]\nlisten = 8080\nto = 'https://api.example/v1/'\nsecret = 'KEY'\n";
     let spec = run(&format!("{SECRET}{route}")).unwrap();
-    assert!(spec.has_way_out() && !spec.intercepts());
+    assert!(spec.has_network_access() && !spec.intercepts());
     let to = &spec.egress.routes[0].to;
     assert_eq!((to.port, to.path.as_str()), (443, "/v1"));
 }
@@ -53,28 +53,28 @@ fn what_makes_no_sense_is_refused_with_its_key() {
     for (text, want) in [
         (
             "[network]\nallow = ['http://a']\n".to_owned(),
-            "network.allow: \"http://a\" is no host rule",
+            "network.allow: \"http://a\" is not a host rule",
         ),
         (
             "[network]\nallow_private = ['db']\n".to_owned(),
-            "network.allow_private: \"db\" is no host with its port",
+            "network.allow_private: \"db\" is not a host with a port",
         ),
-        ("[network]\nintercept = ['*']\n".to_owned(), "network.intercept: \"*\" is too much"),
+        ("[network]\nintercept = ['*']\n".to_owned(), "network.intercept: \"*\" is too broad"),
         ("[network]\npublish = ['x']\n".to_owned(), "network.publish: \"x\" names no port"),
-        (secret("header = 'Host'\n"), "host is not a header for credentials"),
-        (secret("header = 'a b'\n"), "is no plain name"),
-        (secret("basic = 'a:b'\n"), "is no user's name"),
+        (secret("header = 'Host'\n"), "host cannot carry credentials"),
+        (secret("header = 'a b'\n"), "is not a plain name"),
+        (secret("basic = 'a:b'\n"), "is not a user name"),
         (
             secret("bearer = true\n[[secret]]\nenv = 'B'\nhost = 'h'\nheader = 'Authorization'\n"),
-            "A and B both go to the same place",
+            "A and B both use the same place",
         ),
         (
             "[network]\nallow = ['h']\npublish = ['61080']\n".to_owned(),
-            "port 61080 inside is a door of the run's proxy",
+            "port 61080 inside is used by the run's proxy",
         ),
         (
             "[[route]]\nlisten = 0\nto = 'https://a'\n".to_owned(),
-            "route[0].listen: port 0 cannot be had",
+            "route[0].listen: port 0 is not available",
         ),
         ("[[route]]\nlisten = 1\nto = 'ftp://a'\n".to_owned(), "leads nowhere"),
         ("[[route]]\nlisten = 1\nto = 'https://u@a'\n".to_owned(), "leads nowhere"),
@@ -84,12 +84,12 @@ fn what_makes_no_sense_is_refused_with_its_key() {
         ),
         (
             format!("{SECRET}[[route]]\nlisten = 1\nto = 'https://b'\nsecret = 'KEY'\n"),
-            "the secret KEY is for api.example:443, and the route leads to b:443",
+            "the secret KEY is for api.example:443, but the route goes to b:443",
         ),
         (secret("bearer = true\n[sandbox]\nenv = { A = 'v' }\n"), "is given to the run as well"),
         (
             secret("bearer = true\n[[secret]]\nenv = 'B'\nhost = 'h'\nbearer = true\n"),
-            "A and B both go to the same place",
+            "A and B both use the same place",
         ),
     ] {
         let found = refused(&text);
@@ -107,7 +107,7 @@ fn whoever_asks_for_everything_is_told_that_it_is_weaker_and_not_stopped() {
     request.reach = Reach::Learn;
     let settings = Given::default().settings();
     let spec = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap();
-    assert!(spec.has_way_out() && !spec.required.contains(&Clause::NetSealed));
+    assert!(spec.has_network_access() && !spec.required.contains(&Clause::NetSealed));
 }
 
 #[test]
@@ -141,11 +141,11 @@ fn agent(manifest: &str) -> Result<belljar_spec::RunSpec, belljar_spec::ResolveE
 fn a_set_up_has_hosts_of_its_own() {
     let spec = agent("[setup]\ncommand = ['true']\nnetwork = ['Pypi.example']\n").unwrap();
     assert_eq!(spec.setup_network(), ["pypi.example"]);
-    assert!(spec.has_way_out() && !spec.has_way_out_after_setup());
+    assert!(spec.has_network_access() && !spec.has_network_access_after_setup());
     assert!(spec.required.contains(&Clause::NetSealed));
     let both =
         "[setup]\ncommand = ['true']\nnetwork = ['a.example']\n[network]\nallow = ['b.example']\n";
-    assert!(agent(both).unwrap().has_way_out_after_setup());
+    assert!(agent(both).unwrap().has_network_access_after_setup());
     let any = agent("[setup]\ncommand = ['true']\nnetwork = ['*']\n").unwrap();
     assert!(!any.required.contains(&Clause::NetSealed));
     for (hosts, why) in [("'http://x'", "setup.network"), ("'GET a.example/x'", "not opened")] {
@@ -154,9 +154,9 @@ fn a_set_up_has_hosts_of_its_own() {
         assert!(refused.contains(why), "{refused}");
     }
     assert!(agent("[setup]\ncommand = ['true']\nnetwork = ['GET a.example:80/x']\n").is_ok());
-    // A run with a command of its own has none.
+    // A run with a command has none.
     let plain = run("[setup]\ncommand = ['true']\nnetwork = ['a.example']\n").unwrap();
-    assert!(plain.setup().is_none() && !plain.has_way_out());
+    assert!(plain.setup().is_none() && !plain.has_network_access());
 }
 
 #[test]
@@ -166,11 +166,11 @@ fn rules_on_commands_are_part_of_the_run() {
     assert_eq!(spec.commands, belljar_spec::CommandPolicy::default());
     assert_eq!(spec.commands.mode, CommandMode::Warn);
     assert!(!serde_json::to_string(&spec).unwrap().contains("commands"));
-    let own =
+    let changed =
         run("[commands]\nmode = 'strict'\ndeny = ['x', { rule = 'y', match = ['y'] }]\n").unwrap();
-    assert_eq!((own.commands.mode, own.commands.deny.len()), (CommandMode::Strict, 2));
-    assert_eq!(own.commands.deny[1].matches, ["y"]);
-    assert_ne!(own.hash(), spec.hash());
+    assert_eq!((changed.commands.mode, changed.commands.deny.len()), (CommandMode::Strict, 2));
+    assert_eq!(changed.commands.deny[1].matches, ["y"]);
+    assert_ne!(changed.hash(), spec.hash());
     let long = format!("[commands]\ndeny = ['{}']\n", "x".repeat(2000));
     assert!(refused(&long).contains("commands.deny"));
 }

@@ -1,4 +1,4 @@
-//! What counts as more than what would hold without the manifest.
+//! Finding what a manifest opens beyond what would hold without it.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use belljar_spec::{
     Baseline, Layer, Located, Manifest, Origin, Purpose, Settings, Widening, layers, widenings,
 };
 
-/// Every path is what its text says, but for one link.
+/// Every path leads where its text points, but for one link.
 fn locate(path: &Path) -> Located {
     match path.strip_prefix("/proj/p/link") {
         Ok(rest) => {
@@ -179,12 +179,15 @@ fn what_a_person_reads_cannot_drive_a_terminal() {
 }
 
 #[test]
-fn where_a_link_leads_is_said() {
-    let said = found("[sandbox]\nworkspace = { path = 'link' }", "", Purpose::Command);
-    assert!(said[0].what.contains("/proj/p/link is a link to /srv/elsewhere"), "{said:?}");
+fn where_a_link_leads_is_shown() {
+    let widenings = found("[sandbox]\nworkspace = { path = 'link' }", "", Purpose::Command);
+    assert!(
+        widenings[0].what.contains("/proj/p/link is a link to /srv/elsewhere"),
+        "{widenings:?}"
+    );
 }
 
-/// What the operator's own configuration says, a manifest that loosens it, and one that does not.
+/// The operator's configuration, a manifest that loosens it, and one that does not.
 #[test]
 fn the_operators_own_settings_are_what_counts() {
     for (operators, looser, want, tighter) in [
@@ -317,9 +320,9 @@ fn the_operators_own_settings_are_what_counts() {
     }
 }
 
-/// What the operator has already, a manifest may say again.
+/// A manifest may repeat what the operator has set already.
 #[test]
-fn saying_the_same_again_opens_nothing() {
+fn repeating_a_setting_opens_nothing() {
     let same = "
 [sandbox]
 tools = ['/opt/tool']
@@ -340,7 +343,7 @@ listen = 1
 to = 'https://x'
 ";
     assert_eq!(keys_over(same, same, Purpose::Command), Vec::<String>::new());
-    assert!(keys(same).len() > 8); // control: without the operator's word it is all found
+    assert!(keys(same).len() > 8); // control: without the operator's settings it is all found
 }
 
 #[test]
@@ -353,7 +356,7 @@ fn an_agents_default_is_an_overlay() {
 }
 
 #[test]
-fn what_the_users_own_agent_is_told_is_the_users_word() {
+fn a_manifest_with_prompts_for_the_users_agent_needs_trust() {
     for text in ["[agent]\nprompt = 'x'", "[agent]\nprompt_file = 'P'", "[agent]\nargs = ['x']"] {
         assert_eq!(keys_over("", text, Purpose::CommandAgent), Vec::<String>::new(), "{text}");
         assert_eq!(keys_over("", text, Purpose::AccountAgent).len(), 1, "{text}");

@@ -1,4 +1,4 @@
-//! Frames: only the other end's own, each once, in order.
+//! Frames: only those that the other end wrote, each once, in order.
 
 use belljar_spec::wire::{
     Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_PAYLOAD, Side, WireError,
@@ -9,9 +9,9 @@ fn key() -> FrameKey {
     FrameKey::new([7; 32])
 }
 
-/// Each frame's bytes apart from the others'.
+/// The bytes of each frame, separately.
 fn written(payloads: &[&[u8]]) -> Vec<Vec<u8>> {
-    let mut writer = FrameWriter::new(&key(), Side::Init);
+    let mut writer = FrameWriter::new(&key(), Side::Server);
     let frame = |payload: &&[u8]| {
         let mut out = Vec::new();
         writer.write(3, FrameKind::Data, 11, payload, &mut out);
@@ -21,7 +21,7 @@ fn written(payloads: &[&[u8]]) -> Vec<Vec<u8>> {
 }
 
 fn read_all(bytes: &[u8]) -> Result<Vec<Frame>, WireError> {
-    let mut reader = FrameReader::new(&key(), Side::Init);
+    let mut reader = FrameReader::new(&key(), Side::Server);
     reader.push(bytes);
     let mut frames = Vec::new();
     while let Some(frame) = reader.next_frame()? {
@@ -79,10 +79,10 @@ fn every_flipped_bit_is_refused() {
 #[test]
 fn a_frame_under_another_key_is_refused() {
     let bytes = written(&[b"x"]).concat();
-    let mut same = FrameReader::new(&key(), Side::Init);
+    let mut same = FrameReader::new(&key(), Side::Server);
     same.push(&bytes);
     assert!(same.next_frame().is_ok());
-    let mut other = FrameReader::new(&FrameKey::new([8; 32]), Side::Init);
+    let mut other = FrameReader::new(&FrameKey::new([8; 32]), Side::Server);
     other.push(&bytes);
     assert_eq!(other.next_frame(), Err(WireError::BadMac));
 }
@@ -90,7 +90,7 @@ fn a_frame_under_another_key_is_refused() {
 #[test]
 fn a_frame_cannot_be_sent_back_to_its_author() {
     let bytes = written(&[b"x"]).concat();
-    let mut author = FrameReader::new(&key(), Side::Launcher);
+    let mut author = FrameReader::new(&key(), Side::Client);
     author.push(&bytes);
     assert_eq!(author.next_frame(), Err(WireError::BadMac));
     assert!(read_all(&bytes).is_ok(), "the right reader takes it");
@@ -99,20 +99,20 @@ fn a_frame_cannot_be_sent_back_to_its_author() {
 #[test]
 fn the_numbering_goes_on_under_a_new_key() {
     let fresh = FrameKey::new([9; 32]);
-    let mut writer = FrameWriter::new(&key(), Side::Init);
+    let mut writer = FrameWriter::new(&key(), Side::Server);
     let (mut first, mut second) = (Vec::new(), Vec::new());
     writer.write(0, FrameKind::MessageEnd, 0, b"1", &mut first);
     writer.rekey(&fresh);
     writer.write(0, FrameKind::MessageEnd, 0, b"2", &mut second);
 
-    let mut reader = FrameReader::new(&key(), Side::Init);
+    let mut reader = FrameReader::new(&key(), Side::Server);
     reader.push(&first);
     reader.push(&second);
     assert!(reader.next_frame().unwrap().is_some());
     reader.rekey(&fresh);
     assert_eq!(reader.next_frame().unwrap().unwrap().payload, b"2");
 
-    let mut late = FrameReader::new(&key(), Side::Init);
+    let mut late = FrameReader::new(&key(), Side::Server);
     late.push(&[first, second].concat());
     assert!(late.next_frame().is_ok());
     assert_eq!(late.next_frame(), Err(WireError::BadMac), "without the new key");
@@ -136,7 +136,7 @@ fn frame() -> impl Strategy<Value = Frame> {
 }
 
 fn bytes_of(frames: &[Frame]) -> Vec<u8> {
-    let mut writer = FrameWriter::new(&key(), Side::Init);
+    let mut writer = FrameWriter::new(&key(), Side::Server);
     let mut bytes = Vec::new();
     for frame in frames {
         writer.write(frame.stream, frame.kind, frame.offset, &frame.payload, &mut bytes);
@@ -151,7 +151,7 @@ proptest! {
         cuts in prop::collection::vec(1_usize..200, 1..50),
     ) {
         let bytes = bytes_of(&frames);
-        let mut reader = FrameReader::new(&key(), Side::Init);
+        let mut reader = FrameReader::new(&key(), Side::Server);
         let mut read = Vec::new();
         let (mut rest, mut cuts) = (&bytes[..], cuts.iter().cycle());
         while !rest.is_empty() {
@@ -181,7 +181,7 @@ proptest! {
         let at = at.index(bytes.len());
         let end = (at + change.len()).min(bytes.len());
         bytes.splice(at..end, change);
-        let mut reader = FrameReader::new(&key(), Side::Init);
+        let mut reader = FrameReader::new(&key(), Side::Server);
         reader.push(&bytes);
         let mut read = Vec::new();
         while let Ok(Some(frame)) = reader.next_frame() {

@@ -6,7 +6,7 @@ use belljar_spec::wire::{
 };
 use proptest::prelude::*;
 
-/// Moves what one end has to say to the other, in one piece.
+/// Moves what one end has to send to the other, in one piece.
 fn carry(from: &mut Mux, to: &mut Mux) {
     let bytes = from.outgoing().to_vec();
     from.sent(bytes.len());
@@ -23,9 +23,9 @@ fn arrivals(mux: &mut Mux) -> Result<Vec<Arrival>, WireError> {
 
 /// Pushes hand-made frames of the other end into a fresh launcher with stream 1 open.
 fn hostile(write: impl FnOnce(&mut FrameWriter, &mut Vec<u8>)) -> Result<Vec<Arrival>, WireError> {
-    let mut launcher = Mux::new(Side::Launcher);
+    let mut launcher = Mux::new(Side::Client);
     launcher.open(1).unwrap();
-    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Init);
+    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Server);
     let mut bytes = Vec::new();
     write(&mut writer, &mut bytes);
     launcher.push(&bytes);
@@ -34,7 +34,7 @@ fn hostile(write: impl FnOnce(&mut FrameWriter, &mut Vec<u8>)) -> Result<Vec<Arr
 
 #[test]
 fn a_message_longer_than_a_frame_arrives_whole() {
-    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
     let long = "x".repeat(3 * MAX_PAYLOAD);
     launcher.send(&long).unwrap();
     carry(&mut launcher, &mut init);
@@ -44,10 +44,10 @@ fn a_message_longer_than_a_frame_arrives_whole() {
 
 #[test]
 fn messages_are_bounded_both_ways() {
-    let most = "x".repeat(MAX_MESSAGE - 2);
-    let mut launcher = Mux::new(Side::Launcher);
-    assert!(launcher.send(&most).is_ok());
-    let over = format!("{most}x");
+    let longest = "x".repeat(MAX_MESSAGE - 2);
+    let mut launcher = Mux::new(Side::Client);
+    assert!(launcher.send(&longest).is_ok());
+    let over = format!("{longest}x");
     assert_eq!(launcher.send(&over), Err(WireError::MessageTooLong(MAX_MESSAGE)));
 
     let flood = hostile(|writer, bytes| {
@@ -68,7 +68,7 @@ fn a_message_that_makes_no_sense_is_an_error() {
 
 #[test]
 fn the_sender_stops_at_the_window() {
-    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
     launcher.open(1).unwrap();
     init.open(1).unwrap();
     let data = vec![5; 3 * WINDOW as usize];
@@ -156,7 +156,7 @@ fn only_open_streams_and_the_control_stream_exist() {
 
 #[test]
 fn the_number_of_streams_is_bounded_and_a_number_is_free_again() {
-    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
     for stream in 1..=MAX_STREAMS as u32 {
         launcher.open(stream).unwrap();
         init.open(stream).unwrap();
@@ -173,7 +173,7 @@ fn the_number_of_streams_is_bounded_and_a_number_is_free_again() {
 
 #[test]
 fn after_a_reset_nothing_more_is_sent() {
-    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
     launcher.open(1).unwrap();
     init.open(1).unwrap();
     assert_eq!(launcher.send_data(1, b"abc"), 3);
@@ -185,7 +185,7 @@ fn after_a_reset_nothing_more_is_sent() {
 
 /// A stream that only init writes to, open on both ends.
 fn one_way() -> (Mux, Mux) {
-    let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+    let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
     launcher.open_for(1, Flow::Incoming).unwrap();
     init.open_for(1, Flow::Outgoing).unwrap();
     (launcher, init)
@@ -209,7 +209,7 @@ fn only_one_end_of_a_one_way_stream_writes() {
     let (mut launcher, mut init) = one_way();
     assert_eq!(launcher.send_data(1, b"x"), 0);
     assert_eq!(init.send_data(1, b"x"), 1);
-    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Launcher);
+    let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Client);
     let mut bytes = Vec::new();
     writer.write(1, FrameKind::Data, 0, b"x", &mut bytes);
     init.push(&bytes);
@@ -260,7 +260,7 @@ fn length(arrival: &Arrival) -> usize {
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize),
-    /// Carries at most so many bytes.
+    /// Carries at most this many bytes.
     Carry(usize),
     Consume(usize),
     CarryBack,
@@ -279,7 +279,7 @@ proptest! {
     /// The bytes arrive in order, and never more of them than the reader has room for.
     #[test]
     fn flow_control_holds(steps in prop::collection::vec(step(), 1..60)) {
-        let (mut launcher, mut init) = (Mux::new(Side::Launcher), Mux::new(Side::Init));
+        let (mut launcher, mut init) = (Mux::new(Side::Client), Mux::new(Side::Server));
         launcher.open(1).unwrap();
         init.open(1).unwrap();
         let (mut sent, mut received, mut consumed) = (0_usize, 0_usize, 0_usize);
@@ -290,8 +290,8 @@ proptest! {
                     let data: Vec<u8> = (sent..sent + count).map(byte).collect();
                     sent += launcher.send_data(1, &data);
                 }
-                Step::Carry(most) => {
-                    let count = launcher.outgoing().len().min(most);
+                Step::Carry(limit) => {
+                    let count = launcher.outgoing().len().min(limit);
                     let bytes = launcher.outgoing()[..count].to_vec();
                     launcher.sent(count);
                     init.push(&bytes);
@@ -305,8 +305,8 @@ proptest! {
                         }
                     }
                 }
-                Step::Consume(most) => {
-                    let count = most.min(received - consumed);
+                Step::Consume(limit) => {
+                    let count = limit.min(received - consumed);
                     init.consumed(1, count);
                     consumed += count;
                 }
@@ -322,7 +322,7 @@ proptest! {
 
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
-        let mut mux = Mux::new(Side::Launcher);
+        let mut mux = Mux::new(Side::Client);
         mux.push(&bytes);
         let _ = arrivals(&mut mux);
     }
@@ -340,10 +340,10 @@ proptest! {
             FrameKind::Window,
             FrameKind::Reset,
         ];
-        let mut mux = Mux::new(Side::Launcher);
+        let mut mux = Mux::new(Side::Client);
         mux.open(1).unwrap();
         mux.open(2).unwrap();
-        let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Init);
+        let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Server);
         for (stream, kind, offset, length) in frames {
             let mut bytes = Vec::new();
             writer.write(stream, kinds[kind], offset % 200, &vec![1; length], &mut bytes);

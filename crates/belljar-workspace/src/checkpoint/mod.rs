@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use belljar_linux::jail::bind::NOTE;
-use belljar_linux::snapshot::{self, Begun, Previous, SnapshotError, Within};
+use belljar_linux::snapshot::{self, Begun, Previous, SnapshotError, SnapshotLimits};
 use belljar_spec::{CheckpointReport, LayeredTree, Moment, RunId};
 
 use crate::{capture_live, count_recent, upper_of};
@@ -223,13 +223,12 @@ impl Copied {
         let path = self.to.clone();
         // Of all its parts together.
         let bytes = most.unwrap_or(u64::MAX).saturating_sub(sum.on_disk);
-        let within = Within { cancel, bytes };
-        let taken = snapshot::take_within(within, &self.from, &self.to, begun, previous).map_err(
-            |error| match error {
+        let limits = SnapshotLimits { cancel, bytes };
+        let taken = snapshot::take_with_limits(limits, &self.from, &self.to, begun, previous)
+            .map_err(|error| match error {
                 SnapshotError::Cancelled => CheckpointError::Cancelled { path },
                 error => CheckpointError::Snapshot { path, error },
-            },
-        )?;
+            })?;
         sum.on_disk += taken.on_disk;
         sum.report.files += taken.files;
         sum.report.bytes += taken.bytes;

@@ -194,7 +194,7 @@ fn network(spec: &RunSpec) -> Vec<String> {
     let line = |text: String| folded(&escape(text.as_bytes()), INDENT);
     let mut lines = match (reach, spec.network_allow.as_slice()) {
         (Reach::Learn, _) => vec!["every public name, to learn which are needed".to_owned()],
-        (Reach::Listed, []) if !spec.has_way_out_after_setup() => vec!["none".to_owned()],
+        (Reach::Listed, []) if !spec.has_network_access_after_setup() => vec!["none".to_owned()],
         (Reach::Listed, rules) => vec![line(rules.join(", "))],
     };
     lines.retain(|line| !line.is_empty());

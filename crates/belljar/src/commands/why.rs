@@ -32,10 +32,10 @@ fn act(args: &WhyArgs) -> CommandResult {
         report::json(&serde_json::json!({ "run": run.id, "network": account, "allow": list }))?;
         return Ok(0);
     }
-    let has_way_out = file.as_ref().is_none_or(|file| file.spec.has_way_out());
-    let shut = file.as_ref().is_some_and(|file| !file.spec.has_way_out_after_setup());
-    report::out(&page(&account, has_way_out));
-    if has_way_out && shut {
+    let has_network_access = file.as_ref().is_none_or(|file| file.spec.has_network_access());
+    let shut = file.as_ref().is_some_and(|file| !file.spec.has_network_access_after_setup());
+    report::out(&page(&account, has_network_access));
+    if has_network_access && shut {
         report::out(
             "Only the set-up had a way out. Once it had ended, nothing was on the run's list.\n",
         );
@@ -46,9 +46,9 @@ fn act(args: &WhyArgs) -> CommandResult {
     Ok(0)
 }
 
-fn page(account: &NetworkReport, has_way_out: bool) -> String {
+fn page(account: &NetworkReport, has_network_access: bool) -> String {
     let mut text = String::new();
-    if !has_way_out {
+    if !has_network_access {
         text.push_str(
             "The run had no way out at all: nothing was on its list, and nothing was asked.\n",
         );

@@ -50,7 +50,7 @@ impl Client {
 
     pub async fn over(connector: &dyn Connector, to: &Destination) -> Result<Self, Error> {
         let connection = connector.connect(to).await?;
-        let mut mux = Mux::new(Side::Launcher);
+        let mut mux = Mux::new(Side::Client);
         let key = new_key()?;
         let hello = ClientHello {
             min: CONTROL_MIN,

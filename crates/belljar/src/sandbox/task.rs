@@ -141,6 +141,6 @@ pub(super) fn flows(streams: TaskStreams, kind: Streams) -> Vec<(u32, Flow)> {
         Streams::Unwatched => Vec::new(),
         Streams::Output => output.to_vec(),
         Streams::InputAndOutput => [&[(streams.stdin, Flow::Outgoing)][..], &output].concat(),
-        Streams::Terminal(_) => vec![(streams.stdin, Flow::BothWays)],
+        Streams::Terminal(_) => vec![(streams.stdin, Flow::Bidirectional)],
     }
 }

@@ -122,7 +122,7 @@ fn a_person_is_asked_and_may_answer_wrongly() {
     let mut person = PtyRun::start(&call, 24, 80);
     for (question, answer) in [
         ("files here:", "sideways"),
-        ("no workspace mode is called", "ro"),
+        ("there is no workspace mode", "ro"),
         ("hosts it may reach", "pypi.org, files.pythonhosted.org"),
         ("time after which", "soon"),
         ("time after which", "2h"),

@@ -87,7 +87,7 @@ fn attach_follows_and_lets_go() {
         run.type_in("one\r");
         run.wait_for("got <one>");
         let second = lab.belljar(["attach", "a"]).done();
-        second.expect(125).says(&["followed by somebody else already"]);
+        second.expect(125).says(&["another client is already attached"]);
         run.type_in("\x10\x11");
         let (code, screen) = run.end();
         assert_eq!(code, 0, "{screen:?}");

@@ -134,7 +134,7 @@ fn a_file_with_two_names_is_not_made_writable_by_accident() {
         let file = lab.make_file("data/file", "x");
         mounted(lab, &file, &[], "rw").expect(0);
         fs::hard_link(&file, lab.path("data/other-name")).unwrap();
-        refused_but_can_be_allowed(lab, &file, "rw", "2 names");
+        refused_but_can_be_allowed(lab, &file, "rw", "2 hard links");
         // Read-only, nothing can change anywhere.
         mounted(lab, &file, &[], "ro").expect(0);
     });
@@ -149,17 +149,17 @@ fn belljars_own_directories_are_never_given() {
         for run in lab.runs() {
             fs::remove_dir_all(lab.home().join("runs").join(run)).unwrap();
         }
-        always_refused(lab, &lab.home(), &["belljar itself"]);
-        always_refused(lab, &lab.home().join("runs"), &["belljar itself"]);
-        always_refused(lab, &lab.path("."), &["belljar itself"]);
+        always_refused(lab, &lab.home(), &["Belljar's own directory"]);
+        always_refused(lab, &lab.home().join("runs"), &["Belljar's own directory"]);
+        always_refused(lab, &lab.path("."), &["Belljar's own directory"]);
         let done = lab.run(["--workspace", lab.path("").to_str().unwrap(), "--", "true"]).done();
-        done.expect(125).says(&["belljar itself"]);
+        done.expect(125).says(&["Belljar's own directory"]);
         // By another name.
         let link = lab.path("innocent");
         std::os::unix::fs::symlink(lab.home(), &link).unwrap();
-        always_refused(lab, &link, &["belljar itself"]);
+        always_refused(lab, &link, &["Belljar's own directory"]);
         let config = lab.make_directory("person/.config/belljar");
-        always_refused(lab, &config, &["belljar itself"]);
+        always_refused(lab, &config, &["Belljar's own directory"]);
         // The control: what lies beside it.
         let beside = lab.make_directory("beside");
         mounted(lab, &beside, &[], "ro").expect(0);

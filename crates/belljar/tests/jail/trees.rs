@@ -45,7 +45,7 @@ fn a_name_in_another_writable_tree_stops_the_launch_and_says_which() {
         let volume = format!("{}:/other:rw", lab.path("other").display());
         let done = lab.sh(&["-v", &volume], "true");
         done.expect(125);
-        done.says(&[".envrc", "2 names", "overlay"]);
+        done.says(&[".envrc", "2 hard links", "overlay"]);
         // The control: not writable, it is no way to the file.
         let volume = format!("{}:/other:ro", lab.path("other").display());
         lab.sh(&["-v", &volume], "true").expect(0);

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use belljar_spec::egress::{TRUST_BUNDLE, TRUST_JAVA, TRUST_OWN};
+use belljar_spec::egress::{TRUST_BUNDLE, TRUST_CA, TRUST_JAVA};
 use belljar_spec::egress_env::JAVA_STORE_PASSWORD;
 use data_encoding::BASE64;
 use rustls::pki_types::CertificateDer;
@@ -32,7 +32,7 @@ fn write(directory: &Path, ca_pem: &str, host_roots: &[CertificateDer<'_>]) -> i
         host_roots.iter().enumerate().map(|(at, der)| (format!("host-{at}"), der.as_ref())),
     );
     let java = java_keystore::store(&listed, JAVA_STORE_PASSWORD)?;
-    write_file(&directory.join(TRUST_OWN), ca_pem.as_bytes())?;
+    write_file(&directory.join(TRUST_CA), ca_pem.as_bytes())?;
     write_file(&directory.join(TRUST_BUNDLE), bundle.as_bytes())?;
     write_file(&directory.join(TRUST_JAVA), &java)
 }
@@ -79,10 +79,10 @@ mod tests {
         let certificates = |pem: &[u8]| {
             CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().unwrap()
         };
-        assert_eq!(certificates(&read(TRUST_OWN)), [ca.der().clone()]);
+        assert_eq!(certificates(&read(TRUST_CA)), [ca.der().clone()]);
         assert_eq!(certificates(&read(TRUST_BUNDLE)), [host_roots.der().clone(), ca.der().clone()]);
         assert_eq!(read(TRUST_JAVA)[8..12], 2u32.to_be_bytes());
-        for name in [TRUST_OWN, TRUST_BUNDLE, TRUST_JAVA] {
+        for name in [TRUST_CA, TRUST_BUNDLE, TRUST_JAVA] {
             let mode = fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o444);
         }

@@ -1,4 +1,4 @@
-//! Belljar's own work inside a sandbox: a tree of files out, or in.
+//! Copies a tree of files out of a sandbox, or into it.
 //!
 //! Done by a process that is locked down like any command and has its user and its limits, so that it
 //! can reach exactly what a command could. It runs no program of the sandbox.
@@ -15,7 +15,7 @@ use crate::sys::signal;
 
 /// Does it, over standard input and output. The answer is the exit code.
 pub(super) fn work(work: &Work) -> i32 {
-    // Who stops reading gets an error returned, not our death.
+    // If the reader stops, a write must return an error and not kill this process.
     signal::ignore_broken_pipe();
     let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     match work {
@@ -28,8 +28,8 @@ pub(super) fn work(work: &Work) -> i32 {
             }
         },
         Work::Unpack { path } => match unpack::unpack(path.as_path(), stdin, complain) {
-            Ok(unpack::Outcome::Whole) => 0,
-            Ok(unpack::Outcome::WithFailures) => 1,
+            Ok(unpack::UnpackOutcome::Whole) => 0,
+            Ok(unpack::UnpackOutcome::WithFailures) => 1,
             Err(error) => {
                 complain(&belljar_spec::text::error_chain(&error));
                 1
@@ -41,5 +41,5 @@ pub(super) fn work(work: &Work) -> i32 {
 /// A line on standard error. Names are hostile, so nothing in it moves a cursor.
 fn complain(message: &str) {
     let line = format!("{}\n", escape(message.as_bytes()));
-    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes()); // nobody else could be told
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes()); // there is no other place to report it
 }

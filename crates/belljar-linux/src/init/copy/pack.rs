@@ -1,4 +1,4 @@
-//! Writes a tree to a pipe. The tree may change under our feet, and may be made to do harm: nothing is
+//! Writes a tree to a pipe. The tree may be hostile and may change meanwhile: nothing is
 //! opened but files and directories, no link is followed, and depth and memory are bounded.
 
 use std::ffi::CStr;
@@ -24,7 +24,7 @@ pub(super) enum PackError {
         #[source]
         error: Errno,
     },
-    #[error("cannot copy {path}: the path holds a NUL byte")]
+    #[error("cannot copy {path}: the path contains a NUL byte")]
     Nul { path: OsText },
     #[error("the copy could not be written")]
     Write(#[source] Errno),
@@ -46,29 +46,29 @@ pub(super) fn pack(path: &Path, out: BorrowedFd<'_>) -> Result<(), PackError> {
 struct Packer<'a> {
     out: BorrowedFd<'a>,
     buffer: Vec<u8>,
-    /// Of the entry at hand, below the top.
+    /// Of the current entry, below the top.
     path: Vec<u8>,
 }
 
 /// A directory that is being read, and how long its path is.
-struct Level {
+struct PackLevel {
     directory: Dir,
     length: usize,
 }
 
 /// What is wrong with one entry, or with the pipe.
-enum Trouble {
+enum PackFailure {
     Entry(String),
     Pipe(PackError),
 }
 
-impl From<PackError> for Trouble {
+impl From<PackError> for PackFailure {
     fn from(error: PackError) -> Self {
         Self::Pipe(error)
     }
 }
 
-impl From<Errno> for Trouble {
+impl From<Errno> for PackFailure {
     fn from(error: Errno) -> Self {
         Self::Entry(std::io::Error::from(error).to_string())
     }
@@ -88,7 +88,7 @@ impl Packer<'_> {
                     continue;
                 }
                 Some(Err(error)) => {
-                    self.skipped(&format!("cannot be read whole: {}", words(error)))?;
+                    self.skipped(&format!("cannot be read whole: {}", error_text(error)))?;
                     levels.pop();
                     continue;
                 }
@@ -115,7 +115,7 @@ impl Packer<'_> {
             }
             let below = match level.directory.fd() {
                 Ok(parent) => self.entry_or_reason(parent, name)?,
-                Err(error) => self.skipped(&words(error)).map(|()| None)?,
+                Err(error) => self.skipped(&error_text(error)).map(|()| None)?,
             };
             levels.extend(below);
         }
@@ -127,15 +127,19 @@ impl Packer<'_> {
         &mut self,
         parent: BorrowedFd<'_>,
         name: &CStr,
-    ) -> Result<Option<Level>, PackError> {
+    ) -> Result<Option<PackLevel>, PackError> {
         match self.entry(parent, name) {
             Ok(level) => Ok(level),
-            Err(Trouble::Entry(why)) => self.skipped(&why).map(|()| None),
-            Err(Trouble::Pipe(error)) => Err(error),
+            Err(PackFailure::Entry(why)) => self.skipped(&why).map(|()| None),
+            Err(PackFailure::Pipe(error)) => Err(error),
         }
     }
 
-    fn entry(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<Level>, Trouble> {
+    fn entry(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+    ) -> Result<Option<PackLevel>, PackFailure> {
         let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         // By its kind first: to open a device or a FIFO does something.
         match FileType::from_raw_mode(stat.st_mode) {
@@ -148,36 +152,36 @@ impl Packer<'_> {
                 self.put(target)?;
                 Ok(None)
             }
-            FileType::Fifo => Err(Trouble::Entry("a FIFO".to_owned())),
-            FileType::Socket => Err(Trouble::Entry("a socket".to_owned())),
+            FileType::Fifo => Err(PackFailure::Entry("a FIFO".to_owned())),
+            FileType::Socket => Err(PackFailure::Entry("a socket".to_owned())),
             FileType::CharacterDevice | FileType::BlockDevice => {
-                Err(Trouble::Entry("a device".to_owned()))
+                Err(PackFailure::Entry("a device".to_owned()))
             }
-            FileType::Unknown => Err(Trouble::Entry("of no known kind".to_owned())),
+            FileType::Unknown => Err(PackFailure::Entry("of no known kind".to_owned())),
         }
     }
 
-    fn directory(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<Level, Trouble> {
+    fn directory(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<PackLevel, PackFailure> {
         let fd = open(parent, name, OFlags::DIRECTORY)?;
         let stat = fstat(&fd)?;
         let directory = Dir::new(fd)?;
         self.header(EntryKind::Directory, stat.st_mode, 0, seconds(&stat))?;
-        Ok(Level { directory, length: self.path.len() })
+        Ok(PackLevel { directory, length: self.path.len() })
     }
 
-    /// Exactly as many bytes as the header says, whatever happens to the file meanwhile.
-    fn file(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Trouble> {
+    /// Exactly as many bytes as the header states, whatever happens to the file meanwhile.
+    fn file(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), PackFailure> {
         let fd = open(parent, name, OFlags::empty())?;
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Trouble::Entry("it changed into something else".to_owned()));
+            return Err(PackFailure::Entry("it changed into something else".to_owned()));
         }
         let mut left = u64::try_from(stat.st_size).unwrap_or(0);
         self.header(EntryKind::File, stat.st_mode, left, seconds(&stat))?;
         let mut chunk = vec![0; CHUNK];
         while left > 0 {
-            let most = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            match rustix::io::read(&fd, &mut chunk[..most]) {
+            let length = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            match rustix::io::read(&fd, &mut chunk[..length]) {
                 Ok(0) => return self.fill(left, "it shrank while it was copied"),
                 Ok(length) => {
                     self.put(&chunk[..length])?;
@@ -185,21 +189,22 @@ impl Packer<'_> {
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => {
-                    return self.fill(left, &format!("cannot be read whole: {}", words(error)));
+                    return self
+                        .fill(left, &format!("cannot be read whole: {}", error_text(error)));
                 }
             }
         }
         Ok(())
     }
 
-    fn fill(&mut self, mut left: u64, why: &str) -> Result<(), Trouble> {
+    fn fill(&mut self, mut left: u64, why: &str) -> Result<(), PackFailure> {
         static ZEROS: [u8; CHUNK] = [0; CHUNK];
         while left > 0 {
-            let most = ZEROS.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            self.put(&ZEROS[..most])?;
-            left -= most as u64;
+            let length = ZEROS.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            self.put(&ZEROS[..length])?;
+            left -= length as u64;
         }
-        Err(Trouble::Entry(why.to_owned()))
+        Err(PackFailure::Entry(why.to_owned()))
     }
 
     fn skipped(&mut self, why: &str) -> Result<(), PackError> {
@@ -259,6 +264,6 @@ fn seconds(stat: &Stat) -> i64 {
     stat.st_mtime
 }
 
-fn words(error: Errno) -> String {
+fn error_text(error: Errno) -> String {
     std::io::Error::from(error).to_string()
 }

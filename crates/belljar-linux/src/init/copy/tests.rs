@@ -1,4 +1,4 @@
-//! Trees made to do harm, packed and made again.
+//! Packs and unpacks trees that are made to do harm.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::pack::{PackError, pack};
-use super::unpack::{Outcome, UnpackError, unpack};
+use super::unpack::{UnpackError, UnpackOutcome, unpack};
 
 /// Packs while a thread reads, and gives back the bytes.
 fn packed(path: &Path) -> Vec<u8> {
@@ -41,17 +41,17 @@ fn entries(mut bytes: &[u8]) -> Vec<(Entry, Vec<u8>)> {
     all
 }
 
-fn unpacked(path: &Path, bytes: &[u8]) -> (Result<Outcome, UnpackError>, Vec<String>) {
+fn unpacked(path: &Path, bytes: &[u8]) -> (Result<UnpackOutcome, UnpackError>, Vec<String>) {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let bytes = bytes.to_vec();
     let writer = std::thread::spawn(move || {
         let _ = fs::File::from(write).write_all(&bytes); // the reader may have enough of it
     });
-    let mut said = Vec::new();
-    let outcome = unpack(path, read.as_fd(), |message| said.push(message.to_owned()));
+    let mut messages = Vec::new();
+    let outcome = unpack(path, read.as_fd(), |message| messages.push(message.to_owned()));
     drop(read);
     writer.join().unwrap();
-    (outcome, said)
+    (outcome, messages)
 }
 
 fn find<'a>(all: &'a [(Entry, Vec<u8>)], path: &[u8]) -> &'a (Entry, Vec<u8>) {
@@ -184,8 +184,8 @@ fn a_tree_comes_out_as_it_went_in() {
     fs::create_dir_all(to.path().join("new/a")).unwrap();
     fs::write(to.path().join("new/a/run"), "old").unwrap();
     fs::write(to.path().join("new/a/other"), "stays").unwrap();
-    let (outcome, said) = unpacked(&to.path().join("new"), &packed(from.path()));
-    assert_eq!((outcome.unwrap(), said), (Outcome::Whole, Vec::new()));
+    let (outcome, messages) = unpacked(&to.path().join("new"), &packed(from.path()));
+    assert_eq!((outcome.unwrap(), messages), (UnpackOutcome::Whole, Vec::new()));
     let new = |name: &str| to.path().join("new/a").join(name);
     let mode = |name: &str| fs::metadata(new(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!(fs::read(new("locked/x")).unwrap(), vec![7; 200_000]);
@@ -210,10 +210,10 @@ fn what_cannot_be_made_is_told_and_the_rest_is_made() {
     // A link where a directory should be: nothing goes through it.
     let outside = tempfile::tempdir().unwrap();
     symlink(outside.path(), to.path().join("via")).unwrap();
-    let (outcome, said) = unpacked(to.path(), &packed(from.path()));
-    assert_eq!(outcome.unwrap(), Outcome::WithFailures);
-    assert_eq!(said.len(), 3, "{said:?}");
-    assert!(said.iter().any(|line| line.contains("dir\\u{a}: Is a directory")), "{said:?}");
+    let (outcome, messages) = unpacked(to.path(), &packed(from.path()));
+    assert_eq!(outcome.unwrap(), UnpackOutcome::WithFailures);
+    assert_eq!(messages.len(), 3, "{messages:?}");
+    assert!(messages.iter().any(|line| line.contains("dir\\u{a}: Is a directory")), "{messages:?}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     assert_eq!(fs::read(to.path().join("good")).unwrap(), b"x");
 }
@@ -230,7 +230,7 @@ fn a_copy_that_is_cut_off_is_an_error_and_leaves_no_half_file() {
     // The last one had the whole file and only missed the end of the copy.
     assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
     assert_eq!(fs::metadata(to.path().join("x")).unwrap().len(), 100_000);
-    let (outcome, _) = unpacked(to.path(), b"this is no copy, whatever it is");
+    let (outcome, _) = unpacked(to.path(), b"this is not a copy, but some text");
     assert!(matches!(outcome, Err(UnpackError::Archive(_))), "{outcome:?}");
 }
 
@@ -240,7 +240,7 @@ fn the_place_of_the_top_decides_what_is_made() {
     fs::write(from.path().join("x"), "new").unwrap();
     let file = packed(&from.path().join("x"));
     let (outcome, _) = unpacked(&to.path().join("y"), &file);
-    assert_eq!(outcome.unwrap(), Outcome::Whole);
+    assert_eq!(outcome.unwrap(), UnpackOutcome::Whole);
     assert_eq!(fs::read(to.path().join("y")).unwrap(), b"new");
     for (place, why) in [("", Errno::ISDIR), ("none/y", Errno::NOENT), ("y/z", Errno::NOTDIR)] {
         let (outcome, _) = unpacked(&to.path().join(place), &file);
@@ -256,7 +256,7 @@ fn the_place_of_the_top_decides_what_is_made() {
     entry.write(&mut named);
     named.push(b'!');
     Entry { kind: EntryKind::End, path: Vec::new(), size: 0, ..entry }.write(&mut named);
-    assert_eq!(unpacked(to.path(), &named).0.unwrap(), Outcome::Whole);
+    assert_eq!(unpacked(to.path(), &named).0.unwrap(), UnpackOutcome::Whole);
     assert_eq!(fs::read(to.path().join("n")).unwrap(), b"!");
     assert!(unpacked(&to.path().join("none"), &named).0.is_err());
 }

@@ -1,7 +1,7 @@
-//! Makes a tree from what comes through a pipe, as `cp -r` would: directories are merged, files and links
-//! take the place of what was there, nothing changes its owner.
+//! Unpacks a tree from a pipe, as `cp -r` would: directories are merged, files and links
+//! replace what was there, nothing changes its owner.
 //!
-//! What has no name of its own in the archive is made at the path itself: its parent must be there. If the
+//! An entry without a name is made at the path itself: its parent must exist. If the
 //! first entry has a name, the path must be a directory.
 
 use std::ffi::OsStr;
@@ -18,8 +18,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 const CHUNK: usize = 64 * 1024;
-/// Afterwards only the exit code tells.
-const MOST_MESSAGES: usize = 100;
+/// Further failures only set the exit code.
+const MAX_MESSAGES: usize = 100;
 /// What a file or directory of ours does not get, as with the usual umask.
 const UMASK: u32 = 0o022;
 
@@ -30,7 +30,7 @@ pub(super) enum UnpackError {
     Read(#[source] Errno),
     #[error("the copy was cut off")]
     Cut,
-    #[error("what arrives is no copy")]
+    #[error("the input is not a copy")]
     Archive(#[from] ArchiveError),
     #[error("cannot make {path}")]
     Top {
@@ -47,9 +47,9 @@ pub(super) enum UnpackError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum UnpackOutcome {
     Whole,
-    /// They were told.
+    /// They were reported.
     WithFailures,
 }
 
@@ -57,9 +57,9 @@ pub(super) fn unpack(
     path: &Path,
     from: BorrowedFd<'_>,
     complain: impl FnMut(&str),
-) -> Result<Outcome, UnpackError> {
+) -> Result<UnpackOutcome, UnpackError> {
     let mut input = Input { from, buffer: Vec::new(), start: 0, left: 0 };
-    let mut place = Place { path, top: None, levels: Vec::new(), temporary: 0 };
+    let mut place = UnpackTarget { path, top: None, levels: Vec::new(), temporary: 0 };
     let mut failures = Failures { count: 0, complain };
     loop {
         let entry = input.next_entry()?;
@@ -69,8 +69,8 @@ pub(super) fn unpack(
         }
         match place.make(&entry, &mut input) {
             Ok(()) => {}
-            Err(Trouble::Fatal(error)) => return Err(error),
-            Err(Trouble::Entry(error)) => {
+            Err(UnpackFailure::Fatal(error)) => return Err(error),
+            Err(UnpackFailure::Entry(error)) => {
                 let path = OsText::from(place.shown(&entry));
                 if matches!(error, Errno::NOSPC | Errno::DQUOT) {
                     return Err(UnpackError::Full { path, error });
@@ -92,32 +92,32 @@ struct Failures<C> {
 impl<C: FnMut(&str)> Failures<C> {
     fn add(&mut self, message: &str) {
         self.count += 1;
-        if self.count <= MOST_MESSAGES {
+        if self.count <= MAX_MESSAGES {
             (self.complain)(message);
         }
     }
 
-    fn outcome(&mut self) -> Outcome {
-        if let Some(more) = self.count.checked_sub(MOST_MESSAGES).filter(|more| *more > 0) {
+    fn outcome(&mut self) -> UnpackOutcome {
+        if let Some(more) = self.count.checked_sub(MAX_MESSAGES).filter(|more| *more > 0) {
             (self.complain)(&format!("and {more} more"));
         }
-        if self.count == 0 { Outcome::Whole } else { Outcome::WithFailures }
+        if self.count == 0 { UnpackOutcome::Whole } else { UnpackOutcome::WithFailures }
     }
 }
 
 /// What is wrong with one entry, or with everything.
-enum Trouble {
+enum UnpackFailure {
     Entry(Errno),
     Fatal(UnpackError),
 }
 
-impl From<Errno> for Trouble {
+impl From<Errno> for UnpackFailure {
     fn from(error: Errno) -> Self {
         Self::Entry(error)
     }
 }
 
-impl From<UnpackError> for Trouble {
+impl From<UnpackError> for UnpackFailure {
     fn from(error: UnpackError) -> Self {
         Self::Fatal(error)
     }
@@ -128,7 +128,7 @@ struct Input<'a> {
     from: BorrowedFd<'a>,
     buffer: Vec<u8>,
     start: usize,
-    /// Content of the entry at hand.
+    /// Content of the current entry.
     left: u64,
 }
 
@@ -185,23 +185,23 @@ impl Input<'_> {
 }
 
 /// Where entries go.
-struct Place<'a> {
+struct UnpackTarget<'a> {
     path: &'a Path,
     top: Option<OwnedFd>,
     /// The directories from the top to the one in which the last entry was made.
-    levels: Vec<Level>,
+    levels: Vec<UnpackLevel>,
     temporary: u64,
 }
 
-struct Level {
+struct UnpackLevel {
     name: Vec<u8>,
     fd: OwnedFd,
     /// What it gets when everything is in it: it could not be filled if it had it before.
     mode: Option<Mode>,
 }
 
-impl Place<'_> {
-    fn make(&mut self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+impl UnpackTarget<'_> {
+    fn make(&mut self, entry: &Entry, input: &mut Input<'_>) -> Result<(), UnpackFailure> {
         if entry.kind == EntryKind::Skipped {
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl Place<'_> {
         }
     }
 
-    fn make_top(&mut self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+    fn make_top(&mut self, entry: &Entry, input: &mut Input<'_>) -> Result<(), UnpackFailure> {
         if entry.kind == EntryKind::Directory {
             match mkdirat(CWD, self.path, filled(entry.mode)) {
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -245,17 +245,17 @@ impl Place<'_> {
         At { parent: parent.as_fd(), name, temporary }.file_or_link(entry, input)
     }
 
-    fn top(&mut self) -> Result<BorrowedFd<'_>, Trouble> {
+    fn top(&mut self) -> Result<BorrowedFd<'_>, UnpackFailure> {
         if self.top.is_none() {
             let opened = open_directory(CWD, self.path.as_os_str(), Follow::Yes);
             let path = || OsText::from(self.path);
             self.top = Some(opened.map_err(|error| UnpackError::Top { path: path(), error })?);
         }
-        self.top.as_ref().map(AsFd::as_fd).ok_or(Trouble::Entry(Errno::NOENT))
+        self.top.as_ref().map(AsFd::as_fd).ok_or(UnpackFailure::Entry(Errno::NOENT))
     }
 
-    /// Goes to a directory below the top, by the shortest way from where it is.
-    fn enter(&mut self, path: &[u8]) -> Result<(), Trouble> {
+    /// Goes to a directory below the top, by the shortest path from the current one.
+    fn enter(&mut self, path: &[u8]) -> Result<(), UnpackFailure> {
         let names: Vec<&[u8]> =
             path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
         let shared =
@@ -267,14 +267,14 @@ impl Place<'_> {
                 None => self.top()?,
             };
             let fd = open_directory(parent, OsStr::from_bytes(name), Follow::No)?;
-            self.levels.push(Level { name: name.to_vec(), fd, mode: None });
+            self.levels.push(UnpackLevel { name: name.to_vec(), fd, mode: None });
         }
         Ok(())
     }
 
     fn leave(&mut self, keep: usize) {
         while self.levels.len() > keep {
-            let Some(Level { name, mode, .. }) = self.levels.pop() else { return };
+            let Some(UnpackLevel { name, mode, .. }) = self.levels.pop() else { return };
             let parent = self.levels.last().map(|level| &level.fd).or(self.top.as_ref());
             if let (Some(mode), Some(parent)) = (mode, parent) {
                 // It is there and filled; only its permissions are wider than they were.
@@ -308,7 +308,7 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    fn directory(&self, entry: &Entry) -> Result<Level, Trouble> {
+    fn directory(&self, entry: &Entry) -> Result<UnpackLevel, UnpackFailure> {
         let made = match mkdirat(self.parent, self.name, filled(entry.mode)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -316,12 +316,12 @@ impl At<'_> {
         };
         let fd = open_directory(self.parent, self.name, Follow::No)?;
         let mode = (made && entry.mode & 0o700 != 0o700).then(|| masked(entry.mode));
-        Ok(Level { name: self.name.as_bytes().to_vec(), fd, mode })
+        Ok(UnpackLevel { name: self.name.as_bytes().to_vec(), fd, mode })
     }
 
-    /// Made beside and moved over what is there, so that nobody sees half of it.
-    fn file_or_link(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
-        // A rename onto an empty directory would be refused with a word that explains nothing.
+    /// Made beside the target and renamed over it, so that no process sees half of it.
+    fn file_or_link(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), UnpackFailure> {
+        // A rename onto an empty directory would be refused with an error that explains nothing.
         let there = statat(self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW);
         if there.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
             return Err(Errno::ISDIR.into());
@@ -339,7 +339,7 @@ impl At<'_> {
         placed
     }
 
-    fn link(&self, input: &mut Input<'_>) -> Result<(), Trouble> {
+    fn link(&self, input: &mut Input<'_>) -> Result<(), UnpackFailure> {
         let mut target = Vec::new();
         loop {
             let piece = input.content()?;
@@ -354,10 +354,10 @@ impl At<'_> {
         Ok(symlinkat(OsStr::from_bytes(&target), self.parent, self.temporary.as_str())?)
     }
 
-    fn file(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), Trouble> {
+    fn file(&self, entry: &Entry, input: &mut Input<'_>) -> Result<(), UnpackFailure> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let own = Mode::from_raw_mode(0o600);
-        let file = openat(self.parent, self.temporary.as_str(), flags, own)?;
+        let private = Mode::from_raw_mode(0o600);
+        let file = openat(self.parent, self.temporary.as_str(), flags, private)?;
         loop {
             let mut piece = input.content()?;
             if piece.is_empty() {

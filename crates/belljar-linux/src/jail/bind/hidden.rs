@@ -1,4 +1,4 @@
-//! Names that the run is not to see, and which tree has them.
+//! Finds which tree each hidden name is in.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use belljar_spec::{HostPaths, Plan, TreeAccess};
 use super::{BindError, Binder, Layer, Via};
 use crate::jail::resolve::{ResolveError, Resolved, resolve};
 
-/// The plan's names, with the links on the way to them followed, as the trees' own paths are.
+/// The plan's names, with links resolved, as in the trees' paths.
 pub(super) fn resolve_all(plan: &Plan, place: &HostPaths) -> Result<Vec<PathBuf>, BindError> {
     let mut all = Vec::new();
     for hidden in &plan.hidden {
@@ -31,8 +31,8 @@ impl Binder<'_> {
             let (path, hidden) = (source.path.clone(), hidden.clone());
             return Err(BindError::HiddenSource { path, hidden });
         }
-        let within = |hidden: &PathBuf| Some(hidden.strip_prefix(&source.path).ok()?.to_owned());
-        let mut names: Vec<PathBuf> = self.hidden.iter().filter_map(within).collect();
+        let relative = |hidden: &PathBuf| Some(hidden.strip_prefix(&source.path).ok()?.to_owned());
+        let mut names: Vec<PathBuf> = self.hidden.iter().filter_map(relative).collect();
         if via != Via::Bind && !self.covers_by_engine() {
             return Ok(names);
         }
@@ -54,7 +54,7 @@ impl Binder<'_> {
     }
 }
 
-/// Tells each layer which of the names lie in it.
+/// Sets for each layer which of the names are in it.
 pub(super) fn leave_out(
     hidden: &[PathBuf],
     via: Via,

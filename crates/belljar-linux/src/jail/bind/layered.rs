@@ -1,7 +1,7 @@
-//! Trees that the run can change while the real ones stay as they are.
+//! Binds trees that the run can change while the real ones stay as they are.
 //!
 //! Root makes the overlay here, since only then the changes can belong to the tree's owner; an ordinary user's sandbox
-//! makes its own. What an ordinary user gives to an engine is a copy: an engine binds what is there by path.
+//! makes the overlay itself. An ordinary user gives an engine a copy: an engine binds what exists at a path.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ use crate::jail::overlay::{self, Changes, DATA, Layers, WORK};
 use crate::jail::resolve::{Resolved, resolve};
 use crate::jail::root::Root;
 use crate::sys::mount::{Depth, make_private};
-use crate::sys::mount_ns_child::in_own_mount_namespace;
+use crate::sys::mount_ns_child::in_new_mount_namespace;
 
-/// Bytes of a tree that is copied, where no limit says it.
-const MOST_COPIED: u64 = 10 << 30;
+/// The maximum size of a tree that is copied, where no limit is set.
+const MAX_COPIED: u64 = 10 << 30;
 
 /// A tree that will be copied, because an overlay over it cannot be mounted here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct AnnouncedCopy {
     pub entries: u64,
 }
 
-/// What [`bind`](super::bind) will copy, so that it can be said before. A tree that cannot be looked at is left to it.
+/// What [`bind`](super::bind) will copy, so that it can be announced. A tree that cannot be read is left to it.
 pub fn copies_ahead(plan: &Plan, place: &HostPaths) -> Vec<AnnouncedCopy> {
     if rustix::process::geteuid().is_root() || place.seed.is_some() {
         return Vec::new();
@@ -53,8 +53,8 @@ pub fn copies_ahead(plan: &Plan, place: &HostPaths) -> Vec<AnnouncedCopy> {
     let copied = layered.filter(|source| is_engine || !is_callers(source));
     copied
         .filter_map(|source| {
-            let most = plan.limits.disk.unwrap_or(MOST_COPIED);
-            let TreeSize { bytes, entries } = measure_tree(&source, &[], most).ok()?;
+            let limit = plan.limits.disk.unwrap_or(MAX_COPIED);
+            let TreeSize { bytes, entries } = measure_tree(&source, &[], limit).ok()?;
             Some(AnnouncedCopy { path: source.path, bytes, entries })
         })
         .collect()
@@ -83,7 +83,7 @@ impl Binder<'_> {
         }
         if !as_root && !is_callers(source) {
             let why = format!(
-                "{} was copied for the overlay, since its owner or group is not your own",
+                "{} was copied for the overlay, since its owner or group is not yours",
                 source.path.display()
             );
             let mounts = self.posture.get(Clause::FsMounts).clone().and(&why);
@@ -174,7 +174,7 @@ impl Binder<'_> {
         Ok(layer)
     }
 
-    /// A fresh directory for the changes to a tree, which looks like the tree's own.
+    /// A new directory for the changes to a tree, with the tree's owner and mode.
     fn make_upper(&self, source: &Resolved) -> Result<(u32, PathBuf), BindError> {
         let private = Mode::from_raw_mode(0o700);
         let make = |path: &Path, mode| {
@@ -220,9 +220,9 @@ impl Binder<'_> {
         let (since, copied) = match self.next_seed(Backing::Copy { copied: RESTORED })? {
             None => {
                 let since = self.arrived.passed();
-                let most = self.plan.limits.disk.unwrap_or(MOST_COPIED);
-                measure_tree(source, hidden, most)?; // before the first byte of one that is too large
-                copy_tree(source, &data, hidden, most)?;
+                let limit = self.plan.limits.disk.unwrap_or(MAX_COPIED);
+                measure_tree(source, hidden, limit)?; // before the first byte of one that is too large
+                copy_tree(source, &data, hidden, limit)?;
                 (since, Arrival::now().passed())
             }
             // What others did to the tree since the first copy was made, they did after the run began.
@@ -255,7 +255,7 @@ impl Binder<'_> {
     }
 }
 
-/// Only root can make what belongs to somebody else.
+/// Only root can make files for another user.
 fn give_to_owner(path: &Path, source: &Resolved) -> Result<(), BindError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -266,13 +266,13 @@ fn give_to_owner(path: &Path, source: &Resolved) -> Result<(), BindError> {
         .map_err(|error| BindError::Upper { path: path.to_owned(), error })
 }
 
-/// In a user namespace overlayfs can change only what belongs to somebody in it: the caller.
+/// In a user namespace overlayfs can change only files of users that are mapped in it: the caller.
 fn is_callers(source: &Resolved) -> bool {
     let owner = Pair { uid: source.stat.st_uid, gid: source.stat.st_gid };
     owner == HostIdentity::caller().command
 }
 
-/// A directory that its own owner cannot write to is none to try it on.
+/// A directory that its owner cannot write to is not suited for a test.
 fn can_be_written(path: &Path) -> bool {
     const WRITE_AND_ENTER: u32 = 0o300;
     std::fs::metadata(path).is_ok_and(|meta| {
@@ -280,8 +280,8 @@ fn can_be_written(path: &Path) -> bool {
     })
 }
 
-/// Makes the overlays of all layered trees, where they were cloned: by root. Layers have to be mounted for that, which
-/// nobody else is to see.
+/// Makes the overlays of all layered trees, where they were cloned: by root. Layers have to be mounted for that, in
+/// a separate mount namespace so that no other process sees them.
 pub(super) fn mount_as_root(
     mounts: &mut [BoundMount],
     run: Pair,
@@ -309,7 +309,7 @@ pub(super) fn mount_as_root(
         Writer::Run => Some(run),
         Writer::RootFirst => None,
     };
-    let made = in_own_mount_namespace(|| mount_all(&layers, acts_as));
+    let made = in_new_mount_namespace(|| mount_all(&layers, acts_as));
     let (made, _) = made.map_err(|error| overlay_failed(first, error))?;
     for (layer, made) in layers.iter_mut().zip(made) {
         let made = made.map_err(|error| overlay_failed(layer, error))?;
@@ -330,7 +330,7 @@ fn mount_all(layers: &[&mut Layer], acts_as: Option<Pair>) -> Vec<Result<OwnedFd
         else {
             return Err(Errno::INVAL);
         };
-        let changes = Changes::Kept { upper, attributes: Attributes::Trusted, acts_as };
+        let changes = Changes::Stored { upper, attributes: Attributes::Trusted, acts_as };
         let layers = Layers { below, left_out: &layer.left_out, changes };
         overlay::mount(root.fd.as_fd(), &layers)
     };

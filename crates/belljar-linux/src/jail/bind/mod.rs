@@ -1,7 +1,7 @@
 //! Opens everything a plan names, once, and pins it: descriptors, devices, inodes, submounts, uids.
 //!
-//! After this no path of the operator's is looked up again, but for the re-opening that an ordinary
-//! user's sandbox has to do in its own mount namespace, which is checked against what is pinned here.
+//! After this no path of the operator's is looked up again, except that an ordinary user's sandbox
+//! re-opens paths in its mount namespace, which is checked against what is pinned here.
 
 mod hidden;
 mod layered;
@@ -37,20 +37,20 @@ use crate::mountinfo::MountTable;
 use crate::snapshot::SnapshotError;
 use crate::user_limits::UserLimits;
 
-/// The uid that PID 1 has inside, where it has one of its own.
+/// The uid that PID 1 has inside, where it differs from the command's.
 pub(crate) const INIT_UID: u32 = 999;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("{reason}; if that is meant, say --allow-source {}", .path.display())]
+    #[error("{reason}; to mount it all the same, use --allow-source {}", .path.display())]
     Sensitive { path: PathBuf, reason: SourceRefused },
     #[error(transparent)]
     Never(SourceRefused),
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("cannot take hold of {}", .path.display())]
+    #[error("cannot clone the mount of {}", .path.display())]
     Clone {
         path: PathBuf,
         #[source]
@@ -76,14 +76,14 @@ pub enum BindError {
         .path.display(), .point.display()
     )]
     LayeredSubmount { path: PathBuf, point: PathBuf },
-    #[error("cannot make {}, where the changes to an overlay are kept", .path.display())]
+    #[error("cannot make {}, the directory for an overlay's changes", .path.display())]
     Upper {
         path: PathBuf,
         #[source]
         error: Errno,
     },
     #[error(
-        "cannot make an overlay over {}; its changes are kept in {}, whose file system has to allow that",
+        "cannot make an overlay over {}; the file system of {}, which stores its changes, must support overlayfs",
         .path.display(), .upper.display()
     )]
     Overlay {
@@ -93,36 +93,36 @@ pub enum BindError {
         error: Errno,
     },
     #[error(
-        "{} must stay as it is, and has {links} names, by one of which the run could change it; \
-         make it a file of its own (cp -p FILE FILE.new && mv FILE.new FILE), or use an overlay workspace",
+        "{} must not change, but has {links} hard links, and the run could change it through another one; \
+         break the links (cp -p FILE FILE.new && mv FILE.new FILE), or use an overlay workspace",
         .path.display()
     )]
     LinkedControl { path: PathBuf, links: u64 },
     #[error(
-        "{} holds too many files that must stay as they are to look at all of them; use an overlay workspace",
+        "{} contains too many protected files to check all of them; use an overlay workspace",
         .path.display()
     )]
     TooManyCovered { path: PathBuf },
     #[error(transparent)]
     CopyTree(#[from] CopyError),
     #[error(
-        "{} is to be hidden and is a link, which cannot be covered in a tree mounted as it is; \
-         mount the tree overlay or ro, or hide what it points to",
+        "{} is a link, and a link in a tree that is mounted rw cannot be hidden; \
+         mount the tree as overlay or ro, or hide the link's target",
         .path.display()
     )]
     HiddenLink { path: PathBuf },
-    #[error("{} is to be hidden, and {} is mounted; leave out one of the two", .hidden.display(), .path.display())]
+    #[error("{} is hidden and {} is mounted; remove one of the two", .hidden.display(), .path.display())]
     HiddenSource { path: PathBuf, hidden: PathBuf },
-    #[error("cannot begin with what the checkpoint holds")]
+    #[error("cannot restore the checkpoint")]
     Seed(#[source] SnapshotError),
     #[error(
-        "the checkpoint keeps the changes to {} in another way than this backend would, and cannot be \
-         gone on with there; name the backend and the user of the first run",
+        "the checkpoint stores the changes to {} in a format that this backend does not use, so it cannot \
+         be resumed here; use the backend and the user of the first run",
         .path.display()
     )]
     SeedBacking { path: PathBuf },
     #[error(
-        "the checkpoint has a copy of {}, made when {} was not hidden; begin a new run",
+        "the checkpoint has a copy of {}, made when {} was not hidden; start a new run",
         .path.display(), .hidden.display()
     )]
     SeedHidden { path: PathBuf, hidden: PathBuf },
@@ -135,7 +135,7 @@ pub struct Bound {
     pub(crate) identity: HostIdentity,
     pub(crate) mounts: Vec<BoundMount>,
     pub(crate) run: String,
-    /// The run's own, in the home.
+    /// The run's directory, in the home.
     pub(crate) directory: PathBuf,
     pub(crate) user_limits: UserLimits,
     pub expectation: Expectation,
@@ -173,8 +173,8 @@ pub(crate) struct BoundTree {
     pub(crate) is_directory: bool,
     pub(crate) access: Access,
     pub(crate) via: Via,
-    /// Mounts of the host below the source, each pinned too. Only used apart from the tree itself
-    /// where each needs an overlay of its own.
+    /// Mounts of the host below the source, each pinned too. Only used separately from the tree itself
+    /// where each needs a separate overlay.
     pub(crate) submounts: Vec<(PathBuf, Layer)>,
     /// Relative paths that stay read-only in a writable tree.
     pub(crate) shielded: Vec<PathBuf>,
@@ -202,11 +202,11 @@ pub(crate) struct Layer {
     pub(crate) pinned: Pinned,
     /// Names in it that are left out.
     pub(crate) left_out: Vec<PathBuf>,
-    /// Only where the run's changes to it are kept.
+    /// Only where the run's changes to it are stored.
     pub(crate) upper: Option<Upper>,
 }
 
-/// Something of the host, by what tells it from everything else.
+/// A file or directory of the host, with its identity.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     pub(crate) path: PathBuf,
@@ -292,7 +292,7 @@ pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
     })
 }
 
-/// The jail maps the plan's ids to the host's; an engine's container has the host's own.
+/// The jail maps the plan's ids to the host's; an engine's container uses the host's ids.
 pub(crate) fn user_inside(plan: &Plan, identity: &HostIdentity) -> User {
     match plan.backend.features().ids {
         HostIds::Mapped => plan.identity.inside,
@@ -309,7 +309,7 @@ pub struct SurveyedTree {
     pub path: PathBuf,
     /// Control files that were there, by their paths in the tree.
     pub control: Vec<PathBuf>,
-    /// It was too large to be looked at as a whole.
+    /// It was too large to check all of it.
     pub cut: bool,
 }
 

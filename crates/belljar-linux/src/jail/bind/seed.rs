@@ -1,7 +1,7 @@
-//! Layered trees that begin with what another run had changed: its checkpoint.
+//! Starts layered trees from a checkpoint, with what another run had changed.
 //!
-//! In the seed each tree has a directory, by its place among the trees of the run: `data`, a snapshot, and `tree.json`,
-//! the note that the other run had of it. A layer means something only over what it was made over, in the same way.
+//! In the seed each tree has a directory, by its index among the trees of the run: `data`, a snapshot, and `tree.json`,
+//! the other run's metadata of it. A layer is only valid over the tree that it was made over, with the same backing.
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +59,7 @@ impl Seed {
         snapshot::restore(&self.directory.join(DATA), data).map(drop).map_err(BindError::Seed)
     }
 
-    /// What is hidden now was not in the way of a copy that was made without hiding it.
+    /// Refuses a copy that was made without hiding what is hidden now.
     pub(super) fn check_hidden(&self, hidden: &[PathBuf]) -> Result<(), BindError> {
         let was_hidden = |path: &PathBuf| self.note.hidden.iter().any(|it| it.as_path() == path);
         match hidden.iter().find(|path| !was_hidden(path)) {

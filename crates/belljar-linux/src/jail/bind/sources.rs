@@ -1,4 +1,4 @@
-//! The sources of a plan's mounts, opened and checked.
+//! Opens and checks the sources of a plan's mounts.
 
 use std::path::Path;
 
@@ -12,22 +12,22 @@ use rustix::io::Errno;
 use super::BindError;
 use crate::jail::identity::Pair;
 use crate::jail::resolve::{ResolveError, Resolved, resolve};
-use crate::jail::sensitive::{OwnPlaces, check as check_source};
+use crate::jail::sensitive::{BelljarDirectories, check as check_source};
 
 /// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
 pub(super) fn open_sources(
     plan: &Plan,
     place: &HostPaths,
 ) -> Result<Vec<Option<Resolved>>, BindError> {
-    let own = OwnPlaces::of(&place.own);
-    plan.mounts.iter().map(|mount| open_source(mount, plan, place, &own)).collect()
+    let belljar = BelljarDirectories::of(&place.belljar_directories);
+    plan.mounts.iter().map(|mount| open_source(mount, plan, place, &belljar)).collect()
 }
 
 fn open_source(
     mount: &PlannedMount,
     plan: &Plan,
     place: &HostPaths,
-    own: &OwnPlaces,
+    belljar: &BelljarDirectories,
 ) -> Result<Option<Resolved>, BindError> {
     let MountKind::Bind { source, access, presence, tree } = &mount.what else { return Ok(None) };
     let path = match source {
@@ -48,7 +48,7 @@ fn open_source(
     if *tree == Tree::System {
         return Ok(Some(opened));
     }
-    own.check(&opened).map_err(BindError::Never)?;
+    belljar.check(&opened).map_err(BindError::Never)?;
     if let Err(reason) = check_source(&opened, &place.homes, *access == Access::Writable) {
         let allowed = plan
             .allow_source

@@ -1,4 +1,4 @@
-//! One tree of the host: pinned, cloned with its final owner where root does it, and what in it is covered.
+//! Binds one tree of the host: pins it, clones it with its final owner where root does it, and covers files in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl Binder<'_> {
                     "{} has other file systems mounted in it, which an ordinary user can only bind whole",
                     source.path.display()
                 ))
-                .with_fix("mount the parts apart, or run as root"),
+                .with_fix("mount the parts separately, or run as root"),
             );
         }
         let via =
@@ -64,7 +64,7 @@ impl Binder<'_> {
             let relative = point.strip_prefix(&source.path).unwrap_or(Path::new("")).to_owned();
             // In a whole bind the submounts come along; they are pinned for the comparison only.
             let layer = match via {
-                // One of a type that cannot be mapped shows its own owners.
+                // A submount of a type that cannot be mapped shows the owners on disk.
                 Via::Overlay | Via::Layered => match self.layer(&opened, access, tree, depth, maps)
                 {
                     Err(BindError::Clone {
@@ -86,7 +86,7 @@ impl Binder<'_> {
         leave_out(&hidden, via, &mut layer, &mut submounts);
         let (mut shielded, mut sockets) = (Vec::new(), Vec::new());
         if via == Via::Bind {
-            // Without overlayfs a name cannot be left out; what it stands for is covered.
+            // Without overlayfs a name cannot be left out; its file is covered.
             let there = layer.left_out.iter().filter(|name| source.path.join(name).exists());
             sockets.extend(there.cloned());
         }
@@ -109,7 +109,7 @@ impl Binder<'_> {
                     ));
                 }
             }
-            // What lies in a directory that is read-only as a whole needs no cover of its own.
+            // What is in a directory that is read-only as a whole needs no separate cover.
             shielded.sort();
             shielded.dedup_by(|path, above| path.starts_with(above));
             if source.is_directory() {
@@ -141,8 +141,8 @@ impl Binder<'_> {
         };
         let planned = self.plan.mounts.iter().filter(|mount| bound_as_itself(mount));
         let mut others = planned.map(|mount| mount.target.as_path());
-        let own_target = self.plan.mounts.iter().any(|mount| mount.target.as_path() == source.path);
-        (tree == Tree::System && !own_target && others.any(|other| source.path.starts_with(other)))
+        let is_target = self.plan.mounts.iter().any(|mount| mount.target.as_path() == source.path);
+        (tree == Tree::System && !is_target && others.any(|other| source.path.starts_with(other)))
             .then(|| source.path.clone())
     }
 
@@ -178,11 +178,11 @@ impl Binder<'_> {
         self.plan.mounts.iter().filter_map(written).collect()
     }
 
-    /// Belljar's own program and the manifest: a run that could change them would decide about the
+    /// Belljar's program and the manifest: a run that could change them would decide about the
     /// next run.
     fn shielded_in(&self, tree: &Path) -> Vec<PathBuf> {
         let manifest = self.plan.shielded.iter().map(OsText::as_path);
-        // The whole directory, or where that is the tree's own root the file.
+        // The whole directory, or where that is the tree's root the file.
         let executable = self.place.executable.iter().filter_map(|file| match file.parent() {
             Some(directory) if directory == tree => Some(file.as_path()),
             directory => directory,
@@ -230,7 +230,7 @@ pub(super) fn clone_shown(
         let map = maps
             .showing(owner)
             .map_err(|error| BindError::Read { path: source.path.clone(), error })?;
-        // A submount may be of a type that cannot be mapped: it then shows its own owners.
+        // A submount may be of a type that cannot be mapped: it then shows the owners on disk.
         set_id_map(cloned.as_fd(), map.as_fd(), Depth::ThisMount).map_err(failed)?;
     }
     Ok(cloned)
@@ -249,8 +249,8 @@ pub(super) fn plain(pinned: Pinned) -> Layer {
     Layer { pinned, left_out: Vec::new(), upper: None }
 }
 
-/// Socket files below a tree that somebody listens on, as far as the kernel names them. One that the run cannot reach
-/// needs no cover, and could not be given one.
+/// Socket files below a tree that have a listener, as far as the kernel reports them. One that the run cannot reach
+/// needs no cover, and could not be covered.
 fn live_sockets_below(source: &Resolved) -> Result<Vec<PathBuf>, BindError> {
     let tree = &source.path;
     let table = std::fs::read("/proc/net/unix").unwrap_or_default();
@@ -268,7 +268,7 @@ fn live_sockets_below(source: &Resolved) -> Result<Vec<PathBuf>, BindError> {
         found.retain(|socket| is_socket(&tree.join(socket)));
         return Ok(found);
     }
-    // Whatever the run's own uid is, in this tree it has the rights of the tree's owner.
+    // Whatever uid the run has, in this tree it has the rights of the tree's owner.
     let failed = |error: Errno| BindError::Read { path: tree.clone(), error: error.into() };
     let (uid, gid) = (source.stat.st_uid, source.stat.st_gid);
     look_at_files_as(uid, gid, || found.retain(|socket| is_socket(&tree.join(socket))))
@@ -276,7 +276,7 @@ fn live_sockets_below(source: &Resolved) -> Result<Vec<PathBuf>, BindError> {
     Ok(found)
 }
 
-/// Not one whose name is gone, or means something else by now.
+/// Not one with a name that is gone or refers to another file by now.
 fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path)
         .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()))

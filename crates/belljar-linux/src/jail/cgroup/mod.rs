@@ -1,4 +1,4 @@
-//! Limits on a whole tree of processes, on cgroup v2 and on v1 hierarchies.
+//! Limits a whole tree of processes, on cgroup v2 and on v1 hierarchies.
 //!
 //! Only what a run needs: memory, processor time, number of processes. Every value is read back
 //! after it was set; a value that does not read back is not held.
@@ -37,11 +37,11 @@ pub enum CgroupError {
         #[source]
         error: io::Error,
     },
-    #[error("{} was set to {value} and reads {found}", .path.display())]
+    #[error("{} was set to {value}, but reads {found}", .path.display())]
     NotHeld { path: PathBuf, value: String, found: String },
     #[error("the systemd user manager did not make a scope: {why}")]
     Manager { why: String },
-    #[error("no {controller} control group can be made for this run any more")]
+    #[error("cannot make a {controller} control group for this run any more")]
     Missing { controller: &'static str },
     #[error("the control group {} is still busy", .path.display())]
     Busy { path: PathBuf },
@@ -106,12 +106,12 @@ pub fn detect() -> Available {
     let Ok(table) = MountTable::read() else {
         return nothing("the mount table cannot be read");
     };
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let current = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let is_root = rustix::process::geteuid().is_root();
-    if let Some(hierarchies) = v1::detect(&table, &own, is_root) {
+    if let Some(hierarchies) = v1::detect(&table, &current, is_root) {
         return Available::V1(hierarchies);
     }
-    if let Some(parent) = v2::detect(&table, &own, is_root) {
+    if let Some(parent) = v2::detect(&table, &current, is_root) {
         return Available::V2 { parent };
     }
     match scope::detect(&table) {
@@ -131,19 +131,19 @@ fn nothing(why: &str) -> Available {
 /// A run's group or groups. Dropping it removes nothing: see [`Group::remove`].
 #[derive(Debug)]
 pub struct Group {
-    kind: Kind,
+    kind: GroupKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum GroupKind {
     V1(v1::Group),
     V2(v2::Group),
     Scope(scope::Group),
 }
 
 impl Group {
-    /// Makes the group and sets the limits; `None` where none is set. A limit that no group can hold is an
-    /// error: whoever asks for it here has promised that a group does.
+    /// Makes the group and sets the limits; `None` where none is set. A limit that no group can enforce is an
+    /// error: the caller has promised that a group does.
     pub fn make(
         available: &Available,
         run: &str,
@@ -155,13 +155,13 @@ impl Group {
                 Some(controller) => Err(CgroupError::Missing { controller: controller.name() }),
             },
             Available::V1(hierarchies) => Ok(v1::Group::make(hierarchies, run, limits)?
-                .map(|group| Self { kind: Kind::V1(group) })),
+                .map(|group| Self { kind: GroupKind::V1(group) })),
             Available::V2 { parent } => {
                 let group = v2::Group::make(parent, run, limits)?;
-                Ok(Some(Self { kind: Kind::V2(group) }))
+                Ok(Some(Self { kind: GroupKind::V2(group) }))
             }
             Available::Manager { .. } => {
-                Ok(Some(Self { kind: Kind::Scope(scope::Group::new(run, limits)) }))
+                Ok(Some(Self { kind: GroupKind::Scope(scope::Group::new(run, limits)) }))
             }
         }
     }
@@ -169,8 +169,8 @@ impl Group {
     /// The first process. A scope comes into being with it.
     pub fn begin(&mut self, pid: Pid) -> Result<(), CgroupError> {
         match &mut self.kind {
-            Kind::Scope(scope) => scope.take(pid),
-            Kind::V1(_) | Kind::V2(_) => self.add(pid),
+            GroupKind::Scope(scope) => scope.take(pid),
+            GroupKind::V1(_) | GroupKind::V2(_) => self.add(pid),
         }
     }
 
@@ -200,36 +200,36 @@ impl Group {
     /// How often the kernel ended a process of this run because its memory was used up.
     pub fn oom_kills(&self) -> u64 {
         match &self.kind {
-            Kind::V1(group) => group.oom_kills(),
-            Kind::V2(group) => v2::oom_kills(group.directory()),
-            Kind::Scope(scope) => scope.oom_kills(),
+            GroupKind::V1(group) => group.oom_kills(),
+            GroupKind::V2(group) => v2::oom_kills(group.directory()),
+            GroupKind::Scope(scope) => scope.oom_kills(),
         }
     }
 
     pub fn usage(&self, usage: &mut Usage) {
         match &self.kind {
-            Kind::V1(group) => group.usage(usage),
-            Kind::V2(group) => v2::usage(group.directory(), usage),
-            Kind::Scope(scope) => scope.usage(usage),
+            GroupKind::V1(group) => group.usage(usage),
+            GroupKind::V2(group) => v2::usage(group.directory(), usage),
+            GroupKind::Scope(scope) => scope.usage(usage),
         }
     }
 
-    /// How many there are now; `None` where nobody counts them.
+    /// How many there are now; `None` where no group counts them.
     pub fn processes(&self) -> Option<u64> {
         self.directories().iter().find_map(|directory| read_number(&directory.join("pids.current")))
     }
 
     pub fn directories(&self) -> Vec<PathBuf> {
         match &self.kind {
-            Kind::V1(group) => group.directories(),
-            Kind::V2(group) => vec![group.directory().to_owned()],
-            Kind::Scope(scope) => scope.directory().map(Path::to_owned).into_iter().collect(),
+            GroupKind::V1(group) => group.directories(),
+            GroupKind::V2(group) => vec![group.directory().to_owned()],
+            GroupKind::Scope(scope) => scope.directory().map(Path::to_owned).into_iter().collect(),
         }
     }
 
     /// Takes the groups away; the processes must be gone or going.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        if matches!(self.kind, Kind::Scope(_)) {
+        if matches!(self.kind, GroupKind::Scope(_)) {
             return Ok(()); // the manager removes a scope that is empty
         }
         self.directories().iter().try_for_each(|directory| remove_directory(directory))

@@ -1,4 +1,4 @@
-//! Control groups that somebody else made for a process: looked at, never changed.
+//! Reads control groups that another program made for a process, and never changes them.
 
 use std::path::{Path, PathBuf};
 
@@ -72,16 +72,16 @@ impl Observed {
         self.memory.is_none() && self.cpu.is_none() && self.pids.is_none()
     }
 
-    /// A runtime that leaves groups alone leaves its container in somebody else's.
+    /// A runtime without control groups leaves its container in another program's group.
     pub(crate) fn of_container(self, id: &str) -> Self {
-        let own = |directory: Option<PathBuf>| {
+        let of_container = |directory: Option<PathBuf>| {
             directory.filter(|path| !id.is_empty() && path.to_string_lossy().contains(id))
         };
         Self {
-            memory: own(self.memory),
-            cpu: own(self.cpu),
-            cpuacct: own(self.cpuacct),
-            pids: own(self.pids),
+            memory: of_container(self.memory),
+            cpu: of_container(self.cpu),
+            cpuacct: of_container(self.cpuacct),
+            pids: of_container(self.pids),
             is_v2: self.is_v2,
         }
     }
@@ -91,13 +91,13 @@ impl Observed {
             let directory = self.memory.as_ref().ok_or(NotHeld::no_group("memory", wanted))?;
             let file = if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
             at_most(&directory.join(file), wanted)?;
-            // Swap on top would be more memory. Where nobody counts it there is none to speak of.
-            let (swap, most) = match self.is_v2 {
+            // Swap on top would be more memory. Where no group counts it there is no swap to limit.
+            let (swap, limit) = match self.is_v2 {
                 true => (directory.join("memory.swap.max"), 0),
                 false => (directory.join("memory.memsw.limit_in_bytes"), wanted),
             };
             if swap.exists() {
-                at_most(&swap, most)?;
+                at_most(&swap, limit)?;
             }
         }
         if let Some(wanted) = limits.pids {
@@ -115,8 +115,8 @@ impl Observed {
         let (path, numbers) = if self.is_v2 {
             let path = directory.join("cpu.max");
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let mut words = text.split_whitespace().map(str::parse::<u64>);
-            let numbers = (words.next(), words.next());
+            let mut fields = text.split_whitespace().map(str::parse::<u64>);
+            let numbers = (fields.next(), fields.next());
             (path, (numbers.0.and_then(Result::ok), numbers.1.and_then(Result::ok)))
         } else {
             let path = directory.join("cpu.cfs_quota_us");
@@ -164,7 +164,7 @@ impl Observed {
     }
 }
 
-/// A limit of the kernel is a number, or a word that means none. Memory counts in pages.
+/// A limit of the kernel is a number, or a string that means none. Memory counts in pages.
 fn at_most(path: &Path, wanted: u64) -> Result<(), NotHeld> {
     match read_number(path) {
         Some(found) if found <= wanted => Ok(()),

@@ -1,7 +1,7 @@
-//! Control groups whose run's directory is gone: nobody's list names them any more.
+//! Removes control groups of runs that have no directory any more.
 //!
-//! A group carries the path of the directory as an extended attribute, which the kernel keeps with it on both versions.
-//! So any later launcher with the right to do so can tell that an empty group belongs to nobody.
+//! A group carries the path of the directory as an extended attribute, which the kernel stores with it on both versions.
+//! So any launcher with the right to do so can detect that an empty group has no run.
 
 use std::ffi::OsStr;
 use std::io;
@@ -26,7 +26,7 @@ impl Group {
     }
 }
 
-/// Whether there are more groups than `live` runs: some may belong to nobody. One look at each parent.
+/// Whether there are more groups than `live` runs: some may be orphaned. Lists each parent once.
 pub fn may_have_orphans(live: usize) -> bool {
     use std::os::unix::fs::MetadataExt;
     // A directory has two links, and one more for each directory in it.
@@ -43,8 +43,8 @@ fn parents() -> Vec<PathBuf> {
     }
 }
 
-/// Removes the groups of runs whose directory is gone, and returns them. One that holds a process stays: the kernel
-/// refuses to remove it.
+/// Removes the groups of runs that have no directory any more, and returns them. One that holds a process stays: the
+/// kernel refuses to remove it.
 pub fn remove_orphaned_groups() -> Vec<PathBuf> {
     let groups = parents().into_iter().flat_map(std::fs::read_dir).flatten().flatten();
     let orphans = groups.map(|entry| entry.path()).filter(|group| is_orphan(group));
@@ -79,7 +79,7 @@ mod tests {
         };
         let name = format!("orphan-test-{}", std::process::id());
         let Ok(Some(group)) = Group::make(&detect(), &name, &limits) else {
-            return; // no control group can be made here; the limits' own tests say so
+            return; // no control group can be made here; the limits' tests report that
         };
         let directories = group.directories();
         assert!(remove_orphaned_groups().iter().all(|gone| !directories.contains(gone)), "no mark");

@@ -1,4 +1,4 @@
-//! A transient scope of the systemd user manager: how an ordinary user gets limits on the whole tree
+//! Makes a transient scope of the systemd user manager: how an ordinary user gets limits on the whole tree
 //! where nothing is delegated to it directly. The manager sets the limits; they are read back here.
 
 use std::path::{Path, PathBuf};
@@ -85,8 +85,8 @@ impl Group {
 }
 
 fn directory_of(pid: Pid, scope: &str) -> Option<PathBuf> {
-    let own = std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let table = MountTable::read().ok()?;
     let mount = table.of_type("cgroup2").next()?.mount_point.clone();
     path.ends_with(scope).then(|| mount.join(path.trim_start_matches('/')))
@@ -148,10 +148,10 @@ mod tests {
             stop_timeout: Duration::ZERO,
         };
         let pid = Pid::from_raw(42).unwrap();
-        let words = arguments("belljar-x.scope", pid, &limits).join(" ");
-        assert!(words.contains(
+        let line = arguments("belljar-x.scope", pid, &limits).join(" ");
+        assert!(line.contains(
             "belljar-x.scope fail 5 PIDs au 1 42 MemoryMax t 1073741824 MemorySwapMax t 0 TasksMax t 64 \
              CPUQuotaPerSecUSec t 1500000 0"
-        ), "{words}");
+        ), "{line}");
     }
 }

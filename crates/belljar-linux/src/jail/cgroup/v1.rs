@@ -1,4 +1,4 @@
-//! One directory in each hierarchy that holds a limit of the run.
+//! cgroup v1: one directory in each hierarchy that enforces a limit of the run.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub struct Hierarchies {
 }
 
 /// `None` where no v1 hierarchy has a controller that limits are held by.
-pub(super) fn detect(table: &MountTable, own: &str, is_root: bool) -> Option<Hierarchies> {
+pub(super) fn detect(table: &MountTable, current: &str, is_root: bool) -> Option<Hierarchies> {
     let find = |controller: &str| {
         let has = |options: &str| options.split(',').any(|option| option == controller);
         let mount = table.of_type("cgroup").find(|line| has(&line.super_options))?;
@@ -26,7 +26,7 @@ pub(super) fn detect(table: &MountTable, own: &str, is_root: bool) -> Option<Hie
             return Some(mount.mount_point.join(TOP));
         }
         // `5:memory:/some/group`: an ordinary user can only make groups below where it is.
-        let path = own.lines().find_map(|line| {
+        let path = current.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             let controllers = fields.next()?;
             controllers.split(',').any(|name| name == controller).then(|| fields.next())?
@@ -209,7 +209,7 @@ mod tests {
         let missing = Group::make(&hierarchies, "r", &limits(Some(1 << 20), Some(8)));
         assert!(matches!(missing, Err(CgroupError::Missing { controller: "pids" })), "{missing:?}");
         assert!(!parent.exists());
-        // The control: what nobody asks for need not be there.
+        // The control: a controller without a limit need not exist.
         assert!(matches!(Group::make(&hierarchies, "r", &limits(None, None)), Ok(None)));
     }
 }

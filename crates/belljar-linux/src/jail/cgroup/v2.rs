@@ -1,4 +1,4 @@
-//! One directory in the unified hierarchy.
+//! cgroup v2: one directory in the unified hierarchy.
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +13,16 @@ use crate::mountinfo::MountTable;
 const CONTROLLERS: &str = "+memory +pids +cpu";
 
 /// The directory in which groups of runs can be made.
-pub(super) fn detect(table: &MountTable, own: &str, is_root: bool) -> Option<PathBuf> {
+pub(super) fn detect(table: &MountTable, current: &str, is_root: bool) -> Option<PathBuf> {
     let mount = table.of_type("cgroup2").next()?;
     let root = &mount.mount_point;
     if is_root {
         return has_controllers(root).then(|| root.join(TOP));
     }
-    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let own = root.join(own.trim_start_matches('/'));
+    let current = current.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let current = root.join(current.trim_start_matches('/'));
     // The highest group above us that is ours to arrange: that is what was delegated.
-    let delegated = own
+    let delegated = current
         .ancestors()
         .take_while(|directory| directory.starts_with(root) && is_ours(directory))
         .last()?
@@ -120,7 +120,7 @@ pub(super) fn usage(directory: &Path, usage: &mut Usage) {
 
 /// `8:0 rbytes=1 wbytes=2 …`, a line for each device.
 fn written(stat: &str) -> u64 {
-    let values = stat.split_whitespace().filter_map(|word| word.strip_prefix("wbytes="));
+    let values = stat.split_whitespace().filter_map(|field| field.strip_prefix("wbytes="));
     values.filter_map(|value| value.parse::<u64>().ok()).sum()
 }
 

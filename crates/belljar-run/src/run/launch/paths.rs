@@ -70,7 +70,7 @@ pub(super) fn host_paths(
         home: run_dir.home(),
         upper: run_dir.directory.join("upper"),
         seed: None,
-        own: own_directories(home, user_home.as_deref()),
+        belljar_directories: own_directories(home, user_home.as_deref()),
         executable,
         run_writable,
         homes: belljar_linux::jail::sensitive::home_directories(user_home.as_deref()),

@@ -1,7 +1,7 @@
 //! Commands that the driver starts itself: nobody follows them, and what they print is recorded.
 
 use belljar_spec::wire::control::{Bond, ControlError, TaskStreams};
-use belljar_spec::wire::{Depth, Descendants, ExecRequest, Stdio, Work};
+use belljar_spec::wire::{AttestationKind, Descendants, ExecRequest, Stdio, Work};
 use belljar_spec::{OsText, OutputStream};
 
 use super::AgentRecorder;
@@ -36,7 +36,7 @@ impl Run<'_> {
                 stdout: streams.stdout,
                 stderr: streams.stderr,
             },
-            depth: Depth::Short,
+            depth: AttestationKind::Short,
             descendants: Descendants::Bound,
         };
         channel

@@ -94,7 +94,7 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) fn new() -> Self {
-        Self { ours: Mux::new(Side::Launcher), theirs: Mux::new(Side::Init) }
+        Self { ours: Mux::new(Side::Client), theirs: Mux::new(Side::Server) }
     }
 
     /// What PID 1 reads now.

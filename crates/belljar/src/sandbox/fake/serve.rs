@@ -45,7 +45,7 @@ pub(super) async fn serve(fake: Arc<Inner>, to: Destination, mut stream: DuplexS
     };
     let mut server = Server {
         fake,
-        mux: Mux::new(Side::Init),
+        mux: Mux::new(Side::Server),
         greeted: false,
         run,
         keep: Keep::UntilStopped,
@@ -298,7 +298,7 @@ impl Server {
         let output = matches!(kind, Streams::Output | Streams::InputAndOutput);
         match kind {
             Streams::InputAndOutput => self.mux.open_for(streams.stdin, Flow::Incoming)?,
-            Streams::Terminal(_) => self.mux.open_for(streams.stdin, Flow::BothWays)?,
+            Streams::Terminal(_) => self.mux.open_for(streams.stdin, Flow::Bidirectional)?,
             Streams::Unwatched | Streams::Output => {}
         }
         if output {

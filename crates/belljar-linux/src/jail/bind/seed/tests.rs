@@ -90,7 +90,7 @@ impl Yard {
             home: self.at(run).join("home"),
             upper: self.at(run).join("upper"),
             seed,
-            own: Vec::new(),
+            belljar_directories: Vec::new(),
             executable: None,
             run_writable: Vec::new(),
             homes: Vec::new(),
@@ -139,7 +139,7 @@ fn an_overlay_begins_with_what_was_changed() {
     let data = yard.at("two/upper/1/data");
     assert_eq!(fs::read_to_string(data.join("file")).unwrap(), "changed by the run");
     assert_eq!(fs::read_to_string(data.join("new")).unwrap(), "made by the run");
-    assert!(data.join("other").symlink_metadata().is_ok(), "it says that it was removed");
+    assert!(data.join("other").symlink_metadata().is_ok(), "it marks the removal");
     assert!(!data.join("third").exists(), "only what was changed");
     let refused = |backing| {
         yard.write_note(&LayeredTree { backing, ..note.clone() });
@@ -151,7 +151,7 @@ fn an_overlay_begins_with_what_was_changed() {
     assert!(yard.second_run(&plan).is_err(), "nothing is made up");
 }
 
-/// Run again as an ordinary user by the test below: what root gives to an engine is no copy.
+/// Run again as an ordinary user by the test below: root gives an engine no copy.
 #[test]
 fn a_copy_is_not_made_again() {
     if rustix::process::geteuid().is_root() {
@@ -161,7 +161,7 @@ fn a_copy_is_not_made_again() {
     let plan = plan(&yard.at("tree"), BackendName::Docker);
     let note = yard.first_run(&plan);
     assert!(matches!(note.backing, Backing::Copy { .. }));
-    fs::write(yard.at("tree/third"), "changed by somebody else").unwrap();
+    fs::write(yard.at("tree/third"), "changed by another process").unwrap();
     let second = yard.second_run(&plan).unwrap();
     assert_eq!((second.since, second.backing), (note.since, Backing::Copy { copied: RESTORED }));
     let data = yard.at("two/upper/0/data");

@@ -1,4 +1,4 @@
-//! Values that are written as one word or one string: sizes, modes, names.
+//! Values that are written as one string or number: sizes, modes, names.
 
 use std::str::FromStr;
 
@@ -76,7 +76,7 @@ impl Value for Cpus {
     }
 }
 
-/// A limit, or the word `none`.
+/// A limit, or the string `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit<T> {
     None,
@@ -131,7 +131,7 @@ impl<T: Countable> Value for Limit<T> {
         if value.is_nothing() {
             return Err(Problem::at(
                 node,
-                "a limit of 0 would stop everything; \"none\" is no limit",
+                "a limit of 0 would stop everything; for no limit, write \"none\"",
             ));
         }
         Ok(Self::At(value))
@@ -203,11 +203,11 @@ impl Value for User {
 impl FromStr for User {
     type Err = String;
 
-    /// `UID[:GID]`, the gid being the uid's number unless it is said.
+    /// `UID[:GID]`; the gid defaults to the uid's number.
     fn from_str(text: &str) -> Result<Self, String> {
         let shown = || crate::text::escape(text.as_bytes());
         let number = |part: &str| {
-            let wrong = || format!("\"{}\" is no UID or UID:GID; both are numbers", shown());
+            let wrong = || format!("\"{}\" is not UID or UID:GID; both are numbers", shown());
             let digits = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
             digits.then(|| part.parse::<u32>().ok()).flatten().ok_or_else(wrong)
         };
@@ -217,20 +217,20 @@ impl FromStr for User {
         };
         if uid == 0 || gid == 0 {
             return Err(format!(
-                "user \"{}\" is root; what runs inside never is, because file ownership and many \
-                 programs treat 0 as a right of its own; choose another number, such as 1000",
+                "user \"{}\" is root; commands inside never run as root, because file ownership and many \
+                 programs give 0 special rights; choose another number, such as 1000",
                 shown()
             ));
         }
         if uid == u32::MAX || gid == u32::MAX {
-            return Err(format!("user \"{}\" is the number that stands for no user", shown()));
+            return Err(format!("user \"{}\" is the number that means \"no user\"", shown()));
         }
         Ok(Self { uid, gid })
     }
 }
 
-/// Implements [`Value`] for a type that is one of a few words.
-macro_rules! word_values {
+/// Implements [`Value`] for an enum with one fixed string for each variant.
+macro_rules! named_values {
     ($($type:ty: $all:expr;)*) => {$(
         impl Value for $type {
             fn read(node: &Node) -> Result<Self, Problem> {
@@ -247,14 +247,14 @@ macro_rules! word_values {
             }
 
             fn schema() -> Json {
-                let words: Vec<&str> = $all.iter().map(|word| word.name()).collect();
-                json!({ "type": "string", "enum": words })
+                let names: Vec<&str> = $all.iter().map(|value| value.name()).collect();
+                json!({ "type": "string", "enum": names })
             }
         }
     )*};
 }
 
-word_values! {
+named_values! {
     Clause: Clause::ALL;
     BackendName: BackendName::ALL;
     BackendChoice: BackendChoice::ALL;
@@ -268,10 +268,10 @@ word_values! {
     SessionMode: SessionMode::ALL;
 }
 
-/// Declares an enum whose members are words.
-macro_rules! words {
+/// Declares an enum with one fixed string for each variant.
+macro_rules! named_enums {
     ($($(#[doc = $doc:literal])* $name:ident ($what:literal) {
-        $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal,)*
+        $($(#[doc = $vdoc:literal])* $variant:ident = $name_text:literal,)*
     })*) => {$(
         $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -282,7 +282,7 @@ macro_rules! words {
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
             pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
+                match self { $(Self::$variant => $name_text,)* }
             }
         }
 
@@ -290,10 +290,10 @@ macro_rules! words {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                Self::ALL.iter().copied().find(|word| word.name() == text).ok_or_else(|| {
-                    let known: Vec<&str> = Self::ALL.iter().map(|word| word.name()).collect();
+                Self::ALL.iter().copied().find(|value| value.name() == text).ok_or_else(|| {
+                    let known: Vec<&str> = Self::ALL.iter().map(|value| value.name()).collect();
                     format!(
-                        "no {} is called \"{}\"; there are {}",
+                        "there is no {} \"{}\"; use one of {}",
                         $what,
                         crate::text::escape(text.as_bytes()),
                         known.join(", ")
@@ -304,7 +304,7 @@ macro_rules! words {
     )*};
 }
 
-words! {
+named_enums! {
     /// How the workspace appears inside, if at all.
     WorkspaceMode ("workspace mode") {
         Ro = "ro",
@@ -323,11 +323,11 @@ words! {
     SessionMode ("session mode") {
         /// Nothing but what it finds in the files.
         Fresh = "fresh",
-        /// Its own session goes on.
+        /// The session of the iteration before continues.
         Continue = "continue",
     }
     /// How the agent logs in.
-    Auth ("way to log in") {
+    Auth ("login method") {
         /// A secret that never goes in.
         Secret = "secret",
         /// A read-only copy of the host's login.
@@ -337,8 +337,8 @@ words! {
     CommandMode ("command mode") { Off = "off", Warn = "warn", Strict = "strict", }
 }
 
-/// What is there is taken, what is not is fetched.
-#[allow(clippy::derivable_impls, reason = "the words are declared by a macro")]
+/// An image that exists is used, a missing one is fetched.
+#[allow(clippy::derivable_impls, reason = "the enum is declared by a macro")]
 impl Default for Pull {
     fn default() -> Self {
         Self::Missing
