@@ -22,7 +22,7 @@ pub mod world;
 
 pub use case::{Case, Severity, Verdict};
 pub use cases::catalogue;
-pub use probe::run_if_asked;
+pub use probe::run_probe;
 pub use stage::{Arm, Identity, Stage, StageError};
 use world::WorldError;
 

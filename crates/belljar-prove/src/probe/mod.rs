@@ -52,7 +52,7 @@ impl ProbeError {
 type Probed = Result<Told, ProbeError>;
 
 /// For `main`: this process is a probe if its first argument says so. `Some` is the code to exit with.
-pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_probe(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != PROBE {
         return None;
