@@ -121,7 +121,7 @@ pub(crate) fn dollars(text: &str) -> Result<f64, String> {
     belljar new count --template command\n  \
     belljar new compare --template fleet --agent codex")]
 pub(crate) struct NewArgs {
-    /// The folder's name after its number: letters, digits, - _ .
+    /// The folder's name, after its number: letters, digits, ".", "-" and "_"
     #[arg(value_name = "NAME")]
     pub(crate) name: FolderName,
     /// What the folder is for

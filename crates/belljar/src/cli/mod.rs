@@ -38,9 +38,9 @@ pub(crate) use runs::{
         belljar run -v ~/data:/data -- ls /data     with a read-only mount\n  \
         belljar run -m 2g --timeout 10m -- ./build.sh\n  \
         belljar run --dry-run -- true       print the plan and its guarantees\n  \
-        belljar run --keep --name web       keep the sandbox; then: belljar exec web -- ls\n  \
+        belljar run --keep --name web       then: belljar exec web -- ls\n  \
         belljar run --allow-host pypi.org -- pip download six    allow one host\n  \
-        belljar run -d -- ./long.sh         in the background; then: belljar logs -f RUN\n  \
+        belljar run -d -- ./long.sh         then: belljar logs -f RUN\n  \
         belljar run --workspace .:overlay -- ./agent.sh     then: belljar diff RUN\n  \
         belljar init                        write a manifest for a command or an agent\n  \
         belljar doctor                      check which guarantees work here"
@@ -86,7 +86,7 @@ pub(crate) enum Verb {
     Cp(CopyArgs),
     /// Show a run's changes to its overlay trees
     Diff(DiffArgs),
-    /// Apply a run's changes to your files: all of them, some paths, or some hunks
+    /// Apply a run's changes to your files: all, some paths, or some hunks
     Apply(ApplyArgs),
     /// Discard a run's changes
     Discard(DiscardArgs),

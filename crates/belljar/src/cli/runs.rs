@@ -50,7 +50,7 @@ pub(crate) struct PruneArgs {
     /// Keep the N newest runs of each name
     #[arg(long, value_name = "N")]
     pub(crate) keep: Option<usize>,
-    /// Keep runs that ended less than this long ago
+    /// Remove only runs that ended longer ago than this
     #[arg(long, value_name = "SPAN")]
     pub(crate) older_than: Option<HumanDuration>,
     /// Print what would be removed, and remove nothing
