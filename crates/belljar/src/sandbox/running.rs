@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::error::Error;
 use super::link::{Link, State, register};
-use super::task::{Chunk, Phase, Source, Taken};
+use super::task::{Chunk, Delivery, Phase, Source};
 
 /// A running command in the sandbox. Dropping it kills the command and everything it started, unless
 /// [`Exec::lives_on`](super::Exec::lives_on) was set.
@@ -195,7 +195,7 @@ fn gone() -> Error {
 fn drop_output(state: &mut State, task: u32, but: &[Source]) {
     let Some(task) = state.tasks.get_mut(&task) else { return };
     for inbox in task.inboxes.iter_mut().filter(|inbox| !but.contains(&inbox.source)) {
-        inbox.taken = Taken::ByNobody;
+        inbox.taken = Delivery::Discarded;
         let count = inbox.chunks.drain(..).map(|(_, bytes)| bytes.len()).sum();
         state.mux.consumed(inbox.stream, count);
     }
@@ -283,7 +283,7 @@ impl Drop for Reader {
         let mut state = self.link.lock();
         let Some(task) = state.tasks.get_mut(&self.task) else { return };
         let Some(inbox) = task.inbox(self.stream) else { return };
-        inbox.taken = Taken::ByNobody;
+        inbox.taken = Delivery::Discarded;
         let count = inbox.chunks.drain(..).map(|(_, bytes)| bytes.len()).sum();
         state.mux.consumed(self.stream, count);
         self.link.flush();
