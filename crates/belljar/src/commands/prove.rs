@@ -1,6 +1,6 @@
 //! `belljar prove`: runs the attack catalogue against a backend of this host.
 
-use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
+use belljar::prove::{Arm, Case, Identity, TestBed, Verdict, catalogue, prove};
 use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE};
 use serde_json::json;
 
@@ -22,8 +22,8 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     if args.list {
         return list(&cases, args);
     }
-    let stage = match backend(args).and_then(|backend| stage(args, backend)) {
-        Ok(stage) => stage,
+    let testbed = match backend(args).and_then(|backend| testbed(args, backend)) {
+        Ok(testbed) => testbed,
         Err(refused) => {
             report::eprintln(&format!("{BAD}error:{BAD:#} {}", refused.why));
             return refused.code;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     };
     let mut verdicts = Vec::new();
     for case in cases {
-        let verdict = prove(&case, &stage);
+        let verdict = prove(&case, &testbed);
         if !args.json {
             report::out(&line(&case, &verdict));
         }
@@ -68,7 +68,7 @@ fn backend(args: &ProveArgs) -> Result<Option<BackendName>, Refused> {
     }
 }
 
-fn stage(args: &ProveArgs, backend: Option<BackendName>) -> Result<Stage, Refused> {
+fn testbed(args: &ProveArgs, backend: Option<BackendName>) -> Result<TestBed, Refused> {
     let refused = |why: String| Refused { why, code: EXIT_NOT_STARTED };
     if let Some(backend) = backend {
         belljar::backend_facts(backend).map_err(|reason| {
@@ -89,7 +89,7 @@ fn stage(args: &ProveArgs, backend: Option<BackendName>) -> Result<Stage, Refuse
     // up here, with the user's settings.
     let found = belljar::engine_variables();
     arm.env.extend(found.into_iter().map(|(name, value)| (name.into(), value.into())));
-    Stage::new(arm).map_err(|error| refused(error.to_string()))
+    TestBed::new(arm).map_err(|error| refused(error.to_string()))
 }
 
 /// The named cases in the catalogue's order; all if none is named.

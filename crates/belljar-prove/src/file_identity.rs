@@ -1,5 +1,6 @@
-//! How a file is recognised on the other side of a boundary: by what it is and what is in it. A path or an
-//! error tells nothing, since an image has files of its own under the same names.
+//! Recognises a file on the other side of a boundary by its metadata and content.
+//!
+//! A path or an error is not enough: an image has other files under the same names.
 
 use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hasher};
@@ -10,27 +11,27 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
-/// As much of a file as is compared.
-const MOST_READ: u64 = 64 * 1024;
-/// Shorter ones are alike by chance.
-const TELLING: u64 = 256;
+/// Bytes of a file that are compared.
+const MAX_READ: u64 = 64 * 1024;
+/// Shorter files may have the same content by chance.
+const MIN_CONTENT: u64 = 256;
 
-/// Times are in nanoseconds, as fine as the kernel's clock: files that were made apart do not share them.
+/// Times are in nanoseconds, so that files which were created separately differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mark {
+pub(crate) struct FileIdentity {
     is_directory: bool,
     inode: u64,
     size: u64,
     modified: i128,
     changed: i128,
-    /// `None` where the file system does not keep it.
+    /// `None` if the file system has no creation time.
     born: Option<u128>,
-    /// Of what could be read of it.
+    /// Digest of the readable content.
     content: Option<u64>,
 }
 
-impl Mark {
-    /// Of a regular file or a directory that can at least be looked at.
+impl FileIdentity {
+    /// The identity of a regular file or a directory.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         if !found.is_file() && !found.is_dir() {
@@ -49,28 +50,28 @@ impl Mark {
         })
     }
 
-    /// It is the very same file or directory, seen from two places.
+    /// Whether both are the same file or directory.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         if self.is_directory != other.is_directory {
             return false;
         }
-        // Also of one that is written to meanwhile.
+        // Also if the file was written to meanwhile.
         if self.inode == other.inode && self.born.is_some() && self.born == other.born {
             return true;
         }
-        // gVisor has inodes of its own.
+        // gVisor has its own inode numbers.
         let times = |mark: &Self| (mark.size, mark.modified, mark.changed);
         let differs =
             self.content.is_some() && other.content.is_some() && self.content != other.content;
         !differs && times(self) == times(other)
     }
 
-    /// The same text is in it, and enough of it to be no chance.
+    /// Whether both have the same content, long enough not to be a coincidence.
     pub(crate) fn has_same_content(&self, other: &Self) -> bool {
-        self.size >= TELLING && self.content.is_some() && self.content == other.content
+        self.size >= MIN_CONTENT && self.content.is_some() && self.content == other.content
     }
 
-    /// This text is in it and nothing else.
+    /// Whether the file contains exactly this text.
     pub(crate) fn holds(&self, text: &str) -> bool {
         self.content == Some(digest(text.as_bytes()))
     }
@@ -83,11 +84,11 @@ fn born(found: &Metadata) -> Option<u128> {
 
 fn content(path: &Path) -> Option<u64> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path).ok()?.take(MOST_READ).read_to_end(&mut bytes).ok()?;
+    std::fs::File::open(path).ok()?.take(MAX_READ).read_to_end(&mut bytes).ok()?;
     Some(digest(&bytes))
 }
 
-/// The same in every process of this executable, which both arms are.
+/// Stable across processes of this executable, which both arms run.
 fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -108,12 +109,12 @@ mod tests {
         std::fs::hard_link(at("one"), at("same")).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(30)); // the clock has moved on
         std::fs::write(at("copy"), "canary\n").unwrap();
-        let mark = |name: &str| Mark::of(&at(name)).unwrap();
+        let mark = |name: &str| FileIdentity::of(&at(name)).unwrap();
         assert!(mark("one").is_same(&mark("same")));
         assert!(!mark("one").is_same(&mark("copy")));
         assert!(mark("copy").holds("canary\n") && !mark("copy").holds("canary"));
         assert!(!mark("one").has_same_content(&mark("copy")), "too short to tell");
-        assert!(Mark::of(&at("missing")).is_none());
+        assert!(FileIdentity::of(&at("missing")).is_none());
         std::fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -1,15 +1,15 @@
-//! The stage's own network, made for the first case that needs it.
+//! Starts the test network for the first case that needs it.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
-use super::{LIMIT, Seen, Stage, StageError, process};
+use super::{LIMIT, ProcessOutput, TestBed, TestBedError, process};
 use crate::probe::PROBE;
 use crate::world::{Maker, World};
 
-impl Stage {
-    /// The network of its own that the cases about the way out play in.
-    pub(crate) fn world(&self) -> Result<&World, StageError> {
+impl TestBed {
+    /// The test network of the egress cases.
+    pub(crate) fn world(&self) -> Result<&World, TestBedError> {
         if let Some(world) = self.world.get() {
             return Ok(world);
         }
@@ -21,11 +21,11 @@ impl Stage {
     /// The same attempt in that network, with nothing between it and the servers but a proxy that asks nothing.
     pub(crate) fn in_world<W: AsRef<OsStr>>(
         &self,
-        words: impl IntoIterator<Item = W>,
-    ) -> Result<Seen, StageError> {
+        argv: impl IntoIterator<Item = W>,
+    ) -> Result<ProcessOutput, TestBedError> {
         let line = self.world()?.wrapper();
         let mut command = Command::new(&line[0]);
-        command.args(&line[1..]).arg(self.probe()).arg(PROBE).args(words).current_dir(&self.root);
+        command.args(&line[1..]).arg(self.probe()).arg(PROBE).args(argv).current_dir(&self.root);
         process::to_the_end(&mut command, "the control", LIMIT)
     }
 }

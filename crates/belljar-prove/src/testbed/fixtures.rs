@@ -1,4 +1,4 @@
-//! What lies around on the host: listeners that count, processes that sleep, processes to look for.
+//! Fixtures on the host: listeners that count connections, and processes that sleep.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Identity, Stage, StageError};
+use super::{Identity, TestBed, TestBedError};
 use crate::probe::PROBE;
 
 /// Accepts and counts, until it is dropped.
@@ -22,33 +22,33 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn on_loopback(address: &str) -> Result<(Self, SocketAddr), StageError> {
-        let failed = || StageError::io(format!("listen on {address}"));
+    pub(crate) fn on_loopback(address: &str) -> Result<(Self, SocketAddr), TestBedError> {
+        let failed = || TestBedError::io(format!("listen on {address}"));
         let listener = TcpListener::bind(address).map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
         listener.set_nonblocking(true).map_err(failed())?;
         Ok((Self::count(move || listener.accept().map(drop)), address))
     }
 
-    pub(crate) fn on_path(path: &Path) -> Result<Self, StageError> {
+    pub(crate) fn on_path(path: &Path) -> Result<Self, TestBedError> {
         let listener = UnixListener::bind(path)
-            .map_err(StageError::io(format!("listen on {}", path.display())))?;
+            .map_err(TestBedError::io(format!("listen on {}", path.display())))?;
         // Whoever finds it may talk to it.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(path, everybody)
-            .map_err(StageError::io("open the socket to all"))?;
+            .map_err(TestBedError::io("open the socket to all"))?;
         Self::unix(listener)
     }
 
-    pub(crate) fn on_abstract_name(name: &str) -> Result<Self, StageError> {
+    pub(crate) fn on_abstract_name(name: &str) -> Result<Self, TestBedError> {
         let listener = UnixAddr::from_abstract_name(name)
             .and_then(|address| UnixListener::bind_addr(&address))
-            .map_err(StageError::io(format!("listen on @{name}")))?;
+            .map_err(TestBedError::io(format!("listen on @{name}")))?;
         Self::unix(listener)
     }
 
-    fn unix(listener: UnixListener) -> Result<Self, StageError> {
-        listener.set_nonblocking(true).map_err(StageError::io("listen"))?;
+    fn unix(listener: UnixListener) -> Result<Self, TestBedError> {
+        listener.set_nonblocking(true).map_err(TestBedError::io("listen"))?;
         Ok(Self::count(move || listener.accept().map(drop)))
     }
 
@@ -80,27 +80,27 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // it has nothing to say
+            let _ = thread.join(); // it returns nothing
         }
     }
 }
 
-/// A process of the host that belongs to who starts the runs.
+/// A process on the host, of the user that starts the runs.
 pub(crate) struct Sleeper(Child);
 
 impl Sleeper {
-    pub(crate) fn start(stage: &Stage) -> Result<Self, StageError> {
-        let mut command = Command::new(stage.probe());
+    pub(crate) fn start(testbed: &TestBed) -> Result<Self, TestBedError> {
+        let mut command = Command::new(testbed.probe());
         command.arg(PROBE);
-        if let Identity::User { uid, gid, .. } = &stage.arm.identity {
+        if let Identity::User { uid, gid, .. } = &testbed.arm.identity {
             command
                 .args(["as", &uid.to_string(), &gid.to_string(), ""])
-                .arg(stage.probe())
+                .arg(testbed.probe())
                 .arg(PROBE);
         }
-        command.args(["sleep", "60000"]).current_dir(&stage.root);
+        command.args(["sleep", "60000"]).current_dir(&testbed.root);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        child.map(Self).map_err(StageError::io("start a process to look for"))
+        child.map(Self).map_err(TestBedError::io("start a process to look for"))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -115,7 +115,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// The host's processes that have a word among their arguments.
+/// The host's processes with this argument.
 pub(crate) fn with_argument(word: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -126,7 +126,7 @@ pub(crate) fn with_argument(word: &str) -> Vec<u32> {
     .collect()
 }
 
-/// Waits until no process has that word among its arguments. The ones that stay.
+/// Waits until no process has this argument, and returns those that remain.
 pub(crate) fn wait_until_none(word: &str, limit: Duration) -> Vec<u32> {
     let until = Instant::now() + limit;
     loop {

@@ -1,8 +1,7 @@
-//! Taking a stage away: at its end, after a signal, after a kill, and what a dead one left.
+//! Removes a test bed: at its end, after a signal or a kill, and the leftovers of dead ones.
 //!
-//! A process of its own waits for the end of ours, which the kernel tells by closing a pipe; it is in a session of
-//! its own, so that what ends us by the terminal does not end it. Should that be killed as well, the next stage
-//! finds a directory that nobody has locked.
+//! A separate process waits for the end of this one, which closes a pipe. It is in another session, so that a signal
+//! from the terminal does not reach it. If it is killed too, the next test bed finds an unlocked directory and removes it.
 
 use std::fs::{self, File, Permissions};
 use std::io::Read;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::StageError;
+use super::TestBedError;
 use crate::probe::PROBE;
 
 /// What the names of all stages begin with.
@@ -26,19 +25,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST: usize = 3000;
 
 #[derive(Debug)]
-pub(super) struct Sweeper {
+pub(super) struct CleanupProcess {
     root: PathBuf,
     process: Child,
-    /// Its end is the word to begin.
+    /// Closing it starts the cleanup.
     hold: Option<ChildStdin>,
 }
 
-impl Sweeper {
-    pub(super) fn start(belljar: &Path, root: &Path) -> Result<Self, StageError> {
+impl CleanupProcess {
+    pub(super) fn start(belljar: &Path, root: &Path) -> Result<Self, TestBedError> {
         let mut command = Command::new(belljar);
         command.args([PROBE, SWEEP]).arg(root).env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let failed = || StageError::io("start what takes the stage away");
+        let failed = || TestBedError::io("start what takes the stage away");
         let mut process = command.spawn().map_err(failed())?;
         let hold = process.stdin.take();
         // Before it has left our session, a signal to us would end it too.
@@ -50,7 +49,7 @@ impl Sweeper {
 
     pub(super) fn finish(&mut self) {
         drop(self.hold.take());
-        let _ = self.process.wait(); // it is our child, and ends within its patience
+        let _ = self.process.wait(); // a child process that ends within its timeout
         if self.root.exists() {
             remove(&self.root); // it was killed
         }
@@ -60,8 +59,8 @@ impl Sweeper {
 /// The probe that is a sweeper.
 pub(crate) const SWEEP: &str = "sweep";
 
-/// Waits for the end of whoever started it, then takes a directory away.
-pub(crate) fn sweep(root: &Path) -> i32 {
+/// Waits for the end of its parent, then removes a directory.
+pub(crate) fn cleanup(root: &Path) -> i32 {
     let _ = rustix::process::setsid(); // a leader already is as good
     let Ok(_lock) = locked(root) else { return 1 };
     if rustix::io::write(rustix::stdio::stdout(), b".").is_err() {
@@ -98,18 +97,18 @@ pub(super) fn leftovers(base: &Path) {
         if !name.starts_with(PREFIX) || !is_own {
             continue;
         }
-        let stage = base.join(name.strip_suffix(LOCK).unwrap_or(&name));
+        let testbed = base.join(name.strip_suffix(LOCK).unwrap_or(&name));
         // One that is just being made has no lock yet, and is not old.
         let is_new = |path: &Path| {
             let changed = fs::symlink_metadata(path).and_then(|found| found.modified());
             changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < Duration::from_secs(10)))
         };
-        if is_new(&stage) && !lock_of(&stage).exists() {
+        if is_new(&testbed) && !lock_of(&testbed).exists() {
             continue;
         }
-        if let Ok(_lock) = locked(&stage) {
-            remove(&stage);
-            let _ = fs::remove_file(lock_of(&stage)); // the next stage looks again
+        if let Ok(_lock) = locked(&testbed) {
+            remove(&testbed);
+            let _ = fs::remove_file(lock_of(&testbed)); // the next stage looks again
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a probe tells: one line of JSON, each thing it tried with what the kernel answered.
+//! The report of a probe: one line of JSON with every attempt and the kernel's result.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,20 +7,20 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::mark::Mark;
+use crate::file_identity::FileIdentity;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum AttemptResult {
     Succeeded,
     Errno(i32),
-    /// It opened, but what is there is `/dev/null` or an empty directory.
+    /// It could be opened, but is `/dev/null` or an empty directory.
     Masked,
-    /// The attempt ended the process that made it.
+    /// The attempt killed its process.
     Killed(i32),
 }
 
-impl Answer {
+impl AttemptResult {
     pub(crate) fn of(outcome: Result<(), Errno>) -> Self {
         match outcome {
             Ok(()) => Self::Succeeded,
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for AttemptResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Succeeded => f.write_str("succeeded"),
@@ -45,38 +45,38 @@ impl fmt::Display for Answer {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Tried {
+pub(crate) struct Attempt {
     pub(crate) what: String,
-    pub(crate) answer: Answer,
+    pub(crate) answer: AttemptResult,
 }
 
-/// Everything that one probe has to say.
+/// The results of one probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
-    pub(crate) tries: Vec<Tried>,
+pub(crate) struct ProbeReport {
+    pub(crate) tries: Vec<Attempt>,
     #[serde(default)]
     pub(crate) facts: BTreeMap<String, String>,
-    /// Of the files and directories that it met, by the path it met them at.
+    /// The files and directories that it could see, by path.
     #[serde(default)]
-    pub(crate) marks: BTreeMap<String, Mark>,
+    pub(crate) marks: BTreeMap<String, FileIdentity>,
 }
 
-impl Told {
+impl ProbeReport {
     pub(crate) fn tried(&mut self, what: impl Into<String>, outcome: Result<(), Errno>) {
-        self.answered(what, Answer::of(outcome));
+        self.answered(what, AttemptResult::of(outcome));
     }
 
-    pub(crate) fn answered(&mut self, what: impl Into<String>, answer: Answer) {
-        self.tries.push(Tried { what: what.into(), answer });
+    pub(crate) fn answered(&mut self, what: impl Into<String>, answer: AttemptResult) {
+        self.tries.push(Attempt { what: what.into(), answer });
     }
 
     pub(crate) fn fact(&mut self, name: &str, value: impl ToString) {
         self.facts.insert(name.to_owned(), value.to_string());
     }
 
-    /// Notes what is there, so that it can be recognised.
+    /// Notes the identity of the file at this path.
     pub(crate) fn met(&mut self, path: &Path) {
-        if let Some(mark) = Mark::of(path) {
+        if let Some(mark) = FileIdentity::of(path) {
             self.marks.insert(path.to_string_lossy().into_owned(), mark);
         }
     }
@@ -89,16 +89,16 @@ impl Told {
         self.get(name).parse().unwrap_or(0)
     }
 
-    pub(crate) fn answer(&self, what: &str) -> Option<Answer> {
+    pub(crate) fn answer(&self, what: &str) -> Option<AttemptResult> {
         self.tries.iter().find(|tried| tried.what == what).map(|tried| tried.answer)
     }
 
     pub(crate) fn successes(&self) -> usize {
-        self.tries.iter().filter(|tried| tried.answer == Answer::Succeeded).count()
+        self.tries.iter().filter(|tried| tried.answer == AttemptResult::Succeeded).count()
     }
 }
 
-/// As the manual pages call it.
+/// The name of an error, as in the manual pages.
 pub(crate) fn errno_name(raw: i32) -> String {
     let name = match raw {
         libc::EPERM => "EPERM",

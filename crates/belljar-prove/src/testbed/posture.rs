@@ -1,13 +1,13 @@
-//! What the backend itself says about a run: its posture, from the plan that is never carried out.
+//! Reads a backend's posture from a plan that is not executed.
 
 use std::collections::BTreeMap;
 
 use belljar_spec::Clause;
 use serde_json::Value;
 
-use super::{LIMIT, Run, Stage, StageError, process};
+use super::{LIMIT, Run, TestBed, TestBedError, process};
 
-/// How much of a clause a backend says it holds, and why not more.
+/// How a backend enforces a clause, and why not fully.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     All,
@@ -24,10 +24,10 @@ pub(super) struct Posture {
 }
 
 impl Posture {
-    fn read(told: &Value) -> Result<Self, StageError> {
+    fn read(report: &Value) -> Result<Self, TestBedError> {
         let mut held = BTreeMap::new();
         for clause in Clause::ALL {
-            let promised = &told["plan"]["posture"][clause.name()];
+            let promised = &report["plan"]["posture"][clause.name()];
             let is_held = match promised["is"].as_str() {
                 Some("enforced") => Ok(()),
                 Some(word) => {
@@ -35,13 +35,13 @@ impl Posture {
                     Err(format!("{clause} is {word} here: {why}"))
                 }
                 None => {
-                    let said = format!("the plan says nothing about {clause}");
-                    return Err(StageError::NoPlan { said });
+                    let error_text = format!("the plan says nothing about {clause}");
+                    return Err(TestBedError::NoPlan { error_text });
                 }
             };
             held.insert(clause.name(), is_held);
         }
-        let missing = told["missing"].as_array().into_iter().flatten();
+        let missing = report["missing"].as_array().into_iter().flatten();
         let missing = missing.filter_map(|unmet| unmet["clause"].as_str().map(str::to_owned));
         Ok(Self { held, missing: missing.collect() })
     }
@@ -60,17 +60,17 @@ impl Posture {
     }
 }
 
-impl Stage {
-    pub(super) fn plan(&self, run: &Run) -> Result<Posture, StageError> {
+impl TestBed {
+    pub(super) fn plan(&self, run: &Run) -> Result<Posture, TestBedError> {
         let planned = run.clone().flag("--dry-run").flag("--json");
         let seen = process::to_the_end(&mut self.command(&planned)?, "the plan", LIMIT)?;
-        let told: Value = serde_json::from_slice(&seen.stdout)
-            .map_err(|_| StageError::NoPlan { said: seen.stderr.trim().to_owned() })?;
-        Posture::read(&told)
+        let report: Value = serde_json::from_slice(&seen.stdout)
+            .map_err(|_| TestBedError::NoPlan { error_text: seen.stderr.trim().to_owned() })?;
+        Posture::read(&report)
     }
 
     /// The same, with what is held of a clause that is weaker.
-    pub(crate) fn held(&self, clause: Clause, flags: &[&str]) -> Result<Held, StageError> {
+    pub(crate) fn held(&self, clause: Clause, flags: &[&str]) -> Result<Held, TestBedError> {
         Ok(match self.promise(clause, flags)? {
             Ok(()) => Held::All,
             Err(why) if why.contains(" is weaker here: ") => Held::Weaker(why),
@@ -83,7 +83,7 @@ impl Stage {
         &self,
         clause: Clause,
         flags: &[&str],
-    ) -> Result<Result<(), String>, StageError> {
+    ) -> Result<Result<(), String>, TestBedError> {
         let run = flags.iter().fold(Run::mounted(&self.kit()), |run, flag| run.flag(flag));
         Ok(self.plan(&run)?.of(clause))
     }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    fn told(word: &str) -> Value {
+    fn report(word: &str) -> Value {
         let entry = json!({ "is": word, "why": "of a test" });
         let all: serde_json::Map<String, Value> =
             Clause::ALL.iter().map(|clause| (clause.name().to_owned(), entry.clone())).collect();
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn what_is_not_enforced_comes_with_its_reason() {
-        let enforced = Posture::read(&told("enforced")).ok();
+        let enforced = Posture::read(&report("enforced")).ok();
         assert!(enforced.is_some_and(|posture| posture.of(Clause::KernelSeparate).is_ok()));
         let weaker =
-            Posture::read(&told("weaker")).ok().map(|posture| posture.of(Clause::FsMounts));
+            Posture::read(&report("weaker")).ok().map(|posture| posture.of(Clause::FsMounts));
         assert_eq!(weaker, Some(Err("fs.mounts is weaker here: of a test".to_owned())));
     }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn only_what_a_run_misses_is_waived() {
-        let waived: Vec<String> = Posture::read(&told("weaker"))
+        let waived: Vec<String> = Posture::read(&report("weaker"))
             .map(|posture| posture.waivers().collect())
             .unwrap_or_default();
         assert_eq!(waived, ["--waive=fs.sockets=the attacks are tried without it"]);

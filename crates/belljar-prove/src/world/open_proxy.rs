@@ -1,5 +1,6 @@
-//! A proxy that asks nothing: the arm on which every attack on belljar's proxy must get through. It speaks
-//! what that one speaks, on the same port of the world's own loopback.
+//! A proxy that allows everything: the control, through which every attack on belljar's proxy must succeed.
+//!
+//! It speaks the same protocols on the same port of the test network's loopback.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,8 +9,8 @@ use belljar_spec::egress::PROXY_PORT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::counts::Watch;
 use super::dns;
-use super::seen::Watch;
 
 const LONGEST_HEAD: usize = 64 * 1024;
 
@@ -19,7 +20,7 @@ pub(super) async fn serve(watch: Watch) -> io::Result<()> {
         while let Ok((stream, _)) = listener.accept().await {
             let watch = watch.clone();
             tokio::spawn(async move {
-                let _ = connection(stream, &watch).await; // whoever asks may leave at any time
+                let _ = connection(stream, &watch).await; // the client may leave at any time
             });
         }
     });
@@ -44,8 +45,8 @@ async fn http(from: &mut TcpStream, watch: &Watch) -> io::Result<()> {
         }
     };
     let head = String::from_utf8_lossy(&read[..end]).into_owned();
-    let mut words = head.split([' ', '\r']);
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut argv = head.split([' ', '\r']);
+    let (method, target) = (argv.next().unwrap_or_default(), argv.next().unwrap_or_default());
     let (authority, first) = if method == "CONNECT" {
         (target.to_owned(), read[end..].to_vec())
     } else {

@@ -1,4 +1,4 @@
-//! What the launcher is led to by files: a cloned tree's, and those that an earlier run wrote.
+//! Files that try to mislead the launcher: in a cloned tree, or written by an earlier run.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use belljar_spec::Clause;
 
 use super::judge::{hosts_own, summary};
-use crate::answer::{Answer, Told};
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Seen, Stage, StageError, Unprotected};
+use crate::probe_report::{AttemptResult, ProbeReport};
+use crate::testbed::{ProcessOutput, Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -35,17 +35,17 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Nothing was started, or what was started met nothing of the host's.
-fn led_there(seen: &Seen, outside: &Told, canary: &str) -> Option<Verdict> {
-    hosts_own(&seen.heard()?, outside, &[canary])
+fn led_there(seen: &ProcessOutput, outside: &ProbeReport, canary: &str) -> Option<Verdict> {
+    hosts_own(&seen.probe_report()?, outside, &[canary])
 }
 
-fn manifest_link(stage: &Stage) -> Result<Verdict, StageError> {
-    let outside = stage.place()?;
-    let canary = format!("{} outside of the tree\n", stage.word()?);
-    stage.file(&outside.join("secret"), &canary)?;
+fn manifest_link(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let outside = testbed.place()?;
+    let canary = format!("{} outside of the tree\n", testbed.word()?);
+    testbed.file(&outside.join("secret"), &canary)?;
     let secret = outside.join("secret");
     let host =
-        stage.outside(Unprotected::Directly, ["read".as_ref(), secret.as_os_str()])?.told()?;
+        testbed.outside(Unprotected::Directly, ["read".as_ref(), secret.as_os_str()])?.report()?;
     let manifests = [
         ("workspace", "[sandbox]\nworkspace = { path = \"w\" }\n".to_owned()),
         ("read-only", "[sandbox]\nworkspace = { path = \"w\", mode = \"ro\" }\n".to_owned()),
@@ -56,30 +56,30 @@ fn manifest_link(stage: &Stage) -> Result<Verdict, StageError> {
                 .to_owned(),
         ),
     ];
-    let read = Run::without_own_workspace(stage, "read").arg("/workspace/secret");
+    let read = Run::without_own_workspace(testbed, "read").arg("/workspace/secret");
     for (what, manifest) in manifests {
-        let tree = stage.place()?;
-        symlink(&outside, tree.join("w")).map_err(StageError::io("plant a link"))?;
-        stage.file(&tree.join("belljar.toml"), &manifest)?;
-        let seen = stage.inside(&read.clone().in_tree(&tree))?;
+        let tree = testbed.place()?;
+        symlink(&outside, tree.join("w")).map_err(TestBedError::io("plant a link"))?;
+        testbed.file(&tree.join("belljar.toml"), &manifest)?;
+        let seen = testbed.inside(&read.clone().in_tree(&tree))?;
         if let Some(verdict) = led_there(&seen, &host, &canary) {
             return Ok(verdict);
         }
-        if seen.heard().is_none() && seen.code == Some(0) {
-            return Err(StageError::Unexpected(format!("{what}: {}", seen.stderr)));
+        if seen.probe_report().is_none() && seen.code == Some(0) {
+            return Err(TestBedError::Unexpected(format!("{what}: {}", seen.stderr)));
         }
     }
-    // The operator's own word leads there, so it is the link of the tree that did not.
+    // The user's own path leads there, so only the link in the tree was refused.
     let named =
-        Run::without_workspace(stage, "read").mount(&outside, "/named").arg("/named/secret");
-    let control = stage.inside(&named)?.told()?;
+        Run::without_workspace(testbed, "read").mount(&outside, "/named").arg("/named/secret");
+    let control = testbed.inside(&named)?.report()?;
     if control.successes() != 1 {
         return Ok(Verdict::no_control(format!("named by the operator: {}", summary(&control))));
     }
     Ok(Verdict::held("3 manifests led to nothing outside of their tree"))
 }
 
-fn system_secrets(stage: &Stage) -> Result<Verdict, StageError> {
+fn system_secrets(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let mut secrets: Vec<PathBuf> = ["/etc/shadow", "/etc/gshadow"].map(PathBuf::from).to_vec();
     let keys = std::fs::read_dir("/etc/ssh").into_iter().flatten().flatten();
     secrets.extend(keys.map(|entry| entry.path()).filter(|path| is_host_key(path)));
@@ -88,20 +88,20 @@ fn system_secrets(stage: &Stage) -> Result<Verdict, StageError> {
         return Ok(Verdict::not_tried("this host has no such files"));
     }
     for secret in &secrets {
-        let run = Run::without_workspace(stage, "read").mount(secret, "/given").arg("/given");
-        let seen = stage.inside(&run)?;
-        if let Some(told) = seen.heard() {
+        let run = Run::without_workspace(testbed, "read").mount(secret, "/given").arg("/given");
+        let seen = testbed.inside(&run)?;
+        if let Some(report) = seen.probe_report() {
             let shown = secret.display();
-            return Ok(Verdict::broke(format!("{shown} was mounted: {}", summary(&told))));
+            return Ok(Verdict::broke(format!("{shown} was mounted: {}", summary(&report))));
         }
         if seen.code != Some(125) {
-            return Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr)));
+            return Err(TestBedError::Unexpected(format!("{}: {}", seen.end(), seen.stderr)));
         }
     }
-    let harmless = stage.place()?.join("file");
-    stage.file(&harmless, "harmless\n")?;
-    let run = Run::without_workspace(stage, "read").mount(&harmless, "/given").arg("/given");
-    if stage.inside(&run)?.told()?.successes() != 1 {
+    let harmless = testbed.place()?.join("file");
+    testbed.file(&harmless, "harmless\n")?;
+    let run = Run::without_workspace(testbed, "read").mount(&harmless, "/given").arg("/given");
+    if testbed.inside(&run)?.report()?.successes() != 1 {
         return Ok(Verdict::no_control("a harmless file is refused too"));
     }
     Ok(Verdict::held(format!("{} starts refused", secrets.len())))
@@ -115,36 +115,38 @@ fn is_host_key(path: &Path) -> bool {
 /// The variable of the host's that a bare name in an env file pulls in.
 const SECRET: &str = "PROVE_SECRET";
 
-fn written_before(stage: &Stage) -> Result<Verdict, StageError> {
-    let written = stage.workspace()?;
-    let own = stage.place()?;
-    let canary = stage.word()?;
+fn written_before(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let written = testbed.workspace()?;
+    let own = testbed.place()?;
+    let canary = testbed.word()?;
     let backwards: String = canary.chars().rev().collect();
     let manifest = format!("[sandbox]\npass_env = [\"{SECRET}\"]\n");
     for (name, text) in [("ops.toml", &manifest), ("run.env", &format!("{SECRET}\n"))] {
-        stage.file(&own.join(name), text)?;
+        testbed.file(&own.join(name), text)?;
         let run = Run::of(&written, "write-file").arg(Path::new("/workspace").join(name)).arg(text);
-        let told = stage.inside(&run)?.told()?;
-        if told.successes() != 1 {
+        let report = testbed.inside(&run)?.report()?;
+        if report.successes() != 1 {
             return Ok(Verdict::no_control(format!("{name} could not be written by a run")));
         }
     }
     let link =
         Run::of(&written, "plant-link").arg("/workspace/linked.env").arg(own.join("run.env"));
-    if stage.inside(&link)?.told()?.successes() != 1 {
+    if testbed.inside(&link)?.report()?.successes() != 1 {
         return Ok(Verdict::no_control("the link could not be planted"));
     }
     let look = |by: &str, file: PathBuf| {
         let run =
-            Run::without_workspace(stage, "canary").arg(&backwards).launcher_env(SECRET, &canary);
+            Run::without_workspace(testbed, "canary").arg(&backwards).launcher_env(SECRET, &canary);
         let run = match by {
             "--manifest" => run.manifest(file),
             by => run.flag(by).flag(file),
         };
-        stage.inside(&run)
+        testbed.inside(&run)
     };
-    let has_it = |seen: &Seen| {
-        seen.heard().is_some_and(|told| told.answer("own environment") == Some(Answer::Succeeded))
+    let has_it = |seen: &ProcessOutput| {
+        seen.probe_report().is_some_and(|report| {
+            report.answer("own environment") == Some(AttemptResult::Succeeded)
+        })
     };
     let ways =
         [("--manifest", "ops.toml"), ("--env-file", "run.env"), ("--env-file", "linked.env")];

@@ -1,4 +1,4 @@
-//! Starting something, bounded in time, and hearing what it said.
+//! Runs a process with a timeout, and collects its output.
 
 use std::io::{ErrorKind, Read};
 use std::process::{Child, Command, Stdio};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use belljar_spec::EXIT_NOT_STARTED;
 
-use super::StageError;
-use crate::answer::Told;
+use super::TestBedError;
+use crate::probe_report::ProbeReport;
 
-const MOST_OUTPUT: u64 = 8 << 20;
+const MAX_OUTPUT: u64 = 8 << 20;
 const BUSY: Duration = Duration::from_secs(5);
 
-/// What came out of a process that has ended.
+/// The output and the exit of a process.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ProcessOutput {
     what: &'static str,
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
@@ -25,26 +25,26 @@ pub(crate) struct Seen {
     pub(crate) took: Duration,
 }
 
-impl Seen {
-    /// What the probe told, if it lived to tell.
-    pub(crate) fn told(&self) -> Result<Told, StageError> {
-        self.heard().ok_or_else(|| StageError::Silent {
+impl ProcessOutput {
+    /// The probe's report; an error if there is none.
+    pub(crate) fn report(&self) -> Result<ProbeReport, TestBedError> {
+        self.probe_report().ok_or_else(|| TestBedError::Silent {
             what: self.what.to_owned(),
             end: self.end(),
-            said: self.stderr.trim().chars().take(400).collect(),
+            error_text: self.stderr.trim().chars().take(400).collect(),
         })
     }
 
-    /// The same, unless nothing was ever started: that says nothing about the attack.
-    pub(crate) fn started(self) -> Result<Self, StageError> {
+    /// An error if the run was not started, which proves nothing.
+    pub(crate) fn started(self) -> Result<Self, TestBedError> {
         match self.code {
-            Some(EXIT_NOT_STARTED) if self.heard().is_none() => self.told().map(|_| self),
+            Some(EXIT_NOT_STARTED) if self.probe_report().is_none() => self.report().map(|_| self),
             _ => Ok(self),
         }
     }
 
-    pub(crate) fn heard(&self) -> Option<Told> {
-        told_in(&self.stdout)
+    pub(crate) fn probe_report(&self) -> Option<ProbeReport> {
+        report_in(&self.stdout)
     }
 
     pub(crate) fn end(&self) -> String {
@@ -56,7 +56,7 @@ impl Seen {
     }
 }
 
-fn told_in(output: &[u8]) -> Option<Told> {
+fn report_in(output: &[u8]) -> Option<ProbeReport> {
     let text = String::from_utf8_lossy(output);
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
@@ -65,7 +65,7 @@ pub(super) fn to_the_end(
     command: &mut Command,
     what: &'static str,
     limit: Duration,
-) -> Result<Seen, StageError> {
+) -> Result<ProcessOutput, TestBedError> {
     Running::start(command, what)?.end_within(limit)
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct Running {
     what: &'static str,
     child: Child,
     began: Instant,
-    stdout: Heard,
-    stderr: Heard,
+    stdout: CollectedStream,
+    stderr: CollectedStream,
 }
 
 impl Running {
-    /// With nothing to read, and both outputs kept, unless the command says otherwise.
-    pub(crate) fn start(command: &mut Command, what: &'static str) -> Result<Self, StageError> {
+    /// Without input, and with both outputs collected, unless the command sets them.
+    pub(crate) fn start(command: &mut Command, what: &'static str) -> Result<Self, TestBedError> {
         let began = Instant::now();
         command.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::piped());
         let mut child = loop {
@@ -92,11 +92,11 @@ impl Running {
                 {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                spawned => break spawned.map_err(StageError::io(format!("start {what}")))?,
+                spawned => break spawned.map_err(TestBedError::io(format!("start {what}")))?,
             }
         };
-        let stdout = Heard::listen(child.stdout.take());
-        let stderr = Heard::listen(child.stderr.take());
+        let stdout = CollectedStream::listen(child.stdout.take());
+        let stderr = CollectedStream::listen(child.stderr.take());
         Ok(Self { what, child, began, stdout, stderr })
     }
 
@@ -104,14 +104,14 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for a word in its output.
-    pub(crate) fn hear(&mut self, word: &str) -> Result<(), StageError> {
+    /// Waits for a text in its output.
+    pub(crate) fn hear(&mut self, word: &str) -> Result<(), TestBedError> {
         self.wait_for(word, |output| contains(output, word).then_some(()))
     }
 
-    /// Waits for what the probe tells while it stays.
-    pub(crate) fn told(&mut self) -> Result<Told, StageError> {
-        self.wait_for("what it has to tell", told_in)
+    /// Waits for the report of a probe that keeps running.
+    pub(crate) fn report(&mut self) -> Result<ProbeReport, TestBedError> {
+        self.wait_for("what it has to tell", report_in)
     }
 
     pub(crate) fn has_said(&self, word: &str) -> bool {
@@ -122,7 +122,7 @@ impl Running {
         &mut self,
         word: &str,
         find: impl Fn(&[u8]) -> Option<T>,
-    ) -> Result<T, StageError> {
+    ) -> Result<T, TestBedError> {
         let until = Instant::now() + super::LIMIT / 2;
         while Instant::now() < until {
             let is_alive = self.is_alive();
@@ -130,17 +130,17 @@ impl Running {
                 return Ok(found);
             }
             if !is_alive {
-                let said = String::from_utf8_lossy(&self.stderr.all()).into_owned();
+                let error_text = String::from_utf8_lossy(&self.stderr.all()).into_owned();
                 let what = self.what.to_owned();
-                return Err(StageError::Silent { what, end: "no word".to_owned(), said });
+                return Err(TestBedError::Silent { what, end: "no word".to_owned(), error_text });
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Err(StageError::TooLong { what: format!("{} saying {word}", self.what) })
+        Err(TestBedError::TooLong { what: format!("{} saying {word}", self.what) })
     }
 
     /// Asks it to end, and waits: a launcher then takes everything of its run away.
-    pub(crate) fn stop(self) -> Result<Seen, StageError> {
+    pub(crate) fn stop(self) -> Result<ProcessOutput, TestBedError> {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             // Ended by itself is as good; it is our child, so the number is not anybody else's.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -152,24 +152,24 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    pub(crate) fn end(self) -> Result<Seen, StageError> {
+    pub(crate) fn end(self) -> Result<ProcessOutput, TestBedError> {
         self.end_within(super::LIMIT)
     }
 
-    fn end_within(mut self, limit: Duration) -> Result<Seen, StageError> {
+    fn end_within(mut self, limit: Duration) -> Result<ProcessOutput, TestBedError> {
         let until = self.began + limit;
         let status = loop {
-            match self.child.try_wait().map_err(StageError::io("wait"))? {
+            match self.child.try_wait().map_err(TestBedError::io("wait"))? {
                 Some(status) => break status,
                 None if Instant::now() >= until => {
-                    return Err(StageError::TooLong { what: self.what.to_owned() });
+                    return Err(TestBedError::TooLong { what: self.what.to_owned() });
                 }
                 None => std::thread::sleep(Duration::from_millis(2)),
             }
         };
         let took = self.began.elapsed();
         let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
-        Ok(Seen {
+        Ok(ProcessOutput {
             what: self.what,
             code: status.code(),
             signal: std::os::unix::process::ExitStatusExt::signal(&status),
@@ -187,19 +187,19 @@ impl Drop for Running {
     }
 }
 
-/// A stream that is read as it comes, so that nobody waits for us.
-struct Heard {
+/// Reads a stream continuously, so that its writer is not blocked.
+struct CollectedStream {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
-impl Heard {
+impl CollectedStream {
     fn listen(from: Option<impl Read + Send + 'static>) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let reader = from.map(|from| {
             let bytes = Arc::clone(&bytes);
             std::thread::spawn(move || {
-                let mut from = from.take(MOST_OUTPUT);
+                let mut from = from.take(MAX_OUTPUT);
                 let mut buffer = [0; 16 * 1024];
                 while let Ok(length @ 1..) = from.read(&mut buffer) {
                     if let Ok(mut bytes) = bytes.lock() {

@@ -1,27 +1,27 @@
-//! Other commands of belljar on what a run left.
+//! Runs other belljar commands on the result of a run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::{LIMIT, Run, Seen, Stage, StageError, process};
+use super::{LIMIT, ProcessOutput, Run, TestBed, TestBedError, process};
 
-impl Stage {
-    /// A command of belljar's, as whoever starts the runs.
+impl TestBed {
+    /// Runs a belljar command as the user that starts the runs.
     pub(crate) fn tool<W: AsRef<OsStr>>(
         &self,
-        words: impl IntoIterator<Item = W>,
-    ) -> Result<Seen, StageError> {
+        argv: impl IntoIterator<Item = W>,
+    ) -> Result<ProcessOutput, TestBedError> {
         let mut command = self.launcher(Vec::new());
-        command.args(words);
+        command.args(argv);
         process::to_the_end(&mut command, "the command", LIMIT)
     }
 
     /// The directory of a run that has a name.
-    pub(crate) fn run_directory(&self, name: &str) -> Result<PathBuf, StageError> {
+    pub(crate) fn run_directory(&self, name: &str) -> Result<PathBuf, TestBedError> {
         let seen = self.tool(["show", "--json", name])?;
-        let told: serde_json::Value = serde_json::from_slice(&seen.stdout)
-            .map_err(|_| StageError::Unexpected(format!("show: {}", seen.stderr)))?;
-        let id = told["run"]["id"].as_str().unwrap_or_default();
+        let report: serde_json::Value = serde_json::from_slice(&seen.stdout)
+            .map_err(|_| TestBedError::Unexpected(format!("show: {}", seen.stderr)))?;
+        let id = report["run"]["id"].as_str().unwrap_or_default();
         Ok(self.belljar_home().join("runs").join(id))
     }
 }

@@ -6,14 +6,17 @@ use std::time::Duration;
 use belljar_linux::jail::cgroup::{Available, Group, detect};
 use belljar_spec::Limits;
 
-use super::{Stage, StageError};
+use super::{TestBed, TestBedError};
 
 /// Removed when dropped; by then its processes must have ended.
 pub(crate) struct MemoryGroup(Group);
 
 impl MemoryGroup {
     /// `Err` inside is why this host has none for us.
-    pub(crate) fn make(stage: &Stage, bytes: u64) -> Result<Result<Self, String>, StageError> {
+    pub(crate) fn make(
+        testbed: &TestBed,
+        bytes: u64,
+    ) -> Result<Result<Self, String>, TestBedError> {
         let available = detect();
         if let Available::Manager { .. } = available {
             return Ok(Err("only the systemd user manager makes control groups here".to_owned()));
@@ -28,7 +31,7 @@ impl MemoryGroup {
             disk: None,
             stop_timeout: Duration::ZERO,
         };
-        match Group::make(&available, &stage.word()?, &limits) {
+        match Group::make(&available, &testbed.word()?, &limits) {
             Ok(Some(group)) => Ok(Ok(Self(group))),
             Ok(None) => Ok(Err("no control group can be made".to_owned())),
             Err(error) => Ok(Err(belljar_spec::text::error_chain(&error))),
@@ -53,6 +56,6 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        let _ = self.0.remove(); // empty by now; nobody to tell
+        let _ = self.0.remove(); // empty by now; an error cannot be reported
     }
 }

@@ -1,14 +1,14 @@
-//! Where a case plays: directories of its own, runs of the real command, and the unprotected arm.
+//! The environment of a case: directories, runs of the real command, and the unprotected arm.
 //!
-//! Everything is under one temporary directory, which goes away with the stage.
+//! Everything is below one temporary directory, which is removed with the test bed.
 
+pub(crate) mod cleanup;
+mod fixtures;
 mod group;
-mod in_world;
+mod posture;
 mod process;
-mod promise;
 mod run;
-mod scenery;
-pub(crate) mod sweep;
+mod test_network;
 mod tool;
 
 use std::cell::{Cell, OnceCell};
@@ -22,22 +22,22 @@ use std::time::Duration;
 
 use belljar_spec::{BackendName, env};
 
+pub(crate) use fixtures::{Listener, Sleeper, wait_until_none};
 pub(crate) use group::MemoryGroup;
-pub(crate) use process::{Running, Seen};
-pub(crate) use promise::Held;
-use promise::Posture;
+pub(crate) use posture::Held;
+use posture::Posture;
+pub(crate) use process::{ProcessOutput, Running};
 pub(crate) use run::Run;
 use run::{Network, Settings};
-pub(crate) use scenery::{Listener, Sleeper, wait_until_none};
 
 use crate::probe::PROBE;
 use crate::world::{World, WorldError};
 
-/// No probe and no run takes longer; the machine may be busy.
+/// Timeout of a probe or a run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(40);
 
 #[derive(Debug, thiserror::Error)]
-pub enum StageError {
+pub enum TestBedError {
     #[error("cannot {what}")]
     Io {
         what: String,
@@ -46,43 +46,43 @@ pub enum StageError {
     },
     #[error("{what} took too long")]
     TooLong { what: String },
-    #[error("{what} told nothing (it ended with {end}): {said}")]
-    Silent { what: String, end: String, said: String },
-    #[error("no run can be planned there: {said}")]
-    NoPlan { said: String },
-    #[error("the host backend has no boundary, and the attacks would meet this machine")]
+    #[error("{what} printed no report (it ended with {end}): {error_text}")]
+    Silent { what: String, end: String, error_text: String },
+    #[error("no run can be planned: {error_text}")]
+    NoPlan { error_text: String },
+    #[error("the host backend has no boundary, and the attacks would hit this machine")]
     NoBoundary,
-    #[error("no network of its own")]
+    #[error("cannot start the test network")]
     World(#[from] WorldError),
     #[error("{0}")]
     Unexpected(String),
 }
 
-impl StageError {
+impl TestBedError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io { what, error }
     }
 }
 
-/// Who starts the runs.
+/// The user that starts the runs.
 #[derive(Clone, Debug)]
 pub enum Identity {
-    /// Whoever runs this.
+    /// The user of this process.
     Caller,
     /// Another user, in the cgroups behind these `cgroup.procs` files. Needs root.
     User { uid: u32, gid: u32, cgroups: Vec<PathBuf> },
 }
 
-/// What is attacked: an executable, a backend, and who starts it.
+/// The target of the attacks: an executable, a backend and a user.
 #[derive(Clone, Debug)]
 pub struct Arm {
     pub belljar: PathBuf,
     pub backend: Option<BackendName>,
     pub identity: Identity,
-    /// More flags of `belljar run`, such as an image.
+    /// Additional flags of `belljar run`, such as an image.
     pub flags: Vec<OsString>,
-    /// Variables by which the launcher finds its engine.
+    /// Variables that the launcher needs to find its engine.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -93,82 +93,82 @@ impl Arm {
 }
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct TestBed {
     arm: Arm,
-    /// Takes everything away when this process is gone, whatever ended it.
-    sweeper: sweep::Sweeper,
+    /// Removes everything when this process has ended, however it ended.
+    cleanup_process: cleanup::CleanupProcess,
     root: PathBuf,
     places: Cell<u32>,
-    /// Of a run with a read-only tree and nothing else.
+    /// The posture of a run with only a read-only tree.
     posture: Posture,
-    /// Made for the first case that needs it.
+    /// Started for the first case that needs it.
     world: OnceCell<World>,
 }
 
 /// Where a control runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unprotected {
-    /// On the host, as whoever runs this.
+    /// On the host, as the user of this process.
     Directly,
-    /// In namespaces of its own: what it does there is gone afterwards. Uid 0, of the host if that is
-    /// who runs this.
+    /// In new namespaces, so that its changes are undone. As uid 0, of the host if this
+    /// process is root.
     Scratch,
     /// The same, always with a user namespace.
     MappedScratch,
 }
 
-impl Stage {
-    pub fn new(arm: Arm) -> Result<Self, StageError> {
+impl TestBed {
+    pub fn new(arm: Arm) -> Result<Self, TestBedError> {
         if arm.backend == Some(BackendName::Host) {
-            return Err(StageError::NoBoundary);
+            return Err(TestBedError::NoBoundary);
         }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}{}-{count}", sweep::PREFIX, std::process::id());
-        // Without links: it is compared with what the sandbox says.
+        let name = format!("{}{}-{count}", cleanup::PREFIX, std::process::id());
+        // Canonical: it is compared with paths that the sandbox reports.
         let base = fs::canonicalize(std::env::temp_dir())
-            .map_err(StageError::io("find the temporary directory"))?;
-        sweep::leftovers(&base);
+            .map_err(TestBedError::io("find the temporary directory"))?;
+        cleanup::leftovers(&base);
         let root = base.join(name);
-        // Its name can be guessed, so it must not have been there before.
+        // The name can be guessed, so the directory must not exist already.
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&root)
-            .map_err(StageError::io(format!("make {}", root.display())))?;
-        let sweeper = sweep::Sweeper::start(&arm.belljar, &root)?;
-        let mut stage = Self {
+            .map_err(TestBedError::io(format!("make {}", root.display())))?;
+        let cleanup_process = cleanup::CleanupProcess::start(&arm.belljar, &root)?;
+        let mut testbed = Self {
             arm,
-            sweeper,
+            cleanup_process,
             root,
             places: Cell::new(0),
             posture: Posture::default(),
             world: OnceCell::new(),
         };
-        fs::set_permissions(&stage.root, fs::Permissions::from_mode(0o755))
-            .map_err(StageError::io("let others reach the stage"))?;
-        stage.directory(&stage.belljar_home(), 0o700)?;
-        stage.directory(&stage.user_home(), 0o700)?;
-        stage.directory(&stage.engine_settings(), 0o700)?;
-        stage.directory(&stage.kit(), 0o755)?;
-        let probe = stage.probe();
-        fs::copy(&stage.arm.belljar, &probe).map_err(StageError::io("copy the probe"))?;
+        fs::set_permissions(&testbed.root, fs::Permissions::from_mode(0o755))
+            .map_err(TestBedError::io("let others reach the stage"))?;
+        testbed.directory(&testbed.belljar_home(), 0o700)?;
+        testbed.directory(&testbed.user_home(), 0o700)?;
+        testbed.directory(&testbed.engine_settings(), 0o700)?;
+        testbed.directory(&testbed.kit(), 0o755)?;
+        let probe = testbed.probe();
+        fs::copy(&testbed.arm.belljar, &probe).map_err(TestBedError::io("copy the probe"))?;
         fs::set_permissions(&probe, fs::Permissions::from_mode(0o755))
-            .map_err(StageError::io("copy the probe"))?;
-        stage.give(&probe)?;
-        stage.posture = stage.plan(&Run::mounted(&stage.kit()))?;
-        Ok(stage)
+            .map_err(TestBedError::io("copy the probe"))?;
+        testbed.give(&probe)?;
+        testbed.posture = testbed.plan(&Run::mounted(&testbed.kit()))?;
+        Ok(testbed)
     }
 
     pub(crate) fn belljar_home(&self) -> PathBuf {
         self.root.join("belljar-home")
     }
 
-    /// What the launcher takes for the user's home.
+    /// The user's home, for the launcher.
     pub(crate) fn user_home(&self) -> PathBuf {
         self.root.join("user-home")
     }
 
-    /// Where the launcher looks for settings of engines that the arm's variables do not name. Empty.
+    /// An empty directory for engine settings that the arm's variables do not name.
     fn engine_settings(&self) -> PathBuf {
         self.root.join("engine-settings")
     }
@@ -185,8 +185,8 @@ impl Stage {
         rustix::process::geteuid().is_root()
     }
 
-    /// A new empty directory that belongs to who starts the runs.
-    pub(crate) fn place(&self) -> Result<PathBuf, StageError> {
+    /// A new empty directory of the user that starts the runs.
+    pub(crate) fn place(&self) -> Result<PathBuf, TestBedError> {
         let number = self.places.get();
         self.places.set(number + 1);
         let path = self.root.join(format!("place-{number}"));
@@ -194,45 +194,45 @@ impl Stage {
         Ok(path)
     }
 
-    /// A word that no other process has among its arguments.
-    pub(crate) fn word(&self) -> Result<String, StageError> {
+    /// A unique argument, to find processes by.
+    pub(crate) fn word(&self) -> Result<String, TestBedError> {
         let place = self.place()?;
         let name = place.strip_prefix(&self.root).unwrap_or(&place).display().to_string();
-        let stage = self.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(format!("{stage}-{name}"))
+        let testbed = self.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(format!("{testbed}-{name}"))
     }
 
-    /// A place with the probe in it.
-    pub(crate) fn workspace(&self) -> Result<PathBuf, StageError> {
+    /// A directory with the probe in it.
+    pub(crate) fn workspace(&self) -> Result<PathBuf, TestBedError> {
         let path = self.place()?;
         let probe = path.join("probe");
-        // The same file, where the file system can do that: it is large.
+        // A hard link if possible: the file is large.
         fs::hard_link(self.probe(), &probe)
             .or_else(|_| fs::copy(self.probe(), &probe).map(drop))
-            .map_err(StageError::io("put the probe into the workspace"))?;
+            .map_err(TestBedError::io("put the probe into the workspace"))?;
         Ok(path)
     }
 
-    pub(crate) fn directory(&self, path: &Path, mode: u32) -> Result<(), StageError> {
+    pub(crate) fn directory(&self, path: &Path, mode: u32) -> Result<(), TestBedError> {
         let made = fs::DirBuilder::new().mode(mode).create(path);
-        made.map_err(StageError::io(format!("make {}", path.display())))?;
+        made.map_err(TestBedError::io(format!("make {}", path.display())))?;
         self.give(path)
     }
 
-    pub(crate) fn file(&self, path: &Path, content: &str) -> Result<(), StageError> {
-        fs::write(path, content).map_err(StageError::io(format!("write {}", path.display())))?;
+    pub(crate) fn file(&self, path: &Path, content: &str) -> Result<(), TestBedError> {
+        fs::write(path, content).map_err(TestBedError::io(format!("write {}", path.display())))?;
         self.give(path)
     }
 
-    fn give(&self, path: &Path) -> Result<(), StageError> {
+    fn give(&self, path: &Path) -> Result<(), TestBedError> {
         match &self.arm.identity {
             Identity::Caller => Ok(()),
             Identity::User { uid, gid, .. } => chown(path, Some(*uid), Some(*gid))
-                .map_err(StageError::io(format!("give {} away", path.display()))),
+                .map_err(TestBedError::io(format!("give {} away", path.display()))),
         }
     }
 
-    /// The command, as whoever is to start it. Its environment holds nothing that is not needed.
+    /// The command, as the user that starts the runs, with a minimal environment.
     fn launcher(&self, mut line: Vec<OsString>) -> Command {
         if let Identity::User { uid, gid, cgroups } = &self.arm.identity {
             let cgroups: Vec<OsString> = cgroups.iter().map(|path| path.clone().into()).collect();
@@ -248,7 +248,7 @@ impl Stage {
             .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()))
             .env("HOME", self.user_home())
             .env(env::HOME, self.belljar_home())
-            // Not in the home, where the cases put what looks like settings of an engine.
+            // Not in the home, where the cases put fake engine settings.
             .env("DOCKER_CONFIG", self.engine_settings())
             .env("XDG_CONFIG_HOME", self.engine_settings())
             .envs(self.arm.env.iter().map(|(name, value)| (name, value)))
@@ -256,7 +256,7 @@ impl Stage {
         command
     }
 
-    pub(crate) fn command(&self, run: &Run) -> Result<Command, StageError> {
+    pub(crate) fn command(&self, run: &Run) -> Result<Command, TestBedError> {
         let front = match run.network {
             Network::Hosts => Vec::new(),
             Network::World => self.world()?.wrapper(),
@@ -272,55 +272,55 @@ impl Stage {
             command.args(["--backend", backend.name()]);
         }
         command.args(&self.arm.flags).args(self.posture.waivers());
-        command.args(&run.flags).arg("--").args(&run.words);
+        command.args(&run.flags).arg("--").args(&run.argv);
         command.envs(run.env.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
 
-    /// The run, from start to end.
-    pub(crate) fn inside(&self, run: &Run) -> Result<Seen, StageError> {
+    /// Runs it to its end.
+    pub(crate) fn inside(&self, run: &Run) -> Result<ProcessOutput, TestBedError> {
         process::to_the_end(&mut self.command(run)?, "the run", LIMIT)
     }
 
-    pub(crate) fn start_inside(&self, run: &Run) -> Result<Running, StageError> {
+    pub(crate) fn start_inside(&self, run: &Run) -> Result<Running, TestBedError> {
         Running::start(&mut self.command(run)?, "the run")
     }
 
-    /// The same attempt where nothing forbids it.
+    /// Makes the same attempt without a sandbox.
     pub(crate) fn outside<W: AsRef<OsStr>>(
         &self,
         where_to: Unprotected,
-        words: impl IntoIterator<Item = W>,
-    ) -> Result<Seen, StageError> {
-        process::to_the_end(&mut self.control(where_to, words), "the control", LIMIT)
+        argv: impl IntoIterator<Item = W>,
+    ) -> Result<ProcessOutput, TestBedError> {
+        process::to_the_end(&mut self.control(where_to, argv), "the control", LIMIT)
     }
 
-    /// A process of the user who starts the runs, on the host.
+    /// Runs a process on the host as the user that starts the runs.
     pub(crate) fn neighbour<'a>(
         &self,
-        words: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Seen, StageError> {
+        argv: impl IntoIterator<Item = &'a str>,
+    ) -> Result<ProcessOutput, TestBedError> {
         match &self.arm.identity {
-            Identity::Caller => self.outside(Unprotected::Directly, words),
-            Identity::User { uid, .. } => self.as_user(&uid.to_string(), words),
+            Identity::Caller => self.outside(Unprotected::Directly, argv),
+            Identity::User { uid, .. } => self.as_user(&uid.to_string(), argv),
         }
     }
 
-    /// A process of some user, with the group of the same number, on the host. Needs root.
+    /// Runs a process on the host as this uid and gid. Needs root.
     pub(crate) fn as_user<'a>(
         &self,
         uid: &str,
-        words: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Seen, StageError> {
+        argv: impl IntoIterator<Item = &'a str>,
+    ) -> Result<ProcessOutput, TestBedError> {
         let mut command = self.control(Unprotected::Directly, ["as", uid, uid, ""]);
-        command.arg(self.probe()).arg(PROBE).args(words);
+        command.arg(self.probe()).arg(PROBE).args(argv);
         process::to_the_end(&mut command, "the control", LIMIT)
     }
 
     pub(crate) fn control<W: AsRef<OsStr>>(
         &self,
         where_to: Unprotected,
-        words: impl IntoIterator<Item = W>,
+        argv: impl IntoIterator<Item = W>,
     ) -> Command {
         let mut command = Command::new(self.probe());
         command.arg(PROBE);
@@ -331,14 +331,14 @@ impl Stage {
                 command.args(["scratch", "mapped"]);
             }
         }
-        command.args(words).current_dir(&self.root);
+        command.args(argv).current_dir(&self.root);
         command
     }
 }
 
-impl Drop for Stage {
+impl Drop for TestBed {
     fn drop(&mut self) {
-        drop(self.world.take()); // its processes work in the directory
-        self.sweeper.finish();
+        drop(self.world.take()); // its processes use the directory
+        self.cleanup_process.finish();
     }
 }

@@ -1,16 +1,16 @@
-//! What a case asks of the command: flags, the probe and its words.
+//! Describes a run: flags, the probe and its arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::Stage;
+use super::TestBed;
 use crate::probe::PROBE;
 
 /// One run of the command, as it is going to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(super) flags: Vec<OsString>,
-    pub(super) words: Vec<OsString>,
+    pub(super) argv: Vec<OsString>,
     pub(super) env: Vec<(OsString, OsString)>,
     pub(super) settings: Settings,
     pub(super) network: Network,
@@ -21,7 +21,7 @@ pub(crate) struct Run {
 pub(super) enum Settings {
     None,
     Manifest(PathBuf),
-    /// The one that is found in this directory, where the launcher is started; nobody trusts it.
+    /// The manifest in this directory, in which the launcher is started; it is not trusted.
     Found(PathBuf),
 }
 
@@ -40,34 +40,34 @@ impl Run {
         spelled.push(":rw");
         Self {
             flags: vec!["--workspace".into(), spelled],
-            words: vec!["/workspace/probe".into(), PROBE.into(), probe.into()],
+            argv: vec!["/workspace/probe".into(), PROBE.into(), probe.into()],
             ..Self::nothing()
         }
     }
 
     /// No workspace; the probe is read-only at `/kit`.
-    pub(crate) fn without_workspace(stage: &Stage, probe: &str) -> Self {
-        let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
+    pub(crate) fn without_workspace(testbed: &TestBed, probe: &str) -> Self {
+        let argv = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
         let flags = vec!["--workspace".into(), "none".into()];
-        Self { flags, words, ..Self::nothing() }.mount(&stage.kit(), "/kit")
+        Self { flags, argv, ..Self::nothing() }.mount(&testbed.kit(), "/kit")
     }
 
-    /// The workspace is what the settings say; the probe is read-only at `/kit`.
-    pub(crate) fn without_own_workspace(stage: &Stage, probe: &str) -> Self {
-        let words = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
-        Self { words, ..Self::nothing() }.mount(&stage.kit(), "/kit")
+    /// The workspace comes from the settings; the probe is mounted read-only at `/kit`.
+    pub(crate) fn without_own_workspace(testbed: &TestBed, probe: &str) -> Self {
+        let argv = vec!["/kit/probe".into(), PROBE.into(), probe.into()];
+        Self { argv, ..Self::nothing() }.mount(&testbed.kit(), "/kit")
     }
 
     /// With one read-only tree, and no command that would matter.
     pub(super) fn mounted(source: &Path) -> Self {
         let flags = vec!["--workspace".into(), "none".into()];
-        Self { flags, words: vec!["true".into()], ..Self::nothing() }.mount(source, "/kit")
+        Self { flags, argv: vec!["true".into()], ..Self::nothing() }.mount(source, "/kit")
     }
 
     fn nothing() -> Self {
         Self {
             flags: Vec::new(),
-            words: Vec::new(),
+            argv: Vec::new(),
             env: Vec::new(),
             settings: Settings::None,
             network: Network::Hosts,
@@ -75,8 +75,8 @@ impl Run {
     }
 
     /// The launcher, and so its proxy, is in the stage's own world; the probe is at `/kit`.
-    pub(crate) fn in_world(stage: &Stage, probe: &str) -> Self {
-        Self { network: Network::World, ..Self::without_workspace(stage, probe) }
+    pub(crate) fn in_world(testbed: &TestBed, probe: &str) -> Self {
+        Self { network: Network::World, ..Self::without_workspace(testbed, probe) }
     }
 
     /// With this manifest, which is trusted.
@@ -92,7 +92,7 @@ impl Run {
     }
 
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.words.push(arg.as_ref().to_owned());
+        self.argv.push(arg.as_ref().to_owned());
         self
     }
 

@@ -1,4 +1,4 @@
-//! What the world saw: its servers' own counts, taken where nothing inside a sandbox can touch them.
+//! The counts of the test network's servers, kept outside of every sandbox.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +11,8 @@ const MOST_REQUESTS: usize = 2000;
 
 /// Everything since the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    /// `address:port` that somebody connected to, and how often.
+pub struct ServerCounts {
+    /// Connections by `address:port`.
     pub accepts: BTreeMap<String, u64>,
     /// The most connections that were open at once.
     pub at_once: u64,
@@ -33,12 +33,12 @@ pub struct Request {
     pub body: String,
 }
 
-impl Seen {
+impl ServerCounts {
     pub fn accepted(&self, at: &str) -> u64 {
         self.accepts.get(at).copied().unwrap_or(0)
     }
 
-    /// Addresses that somebody reached although they are not among these.
+    /// Addresses with connections that are not in this list.
     pub fn beyond(&self, expected: &[&str]) -> Vec<String> {
         self.accepts.keys().filter(|at| !expected.contains(&at.as_str())).cloned().collect()
     }
@@ -55,7 +55,7 @@ pub(super) struct Watch(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    seen: Seen,
+    seen: ServerCounts,
     open: u64,
 }
 
@@ -100,13 +100,13 @@ impl Watch {
         });
     }
 
-    pub(super) fn so_far(&self) -> Seen {
+    pub(super) fn so_far(&self) -> ServerCounts {
         self.with(|inner| inner.seen.clone())
     }
 
     pub(super) fn reset(&self) {
         self.with(|inner| {
-            inner.seen = Seen { at_once: inner.open, ..Seen::default() };
+            inner.seen = ServerCounts { at_once: inner.open, ..ServerCounts::default() };
         });
     }
 }
