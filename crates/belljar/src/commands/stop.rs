@@ -115,8 +115,8 @@ fn is_live(home: &Home, run: &RunId) -> bool {
     matches!(store::life::of(home, run), Life::Live(_))
 }
 
-/// The sandbox ends with it. Whose socket it is, the kernel tells; asked again once the process is
-/// pinned, so that its number cannot have come to mean another.
+/// Kills the supervisor, and with it the sandbox. The kernel names the process behind the socket; checked
+/// again once the process is pinned, so that a reused pid cannot be hit.
 fn kill_supervisor(home: &Home, run: &RunId) -> Result<(), StopError> {
     let failed = |why: String| StopError::NotEnded { run: *run, why };
     let listener = || {
