@@ -1,11 +1,11 @@
-//! What one attack of the catalogue is, and what can be said about it afterwards.
+//! The attack cases and their verdicts.
 
 use std::fmt;
 
 use belljar_spec::Clause;
 use serde::Serialize;
 
-use crate::stage::{Stage, StageError};
+use crate::testbed::{TestBed, TestBedError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -15,7 +15,7 @@ pub enum Severity {
     Critical,
 }
 
-/// One attack. The name is stable: people write it into scripts.
+/// One attack. The name is stable: users write it into scripts.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
@@ -23,7 +23,7 @@ pub struct Case {
     pub attack: &'static str,
     pub clause: Clause,
     pub severity: Severity,
-    pub(crate) run: fn(&Stage) -> Result<Verdict, StageError>,
+    pub(crate) run: fn(&TestBed) -> Result<Verdict, TestBedError>,
 }
 
 impl fmt::Debug for Case {
@@ -35,17 +35,17 @@ impl fmt::Debug for Case {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// Refused inside, and the control got through.
+    /// Refused inside, and the control succeeded.
     Held { how: String },
     /// The attack worked.
     Broke { how: String },
-    /// The attack works, the control shows it, and no clause promises otherwise: to be known about.
+    /// The attack works, and no clause promises to prevent it.
     NotPromised { why: String },
-    /// This host or this backend has nothing to attack here.
+    /// There is nothing to attack on this host or backend.
     NotTried { why: String },
-    /// Refused inside, but the control was refused too: that proves nothing.
+    /// Refused inside, but the control was refused too, so nothing is proved.
     NoControl { why: String },
-    /// The case itself could not be carried out.
+    /// The case could not run.
     Failed { why: String },
 }
 

@@ -1,5 +1,6 @@
-//! Conversations as data: a case writes them, the probe holds them, word for word, and tells what it was
-//! answered. So the probe knows nothing of proxies, and a case can send whatever an attacker could.
+//! Dialogues as data: a case writes them, and the probe sends them byte for byte and reports the responses.
+//!
+//! So the probe knows nothing about proxies, and a case can send whatever an attacker could.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +9,7 @@ use belljar_spec::egress::PROXY_PORT;
 /// One connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dialogue {
-    /// Its name, under which the probe tells of it.
+    /// Its name in the probe's report.
     pub(crate) what: String,
     /// The port on loopback that it is with.
     pub(crate) port: u16,
@@ -26,7 +27,7 @@ pub(crate) enum Step {
     SocksGranted,
     Bytes(usize),
     /// An answer of HTTP, with its body.
-    Answer,
+    AttemptResult,
     /// Whatever still comes.
     Rest,
     /// From here on in TLS, asking for this name; `None` asks for none. Any certificate will do.
@@ -54,24 +55,24 @@ impl Dialogue {
 
     /// Words that are sent as they are.
     pub(crate) fn raw(what: &str, text: impl Into<String>) -> Self {
-        Self::new(what, [send(text), Step::Answer, Step::Rest])
+        Self::new(what, [send(text), Step::AttemptResult, Step::Rest])
     }
 
     /// `GET http://…`.
     pub(crate) fn plain(authority: &str) -> Self {
         let url = format!("http://{authority}/");
         let text = format!("GET {url} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
-        Self::new(format!("GET {url}"), [send(text), Step::Answer])
+        Self::new(format!("GET {url}"), [send(text), Step::AttemptResult])
     }
 
-    /// A tunnel, and what is said in it.
+    /// A tunnel, and the bytes sent through it.
     pub(crate) fn tunnel(authority: &str, inside: impl IntoIterator<Item = Step>) -> Self {
         let text = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
         let steps: Vec<Step> = [send(text), Step::Granted].into_iter().chain(inside).collect();
         Self::new(format!("CONNECT {authority}"), steps)
     }
 
-    /// A tunnel by SOCKS, with the host as a name, and what is said in it.
+    /// A SOCKS tunnel to a host name, and the bytes sent through it.
     pub(crate) fn socks(host: &str, port: u16, inside: impl IntoIterator<Item = Step>) -> Self {
         let kind = format!("\u{3}{}{host}", latin(host.len() as u8));
         Self::by_socks(format!("SOCKS {host}:{port}"), &kind, port, inside)

@@ -1,36 +1,35 @@
-//! The attack catalogue as code.
+//! The attack catalogue.
 //!
-//! A [`Case`] is one attack: what it tries, the clause that it is about, a probe that runs inside a
-//! sandbox, and a verdict that is taken outside. A refusal counts only with its positive control: the
-//! same probe, on an unprotected arm, must get through, or it proves nothing.
+//! A [`Case`] is one attack: what it tries, the clause that it tests, a probe that runs inside a sandbox, and a verdict
+//! that is taken outside. A refusal counts only with its positive control: the same probe must succeed on an
+//! unprotected arm.
 //!
-//! The probes are this same static executable, started inside as `belljar __probe NAME`, so that
-//! a sandbox needs no other program to be attacked in. They know nothing about verdicts; the cases
-//! know nothing about system calls.
+//! The probes are part of this static executable, started inside as `belljar __probe NAME`, so that a sandbox needs no
+//! other program. They know nothing about verdicts; the cases know nothing about system calls.
 #![cfg(target_os = "linux")]
 
-mod answer;
 mod case;
 mod cases;
 mod dialogue;
-mod mark;
+mod file_identity;
 mod numbers;
 mod probe;
+mod probe_report;
 mod rules;
-mod stage;
+mod testbed;
 pub mod world;
 
 pub use case::{Case, Severity, Verdict};
 pub use cases::catalogue;
-pub use probe::run_if_asked;
-pub use stage::{Arm, Identity, Stage, StageError};
+pub use probe::run_probe;
+pub use testbed::{Arm, Identity, TestBed, TestBedError};
 use world::WorldError;
 
 /// Runs one case. What goes wrong on the way is a verdict too: never a silent skip.
-pub fn prove(case: &Case, stage: &Stage) -> Verdict {
-    match (case.run)(stage) {
+pub fn prove(case: &Case, testbed: &TestBed) -> Verdict {
+    match (case.run)(testbed) {
         Ok(verdict) => verdict,
-        Err(StageError::World(WorldError::NoResolver)) => {
+        Err(TestBedError::World(WorldError::NoResolver)) => {
             Verdict::not_tried(belljar_spec::text::error_chain(&WorldError::NoResolver))
         }
         Err(error) => Verdict::Failed { why: belljar_spec::text::error_chain(&error) },

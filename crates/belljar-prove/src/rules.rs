@@ -1,5 +1,4 @@
-//! The filter's rules, read from the same file that the filter is compiled from, and for each of them
-//! calls that it must refuse and calls just beside it.
+//! Reads the filter's rules from their source file, and derives calls that each rule must refuse or allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn shown(&self) -> String {
-        // Without the ones at the end that say nothing.
+        // Without the trailing ones that have no effect.
         let last = self.args.iter().rposition(|arg| *arg != NOTHING && *arg != 0);
         let named = &self.args[..last.map_or(0, |last| last + 1)];
         let args: Vec<String> = named.iter().map(|arg| format!("{arg:#x}")).collect();
@@ -181,18 +180,18 @@ fn rules() -> Vec<Rule> {
 }
 
 fn read_line(line: &str, sets: &mut Sets) -> Vec<Rule> {
-    let mut words = line.split_whitespace().peekable();
-    if let Some(only) = words.peek().and_then(|word| word.strip_prefix('@')) {
+    let mut argv = line.split_whitespace().peekable();
+    if let Some(only) = argv.peek().and_then(|word| word.strip_prefix('@')) {
         if only != std::env::consts::ARCH {
             return Vec::new();
         }
-        words.next();
+        argv.next();
     }
-    match words.next() {
+    match argv.next() {
         Some("deny") => {}
         Some("set") => {
-            let set = sets.entry(words.next().unwrap_or_default().to_owned()).or_default();
-            set.extend(words.filter_map(|range| {
+            let set = sets.entry(argv.next().unwrap_or_default().to_owned()).or_default();
+            set.extend(argv.filter_map(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 Some((value_of(first)?, value_of(last)?))
             }));
@@ -200,7 +199,7 @@ fn read_line(line: &str, sets: &mut Sets) -> Vec<Rule> {
         }
         _ => return Vec::new(),
     }
-    let rest: Vec<&str> = words.collect();
+    let rest: Vec<&str> = argv.collect();
     let (names, text) = match rest.iter().position(|word| *word == "when") {
         Some(at) => (&rest[..at], rest[at + 1..].join(" ")),
         None => (&rest[..], String::new()),
@@ -229,14 +228,14 @@ fn errno_of(name: &str) -> i32 {
 }
 
 fn condition(text: &str, sets: &Sets) -> Option<Condition> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let argument = words.first()?.strip_prefix("arg")?;
+    let argv: Vec<&str> = text.split_whitespace().collect();
+    let argument = argv.first()?.strip_prefix("arg")?;
     let (index, wide) = match argument.strip_suffix(":64") {
         Some(index) => (index, true),
         None => (argument, false),
     };
     let outside = |mask, name| Some(Test::Outside { mask, ranges: sets.get(name)?.clone() });
-    let test = match words[1..] {
+    let test = match argv[1..] {
         ["==", value] => Test::Equal(value_of(value)?),
         ["!=", value] => Test::NotEqual(value_of(value)?),
         ["&", mask, "==", value] => Test::Masked { mask: value_of(mask)?, value: value_of(value)? },

@@ -1,4 +1,4 @@
-//! Who starts belljar: the caller of the tests, an ordinary user, or that user with delegated cgroups.
+//! The users that start belljar: the caller of the tests, an ordinary user, and that user with delegated cgroups.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ impl Actor {
         self == Self::Me && as_root()
     }
 
-    /// Whom the calls have to become; nobody where they are the caller's own.
+    /// The user to switch to; `None` for the caller.
     pub fn user(self) -> Option<TestUser> {
         match self {
             Self::Me => None,
@@ -63,7 +63,7 @@ pub fn must_work(wanted: &str) -> bool {
     list.split(',').any(|name| name.trim() == wanted)
 }
 
-/// The ordinary user of the rootless tests. Root's only: nobody else can become it.
+/// The ordinary user of the rootless tests. Only root can switch to it.
 pub fn test_user() -> Option<TestUser> {
     if !as_root() {
         return None;
@@ -93,7 +93,7 @@ pub(super) fn delegated_procs() -> Vec<PathBuf> {
     list.split(',').filter(|path| !path.is_empty()).map(PathBuf::from).collect()
 }
 
-/// Everybody who can start belljar here. Whoever is missing is named.
+/// The users that can start belljar here; missing ones are reported.
 pub fn actors() -> Vec<Actor> {
     let mut all = vec![Actor::Me];
     if std::env::var_os(belljar::spec::env::TEST_ON).is_some() {
@@ -118,7 +118,7 @@ pub fn actors() -> Vec<Actor> {
     all
 }
 
-/// The same test for everybody; the output of a failure says whose it is.
+/// Runs a test for every user, and prints which.
 pub fn each_actor(test: impl Fn(&Lab)) {
     for actor in actors() {
         eprintln!("--- as {actor:?}");
@@ -126,7 +126,7 @@ pub fn each_actor(test: impl Fn(&Lab)) {
     }
 }
 
-/// The same test for root and for an ordinary user: where cgroups make no difference.
+/// Runs a test for root and an ordinary user, where cgroups make no difference.
 pub fn each_user(test: impl Fn(&Lab)) {
     for actor in actors().into_iter().filter(|actor| *actor != Actor::Delegated) {
         eprintln!("--- as {actor:?}");

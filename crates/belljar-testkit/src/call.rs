@@ -1,4 +1,4 @@
-//! One call of the command, and what came of it. Never waits for ever.
+//! Runs the command with a timeout, and collects its output.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -17,10 +17,10 @@ use super::actor::{Actor, delegated_procs};
 use super::engines::EngineAccess;
 use super::processes::{send, state, until};
 
-/// How long a call may take before it counts as hung. The machine may be very busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a call. The machine may be very busy.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What standard input is.
+/// The standard input of a call.
 #[derive(Debug)]
 pub enum Input {
     Null,
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
         let mut child = command.spawn().unwrap();
         self.enter_cgroups(&child);
         let stdin = child.stdin.take();
-        let kept = match (self.input, stdin) {
+        let open_stdin = match (self.input, stdin) {
             (Input::Bytes(bytes), Some(mut pipe)) => {
                 // A command that does not read it all closes the pipe early, which is no failure.
                 std::thread::spawn(move || drop(pipe.write_all(&bytes)));
@@ -154,8 +154,8 @@ impl<'a> Call<'a> {
         };
         let stdout = Collected::start(child.stdout.take().unwrap());
         let stderr = Collected::start(child.stderr.take().unwrap());
-        let said: String = format!("{command:?}").chars().take(2000).collect();
-        Live { child: Some(child), said, begun, stdin: kept, stdout, stderr }
+        let command_line: String = format!("{command:?}").chars().take(2000).collect();
+        Live { child: Some(child), command_line, begun, stdin: open_stdin, stdout, stderr }
     }
 
     /// Runs it to its end.
@@ -194,11 +194,11 @@ impl Collected {
     }
 }
 
-/// A belljar that runs. Killed when this is dropped.
+/// A running belljar, killed on drop.
 #[derive(Debug)]
 pub struct Live {
     child: Option<Child>,
-    said: String,
+    command_line: String,
     begun: Instant,
     stdin: Option<std::process::ChildStdin>,
     stdout: Collected,
@@ -223,8 +223,8 @@ impl Live {
     }
 
     pub fn wait_for_output(&self, text: &str) {
-        let seen = until(PATIENCE, || contains(&self.stdout.now(), text.as_bytes()));
-        assert!(seen, "{} did not say {text:?} but {}", self.said, self.so_far());
+        let seen = until(CALL_TIMEOUT, || contains(&self.stdout.now(), text.as_bytes()));
+        assert!(seen, "{} did not say {text:?} but {}", self.command_line, self.so_far());
     }
 
     fn so_far(&self) -> String {
@@ -238,7 +238,7 @@ impl Live {
 
     pub fn done(mut self) -> Done {
         let mut child = self.child.take().unwrap();
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + CALL_TIMEOUT;
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
@@ -246,16 +246,16 @@ impl Live {
             if Instant::now() >= limit {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!("{} hung, and was killed: {}", self.said, self.so_far());
+                panic!("{} hung, and was killed: {}", self.command_line, self.so_far());
             }
             std::thread::sleep(Duration::from_millis(1));
         };
         let took = self.begun.elapsed();
         let ended = self.stdout.ended(Duration::from_secs(10))
             && self.stderr.ended(Duration::from_secs(10));
-        assert!(ended, "{}: something holds its streams open after its end", self.said);
+        assert!(ended, "{}: something holds its streams open after its end", self.command_line);
         let (stdout, stderr) = (self.stdout.now(), self.stderr.now());
-        Done { said: std::mem::take(&mut self.said), status, stdout, stderr, took }
+        Done { command_line: std::mem::take(&mut self.command_line), status, stdout, stderr, took }
     }
 }
 
@@ -272,10 +272,10 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug)]
 pub struct Done {
-    said: String,
+    command_line: String,
     status: ExitStatus,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
@@ -310,7 +310,7 @@ impl Done {
         self
     }
 
-    /// Says each of these on stderr.
+    /// Asserts that stderr contains each of these texts.
     #[track_caller]
     pub fn says(&self, words: &[&str]) -> &Self {
         for word in words {
@@ -319,7 +319,7 @@ impl Done {
         self
     }
 
-    /// Prints each of these on stdout.
+    /// Asserts that stdout contains each of these texts.
     #[track_caller]
     pub fn prints(&self, words: &[&str]) -> &Self {
         for word in words {
@@ -342,7 +342,7 @@ impl std::fmt::Display for Done {
         write!(
             f,
             "{}\n  ended with {} after {:?}\n  stdout: {}\n  stderr: {}",
-            self.said,
+            self.command_line,
             self.status,
             self.took,
             short(&self.stdout),

@@ -1,5 +1,4 @@
-//! What a call costs in numbers that a busy machine does not change much: system calls, syncs, page faults, context
-//! switches.
+//! Measures a call in numbers that depend little on load: system calls, syncs, page faults, context switches.
 
 use std::fs;
 use std::path::Path;

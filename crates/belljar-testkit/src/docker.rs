@@ -1,4 +1,4 @@
-//! A Docker engine that belongs to one test, which may kill it, freeze it and start it again.
+//! A Docker engine for one test, which may kill, freeze and restart it.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ use super::{Actor, Lab, http};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
-/// How the names of an engine's processes begin. Nothing else is ended, whatever its arguments say.
+/// Prefixes of an engine's process names. No other process is killed, whatever its arguments are.
 const PARTS: [&str; 3] = ["containerd", "dockerd", "runc"];
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct PrivateDocker {
 }
 
 impl PrivateDocker {
-    /// With the image of the tests. `None` where there is no Docker, which was said then.
+    /// Starts it with the image of the tests. `None` without Docker, which is reported.
     pub fn start() -> Option<Self> {
         Self::start_with(None)
     }
@@ -99,7 +99,7 @@ impl PrivateDocker {
         end(self.dockerd.take().as_mut().unwrap());
     }
 
-    /// It keeps its connections, and answers nobody.
+    /// Freezes it: connections stay open, and nothing responds.
     pub fn freeze(&self) {
         send(self.pid(), Signal::STOP);
         // Its threads stop one after the other, and the last could still answer.
@@ -125,7 +125,7 @@ impl PrivateDocker {
         }
     }
 
-    /// A lab whose runs are containers of this engine.
+    /// A lab that runs containers on this engine.
     pub fn lab(&self) -> Lab {
         Lab::on(self.access(), Actor::Me)
     }
@@ -135,7 +135,7 @@ impl PrivateDocker {
         format!("{}\n{}", read("containerd.log"), read("dockerd.log"))
     }
 
-    /// Watchers and containers that a killed engine left, by its directory, which is nobody else's.
+    /// Processes and containers that a killed engine left, found by its directory.
     fn end_the_rest(&self) {
         let directory = self.directory.path().to_str().unwrap();
         let is_part = |pid: &u32| {
@@ -161,7 +161,7 @@ impl Drop for PrivateDocker {
         end(&mut self.containerd);
         self.end_the_rest();
         for point in mounts_below(self.directory.path()).into_iter().rev() {
-            let _ = unmount(&point, UnmountFlags::DETACH); // the directory's removal would tell
+            let _ = unmount(&point, UnmountFlags::DETACH); // removing the directory reports a failure
         }
     }
 }

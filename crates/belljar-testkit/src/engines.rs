@@ -1,5 +1,4 @@
-//! The container engines that `cargo xtask test` started: which there are, how belljar is told of one, and
-//! what is left on it.
+//! The container engines that `cargo xtask test` started: which exist, how to use them, and what is left on them.
 
 use std::path::{Path, PathBuf};
 
@@ -90,7 +89,7 @@ impl TestEngine {
         }
     }
 
-    /// A lab whose runs are containers of this engine.
+    /// A lab that runs containers on this engine.
     pub fn lab(self) -> Option<Lab> {
         Some(Lab::on(self.access()?, self.actor()))
     }
@@ -100,7 +99,7 @@ fn variable(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|_| format!("{name} is not set; `cargo xtask test` sets it"))
 }
 
-/// The same test on every engine that is here; the output of a failure says on which.
+/// Runs a test on every engine, and prints which.
 pub fn each_engine(test: impl Fn(TestEngine, &Lab)) {
     for engine in TestEngine::ALL {
         if let Some(lab) = engine.lab() {
@@ -110,7 +109,7 @@ pub fn each_engine(test: impl Fn(TestEngine, &Lab)) {
     }
 }
 
-/// How belljar is told of an engine, and how the test itself reaches it.
+/// How belljar and the test connect to an engine.
 #[derive(Clone, Debug)]
 pub struct EngineAccess {
     pub(super) backend: &'static str,
@@ -154,7 +153,7 @@ impl EngineAccess {
         self
     }
 
-    /// What the engine's own commands are told by, too.
+    /// Variables that the engine's own commands use too.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let name = if self.backend == "podman" { "CONTAINER_HOST" } else { "DOCKER_HOST" };
         vec![(name, format!("unix://{}", self.socket.display()))]

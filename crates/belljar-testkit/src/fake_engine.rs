@@ -1,4 +1,4 @@
-//! An engine that is none: it answers, or does not, as a test wants it to.
+//! A fake engine that responds, or does not, as a test needs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Takes connections, and says nothing.
+    /// Accepts connections and never responds.
     Hangs,
     /// Knows all about itself and every image, and cannot make a container.
     CannotStart,

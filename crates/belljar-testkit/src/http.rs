@@ -1,6 +1,6 @@
-//! Just enough HTTP for an engine's socket: one request, one answer, and a bound on the wait.
+//! A minimal HTTP client for an engine's socket, with a timeout.
 //!
-//! `xtask` uses this file too. No engine's own client is used for looking at what belljar did.
+//! `xtask` uses this file too. The engine's own client is never used to check what belljar did.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).trim().to_owned()
     }
 
-    /// Anything but success is an error with the engine's own words.
+    /// Any status but success is an error with the engine's message.
     pub fn good(self) -> io::Result<Self> {
         if self.is_good() {
             return Ok(self);
@@ -38,7 +38,7 @@ pub fn get(socket: &Path, target: &str) -> io::Result<Answer> {
     exchange(socket, "GET", target, "application/json", &[], SILENCE)
 }
 
-/// The same for somebody who asks again anyway.
+/// The same for a caller that polls.
 pub fn get_within(socket: &Path, target: &str, silence: Duration) -> io::Result<Answer> {
     exchange(socket, "GET", target, "application/json", &[], silence)
 }

@@ -1,4 +1,4 @@
-//! One belljar home, one workspace, one person's home directory, one name of the executable.
+//! A test environment: a belljar home, a workspace, a user's home and a copy of the executable.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,9 +21,9 @@ pub struct Lab {
     pub actor: Actor,
     directory: TempDir,
     home: PathBuf,
-    /// A name of the executable that no other test uses, so that its processes can be told apart.
+    /// A path of the executable that no other test uses, to find its processes by.
     pub exe: PathBuf,
-    /// Whose containers the runs are in; otherwise the backend is belljar's own choice.
+    /// The engine of the runs; without one, belljar chooses the backend.
     pub engine: Option<EngineAccess>,
 }
 
@@ -42,14 +42,14 @@ impl Lab {
         lab
     }
 
-    /// Its runs are containers of this engine.
+    /// A lab that runs containers on this engine.
     pub fn on(engine: EngineAccess, actor: Actor) -> Self {
         let mut lab = Self::new(actor);
         lab.engine = Some(engine);
         lab
     }
 
-    /// In the jail, or on the engine that a whole test run is meant for.
+    /// In the jail, or on the engine of the whole test run.
     pub fn me() -> Self {
         let lab = TestEngine::of_this_test_run().map(|engine| engine.lab().unwrap());
         lab.unwrap_or_else(|| Self::new(Actor::Me))
@@ -64,7 +64,7 @@ impl Lab {
         self.home.clone()
     }
 
-    /// Another directory from now on.
+    /// Uses another home from now on.
     pub fn use_home(&mut self, home: PathBuf) {
         self.home = home;
     }
@@ -138,8 +138,8 @@ impl Lab {
         names_in(&self.home().join("runs"))
     }
 
-    /// Ids of the runs that have not finished.
-    /// Signs of life. A run's socket beside its own sign is no second one.
+    /// Ids of the live runs, from their liveness locks.
+    /// A run's socket next to its lock does not count twice.
     pub fn live(&self) -> Vec<String> {
         let names = names_in(&self.home().join("live"));
         let is_extra = |name: &String| {
@@ -154,15 +154,15 @@ impl Lab {
         serde_json::from_slice(&text).unwrap()
     }
 
-    /// After a refusal: no trace of a run.
+    /// Asserts that a refused run left nothing.
     pub fn assert_nothing_was_made(&self) {
         assert_eq!(self.runs(), Vec::<String>::new(), "a refused run left its directory");
-        assert_eq!(self.live(), Vec::<String>::new(), "a refused run left a sign of life");
+        assert_eq!(self.live(), Vec::<String>::new(), "a refused run left a liveness lock");
     }
 }
 
 impl Drop for Lab {
-    /// What a failed test left behind must not trouble the next one.
+    /// Removes what a failed test left behind.
     fn drop(&mut self) {
         for left in processes_of(&self.exe) {
             send(left, Signal::KILL);

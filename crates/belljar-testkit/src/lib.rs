@@ -1,7 +1,7 @@
-//! What the tests of the command share: users, engines, processes, terminals, injected faults.
+//! Shared helpers of the integration tests: users, engines, processes, terminals, injected faults.
 //!
-//! Everything is made below one temporary directory per [`Lab`]; nothing of the developer's own
-//! settings is read. No call here waits for ever.
+//! Everything is created below one temporary directory per [`Lab`]; the developer's settings are not read. Every call
+//! has a timeout.
 
 #![allow(missing_debug_implementations, reason = "used by tests only")]
 #![allow(
@@ -31,7 +31,7 @@ pub use actor::{
     Actor, TestUser, actors, as_root, each_actor, each_user, in_the_guest, must_work, soak,
     test_user,
 };
-pub use call::{Call, Done, Input, Live, PATIENCE};
+pub use call::{CALL_TIMEOUT, Call, Done, Input, Live};
 pub use cost::{Cost, calls_in};
 pub use docker::PrivateDocker;
 pub use engines::{EngineAccess, Held, TestEngine, each_engine};
@@ -42,5 +42,5 @@ pub use processes::{
     until, wait_until_gone,
 };
 pub use pty::PtyRun;
-pub use strace::{Fault, Point, Whose, count_calls, traced};
-pub use world::{LabWorld, WORLD_CA, Way};
+pub use strace::{Fault, Point, TraceScope, count_calls, traced};
+pub use world::{LabWorld, TlsHandling, WORLD_CA};

@@ -1,4 +1,4 @@
-//! Using the library the way a second launcher of the same person would.
+//! Uses the library as a second launcher of the same user would.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use rustix::process::{Gid, Uid};
 use super::Lab;
 
 impl Lab {
-    /// Does it as whoever the home belongs to. On Linux each thread has its own user ids.
+    /// Runs a function as the owner of the home. On Linux each thread has its own user ids.
     pub fn as_owner<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let Some(user) = self.actor.user() else { return work() };
         std::thread::scope(|scope| {

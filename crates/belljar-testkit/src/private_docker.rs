@@ -1,8 +1,6 @@
-//! How a Docker engine is started that shares nothing with the machine's own: every file, socket and
-//! process of it belongs to one directory.
+//! Starts a Docker engine whose files, sockets and processes all belong to one directory.
 //!
-//! `xtask` uses this file too: the engine that all tests share, and one that a test starts in order to
-//! break it, are the same.
+//! `xtask` uses this file too, so that the shared engine and an engine that a test breaks are started alike.
 
 use std::fs;
 use std::io;
@@ -61,7 +59,7 @@ impl DockerFiles {
         self.path("c/c.sock")
     }
 
-    /// To be started first. A dockerd that is told of none takes the machine's own if it runs.
+    /// To be started first: dockerd without one uses the machine's, if it runs.
     pub fn containerd(&self) -> Command {
         let mut containerd = with_a_clean_environment("containerd");
         containerd.arg("--config").arg(self.path("containerd.toml"));

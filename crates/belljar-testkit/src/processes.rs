@@ -1,4 +1,4 @@
-//! What is seen from outside the sandbox: the host's `/proc` and cgroups.
+//! Inspects processes and cgroups of the host from outside the sandbox.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! A belljar that has a terminal, with the test at the other end of it.
+//! Runs belljar on a pseudo-terminal that the test reads and writes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
-use super::call::{Call, PATIENCE};
+use super::call::{CALL_TIMEOUT, Call};
 use super::processes::until;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl PtyRun {
         let ours = File::from(ours);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (mut from, shared) = (ours.try_clone().unwrap(), Arc::clone(&seen));
-        // Ends with an error when nobody has the other end open any more.
+        // Fails when no process has the other end open any more.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut buffer) {
@@ -79,14 +79,14 @@ impl PtyRun {
 
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
-        let seen = until(PATIENCE, || self.screen().contains(text));
+        let seen = until(CALL_TIMEOUT, || self.screen().contains(text));
         assert!(seen, "the terminal never showed {text:?} but {:?}", self.screen());
     }
 
     /// The exit code.
     #[track_caller]
     pub fn end(mut self) -> (i32, String) {
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + CALL_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 std::thread::sleep(Duration::from_millis(50)); // the reader's last bytes

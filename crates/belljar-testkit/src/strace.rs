@@ -1,4 +1,4 @@
-//! Faults at a system call, put there by strace.
+//! Injects faults at system calls with strace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use super::{Call, Lab};
 
-/// Whose calls are counted and hit.
+/// Which processes' system calls are counted and hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The launcher's own, in its first thread.
+pub enum TraceScope {
+    /// Only the launcher's, in its first thread.
     Launcher,
-    /// Also those of every process that it makes. Each has a count of its own, and the first to reach
+    /// Also those of every child process. Each is counted separately, and the first to reach
     /// the number is hit, whichever it is.
-    Everyone,
+    AllProcesses,
 }
 
 /// What happens at the call.
@@ -28,13 +28,13 @@ pub enum Fault {
 pub struct Point {
     pub call: String,
     pub number: u32,
-    pub whose: Whose,
+    pub scope: TraceScope,
 }
 
 impl Point {
     /// Starts the command with a fault at this point.
     pub fn hit<'a>(&self, call: Call<'a>, fault: Fault) -> Call<'a> {
-        through_strace(call, self.whose, &["-o", "/dev/null", "-e", &self.inject(fault)])
+        through_strace(call, self.scope, &["-o", "/dev/null", "-e", &self.inject(fault)])
     }
 
     /// As strace's option `-e` has it.
@@ -48,9 +48,9 @@ impl Point {
     }
 }
 
-fn through_strace<'a>(call: Call<'a>, whose: Whose, options: &[&str]) -> Call<'a> {
+fn through_strace<'a>(call: Call<'a>, scope: TraceScope, options: &[&str]) -> Call<'a> {
     let mut wrapper = vec!["strace", "-qq"];
-    if whose == Whose::Everyone {
+    if scope == TraceScope::AllProcesses {
         wrapper.push("-f");
     }
     wrapper.extend(options);
@@ -60,26 +60,26 @@ fn through_strace<'a>(call: Call<'a>, whose: Whose, options: &[&str]) -> Call<'a
 /// Starts the command with all its calls, and those of every process that it makes, written to a file.
 pub fn traced<'a>(call: Call<'a>, file: &Path) -> Call<'a> {
     let options = ["-e", "signal=none", "-o", file.to_str().unwrap()];
-    through_strace(call, Whose::Everyone, &options)
+    through_strace(call, TraceScope::AllProcesses, &options)
 }
 
 /// How often each of the calls is made by the process that makes it most often.
 pub fn count_calls(
     lab: &Lab,
     call: Call<'_>,
-    whose: Whose,
+    scope: TraceScope,
     names: &[&str],
 ) -> BTreeMap<String, u32> {
     let file = lab.make_file("tmp/calls", "");
     let trace = format!("trace={}", names.join(","));
     let options = ["-e", &trace, "-e", "signal=none", "-o", file.to_str().unwrap()];
-    through_strace(call, whose, &options).done().expect(0);
+    through_strace(call, scope, &options).done().expect(0);
     let text = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
     let mut by_process: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for line in text.lines() {
-        let (process, rest) = match whose {
-            Whose::Launcher => ("", line),
-            Whose::Everyone => line.split_once(' ').unwrap_or(("", line)),
+        let (process, rest) = match scope {
+            TraceScope::Launcher => ("", line),
+            TraceScope::AllProcesses => line.split_once(' ').unwrap_or(("", line)),
         };
         // "<... openat resumed>" is the end of a call that was counted at its beginning.
         if let Some((name, _)) = rest.trim_start().split_once('(')

@@ -1,4 +1,4 @@
-//! What a run must not leave behind.
+//! Checks that a run left nothing behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn until_empty<T>(mut look: impl FnMut() -> Vec<T>) -> Vec<T> {
     left
 }
 
-/// Processes that were told inside that they belong to one of these runs, whatever they became.
+/// Processes with the environment of one of these runs.
 fn processes_in(runs: &[String]) -> Vec<u32> {
     let signs: Vec<String> = runs.iter().map(|run| format!("BELLJAR_RUN={run}")).collect();
     let belongs = |number: &u32| {

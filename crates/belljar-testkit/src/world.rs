@@ -1,10 +1,9 @@
-//! A network of the test's own, in which belljar is started: whatever a run reaches there is a server of the
-//! test's, and nothing is ever sent to anybody else.
+//! Runs belljar in the test network of `belljar-prove`, so that a run reaches only the test's servers.
 
 use std::fs;
 use std::path::Path;
 
-use belljar::prove::world::{Maker, Seen, World};
+use belljar::prove::world::{Maker, ServerCounts, World};
 use belljar::spec::EventKind;
 use serde_json::Value;
 
@@ -15,14 +14,14 @@ pub const WORLD_CA: &str = "/workspace/world-ca.pem";
 
 /// How a connection to a host in TLS is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum TlsHandling {
     /// In a tunnel that the proxy cannot look into: the client trusts the server's authority.
     Tunnel,
     /// The proxy opens it: the client trusts the run's authority, the proxy the server's.
     Opened,
 }
 
-impl Way {
+impl TlsHandling {
     pub const ALL: [Self; 2] = [Self::Tunnel, Self::Opened];
 
     /// As events of the record name it.
@@ -40,7 +39,7 @@ pub struct LabWorld<'a> {
 }
 
 impl Lab {
-    /// One that belongs to whoever starts the runs.
+    /// Started as the user that starts the runs.
     pub fn world(&self) -> LabWorld<'_> {
         let directory = self.make_directory("world");
         self.make_directory("world/files");
@@ -56,7 +55,7 @@ impl Lab {
         LabWorld { lab: self, world }
     }
 
-    /// What the record of the newest run says about its way out, one event each.
+    /// The egress events in the newest run's record.
     pub fn egress(&self, kind: EventKind) -> Vec<Value> {
         let id = self.runs().pop().unwrap();
         let of_kind = self.events(&id).into_iter().filter(|event| event.kind == kind);
@@ -75,9 +74,9 @@ impl LabWorld<'_> {
     }
 
     /// The same with `ok.example` allowed, in that way, and a script.
-    pub fn sh(&self, way: Way, more: &[&str], script: &str) -> Call<'_> {
+    pub fn sh(&self, way: TlsHandling, more: &[&str], script: &str) -> Call<'_> {
         let mut words = vec!["--no-config", "--allow-host", "ok.example"];
-        if way == Way::Opened {
+        if way == TlsHandling::Opened {
             words.extend(["-c", "network.intercept=[\"ok.example\"]"]);
         }
         words.extend(more);
@@ -85,7 +84,7 @@ impl LabWorld<'_> {
         self.run(words)
     }
 
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> ServerCounts {
         self.world.seen().unwrap()
     }
 

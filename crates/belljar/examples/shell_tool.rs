@@ -1,4 +1,5 @@
-//! An agent framework's shell tool: one kept sandbox, a line of JSON in for each command, one out.
+//! A shell tool for an agent framework: reads one JSON line per command, runs it in a kept sandbox, and
+//! prints one JSON line.
 //!
 //! `{"command": "make test", "timeout_s": 60}` becomes
 //! `{"stdout": "…", "stderr": "…", "exit": 0, "truncated": false}`.
@@ -20,7 +21,7 @@ struct Call {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sandbox = Sandbox::builder().name("shell-tool").start().await?;
-    // Waiting here holds up nothing: the sandbox is served by the runtime's other threads.
+    // Blocking here is fine: the runtime's other threads serve the sandbox.
     for line in std::io::stdin().lines() {
         let reply = match serde_json::from_str(&line?) {
             Ok(call) => run(&sandbox, call).await,
@@ -36,7 +37,7 @@ async fn run(sandbox: &Sandbox, call: Call) -> Value {
     let timeout = Duration::from_secs(call.timeout_s.unwrap_or(120));
     let output = match sandbox.exec(["sh", "-c", &call.command]).timeout(timeout).output().await {
         Ok(output) => output,
-        Err(Error::Deadline { output }) => *output, // what it had printed, and exit code 124
+        Err(Error::Deadline { output }) => *output, // the output so far, and exit code 124
         Err(error) => return json!({ "error": error.to_string() }),
     };
     json!({

@@ -1,7 +1,7 @@
-//! A stand-in for an agent: speaks as claude, codex or gemini does, and does what its prompt says, line by line.
+//! A fake agent for tests: prints the format of claude, codex or gemini, and executes its prompt line by line.
 //!
-//! Which one it is, its own name tells (`…/claude`), or `--speak KIND`. It takes the arguments that belljar gives, reads
-//! its prompt from standard input, and keeps its session where the real one does. A line of the prompt is one of:
+//! Its program name (`…/claude`) or `--speak KIND` selects the format. It accepts the arguments that belljar passes, reads
+//! its prompt from standard input, and stores its session where the real agent does. A line of the prompt is one of:
 //!
 //! ```text
 //! say TEXT            think TEXT           tool NAME INPUT       run COMMAND…
@@ -12,7 +12,7 @@
 //! flood MEGABYTES     long-line MEGABYTES  garbage               error TEXT
 //! ```
 //!
-//! Any other line is something that a model would make sense of, and is passed over.
+//! Any other line is ignored.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -29,13 +29,13 @@ enum Speaks {
     Gemini,
 }
 
-/// What a file held.
+/// Whether the previous content of a file is kept.
 enum Before {
     Kept,
     Dropped,
 }
 
-/// What a session has used, kept in its file.
+/// The usage of a session, stored in its file.
 #[derive(Clone, Copy, Default)]
 struct Used {
     cost: f64,
@@ -112,7 +112,7 @@ impl Agent {
         if let Some(missing) = needed.iter().find(|need| !words.iter().any(|word| word == *need)) {
             return Err(format!("called without {missing}").into());
         }
-        // A process of a sandbox has the same number again and again.
+        // Pids repeat across sandboxes.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let made = || format!("5e550000-0000-4000-{:04x}-{:012x}", now >> 48, now << 16 >> 16);
         let forks = words.iter().any(|word| word == "--fork-session" || word == "fork");
@@ -230,7 +230,7 @@ impl Agent {
                 let item = if kind == "text" { "agent_message" } else { "reasoning" };
                 self.item("item.completed", json!({ "type": item, "text": text }))
             }
-            // What it thinks, it keeps to itself.
+            // This format has no thoughts.
             Speaks::Gemini if kind == "thinking" => Ok(()),
             Speaks::Gemini => print(&json!({
                 "type": "message", "role": "assistant", "content": text, "delta": true,
@@ -238,7 +238,7 @@ impl Agent {
         }
     }
 
-    /// A call that is over at once.
+    /// A tool call that completes at once.
     fn tool(&mut self, name: &str, input: &str, output: &str, code: i32) -> std::io::Result<()> {
         self.calls += 1;
         let id = format!("call_{}", self.calls);
@@ -278,7 +278,7 @@ impl Agent {
 
     fn message(&self, block: &Value) -> std::io::Result<()> {
         let usage = json!({ "input_tokens": self.now.input, "output_tokens": 0 });
-        // One answer of the model, told block by block.
+        // One message of the model, printed block by block.
         let id = format!("msg_{}_{}", std::process::id(), self.calls);
         let usage = if self.calls == 0 { usage } else { json!({}) };
         let message = json!({ "id": id, "role": "assistant", "content": [block], "usage": usage });

@@ -1,4 +1,4 @@
-//! The `belljar` command. Thin: arguments in, words out; what a run is, is decided in the library.
+//! The `belljar` command: parses arguments, calls the library, and prints the result.
 
 mod cli;
 mod commands;
@@ -11,27 +11,15 @@ use clap::Parser;
 use cli::{Arguments, Verb};
 
 fn main() -> ExitCode {
-    // Before anything else: PID 1 of a sandbox parses no arguments.
-    if let Some(code) = belljar::run_as_init(std::env::args_os()) {
-        return exit(code);
-    }
-    if let Some(code) = belljar::run::supervise_if_asked(std::env::args_os()) {
-        return exit(code);
-    }
-    if let Some(code) = belljar::run::egress_if_asked(std::env::args_os()) {
-        return exit(code);
-    }
-    if let Some(code) = belljar::run::judge_if_asked(std::env::args_os()) {
-        return exit(code);
-    }
-    if let Some(code) = belljar::run_probe_if_asked(std::env::args_os()) {
+    // Before anything else: PID 1 of a sandbox must not parse arguments.
+    if let Some(code) = belljar::entrypoint::dispatch() {
         return exit(code);
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
             let code = error.exit_code(); // 0 for --help, 2 for wrong usage
-            let _ = error.print(); // a closed pipe is no reason to fail
+            let _ = error.print(); // a closed pipe must not change the exit code
             return exit(code);
         }
     };

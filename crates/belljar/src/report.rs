@@ -1,4 +1,4 @@
-//! Where words go, and how errors look. Data goes to stdout; everything else to stderr.
+//! Prints data to stdout, and messages and errors to stderr.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ pub(crate) fn eprintln(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// What, why, and what to do next.
+/// Prints an error, its causes and a hint.
 pub(crate) fn error(error: &dyn Error, hint: Option<&str>) {
     eprintln(&format!("{BAD}error:{BAD:#} {error}"));
     let mut next = error.source();
@@ -39,13 +39,13 @@ pub(crate) fn cause(what: impl std::fmt::Display) {
     eprintln(&format!("{BOLD}cause:{BOLD:#} {what}"));
 }
 
-/// A step of the operator's order that was passed over.
-pub(crate) fn not_taken(step: &SkippedBackend) {
+/// Warns about a backend that was tried and skipped.
+pub(crate) fn skipped_backend(step: &SkippedBackend) {
     let SkippedBackend { backend, why, .. } = step;
-    eprintln(&format!("{WARN}warning:{WARN:#} the {backend} backend is not taken: {why}"));
+    eprintln(&format!("{WARN}warning:{WARN:#} skipped the {backend} backend: {why}"));
 }
 
-/// Any error of a command. Those of the library tell their causes themselves.
+/// Prints any error of a command. Some errors of the library include their causes in the text.
 pub(crate) fn failure(what: &(dyn Error + 'static)) {
     use belljar::Error as Library;
     match what.downcast_ref::<Library>() {
@@ -78,12 +78,12 @@ fn next(fix: Option<&str>) {
     }
 }
 
-/// 126 and 127: the command never began.
+/// Prints why the command was not executed (exit codes 126 and 127).
 pub(crate) fn not_executed(name: &str, failure: &ExecFailure) {
     eprintln(&format!("{WARN}belljar:{WARN:#} {name}: {failure}"));
 }
 
-/// The clauses that stopped a launch, each with its way out.
+/// Prints the clauses that stopped a launch, each with its fix.
 pub(crate) fn unmet(missing: &[Unmet]) {
     for Unmet { clause, enforcement } in missing {
         let why = folded(&format!("{}: {}", enforcement.word(), enforcement.reason()), 21);
@@ -100,7 +100,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> io::Result<()> {
     Ok(())
 }
 
-/// Names, as many as fit; then how many more.
+/// Joins as many names as fit into `width`, and counts the rest.
 pub(crate) fn listed(names: &[String], width: usize) -> String {
     let mut shown = String::new();
     for (at, name) in names.iter().enumerate() {
@@ -115,12 +115,12 @@ pub(crate) fn listed(names: &[String], width: usize) -> String {
     shown
 }
 
-/// Broken at words, so that it reads at 80 columns.
-pub(crate) fn folded(words: &str, indent: usize) -> String {
+/// Wraps a text at 80 columns.
+pub(crate) fn folded(sentence: &str, indent: usize) -> String {
     let width = 79 - indent;
     let mut text = String::new();
     let mut column = 0;
-    for word in words.split_whitespace() {
+    for word in sentence.split_whitespace() {
         let length = word.chars().count();
         if column > 0 && column + 1 + length > width {
             text.push('\n');

@@ -1,12 +1,13 @@
-//! What the kernel counts for a user and not for a run: while a run has as much of it as it can get, a process of
-//! the same user on the host still gets its own.
+//! Attacks on what the kernel counts per user and not per run.
+//!
+//! While a run uses as much as it can get, another process of the same user on the host must still get its share.
 
 use belljar_spec::Clause;
 use rustix::process::{Resource, getrlimit};
 
-use crate::answer::{Answer, Told};
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe_report::{AttemptResult, ProbeReport};
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 macro_rules! counter_cases {
     ($($name:literal, $attack:literal, $counter:ident;)*) => {
@@ -15,7 +16,7 @@ macro_rules! counter_cases {
             attack: $attack,
             clause: Clause::IdUnique,
             severity: Severity::High,
-            run: |stage| use_up(stage, &$counter),
+            run: |testbed| use_up(testbed, &$counter),
         },)*];
     };
 }
@@ -49,7 +50,7 @@ enum Allowance {
 enum Control {
     /// By a lower limit of its own.
     Limited(&'static str),
-    /// As a user that nobody is, which only root can become: there is no limit to lower.
+    /// As an unused uid, which needs root: there is no limit to lower.
     AsNobodyElse,
 }
 
@@ -110,7 +111,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// A user that no system has.
 const NOBODY_ELSE: &str = "2147480000";
 
-fn use_up(stage: &Stage, counter: &Counter) -> Result<Verdict, StageError> {
+fn use_up(testbed: &TestBed, counter: &Counter) -> Result<Verdict, TestBedError> {
     let all = match (counter.allowance)() {
         Allowance::Of(all) if all < counter.most => all,
         Allowance::Of(_) | Allowance::Unlimited => {
@@ -118,53 +119,53 @@ fn use_up(stage: &Stage, counter: &Counter) -> Result<Verdict, StageError> {
         }
     };
     let kind = counter.kind;
-    let workspace = stage.workspace()?;
+    let workspace = testbed.workspace()?;
     let most = (all + all / 8 + 300).to_string();
     let mut running =
-        stage.start_inside(&Run::of(&workspace, "take").args([kind, &most, "20000"]))?;
-    let greedy = running.told()?;
-    let neighbour = stage.neighbour(["take", kind, "1", "0"])?.told()?;
+        testbed.start_inside(&Run::of(&workspace, "take").args([kind, &most, "20000"]))?;
+    let greedy = running.report()?;
+    let neighbour = testbed.neighbour(["take", kind, "1", "0"])?.report()?;
     running.stop()?;
     let taken = greedy.number("taken");
     if !got_one(&neighbour) {
-        let alone = stage.neighbour(["take", kind, "1", "0"])?.told()?;
+        let alone = testbed.neighbour(["take", kind, "1", "0"])?.report()?;
         if !got_one(&alone) {
             return Ok(Verdict::no_control("without the run, the user gets none either"));
         }
-        return starved(stage, counter, taken);
+        return starved(testbed, counter, taken);
     }
     let (what, control) = match counter.control {
         Control::Limited(limit) => {
-            let words = ["take", kind, "100000", "0", limit];
-            ("with a limit", stage.outside(Unprotected::MappedScratch, words)?.told()?)
+            let argv = ["take", kind, "100000", "0", limit];
+            ("with a limit", testbed.outside(Unprotected::MappedScratch, argv)?.report()?)
         }
-        Control::AsNobodyElse if stage.is_root() => {
-            let words = ["take", kind, &most, "0"];
-            ("as another user", stage.as_user(NOBODY_ELSE, words)?.told()?)
+        Control::AsNobodyElse if testbed.is_root() => {
+            let argv = ["take", kind, &most, "0"];
+            ("as another user", testbed.as_user(NOBODY_ELSE, argv)?.report()?)
         }
         Control::AsNobodyElse => {
             return Ok(Verdict::no_control("only root can be another user for the control"));
         }
     };
-    if control.answer("another process") == Some(Answer::Succeeded) {
+    if control.answer("another process") == Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control(format!("outside, {what}, another process got one too")));
     }
     let stopped = match greedy.answer("take") {
-        Some(Answer::Succeeded) | None => format!("the run took {taken}"),
+        Some(AttemptResult::Succeeded) | None => format!("the run took {taken}"),
         Some(answer) => format!("the run was stopped at {taken} of {all} ({answer})"),
     };
     Ok(Verdict::held(format!("{stopped}; a process of its user got its own")))
 }
 
-fn got_one(told: &Told) -> bool {
-    told.answer("take") == Some(Answer::Succeeded)
+fn got_one(report: &ProbeReport) -> bool {
+    report.answer("take") == Some(AttemptResult::Succeeded)
 }
 
 /// The kernel has no limit for epoll but the user's, and an engine's containers have the limits that it gives them:
-/// there only a user of its own keeps a run apart.
-fn starved(stage: &Stage, counter: &Counter, taken: u64) -> Result<Verdict, StageError> {
-    let by_user_alone = matches!(counter.control, Control::AsNobodyElse) || stage.has_image();
-    match stage.promise(Clause::IdUnique, &[])? {
+/// there only a separate uid isolates a run.
+fn starved(testbed: &TestBed, counter: &Counter, taken: u64) -> Result<Verdict, TestBedError> {
+    let by_user_alone = matches!(counter.control, Control::AsNobodyElse) || testbed.has_image();
+    match testbed.promise(Clause::IdUnique, &[])? {
         Err(why) if by_user_alone => Ok(Verdict::NotPromised { why }),
         _ => Ok(Verdict::broke(format!(
             "a run took {taken}, and a process of its user on the host got none"

@@ -1,10 +1,10 @@
-//! What leaks in.
+//! Attacks that look for the host's environment: variables, descriptors and secrets.
 
 use belljar_spec::Clause;
 
 use super::judge::{EACCES, ENOENT, broken, summary};
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -29,12 +29,12 @@ fn backwards() -> String {
     CANARY.chars().rev().collect()
 }
 
-fn variables(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn variables(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let run = Run::of(&workspace, "canary")
         .arg(backwards())
         .launcher_env("AWS_SECRET_ACCESS_KEY", CANARY);
-    let inside = stage.inside(&run)?.told()?;
+    let inside = testbed.inside(&run)?.report()?;
     if let Some(verdict) = broken(&inside, &[ENOENT, EACCES]) {
         return Ok(verdict);
     }
@@ -56,29 +56,29 @@ fn variables(stage: &Stage) -> Result<Verdict, StageError> {
             "the variable {other} is set inside, and nobody named it"
         )));
     }
-    let mut control = stage.control(Unprotected::Directly, ["canary", &backwards()]);
+    let mut control = testbed.control(Unprotected::Directly, ["canary", &backwards()]);
     control.env("AWS_SECRET_ACCESS_KEY", CANARY);
-    let control = crate::stage::Running::start(&mut control, "the control")?.end()?.told()?;
-    if control.answer("own environment") != Some(crate::answer::Answer::Succeeded) {
+    let control = crate::testbed::Running::start(&mut control, "the control")?.end()?.report()?;
+    if control.answer("own environment") != Some(crate::probe_report::AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("outside, it was not found either"));
     }
     Ok(Verdict::held(summary(&inside)))
 }
 
-fn arguments(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn arguments(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let run = Run::of(&workspace, "canary")
         .arg(backwards())
         .flag("--label")
         .flag(format!("token={CANARY}"));
-    let inside = stage.inside(&run)?.told()?;
+    let inside = testbed.inside(&run)?.report()?;
     if let Some(verdict) = broken(&inside, &[ENOENT, EACCES]) {
         return Ok(verdict);
     }
-    // Another process with the same word in its arguments, which is found.
-    let mut other = stage.control(Unprotected::Directly, ["sleep", "5000", CANARY]);
-    let other = crate::stage::Running::start(&mut other, "a process to look for")?;
-    let control = stage.outside(Unprotected::Directly, ["canary", &backwards()])?.told()?;
+    // Another process with the same argument, which is found.
+    let mut other = testbed.control(Unprotected::Directly, ["sleep", "5000", CANARY]);
+    let other = crate::testbed::Running::start(&mut other, "a process to look for")?;
+    let control = testbed.outside(Unprotected::Directly, ["canary", &backwards()])?.report()?;
     drop(other);
     if control.successes() == 0 {
         return Ok(Verdict::no_control("outside, it was not found either"));

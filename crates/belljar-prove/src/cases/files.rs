@@ -1,4 +1,4 @@
-//! The host's files and knobs.
+//! Attacks on the host's files and kernel settings.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use belljar_spec::Clause;
 use super::judge::{
     EACCES, ENOENT, EPERM, EROFS, EXDEV, anywhere, hosts_own, judge, nothing_of_the_hosts, usual,
 };
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -56,8 +56,8 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn credentials(stage: &Stage) -> Result<Verdict, StageError> {
-    let home = stage.user_home();
+fn credentials(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let home = testbed.user_home();
     let planted = [
         ".ssh/id_ed25519",
         ".aws/credentials",
@@ -66,46 +66,46 @@ fn credentials(stage: &Stage) -> Result<Verdict, StageError> {
         ".docker/config.json",
         ".kube/config",
     ];
-    let canary = stage.word()?;
+    let canary = testbed.word()?;
     let mut paths: Vec<PathBuf> = Vec::new();
     let mut texts: Vec<String> = Vec::new();
     for name in planted {
         let path = home.join(name);
         if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
-            stage.directory(parent, 0o755)?;
+            testbed.directory(parent, 0o755)?;
         }
         let text = format!("{canary} in {name}\n");
-        stage.file(&path, &text)?;
+        testbed.file(&path, &text)?;
         paths.push(path);
         texts.push(text);
     }
-    let workspace = stage.workspace()?;
+    let workspace = testbed.workspace()?;
     let real = ["/etc/shadow", "/etc/gshadow", "/root/.ssh", "/root/.bashrc"].map(PathBuf::from);
     let own = planted.map(|name| Path::new("/home/agent").join(name));
     let run = Run::of(&workspace, "read").args(&paths).args(&real).args(&own);
-    let inside = stage.inside(&run)?.told()?;
+    let inside = testbed.inside(&run)?.report()?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     // Which of these a host has differs, and not everybody may read them; where they are, they are known.
-    let words = ["read".as_ref()].into_iter().chain(real.iter().map(|path| path.as_os_str()));
-    let of_the_host = stage.outside(Unprotected::Directly, words)?.told()?;
+    let argv = ["read".as_ref()].into_iter().chain(real.iter().map(|path| path.as_os_str()));
+    let of_the_host = testbed.outside(Unprotected::Directly, argv)?.report()?;
     if let Some(verdict) = hosts_own(&inside, &of_the_host, &texts) {
         return Ok(verdict);
     }
-    let words = ["read".as_ref()].into_iter().chain(paths.iter().map(|path| path.as_os_str()));
-    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    let argv = ["read".as_ref()].into_iter().chain(paths.iter().map(|path| path.as_os_str()));
+    let control = testbed.outside(Unprotected::Directly, argv)?.report()?;
     Ok(nothing_of_the_hosts(&inside, &control, &texts))
 }
 
 /// The same absolute paths on both arms.
 fn same_paths(
-    stage: &Stage,
+    testbed: &TestBed,
     probe: &str,
     paths: &[&str],
-    allowed: &[Answer],
-) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, probe).args(paths))?.told()?;
-    let control = stage.outside(Unprotected::Directly, [probe].iter().chain(paths))?.told()?;
+    allowed: &[AttemptResult],
+) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, probe).args(paths))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, [probe].iter().chain(paths))?.report()?;
     Ok(judge(&inside, &control, allowed, anywhere))
 }
 
@@ -113,7 +113,7 @@ fn same_paths(
 /// of the host opens the host's when one of them is opened.
 const OF_ITS_OWN: &[&str] = &["/dev/fuse", "/dev/net/tun"];
 
-fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
+fn kernel_files(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let mut paths = vec![
         "/dev/mem",
         "/dev/kmsg",
@@ -142,21 +142,21 @@ fn kernel_files(stage: &Stage) -> Result<Verdict, StageError> {
         "/sys/firmware",
         "/sys/fs/cgroup",
     ];
-    if stage.kernel_is_separate() {
+    if testbed.kernel_is_separate() {
         paths.retain(|path| !OF_ITS_OWN.contains(path));
     }
     // An image may have one too.
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "read").arg("/boot"))?.told()?;
-    let control = stage.outside(Unprotected::Directly, ["read", "/boot"])?.told()?;
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "read").arg("/boot"))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, ["read", "/boot"])?.report()?;
     if let Some(verdict) = hosts_own(&inside, &control, &[]) {
         return Ok(verdict);
     }
     // kcore asks for a capability; what is masked is empty.
-    same_paths(stage, "read", &paths, &[ENOENT, EPERM, EACCES, Answer::Masked])
+    same_paths(testbed, "read", &paths, &[ENOENT, EPERM, EACCES, AttemptResult::Masked])
 }
 
-fn write_sysctl(stage: &Stage) -> Result<Verdict, StageError> {
+fn write_sysctl(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let paths = [
         "/proc/sys/kernel/core_pattern",
         "/proc/sys/kernel/hostname",
@@ -169,10 +169,10 @@ fn write_sysctl(stage: &Stage) -> Result<Verdict, StageError> {
         "/proc/sys/fs/protected_hardlinks",
         "/proc/sys/user/max_user_namespaces",
     ];
-    same_paths(stage, "open-to-write", &paths, &[EROFS, EACCES, ENOENT])
+    same_paths(testbed, "open-to-write", &paths, &[EROFS, EACCES, ENOENT])
 }
 
-fn kernel_knobs(stage: &Stage) -> Result<Verdict, StageError> {
+fn kernel_knobs(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let paths = [
         "/proc/sysrq-trigger",
         "/proc/sys/fs/binfmt_misc/register",
@@ -185,22 +185,27 @@ fn kernel_knobs(stage: &Stage) -> Result<Verdict, StageError> {
         "/proc/acpi/wakeup",
         "/proc/scsi/scsi",
     ];
-    same_paths(stage, "open-to-write", &paths, &[EROFS, EACCES, ENOENT, EPERM, Answer::Masked])
+    same_paths(
+        testbed,
+        "open-to-write",
+        &paths,
+        &[EROFS, EACCES, ENOENT, EPERM, AttemptResult::Masked],
+    )
 }
 
-fn hard_link_out(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, given) = (stage.workspace()?, stage.place()?);
-    stage.file(&given.join("file"), "read-only\n")?;
+fn hard_link_out(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, given) = (testbed.workspace()?, testbed.place()?);
+    testbed.file(&given.join("file"), "read-only\n")?;
     let run = Run::of(&workspace, "hard-link").mount(&given, "/ro").args([
         "/workspace",
         "/ro/file",
         "/ro/file",
     ]);
-    let inside = stage.inside(&run)?.told()?;
-    let out = stage.place()?;
+    let inside = testbed.inside(&run)?.report()?;
+    let out = testbed.place()?;
     let file = given.join("file");
-    let words = ["hard-link".as_ref(), out.as_os_str(), file.as_os_str(), file.as_os_str()];
-    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    let argv = ["hard-link".as_ref(), out.as_os_str(), file.as_os_str(), file.as_os_str()];
+    let control = testbed.outside(Unprotected::Directly, argv)?.report()?;
     let links = std::fs::metadata(workspace.join("linked-0")).is_ok();
     if links {
         return Ok(Verdict::broke("the host has a second name for it"));
@@ -208,9 +213,9 @@ fn hard_link_out(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(judge(&inside, &control, &[EXDEV, EROFS, EPERM], usual))
 }
 
-fn leave_cgroup(stage: &Stage) -> Result<Verdict, StageError> {
+fn leave_cgroup(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let mounts =
-        std::fs::read_to_string("/proc/self/mounts").map_err(StageError::io("read mounts"))?;
+        std::fs::read_to_string("/proc/self/mounts").map_err(TestBedError::io("read mounts"))?;
     let mut paths: Vec<String> = Vec::new();
     for line in mounts.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -225,5 +230,5 @@ fn leave_cgroup(stage: &Stage) -> Result<Verdict, StageError> {
         return Ok(Verdict::not_tried("no control groups are mounted on this host"));
     }
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-    same_paths(stage, "open-to-write", &paths, &[ENOENT, EROFS])
+    same_paths(testbed, "open-to-write", &paths, &[ENOENT, EROFS])
 }

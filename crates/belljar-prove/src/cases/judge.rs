@@ -1,10 +1,10 @@
-//! From what was seen on both arms to a verdict.
+//! Compares the results inside with the control, and returns a verdict.
 
 use rustix::io::Errno;
 
-use crate::answer::{Answer, Told};
 use crate::case::Verdict;
-use crate::stage::Stage;
+use crate::probe_report::{AttemptResult, ProbeReport};
+use crate::testbed::TestBed;
 
 /// What the same attempt on the unprotected arm shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,40 +18,44 @@ pub(super) enum Control {
 }
 
 /// The usual reading: it succeeded, or the kernel has no such thing.
-pub(super) fn usual(_: &str, answer: Answer) -> Control {
+pub(super) fn usual(_: &str, answer: AttemptResult) -> Control {
     match answer {
-        Answer::Succeeded => Control::Through,
-        Answer::Errno(libc::ENOSYS | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT | libc::ENODEV) => {
-            Control::Absent
-        }
+        AttemptResult::Succeeded => Control::Through,
+        AttemptResult::Errno(
+            libc::ENOSYS | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT | libc::ENODEV,
+        ) => Control::Absent,
         _ => Control::Refused,
     }
 }
 
 /// For calls that fail even where they are allowed: any answer but EPERM shows that they were let in.
-pub(super) fn let_in(_: &str, answer: Answer) -> Control {
+pub(super) fn let_in(_: &str, answer: AttemptResult) -> Control {
     if answer.is(Errno::PERM) { Control::Refused } else { Control::Through }
 }
 
 /// For files of the kernel: which of them a host has, and lets anybody open, differs. One is enough.
-pub(super) fn anywhere(_: &str, answer: Answer) -> Control {
-    if answer == Answer::Succeeded { Control::Through } else { Control::Absent }
+pub(super) fn anywhere(_: &str, answer: AttemptResult) -> Control {
+    if answer == AttemptResult::Succeeded { Control::Through } else { Control::Absent }
 }
 
 /// The answers that are refusals. A kernel of the run's own has others for the same thing, which count
 /// only there.
-pub(super) fn refusals(stage: &Stage, usual: &[Answer], of_its_own: &[Answer]) -> Vec<Answer> {
-    let own = if stage.kernel_is_separate() { of_its_own } else { &[] };
+pub(super) fn refusals(
+    testbed: &TestBed,
+    usual: &[AttemptResult],
+    of_its_own: &[AttemptResult],
+) -> Vec<AttemptResult> {
+    let own = if testbed.kernel_is_separate() { of_its_own } else { &[] };
     [usual, own].concat()
 }
 
 /// Every attempt must have had one of the answers inside, and must have got through on the other arm.
 /// The two lists belong together by their order: paths differ between the arms.
 pub(super) fn judge(
-    inside: &Told,
-    control: &Told,
-    allowed: &[Answer],
-    reads: fn(&str, Answer) -> Control,
+    inside: &ProbeReport,
+    control: &ProbeReport,
+    allowed: &[AttemptResult],
+    reads: fn(&str, AttemptResult) -> Control,
 ) -> Verdict {
     if let Some(verdict) = broken(inside, allowed) {
         return verdict;
@@ -83,7 +87,11 @@ pub(super) fn judge(
 
 /// Something of the host's that was met inside. It is told by what it is, or by a text that only the host has:
 /// what an image has under the same name is nobody's secret, whatever the attempt on it answered.
-pub(super) fn hosts_own(inside: &Told, outside: &Told, canaries: &[&str]) -> Option<Verdict> {
+pub(super) fn hosts_own(
+    inside: &ProbeReport,
+    outside: &ProbeReport,
+    canaries: &[&str],
+) -> Option<Verdict> {
     inside.marks.iter().find_map(|(path, mark)| {
         if canaries.iter().any(|canary| mark.holds(canary)) {
             return Some(Verdict::broke(format!("{path}: the host's text was read")));
@@ -94,11 +102,16 @@ pub(super) fn hosts_own(inside: &Told, outside: &Told, canaries: &[&str]) -> Opt
 }
 
 /// The same, with the control: outside, everything that was looked for is found.
-pub(super) fn nothing_of_the_hosts(inside: &Told, outside: &Told, canaries: &[&str]) -> Verdict {
+pub(super) fn nothing_of_the_hosts(
+    inside: &ProbeReport,
+    outside: &ProbeReport,
+    canaries: &[&str],
+) -> Verdict {
     if let Some(verdict) = hosts_own(inside, outside, canaries) {
         return verdict;
     }
-    if let Some(tried) = outside.tries.iter().find(|tried| tried.answer != Answer::Succeeded) {
+    if let Some(tried) = outside.tries.iter().find(|tried| tried.answer != AttemptResult::Succeeded)
+    {
         return refused_too(&tried.what, tried.answer);
     }
     let known = |canary: &&str| outside.marks.values().any(|mark| mark.holds(canary));
@@ -109,16 +122,16 @@ pub(super) fn nothing_of_the_hosts(inside: &Told, outside: &Told, canaries: &[&s
 }
 
 /// The answers inside, where what could be read was none of the host's.
-pub(super) fn met(inside: &Told) -> String {
+pub(super) fn met(inside: &ProbeReport) -> String {
     let own = inside.successes();
-    let refused = Told {
+    let refused = ProbeReport {
         tries: inside
             .tries
             .iter()
-            .filter(|tried| tried.answer != Answer::Succeeded)
+            .filter(|tried| tried.answer != AttemptResult::Succeeded)
             .cloned()
             .collect(),
-        ..Told::default()
+        ..ProbeReport::default()
     };
     match (own, refused.tries.len()) {
         (0, _) => summary(inside),
@@ -127,20 +140,20 @@ pub(super) fn met(inside: &Told) -> String {
     }
 }
 
-/// An attempt whose answer is not one of the allowed ones.
-pub(super) fn broken(inside: &Told, allowed: &[Answer]) -> Option<Verdict> {
+/// An attempt with a result that is not allowed.
+pub(super) fn broken(inside: &ProbeReport, allowed: &[AttemptResult]) -> Option<Verdict> {
     let wrong = inside.tries.iter().find(|tried| !allowed.contains(&tried.answer))?;
     let expected: Vec<String> = allowed.iter().map(ToString::to_string).collect();
     Some(Verdict::broke(format!("{}: {}, not {}", wrong.what, wrong.answer, expected.join(" or "))))
 }
 
-pub(super) fn refused_too(what: &str, answer: Answer) -> Verdict {
+pub(super) fn refused_too(what: &str, answer: AttemptResult) -> Verdict {
     let hint = if rustix::process::geteuid().is_root() { "" } else { "; the control needs root" };
     Verdict::no_control(format!("outside, {what}: {answer}{hint}"))
 }
 
 /// The answers inside, each once.
-pub(super) fn summary(inside: &Told) -> String {
+pub(super) fn summary(inside: &ProbeReport) -> String {
     let mut answers: Vec<String> = Vec::new();
     for tried in &inside.tries {
         let answer = tried.answer.to_string();
@@ -153,37 +166,37 @@ pub(super) fn summary(inside: &Told) -> String {
     format!("{attempts}: {}", answers.join(", "))
 }
 
-pub(super) const EPERM: Answer = Answer::Errno(libc::EPERM);
-pub(super) const ENOENT: Answer = Answer::Errno(libc::ENOENT);
-pub(super) const EACCES: Answer = Answer::Errno(libc::EACCES);
-pub(super) const EROFS: Answer = Answer::Errno(libc::EROFS);
-pub(super) const EXDEV: Answer = Answer::Errno(libc::EXDEV);
-pub(super) const ESRCH: Answer = Answer::Errno(libc::ESRCH);
-pub(super) const ENOSYS: Answer = Answer::Errno(libc::ENOSYS);
-pub(super) const EINVAL: Answer = Answer::Errno(libc::EINVAL);
-pub(super) const ESPIPE: Answer = Answer::Errno(libc::ESPIPE);
-pub(super) const EBADF: Answer = Answer::Errno(libc::EBADF);
-pub(super) const ENODEV: Answer = Answer::Errno(libc::ENODEV);
-pub(super) const EOPNOTSUPP: Answer = Answer::Errno(libc::EOPNOTSUPP);
-pub(super) const EHOSTUNREACH: Answer = Answer::Errno(libc::EHOSTUNREACH);
-pub(super) const ECONNREFUSED: Answer = Answer::Errno(libc::ECONNREFUSED);
-pub(super) const ENETUNREACH: Answer = Answer::Errno(libc::ENETUNREACH);
+pub(super) const EPERM: AttemptResult = AttemptResult::Errno(libc::EPERM);
+pub(super) const ENOENT: AttemptResult = AttemptResult::Errno(libc::ENOENT);
+pub(super) const EACCES: AttemptResult = AttemptResult::Errno(libc::EACCES);
+pub(super) const EROFS: AttemptResult = AttemptResult::Errno(libc::EROFS);
+pub(super) const EXDEV: AttemptResult = AttemptResult::Errno(libc::EXDEV);
+pub(super) const ESRCH: AttemptResult = AttemptResult::Errno(libc::ESRCH);
+pub(super) const ENOSYS: AttemptResult = AttemptResult::Errno(libc::ENOSYS);
+pub(super) const EINVAL: AttemptResult = AttemptResult::Errno(libc::EINVAL);
+pub(super) const ESPIPE: AttemptResult = AttemptResult::Errno(libc::ESPIPE);
+pub(super) const EBADF: AttemptResult = AttemptResult::Errno(libc::EBADF);
+pub(super) const ENODEV: AttemptResult = AttemptResult::Errno(libc::ENODEV);
+pub(super) const EOPNOTSUPP: AttemptResult = AttemptResult::Errno(libc::EOPNOTSUPP);
+pub(super) const EHOSTUNREACH: AttemptResult = AttemptResult::Errno(libc::EHOSTUNREACH);
+pub(super) const ECONNREFUSED: AttemptResult = AttemptResult::Errno(libc::ECONNREFUSED);
+pub(super) const ENETUNREACH: AttemptResult = AttemptResult::Errno(libc::ENETUNREACH);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(answers: &[Answer]) -> Told {
-        let mut told = Told::default();
+    fn report(answers: &[AttemptResult]) -> ProbeReport {
+        let mut report = ProbeReport::default();
         for (at, answer) in answers.iter().enumerate() {
-            told.answered(format!("attempt {at}"), *answer);
+            report.answered(format!("attempt {at}"), *answer);
         }
-        told
+        report
     }
 
     #[test]
     fn an_attempt_that_gets_through_breaks() {
-        let through = told(&[EPERM, Answer::Succeeded]);
+        let through = report(&[EPERM, AttemptResult::Succeeded]);
         let verdict = judge(&through, &through, &[EPERM], let_in);
         assert!(verdict.has_broken() && !verdict.is_sound(), "{verdict:?}");
         assert!(verdict.why().contains("attempt 1: succeeded"), "{verdict:?}");
@@ -191,21 +204,22 @@ mod tests {
 
     #[test]
     fn another_error_than_the_expected_one_breaks() {
-        let control = told(&[Answer::Succeeded]);
-        assert!(judge(&told(&[ENOENT]), &control, &[EPERM], usual).has_broken());
-        assert!(judge(&told(&[EPERM]), &control, &[EPERM], usual).has_held());
+        let control = report(&[AttemptResult::Succeeded]);
+        assert!(judge(&report(&[ENOENT]), &control, &[EPERM], usual).has_broken());
+        assert!(judge(&report(&[EPERM]), &control, &[EPERM], usual).has_held());
     }
 
     /// A probe that looked at these paths, as both arms do.
-    fn looked_at(paths: &[&std::path::Path]) -> Told {
-        let mut told = Told::default();
+    fn looked_at(paths: &[&std::path::Path]) -> ProbeReport {
+        let mut report = ProbeReport::default();
         for path in paths {
-            let answer =
-                Answer::of(std::fs::read(path).map(drop).map_err(|_| rustix::io::Errno::ACCESS));
-            told.answered(path.display().to_string(), answer);
-            told.met(path);
+            let answer = AttemptResult::of(
+                std::fs::read(path).map(drop).map_err(|_| rustix::io::Errno::ACCESS),
+            );
+            report.answered(path.display().to_string(), answer);
+            report.met(path);
         }
-        told
+        report
     }
 
     /// What an image has under the name of a file of the host's is not the host's, readable or not; and the
@@ -247,15 +261,19 @@ mod tests {
 
     #[test]
     fn a_refusal_without_a_control_is_not_sound() {
-        let refused = told(&[EPERM]);
-        for control in [told(&[EPERM]), told(&[]), told(&[Answer::Succeeded, Answer::Succeeded])] {
+        let refused = report(&[EPERM]);
+        for control in [
+            report(&[EPERM]),
+            report(&[]),
+            report(&[AttemptResult::Succeeded, AttemptResult::Succeeded]),
+        ] {
             let verdict = judge(&refused, &control, &[EPERM], usual);
             assert!(
                 matches!(verdict, Verdict::NoControl { .. }) && !verdict.is_sound(),
                 "{verdict:?}"
             );
         }
-        let nothing = judge(&told(&[]), &told(&[]), &[EPERM], usual);
+        let nothing = judge(&report(&[]), &report(&[]), &[EPERM], usual);
         assert!(matches!(nothing, Verdict::NoControl { .. }), "no attempt, no verdict");
     }
 }

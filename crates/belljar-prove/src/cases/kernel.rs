@@ -1,14 +1,14 @@
-//! The kernel's surface, and the filter over it.
+//! Attacks on the kernel's interface and on the system call filter.
 
 use belljar_spec::Clause;
 
 use super::judge::{
     Control, EACCES, ENOSYS, EPERM, broken, judge, let_in, refused_too, summary, usual,
 };
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
+use crate::probe_report::AttemptResult;
 use crate::rules;
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -23,28 +23,28 @@ pub(super) const CASES: &[Case] = &[
         attack: "perf_event_open",
         clause: Clause::ProcSyscalls,
         severity: Severity::Medium,
-        run: |stage| surface(stage, "perf_event_open"),
+        run: |testbed| surface(testbed, "perf_event_open"),
     },
     Case {
         name: "kernel.bpf",
         attack: "make a bpf map",
         clause: Clause::ProcSyscalls,
         severity: Severity::High,
-        run: |stage| surface(stage, "bpf"),
+        run: |testbed| surface(testbed, "bpf"),
     },
     Case {
         name: "kernel.io-uring",
         attack: "set up an io_uring, whose calls no filter sees",
         clause: Clause::ProcSyscalls,
         severity: Severity::High,
-        run: |stage| surface(stage, "io_uring"),
+        run: |testbed| surface(testbed, "io_uring"),
     },
     Case {
         name: "kernel.userfaultfd",
         attack: "handle page faults in user space",
         clause: Clause::ProcSyscalls,
         severity: Severity::High,
-        run: |stage| surface(stage, "userfaultfd"),
+        run: |testbed| surface(testbed, "userfaultfd"),
     },
     Case {
         name: "kernel.terminal-injection",
@@ -97,27 +97,27 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn keyring(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "keyring").arg("given"))?.told()?;
-    let control = stage.outside(Unprotected::Directly, ["keyring", "own-session"])?;
-    if control.heard().is_none() && control.stderr.contains("not implemented") {
+fn keyring(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "keyring").arg("given"))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, ["keyring", "own-session"])?;
+    if control.probe_report().is_none() && control.stderr.contains("not implemented") {
         return Ok(Verdict::not_tried("this kernel has no keyrings"));
     }
-    Ok(judge(&inside, &control.told()?, &[EPERM], usual))
+    Ok(judge(&inside, &control.report()?, &[EPERM], usual))
 }
 
-fn surface(stage: &Stage, call: &str) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "surface").arg(call))?.told()?;
-    let control = stage.outside(Unprotected::Directly, ["surface", call])?.told()?;
+fn surface(testbed: &TestBed, call: &str) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "surface").arg(call))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, ["surface", call])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], usual))
 }
 
-fn terminal_injection(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "terminal"))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["terminal"])?.told()?;
+fn terminal_injection(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "terminal"))?.report()?;
+    let control = testbed.outside(Unprotected::Scratch, ["terminal"])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], |what, answer| match what {
         // Only a console of the machine has it; on others it is an unknown request.
         "TIOCLINUX" | "TIOCLINUX, high bit" => let_in(what, answer),
@@ -125,19 +125,19 @@ fn terminal_injection(stage: &Stage) -> Result<Verdict, StageError> {
     }))
 }
 
-fn administration(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "administration"))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["administration"])?.told()?;
+fn administration(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "administration"))?.report()?;
+    let control = testbed.outside(Unprotected::Scratch, ["administration"])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], let_in))
 }
 
-fn fileless(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "fileless"))?.told()?;
-    let control = stage.outside(Unprotected::Directly, ["fileless"])?.told()?;
+fn fileless(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "fileless"))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, ["fileless"])?.report()?;
     // The plain way works on every kernel; the flag came with the knob that forbids it.
-    if control.answer("memfd_create, plain") != Some(Answer::Succeeded) {
+    if control.answer("memfd_create, plain") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
     }
     if inside.successes() > 0 {
@@ -150,34 +150,34 @@ fn fileless(stage: &Stage) -> Result<Verdict, StageError> {
     }
 }
 
-fn plain_rules(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "plain-denials"))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["plain-denials"])?.told()?;
+fn plain_rules(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "plain-denials"))?.report()?;
+    let control = testbed.outside(Unprotected::Scratch, ["plain-denials"])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], let_in))
 }
 
-fn conditions(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn conditions(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let calls = rules::conditional_calls();
-    let inside = stage.inside(&Run::of(&workspace, "conditions"))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["conditions"])?.told()?;
+    let inside = testbed.inside(&Run::of(&workspace, "conditions"))?.report()?;
+    let control = testbed.outside(Unprotected::Scratch, ["conditions"])?.report()?;
     if inside.tries.len() != calls.len() || control.tries.len() != calls.len() {
-        return Err(StageError::Unexpected("not every call was made".to_owned()));
+        return Err(TestBedError::Unexpected("not every call was made".to_owned()));
     }
     let (mut denied, mut refused_anyway) = (0, 0);
     for ((call, inside), control) in calls.iter().zip(&inside.tries).zip(&control.tries) {
-        let refusal = Answer::Errno(call.errno);
+        let refusal = AttemptResult::Errno(call.errno);
         if call.denied && inside.answer != refusal {
             return Ok(Verdict::broke(format!(
                 "{}: {}, not {refusal}",
                 inside.what, inside.answer
             )));
         }
-        if !call.denied && inside.answer == EPERM && stage.kernel_is_separate() {
+        if !call.denied && inside.answer == EPERM && testbed.kernel_is_separate() {
             refused_anyway += 1; // that kernel's own answer
         } else if !call.denied && inside.answer == EPERM {
-            return Err(StageError::Unexpected(format!(
+            return Err(TestBedError::Unexpected(format!(
                 "{} is refused, and no rule says so",
                 inside.what
             )));
@@ -195,30 +195,30 @@ fn conditions(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held(how))
 }
 
-fn unknown_numbers(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "unknown-numbers").arg("all"))?.told()?;
+fn unknown_numbers(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "unknown-numbers").arg("all"))?.report()?;
     if let Some(verdict) = broken(&inside, &[ENOSYS]) {
         return Ok(verdict);
     }
-    let control = stage.outside(Unprotected::Scratch, ["unknown-numbers", "known"])?.told()?;
+    let control = testbed.outside(Unprotected::Scratch, ["unknown-numbers", "known"])?.report()?;
     match control.tries.iter().find(|tried| tried.answer == ENOSYS) {
         Some(tried) => Ok(refused_too(&tried.what, tried.answer)),
         None => Ok(Verdict::held(summary(&inside))),
     }
 }
 
-fn other_modes(stage: &Stage) -> Result<Verdict, StageError> {
+fn other_modes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Verdict::not_tried("this processor has no other modes"));
     }
-    let workspace = stage.workspace()?;
-    let mut inside = stage.inside(&Run::of(&workspace, "other-modes"))?.told()?;
-    let mut control = stage.outside(Unprotected::Scratch, ["other-modes"])?.told()?;
+    let workspace = testbed.workspace()?;
+    let mut inside = testbed.inside(&Run::of(&workspace, "other-modes"))?.report()?;
+    let mut control = testbed.outside(Unprotected::Scratch, ["other-modes"])?.report()?;
     // gVisor has no 32-bit mode: that instruction makes the 64-bit call with the same number, under the
     // same filter. The marked one shows it: its mark is on the 64-bit call alone.
-    let as_64_bit =
-        stage.kernel_is_separate() && matches!(inside.answer("32-bit"), Some(Answer::Errno(_)));
+    let as_64_bit = testbed.kernel_is_separate()
+        && matches!(inside.answer("32-bit"), Some(AttemptResult::Errno(_)));
     if as_64_bit {
         inside.tries.retain(|tried| tried.what != "32-bit");
         control.tries.retain(|tried| tried.what != "32-bit");
@@ -226,10 +226,15 @@ fn other_modes(stage: &Stage) -> Result<Verdict, StageError> {
     // Without support in the kernel, the instruction is a fault and the number unknown: no kill by a
     // filter, which is all that the control has to show.
     let verdict =
-        judge(&inside, &control, &[Answer::Killed(libc::SIGSYS)], |_, answer| match answer {
-            Answer::Killed(libc::SIGSYS) => Control::Refused,
-            _ => Control::Through,
-        });
+        judge(
+            &inside,
+            &control,
+            &[AttemptResult::Killed(libc::SIGSYS)],
+            |_, answer| match answer {
+                AttemptResult::Killed(libc::SIGSYS) => Control::Refused,
+                _ => Control::Through,
+            },
+        );
     Ok(match verdict {
         Verdict::Held { how } if as_64_bit => {
             Verdict::held(format!("{how}; a 32-bit call is filtered as the 64-bit one it is there"))

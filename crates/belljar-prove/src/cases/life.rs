@@ -1,4 +1,4 @@
-//! Living longer than the run.
+//! Attacks that try to outlive the run.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use belljar_spec::Clause;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Running, Stage, StageError, Unprotected, wait_until_none};
+use crate::testbed::{Run, Running, TestBed, TestBedError, Unprotected, wait_until_none};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -41,7 +41,7 @@ fn still_counts(file: &Path) -> bool {
     })
 }
 
-/// What can be said already if something of the run is left, or never was there.
+/// The verdict if a process of the run is left, or was never there.
 fn left_behind(word: &str, file: &Path) -> Option<Verdict> {
     if !file.exists() {
         return Some(Verdict::no_control("inside, it never got to work"));
@@ -54,14 +54,14 @@ fn left_behind(word: &str, file: &Path) -> Option<Verdict> {
     still_counts(file).then(|| Verdict::broke("it still counts in its file"))
 }
 
-fn ignore_signals(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, word) = (stage.workspace()?, stage.word()?);
+fn ignore_signals(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, word) = (testbed.workspace()?, testbed.word()?);
     let probe = Run::of(&workspace, "stubborn").args(["30000", &word, "/workspace/beats"]);
     let run = ["--timeout", "500ms", "--stop-timeout", "500ms"]
         .iter()
         .fold(probe, |run, flag| run.flag(flag));
-    let mut running = stage.start_inside(&run)?;
-    // From its first word on: what a start takes is no matter of the limit.
+    let mut running = testbed.start_inside(&run)?;
+    // From its first output on: the start does not count.
     let spoke = running.hear("ready").is_ok();
     let since = Instant::now();
     let seen = running.end()?.started()?;
@@ -76,10 +76,10 @@ fn ignore_signals(stage: &Stage) -> Result<Verdict, StageError> {
     if took > Duration::from_secs(5) {
         return Ok(Verdict::broke(format!("it ended after {} ms", took.as_millis())));
     }
-    let beats = stage.place()?.join("beats");
-    let words = ["stubborn".as_ref(), "30000".as_ref(), word.as_ref(), beats.as_os_str()];
+    let beats = testbed.place()?.join("beats");
+    let argv = ["stubborn".as_ref(), "30000".as_ref(), word.as_ref(), beats.as_os_str()];
     let mut control =
-        Running::start(&mut stage.control(Unprotected::Directly, words), "the control")?;
+        Running::start(&mut testbed.control(Unprotected::Directly, argv), "the control")?;
     control.hear("ready")?;
     signal(control.pid(), Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
@@ -89,16 +89,16 @@ fn ignore_signals(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held(format!("124 after {} ms, nothing left", took.as_millis())))
 }
 
-fn daemonize(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, word) = (stage.workspace()?, stage.word()?);
+fn daemonize(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, word) = (testbed.workspace()?, testbed.word()?);
     let run = Run::of(&workspace, "daemonize").args(["20000", &word, "/workspace/beats"]);
-    stage.inside(&run)?.told()?;
+    testbed.inside(&run)?.report()?;
     if let Some(verdict) = left_behind(&word, &workspace.join("beats")) {
         return Ok(verdict);
     }
-    let beats = stage.place()?.join("beats");
-    let words = ["daemonize".as_ref(), "20000".as_ref(), word.as_ref(), beats.as_os_str()];
-    stage.outside(Unprotected::Directly, words)?.told()?;
+    let beats = testbed.place()?.join("beats");
+    let argv = ["daemonize".as_ref(), "20000".as_ref(), word.as_ref(), beats.as_os_str()];
+    testbed.outside(Unprotected::Directly, argv)?.report()?;
     let counts = still_counts(&beats);
     let left = wait_until_none(&word, Duration::from_millis(100));
     left.iter().for_each(|pid| signal(*pid, Signal::KILL));
@@ -109,7 +109,7 @@ fn daemonize(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held("no process was left"))
 }
 
-/// Only processes that have our word among their arguments, or are our own children, come here.
+/// Only for processes with this case's argument, and for child processes.
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = kill_process(pid, signal); // gone already is as good

@@ -1,6 +1,5 @@
-//! The catalogue.
+//! The attack catalogue.
 
-mod belief;
 mod collect;
 mod counters;
 mod egress;
@@ -9,6 +8,7 @@ mod files;
 mod judge;
 mod kernel;
 mod life;
+mod misled_launcher;
 mod mounts;
 mod network;
 mod plants;
@@ -28,7 +28,7 @@ pub fn catalogue() -> Vec<Case> {
         siblings::CASES,
         files::CASES,
         mounts::CASES,
-        belief::CASES,
+        misled_launcher::CASES,
         race::CASES,
         plants::CASES,
         sockets::CASES,

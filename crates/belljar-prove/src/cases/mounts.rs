@@ -1,4 +1,4 @@
-//! Changing mounts, and links where one is to go.
+//! Attacks that change mounts, and links at mount targets.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -8,9 +8,9 @@ use belljar_spec::Clause;
 use super::judge::{
     EACCES, ENOENT, EPERM, EROFS, broken, judge, let_in, refusals, refused_too, summary, usual,
 };
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -57,23 +57,25 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn remount(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, given) = (stage.workspace()?, stage.place()?);
-    stage.directory(&given.join("below"), 0o755)?;
+fn remount(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, given) = (testbed.workspace()?, testbed.place()?);
+    testbed.directory(&given.join("below"), 0o755)?;
     let run = Run::of(&workspace, "remount").mount(&given, "/ro").args([
         "given",
         "/ro",
         "/usr",
         "/proc/sys",
     ]);
-    let inside = stage.inside(&run)?.told()?;
-    let control_at = stage.place()?;
-    let words = ["remount".as_ref(), "prepare".as_ref(), control_at.as_os_str()];
-    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
+    let inside = testbed.inside(&run)?.report()?;
+    let control_at = testbed.place()?;
+    let argv = ["remount".as_ref(), "prepare".as_ref(), control_at.as_os_str()];
+    let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
     if names_in(&given) > 1 {
         return Ok(Verdict::broke("a file was made in the read-only tree"));
     }
-    if let Some(verdict) = broken(&inside, &[EPERM, EROFS, Answer::Errno(libc::EACCES), ENOENT]) {
+    if let Some(verdict) =
+        broken(&inside, &[EPERM, EROFS, AttemptResult::Errno(libc::EACCES), ENOENT])
+    {
         return Ok(verdict);
     }
     for tried in &inside.tries {
@@ -86,9 +88,14 @@ fn remount(stage: &Stage) -> Result<Verdict, StageError> {
         }
     }
     // Read-only before, writable after: that is what the attempts are for.
-    let shown: Vec<Answer> = control.tries.iter().map(|tried| tried.answer).collect();
-    let wanted =
-        [EROFS, Answer::Succeeded, Answer::Succeeded, Answer::Succeeded, Answer::Succeeded];
+    let shown: Vec<AttemptResult> = control.tries.iter().map(|tried| tried.answer).collect();
+    let wanted = [
+        EROFS,
+        AttemptResult::Succeeded,
+        AttemptResult::Succeeded,
+        AttemptResult::Succeeded,
+        AttemptResult::Succeeded,
+    ];
     if shown != wanted {
         return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
     }
@@ -99,10 +106,10 @@ fn names_in(directory: &Path) -> usize {
     std::fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-fn mount_calls(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "mount-calls"))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["mount-calls"])?.told()?;
+fn mount_calls(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "mount-calls"))?.report()?;
+    let control = testbed.outside(Unprotected::Scratch, ["mount-calls"])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], |what, answer| match what {
         // What can be moved where depends on the host's mounts.
         "move_mount" => let_in(what, answer),
@@ -110,13 +117,13 @@ fn mount_calls(stage: &Stage) -> Result<Verdict, StageError> {
     }))
 }
 
-fn nested_namespace(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage
+fn nested_namespace(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed
         .inside(&Run::of(&workspace, "nested-namespace").arg("/belljar-probe-was-here"))?
-        .told()?;
-    // gVisor looks at who may write there before it looks at whether anybody may.
-    let read_only = refusals(stage, &[EROFS], &[EACCES]);
+        .report()?;
+    // gVisor checks permissions before it checks for a read-only mount.
+    let read_only = refusals(testbed, &[EROFS], &[EACCES]);
     for (what, wanted) in [
         ("unshare", &[EPERM][..]),
         ("mount", &[EPERM]),
@@ -127,43 +134,45 @@ fn nested_namespace(stage: &Stage) -> Result<Verdict, StageError> {
             answer => return Ok(Verdict::broke(format!("{what}: {answer:?}, not {}", wanted[0]))),
         }
     }
-    let mark = stage.place()?.join("mark");
-    let control = stage
+    let mark = testbed.place()?.join("mark");
+    let control = testbed
         .outside(Unprotected::Scratch, ["nested-namespace".as_ref(), mark.as_os_str()])?
-        .told()?;
+        .report()?;
     for what in ["unshare", "mount"] {
         match control.answer(what) {
-            Some(Answer::Succeeded) => {}
+            Some(AttemptResult::Succeeded) => {}
             answer => return Ok(Verdict::no_control(format!("outside, {what}: {answer:?}"))),
         }
     }
     Ok(Verdict::held(summary(&inside)))
 }
 
-fn overlay_mount(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn overlay_mount(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     for name in ["a", "b", "on"] {
-        stage.directory(&workspace.join(name), 0o777)?;
+        testbed.directory(&workspace.join(name), 0o777)?;
     }
-    let inside = stage.inside(&Run::of(&workspace, "overlay-mount").arg("/workspace"))?.told()?;
-    let control = stage
+    let inside =
+        testbed.inside(&Run::of(&workspace, "overlay-mount").arg("/workspace"))?.report()?;
+    let control = testbed
         .outside(Unprotected::Scratch, ["overlay-mount".as_ref(), workspace.as_os_str()])?
-        .told()?;
+        .report()?;
     Ok(judge(&inside, &control, &[EPERM], usual))
 }
 
-fn release_agent(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "cgroup-mount").arg("/tmp"))?.told()?;
+fn release_agent(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "cgroup-mount").arg("/tmp"))?.report()?;
     if let Some(verdict) = broken(&inside, &[EPERM]) {
         return Ok(verdict);
     }
-    let at = stage.place()?;
-    let control =
-        stage.outside(Unprotected::Scratch, ["cgroup-mount".as_ref(), at.as_os_str()])?.told()?;
+    let at = testbed.place()?;
+    let control = testbed
+        .outside(Unprotected::Scratch, ["cgroup-mount".as_ref(), at.as_os_str()])?
+        .report()?;
     let mounted = ["mount cgroup2", "mount cgroup"].map(|what| control.answer(what));
-    match (control.answer("unshare"), mounted.contains(&Some(Answer::Succeeded))) {
-        (Some(Answer::Succeeded), true) => Ok(Verdict::held(summary(&inside))),
+    match (control.answer("unshare"), mounted.contains(&Some(AttemptResult::Succeeded))) {
+        (Some(AttemptResult::Succeeded), true) => Ok(Verdict::held(summary(&inside))),
         _ => {
             let last = control.tries.last().map_or(ENOENT, |tried| tried.answer);
             Ok(refused_too("mounting control groups", last))
@@ -171,22 +180,23 @@ fn release_agent(stage: &Stage) -> Result<Verdict, StageError> {
     }
 }
 
-fn target_link(stage: &Stage) -> Result<Verdict, StageError> {
-    let secrets = stage.place()?;
-    stage.file(&secrets.join("secret"), "x")?;
-    let io = || StageError::io("make a link");
-    let workspace = stage.workspace()?;
+fn target_link(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let secrets = testbed.place()?;
+    testbed.file(&secrets.join("secret"), "x")?;
+    let io = || TestBedError::io("make a link");
+    let workspace = testbed.workspace()?;
     symlink(&secrets, workspace.join("data")).map_err(io())?;
     let control = workspace.join("data/secret");
     let control =
-        stage.outside(Unprotected::Directly, ["read".as_ref(), control.as_os_str()])?.told()?;
+        testbed.outside(Unprotected::Directly, ["read".as_ref(), control.as_os_str()])?.report()?;
     if control.successes() != 1 {
         return Ok(Verdict::no_control("outside, the link does not lead there either"));
     }
-    let harmless = stage.place()?;
+    let harmless = testbed.place()?;
     for target in ["/workspace/data", "/workspace/data/below"] {
-        let seen = stage.inside(&Run::of(&workspace, "read").mount(&harmless, target).arg("/"))?;
-        if seen.code != Some(125) || seen.heard().is_some() {
+        let seen =
+            testbed.inside(&Run::of(&workspace, "read").mount(&harmless, target).arg("/"))?;
+        if seen.code != Some(125) || seen.probe_report().is_some() {
             return Ok(Verdict::broke(format!(
                 "a mount at {target} was put through the link: {}",
                 seen.end()
@@ -194,18 +204,18 @@ fn target_link(stage: &Stage) -> Result<Verdict, StageError> {
         }
     }
     // And it is the link that was refused.
-    stage.directory(&workspace.join("plain"), 0o755)?;
+    testbed.directory(&workspace.join("plain"), 0o755)?;
     let plain = Run::of(&workspace, "read").mount(&harmless, "/workspace/plain").arg("/");
-    stage.inside(&plain)?.told()?;
-    if stage.has_image() {
+    testbed.inside(&plain)?.report()?;
+    if testbed.has_image() {
         return Ok(Verdict::held("2 starts refused"));
     }
-    // A root directory whose own parts are links out of it.
-    let root = stage.place()?;
+    // A root directory with links that lead out of it.
+    let root = testbed.place()?;
     for name in ["proc", "dev", "tmp", "etc", "opt", "usr", "home"] {
         symlink(&secrets, root.join(name)).map_err(io())?;
     }
-    let run = Run::without_workspace(stage, "read").flag("--rootfs").flag(&root).args([
+    let run = Run::without_workspace(testbed, "read").flag("--rootfs").flag(&root).args([
         "/etc/secret",
         "/opt/secret",
         "/usr/secret",
@@ -213,14 +223,14 @@ fn target_link(stage: &Stage) -> Result<Verdict, StageError> {
         "/dev/secret",
         "/tmp/secret",
     ]);
-    let seen = stage.inside(&run)?;
-    match seen.heard() {
+    let seen = testbed.inside(&run)?;
+    match seen.probe_report() {
         None if seen.code == Some(125) => Ok(Verdict::held("3 starts refused")),
-        None => Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
-        Some(told) => match broken(&told, &[ENOENT]) {
+        None => Err(TestBedError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
+        Some(report) => match broken(&report, &[ENOENT]) {
             Some(_) => Ok(Verdict::broke(format!(
                 "the root directory's links were followed: {}",
-                summary(&told)
+                summary(&report)
             ))),
             None => Ok(Verdict::held("2 starts refused; the root's links lead nowhere")),
         },

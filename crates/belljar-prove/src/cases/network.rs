@@ -1,14 +1,15 @@
-//! Reaching anybody. Controls that name an address of somebody else run in a network of their own, in
-//! which that address is loopback's.
+//! Attacks that open network connections without the proxy.
+//!
+//! A control that uses a foreign address runs in a network namespace in which that address is on loopback.
 
 use belljar_spec::Clause;
 
 use super::judge::{
     ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EPERM, broken, judge, refusals, summary, usual,
 };
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Listener, Run, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Listener, Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -62,8 +63,8 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn host_loopback(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn host_loopback(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let (listener, address) = Listener::on_loopback("127.0.0.1:0")?;
     let mut listeners = vec![listener];
     let mut addresses = vec![format!("tcp:{address}")];
@@ -73,13 +74,13 @@ fn host_loopback(stage: &Stage) -> Result<Verdict, StageError> {
         addresses.push(format!("tcp:{address}"));
     }
     let inside =
-        stage.inside(&Run::of(&workspace, "connect").arg("given").args(&addresses))?.told()?;
+        testbed.inside(&Run::of(&workspace, "connect").arg("given").args(&addresses))?.report()?;
     let came: u32 = listeners.iter().map(Listener::accepted).sum();
     if came != 0 {
         return Ok(Verdict::broke(format!("the listeners accepted {came} times")));
     }
-    let words = ["connect", "given"].into_iter().chain(addresses.iter().map(String::as_str));
-    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    let argv = ["connect", "given"].into_iter().chain(addresses.iter().map(String::as_str));
+    let control = testbed.outside(Unprotected::Directly, argv)?.report()?;
     let came: u32 = listeners.iter().map(Listener::accepted).sum();
     if came as usize != addresses.len() {
         return Ok(Verdict::no_control("outside, the listeners did not answer either"));
@@ -87,28 +88,28 @@ fn host_loopback(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(judge(&inside, &control, &[ECONNREFUSED], usual))
 }
 
-fn unreachable(stage: &Stage, addresses: &[&str]) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn unreachable(testbed: &TestBed, addresses: &[&str]) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let inside =
-        stage.inside(&Run::of(&workspace, "connect").arg("given").args(addresses))?.told()?;
-    // An answer that takes long may have come from somebody.
+        testbed.inside(&Run::of(&workspace, "connect").arg("given").args(addresses))?.report()?;
+    // A slow result may come from a real host.
     if let Some(slow) =
         addresses.iter().find(|address| inside.number(&format!("ms {address}")) > 100)
     {
         return Ok(Verdict::broke(format!("{slow} took more than 100 ms to be refused")));
     }
-    let words = ["connect", "own"].iter().chain(addresses);
-    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
-    Ok(judge(&inside, &control, &refusals(stage, &[ENETUNREACH], &[EHOSTUNREACH]), usual))
+    let argv = ["connect", "own"].iter().chain(addresses);
+    let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
+    Ok(judge(&inside, &control, &refusals(testbed, &[ENETUNREACH], &[EHOSTUNREACH]), usual))
 }
 
-fn metadata(stage: &Stage) -> Result<Verdict, StageError> {
-    unreachable(stage, &["tcp:169.254.169.254:80", "tcp:[fd00:ec2::254]:80"])
+fn metadata(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    unreachable(testbed, &["tcp:169.254.169.254:80", "tcp:[fd00:ec2::254]:80"])
 }
 
-fn other_addresses(stage: &Stage) -> Result<Verdict, StageError> {
+fn other_addresses(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     unreachable(
-        stage,
+        testbed,
         &[
             "tcp:192.0.2.1:443",
             "tcp:[2001:db8::1]:443",
@@ -119,42 +120,46 @@ fn other_addresses(stage: &Stage) -> Result<Verdict, StageError> {
     )
 }
 
-fn sockets(stage: &Stage, wanted: &[&str]) -> Result<Verdict, StageError> {
-    sockets_refused(stage, wanted, EPERM)
+fn sockets(testbed: &TestBed, wanted: &[&str]) -> Result<Verdict, TestBedError> {
+    sockets_refused(testbed, wanted, EPERM)
 }
 
-fn sockets_refused(stage: &Stage, wanted: &[&str], answer: Answer) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "sockets").args(wanted))?.told()?;
-    let words = ["sockets"].iter().chain(wanted);
-    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
+fn sockets_refused(
+    testbed: &TestBed,
+    wanted: &[&str],
+    answer: AttemptResult,
+) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "sockets").args(wanted))?.report()?;
+    let argv = ["sockets"].iter().chain(wanted);
+    let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
     Ok(judge(&inside, &control, &[answer], usual))
 }
 
-fn raw_sockets(stage: &Stage) -> Result<Verdict, StageError> {
+fn raw_sockets(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     // Packet sockets, raw ones with and without flags, over IPv6.
-    sockets(stage, &["17,3,768", "17,2,768", "2,3,1", "2,526339,1", "2,3,255", "10,3,58"])
+    sockets(testbed, &["17,3,768", "17,2,768", "2,3,1", "2,526339,1", "2,3,255", "10,3,58"])
 }
 
-fn vsock(stage: &Stage) -> Result<Verdict, StageError> {
-    // Only made, never connected: there may be somebody on the other side.
-    sockets(stage, &["40,1,0", "40,2,0"])
+fn vsock(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    // Only created, never connected: there may be a real peer.
+    sockets(testbed, &["40,1,0", "40,2,0"])
 }
 
-fn netlink(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let route = stage.inside(&Run::of(&workspace, "sockets").arg("16,3,0"))?.told()?;
+fn netlink(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let route = testbed.inside(&Run::of(&workspace, "sockets").arg("16,3,0"))?.report()?;
     if route.successes() != 1 {
-        return Err(StageError::Unexpected(
+        return Err(TestBedError::Unexpected(
             "the netlink socket for routes is refused too".to_owned(),
         ));
     }
     let others = ["16,3,4", "16,3,6", "16,3,9", "16,3,12", "16,3,15", "16,3,16"];
-    sockets_refused(stage, &others, Answer::Errno(libc::EPROTONOSUPPORT))
+    sockets_refused(testbed, &others, AttemptResult::Errno(libc::EPROTONOSUPPORT))
 }
 
-fn sibling(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn sibling(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     // A port that is free on the host, so that the control can have it.
     let port = {
         let (listener, address) = Listener::on_loopback("127.0.0.1:0")?;
@@ -162,10 +167,12 @@ fn sibling(stage: &Stage) -> Result<Verdict, StageError> {
         address.port().to_string()
     };
     let address = format!("tcp:127.0.0.1:{port}");
-    let mut server = stage.start_inside(&Run::of(&workspace, "listen").args([&port, "20000"]))?;
+    let mut server = testbed.start_inside(&Run::of(&workspace, "listen").args([&port, "20000"]))?;
     server.hear("listening")?;
-    let inside = stage.inside(&Run::of(&workspace, "connect").args(["given", &address]))?.told()?;
-    let from_host = stage.outside(Unprotected::Directly, ["connect", "given", &address])?.told()?;
+    let inside =
+        testbed.inside(&Run::of(&workspace, "connect").args(["given", &address]))?.report()?;
+    let from_host =
+        testbed.outside(Unprotected::Directly, ["connect", "given", &address])?.report()?;
     let (was_there, was_reached) = (server.is_alive(), server.has_said("accepted"));
     server.stop()?;
     if let Some(verdict) =
@@ -176,11 +183,12 @@ fn sibling(stage: &Stage) -> Result<Verdict, StageError> {
     if was_reached {
         return Ok(Verdict::broke("the other run's server was reached"));
     }
-    let mut command = stage.control(Unprotected::Directly, ["listen", &port, "20000"]);
-    let mut server = crate::stage::Running::start(&mut command, "the control's server")?;
+    let mut command = testbed.control(Unprotected::Directly, ["listen", &port, "20000"]);
+    let mut server = crate::testbed::Running::start(&mut command, "the control's server")?;
     server.hear("listening")?;
-    let control = stage.outside(Unprotected::Directly, ["connect", "given", &address])?.told()?;
-    if !was_there || control.answer(&address) != Some(Answer::Succeeded) {
+    let control =
+        testbed.outside(Unprotected::Directly, ["connect", "given", &address])?.report()?;
+    if !was_there || control.answer(&address) != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("outside, the server was not reached either"));
     }
     server.hear("accepted")?;

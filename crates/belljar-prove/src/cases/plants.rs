@@ -1,4 +1,4 @@
-//! What a run leaves behind in a tree of the host, for somebody else to execute or to trip over.
+//! Files that a run leaves in a host tree for another user to execute or to trip over.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -8,9 +8,9 @@ use belljar_spec::Clause;
 use super::judge::{
     ENOSYS, EOPNOTSUPP, EPERM, broken, judge, refusals, refused_too, summary, usual,
 };
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -52,9 +52,9 @@ pub(super) const CASES: &[Case] = &[
 
 const SETUID_AND_SETGID: u32 = 0o6000;
 
-fn setuid_plant(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "setuid").arg("/workspace"))?.told()?;
+fn setuid_plant(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "setuid").arg("/workspace"))?.report()?;
     if let Some(planted) = with_bits(&workspace) {
         return Ok(Verdict::broke(format!("the host has {planted}")));
     }
@@ -66,9 +66,10 @@ fn setuid_plant(stage: &Stage) -> Result<Verdict, StageError> {
             return Ok(Verdict::broke(format!("{}: {}, not {wanted}", tried.what, tried.answer)));
         }
     }
-    let outside = stage.place()?;
-    let control =
-        stage.outside(Unprotected::Directly, ["setuid".as_ref(), outside.as_os_str()])?.told()?;
+    let outside = testbed.place()?;
+    let control = testbed
+        .outside(Unprotected::Directly, ["setuid".as_ref(), outside.as_os_str()])?
+        .report()?;
     if with_bits(&outside).is_none() {
         return Ok(Verdict::no_control("outside, no file got such a bit either"));
     }
@@ -84,15 +85,15 @@ fn with_bits(directory: &Path) -> Option<String> {
         .next()
 }
 
-fn setuid_rewrite(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    stage.directory(&workspace.join("deep"), 0o755)?;
-    let marked = |path: &Path| -> Result<(), StageError> {
-        stage.file(path, "original")?;
+fn setuid_rewrite(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    testbed.directory(&workspace.join("deep"), 0o755)?;
+    let marked = |path: &Path| -> Result<(), TestBedError> {
+        testbed.file(path, "original")?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
-        std::fs::set_permissions(path, mode).map_err(StageError::io("set the bit"))
+        std::fs::set_permissions(path, mode).map_err(TestBedError::io("set the bit"))
     };
-    // Rewritten, and still what it was to whoever executes it.
+    // Rewritten, but with the same effect when executed.
     let is_planted = |path: &Path| {
         let has_bit =
             std::fs::metadata(path).is_ok_and(|found| found.mode() & SETUID_AND_SETGID != 0);
@@ -101,56 +102,59 @@ fn setuid_rewrite(stage: &Stage) -> Result<Verdict, StageError> {
     let files = ["tool", "deep/tool"].map(|name| workspace.join(name));
     files.iter().try_for_each(|path| marked(path))?;
     let run = Run::of(&workspace, "rewrite").args(["/workspace/tool", "/workspace/deep/tool"]);
-    let seen = stage.inside(&run)?;
+    let seen = testbed.inside(&run)?;
     if let Some(planted) = files.iter().find(|path| is_planted(path)) {
         let name = planted.strip_prefix(&workspace).unwrap_or(planted);
         return Ok(Verdict::broke(format!("{} is rewritten and still setuid", name.display())));
     }
-    let control_at = stage.place()?.join("tool");
+    let control_at = testbed.place()?.join("tool");
     marked(&control_at)?;
-    stage.outside(Unprotected::Directly, ["rewrite".as_ref(), control_at.as_os_str()])?.told()?;
+    testbed
+        .outside(Unprotected::Directly, ["rewrite".as_ref(), control_at.as_os_str()])?
+        .report()?;
     if !is_planted(&control_at) {
         return Ok(Verdict::no_control("outside, the bit was lost too"));
     }
-    match seen.heard() {
-        Some(told) => Ok(Verdict::held(summary(&told))),
+    match seen.probe_report() {
+        Some(report) => Ok(Verdict::held(summary(&report))),
         None if seen.code == Some(125) => {
-            let without = stage.workspace()?;
-            stage.inside(&Run::of(&without, "read").arg("/"))?.told()?;
+            let without = testbed.workspace()?;
+            testbed.inside(&Run::of(&without, "read").arg("/"))?.report()?;
             Ok(Verdict::held("the start was refused"))
         }
-        None => Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
+        None => Err(TestBedError::Unexpected(format!("{}: {}", seen.end(), seen.stderr))),
     }
 }
 
-fn capability_plant(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside =
-        stage.inside(&Run::of(&workspace, "file-capability").arg("/workspace/planted"))?.told()?;
+fn capability_plant(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed
+        .inside(&Run::of(&workspace, "file-capability").arg("/workspace/planted"))?
+        .report()?;
     let planted = workspace.join("planted");
     let mut value = [0_u8; 64];
     if rustix::fs::getxattr(&planted, "security.capability", &mut value).is_ok() {
         return Ok(Verdict::broke("the host has a file with a capability"));
     }
-    let outside = stage.place()?.join("planted");
-    let words = ["file-capability".as_ref(), outside.as_os_str()];
-    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
-    Ok(judge(&inside, &control, &refusals(stage, &[EPERM], &[EOPNOTSUPP]), usual))
+    let outside = testbed.place()?.join("planted");
+    let argv = ["file-capability".as_ref(), outside.as_os_str()];
+    let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
+    Ok(judge(&inside, &control, &refusals(testbed, &[EPERM], &[EOPNOTSUPP]), usual))
 }
 
-fn device_node(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "nodes").arg("/workspace"))?.told()?;
-    let on_tmpfs = stage.inside(&Run::of(&workspace, "nodes").arg("/tmp"))?.told()?;
+fn device_node(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "nodes").arg("/workspace"))?.report()?;
+    let on_tmpfs = testbed.inside(&Run::of(&workspace, "nodes").arg("/tmp"))?.report()?;
     if has_device(&workspace) {
         return Ok(Verdict::broke("the host has a device node"));
     }
     if let Some(verdict) = broken(&on_tmpfs, &[EPERM]) {
         return Ok(verdict);
     }
-    let outside = stage.place()?;
+    let outside = testbed.place()?;
     let control =
-        stage.outside(Unprotected::Scratch, ["nodes".as_ref(), outside.as_os_str()])?.told()?;
+        testbed.outside(Unprotected::Scratch, ["nodes".as_ref(), outside.as_os_str()])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], usual))
 }
 
@@ -161,15 +165,15 @@ fn has_device(directory: &Path) -> bool {
         .any(|kind| kind.is_block_device() || kind.is_char_device())
 }
 
-fn overlay_attributes(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn overlay_attributes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     for (directory, file) in [("marked", "own"), ("elsewhere", "other")] {
-        stage.directory(&workspace.join(directory), 0o755)?;
-        stage.file(&workspace.join(directory).join(file), "x")?;
+        testbed.directory(&workspace.join(directory), 0o755)?;
+        testbed.file(&workspace.join(directory).join(file), "x")?;
     }
     let run = Run::of(&workspace, "overlay-attributes").args(["/workspace/marked", "/elsewhere"]);
-    let inside = stage.inside(&run)?.told()?;
-    let refusals = refusals(stage, &[EPERM], &[EOPNOTSUPP]);
+    let inside = testbed.inside(&run)?.report()?;
+    let refusals = refusals(testbed, &[EPERM], &[EOPNOTSUPP]);
     for what in ["trusted.overlay.redirect", "trusted.overlay.opaque"] {
         if rustix::fs::getxattr(workspace.join("marked"), what, &mut [0_u8; 64]).is_ok() {
             return Ok(Verdict::broke(format!("the host has a directory with {what}")));
@@ -180,22 +184,22 @@ fn overlay_attributes(stage: &Stage) -> Result<Verdict, StageError> {
         }
     }
     // The `user.` ones may be set; a later run that gets the tree through an overlay must not care.
-    let reader = Run::without_workspace(stage, "read")
+    let reader = Run::without_workspace(testbed, "read")
         .mount(&workspace, "/shown")
         .args(["/shown/marked/own", "/shown/marked/other"]);
-    let read = stage.inside(&reader)?.told()?;
+    let read = testbed.inside(&reader)?.report()?;
     let seen = ["/shown/marked/own", "/shown/marked/other"].map(|path| read.answer(path));
-    if seen != [Some(Answer::Succeeded), Some(Answer::Errno(libc::ENOENT))] {
+    if seen != [Some(AttemptResult::Succeeded), Some(AttemptResult::Errno(libc::ENOENT))] {
         return Ok(Verdict::broke(format!(
             "a later run saw the marked directory differently: {}",
             summary(&read)
         )));
     }
-    let control_at = stage.place()?;
-    let words = ["overlay-attributes".as_ref(), control_at.as_os_str(), "/elsewhere".as_ref()];
-    let control = stage.outside(Unprotected::Directly, words)?.told()?;
+    let control_at = testbed.place()?;
+    let argv = ["overlay-attributes".as_ref(), control_at.as_os_str(), "/elsewhere".as_ref()];
+    let control = testbed.outside(Unprotected::Directly, argv)?.report()?;
     for tried in control.tries.iter().filter(|tried| tried.what.starts_with("trusted.")) {
-        if tried.answer != Answer::Succeeded {
+        if tried.answer != AttemptResult::Succeeded {
             return Ok(refused_too(&tried.what, tried.answer));
         }
     }

@@ -1,13 +1,13 @@
-//! Other processes, and more rights than one has.
+//! Attacks on other processes, and attempts to gain privileges.
 
 use belljar_spec::Clause;
 
 use super::judge::{
     EACCES, ENODEV, ENOENT, ENOSYS, EPERM, ESRCH, broken, judge, let_in, refusals, summary, usual,
 };
-use crate::answer::{Answer, Told};
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Sleeper, Stage, StageError, Unprotected};
+use crate::probe_report::{AttemptResult, ProbeReport};
+use crate::testbed::{Run, Sleeper, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -68,12 +68,12 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn host_processes(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let sleeper = Sleeper::start(stage)?;
+fn host_processes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let sleeper = Sleeper::start(testbed)?;
     let (own, pid) = (std::process::id().to_string(), sleeper.pid().to_string());
-    let inside = stage.inside(&Run::of(&workspace, "processes").args([&pid, &own]))?.told()?;
-    let control = stage.outside(Unprotected::Directly, ["processes", &pid, &own])?.told()?;
+    let inside = testbed.inside(&Run::of(&workspace, "processes").args([&pid, &own]))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, ["processes", &pid, &own])?.report()?;
     let visible = inside.number("visible");
     if visible > 4 {
         return Ok(Verdict::broke(format!("{visible} processes can be seen")));
@@ -85,61 +85,66 @@ fn host_processes(stage: &Stage) -> Result<Verdict, StageError> {
 }
 
 /// The same attempt on PID 1 inside, and on a child of its own outside.
-fn on_init(stage: &Stage, probe: &str, allowed: &[Answer]) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, probe).arg("init"))?.told()?;
-    let control = stage.outside(Unprotected::Directly, [probe, "child"])?.told()?;
+fn on_init(
+    testbed: &TestBed,
+    probe: &str,
+    allowed: &[AttemptResult],
+) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, probe).arg("init"))?.report()?;
+    let control = testbed.outside(Unprotected::Directly, [probe, "child"])?.report()?;
     Ok(judge(&inside, &control, allowed, usual))
 }
 
-fn trace_init(stage: &Stage) -> Result<Verdict, StageError> {
-    on_init(stage, "trace", &[EPERM])
+fn trace_init(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    on_init(testbed, "trace", &[EPERM])
 }
 
 /// gVisor lets anybody see at which addresses a process has something, and which numbers its descriptors
 /// have. Nothing of what is there can be had by that.
 const OPEN_IN_GVISOR: &[&str] = &["maps", "fd", "fdinfo"];
 
-fn init_memory(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let mut inside = stage.inside(&Run::of(&workspace, "memory-of").arg("init"))?.told()?;
-    let mut control = stage.outside(Unprotected::Directly, ["memory-of", "child"])?.told()?;
+fn init_memory(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let mut inside = testbed.inside(&Run::of(&workspace, "memory-of").arg("init"))?.report()?;
+    let mut control = testbed.outside(Unprotected::Directly, ["memory-of", "child"])?.report()?;
     let mut note = "";
-    if stage.kernel_is_separate() {
-        let counts = |told: &mut Told| {
-            told.tries.retain(|tried| !OPEN_IN_GVISOR.contains(&tried.what.as_str()));
+    if testbed.kernel_is_separate() {
+        let counts = |report: &mut ProbeReport| {
+            report.tries.retain(|tried| !OPEN_IN_GVISOR.contains(&tried.what.as_str()));
         };
         counts(&mut inside);
         counts(&mut control);
         note = "; the numbers of its descriptors and addresses can be seen";
     }
     // PID 1 has an empty environment there, which can be opened; no call reads another's memory.
-    let allowed = refusals(stage, &[EACCES, EPERM], &[ENOENT, ENOSYS]);
+    let allowed = refusals(testbed, &[EACCES, EPERM], &[ENOENT, ENOSYS]);
     Ok(match judge(&inside, &control, &allowed, usual) {
         Verdict::Held { how } => Verdict::held(format!("{how}{note}")),
         other => other,
     })
 }
 
-fn limit_init(stage: &Stage) -> Result<Verdict, StageError> {
-    on_init(stage, "limit-of", &[EPERM])
+fn limit_init(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    on_init(testbed, "limit-of", &[EPERM])
 }
 
-fn steal_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
+fn steal_descriptor(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const CODE: i32 = 37;
-    let workspace = stage.workspace()?;
+    let workspace = testbed.workspace()?;
     let code = CODE.to_string();
     let run = Run::of(&workspace, "steal-descriptor").args(["init", &code]);
-    let seen = stage.inside(&run)?.started()?;
+    let seen = testbed.inside(&run)?.started()?;
     if seen.code != Some(CODE) {
         return Ok(Verdict::broke(format!(
             "the run ended with {}, the program with {CODE}",
             seen.end()
         )));
     }
-    let inside = seen.told()?;
-    // gVisor has no calls for it, and says which numbers lead nowhere.
-    let allowed = refusals(stage, &[EPERM, EACCES], &[ENOSYS, ENOENT, ENODEV, Answer::Masked]);
+    let inside = seen.report()?;
+    // gVisor does not implement these calls.
+    let allowed =
+        refusals(testbed, &[EPERM, EACCES], &[ENOSYS, ENOENT, ENODEV, AttemptResult::Masked]);
     if let Some(verdict) = broken(&inside, &allowed) {
         return Ok(verdict);
     }
@@ -148,23 +153,23 @@ fn steal_descriptor(stage: &Stage) -> Result<Verdict, StageError> {
         return Ok(Verdict::no_control("no descriptor of PID 1 was found"));
     }
     let control =
-        stage.outside(Unprotected::Directly, ["steal-descriptor", "child", &code])?.told()?;
-    if control.answer("descriptor 0") != Some(Answer::Succeeded) {
+        testbed.outside(Unprotected::Directly, ["steal-descriptor", "child", &code])?.report()?;
+    if control.answer("descriptor 0") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control(format!("outside: {}", summary(&control))));
     }
     Ok(Verdict::held(format!("{}; the true exit code came back", summary(&inside))))
 }
 
-fn new_namespaces(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "namespaces"))?.told()?;
+fn new_namespaces(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "namespaces"))?.report()?;
     for tried in &inside.tries {
         let wanted = if tried.what.starts_with("clone3") { ENOSYS } else { EPERM };
         if tried.answer != wanted {
             return Ok(Verdict::broke(format!("{}: {}, not {wanted}", tried.what, tried.answer)));
         }
     }
-    let control = stage.outside(Unprotected::Scratch, ["namespaces"])?.told()?;
+    let control = testbed.outside(Unprotected::Scratch, ["namespaces"])?.report()?;
     Ok(judge(&inside, &control, &[EPERM, ENOSYS], |what, answer| match what {
         // The kernel itself does not know that bit there.
         "unshare user, high bit" => let_in(what, answer),
@@ -172,32 +177,32 @@ fn new_namespaces(stage: &Stage) -> Result<Verdict, StageError> {
     }))
 }
 
-fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let marker = stage.word()?;
-    let mut run = stage.start_inside(&Run::of(&workspace, "facts").arg("20000").arg(&marker))?;
-    let told = run.told()?;
+fn privileges(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let marker = testbed.word()?;
+    let mut run = testbed.start_inside(&Run::of(&workspace, "facts").arg("20000").arg(&marker))?;
+    let report = run.report()?;
     let on_host = host_ids(&marker);
     run.stop()?;
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        if u64::from_str_radix(told.get(set), 16) != Ok(0) {
-            return Ok(Verdict::broke(format!("{set} is {}", told.get(set))));
+        if u64::from_str_radix(report.get(set), 16) != Ok(0) {
+            return Ok(Verdict::broke(format!("{set} is {}", report.get(set))));
         }
     }
     for (fact, wanted) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("core limit", "1")] {
-        if told.get(fact) != wanted {
-            return Ok(Verdict::broke(format!("{fact} is {}, not {wanted}", told.get(fact))));
+        if report.get(fact) != wanted {
+            return Ok(Verdict::broke(format!("{fact} is {}, not {wanted}", report.get(fact))));
         }
     }
     let zero = |ids: &str| ids.is_empty() || ids.split_whitespace().any(|id| id == "0");
-    if zero(told.get("Uid"))
-        || zero(told.get("Gid"))
-        || told.get("Groups").split(' ').any(|id| id == "0")
+    if zero(report.get("Uid"))
+        || zero(report.get("Gid"))
+        || report.get("Groups").split(' ').any(|id| id == "0")
     {
         return Ok(Verdict::broke(format!(
             "ids inside: {} / {}",
-            told.get("Uid"),
-            told.get("Gid")
+            report.get("Uid"),
+            report.get("Gid")
         )));
     }
     let on_host = match on_host {
@@ -207,7 +212,9 @@ fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
         OnHost::Ids { uids, .. } => {
             format!("uid {} on the host", uids.split(' ').next().unwrap_or_default())
         }
-        OnHost::OnlyLauncher if stage.kernel_is_separate() => "no process of the host's".to_owned(),
+        OnHost::OnlyLauncher if testbed.kernel_is_separate() => {
+            "no process of the host's".to_owned()
+        }
         OnHost::OnlyLauncher => {
             return Ok(Verdict::no_control("its process was not found on the host"));
         }
@@ -215,9 +222,9 @@ fn privileges(stage: &Stage) -> Result<Verdict, StageError> {
             return Ok(Verdict::no_control("not even the launcher was found on the host"));
         }
     };
-    let control = stage.outside(Unprotected::Scratch, ["facts", "0"])?.told()?;
+    let control = testbed.outside(Unprotected::Scratch, ["facts", "0"])?.report()?;
     let privileged = u64::from_str_radix(control.get("CapEff"), 16).is_ok_and(|set| set != 0);
-    if !privileged || control.get("NoNewPrivs") != "0" && stage.is_root() {
+    if !privileged || control.get("NoNewPrivs") != "0" && testbed.is_root() {
         return Ok(Verdict::no_control("the control has no capabilities either"));
     }
     Ok(Verdict::held(format!("{on_host}, no capabilities")))
@@ -229,7 +236,7 @@ enum OnHost {
         uids: String,
         gids: String,
     },
-    /// The words of the probe stand in its launcher's arguments and nowhere else: another kernel runs it.
+    /// The probe's arguments are only in its launcher's: another kernel runs it.
     OnlyLauncher,
     Nothing,
 }
@@ -257,19 +264,19 @@ fn host_ids(marker: &str) -> OnHost {
     found
 }
 
-fn core_dump(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "core-limit"))?.told()?;
-    let crashed = stage.inside(&Run::of(&workspace, "crash"))?.started()?;
+fn core_dump(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "core-limit"))?.report()?;
+    let crashed = testbed.inside(&Run::of(&workspace, "crash"))?.started()?;
     if crashed.code != Some(128 + libc::SIGSEGV) {
         return Ok(Verdict::broke(format!("a crash ended with {}", crashed.end())));
     }
-    let names = std::fs::read_dir(&workspace).map_err(StageError::io("list the workspace"))?;
+    let names = std::fs::read_dir(&workspace).map_err(TestBedError::io("list the workspace"))?;
     let names: Vec<String> =
         names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     if names != ["probe"] {
         return Ok(Verdict::broke(format!("the crash left {}", names.join(", "))));
     }
-    let control = stage.outside(Unprotected::Directly, ["core-limit"])?.told()?;
+    let control = testbed.outside(Unprotected::Directly, ["core-limit"])?.report()?;
     Ok(judge(&inside, &control, &[EPERM], usual))
 }

@@ -1,4 +1,4 @@
-//! A mount's source that is not what it was when it was decided.
+//! Attacks that replace a mount's source between planning and mounting.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use belljar_spec::Clause;
 
 use super::judge::{ENOENT, summary};
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
 use crate::probe::SPARE;
-use crate::stage::{Run, Stage, StageError};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, TestBed, TestBedError};
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "fs.mount-race",
@@ -20,25 +20,25 @@ pub(super) const CASES: &[Case] = &[Case {
     run: mount_race,
 }];
 
-fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
+fn mount_race(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const MOST_STARTS: usize = 100;
     const FEWEST_STARTS: usize = 10;
     /// An emulated machine does not get to all of them.
     const PATIENCE: Duration = Duration::from_secs(5);
     /// The race itself lasts a minute.
     const MOST_PATIENCE: Duration = Duration::from_secs(30);
-    let secrets = stage.place()?;
-    stage.file(&secrets.join("secret"), "x")?;
-    let workspace = stage.workspace()?;
-    stage.directory(&workspace.join("sub"), 0o755)?;
-    stage.file(&workspace.join("sub/plain"), "x")?;
-    symlink(&secrets, workspace.join("link")).map_err(StageError::io("make a link"))?;
+    let secrets = testbed.place()?;
+    testbed.file(&secrets.join("secret"), "x")?;
+    let workspace = testbed.workspace()?;
+    testbed.directory(&workspace.join("sub"), 0o755)?;
+    testbed.file(&workspace.join("sub/plain"), "x")?;
+    symlink(&secrets, workspace.join("link")).map_err(TestBedError::io("make a link"))?;
     let flipper = Run::of(&workspace, "flip").args(["/workspace/sub", "/workspace/link", "60000"]);
-    let mut flipper = stage.start_inside(&flipper)?;
+    let mut flipper = testbed.start_inside(&flipper)?;
     flipper.hear("flipping")?;
     let source = workspace.join("sub");
     let on_source = || {
-        Run::without_workspace(stage, "read")
+        Run::without_workspace(testbed, "read")
             .mount(&source, "/shared")
             .args(["/shared/secret", "/shared/plain"])
     };
@@ -49,16 +49,16 @@ fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
         if enough || count > 0 && began.elapsed() > MOST_PATIENCE {
             break;
         }
-        let seen = stage.inside(&on_source())?;
-        match seen.heard() {
+        let seen = testbed.inside(&on_source())?;
+        match seen.probe_report() {
             None if seen.code == Some(125) => refused += 1,
             None => {
-                return Err(StageError::Unexpected(format!("{}: {}", seen.end(), seen.stderr)));
+                return Err(TestBedError::Unexpected(format!("{}: {}", seen.end(), seen.stderr)));
             }
-            Some(told) if told.answer("/shared/secret") == Some(ENOENT) => mounted += 1,
-            Some(told) => {
-                return Ok(match stage.promised(Clause::FsMounts) {
-                    Ok(()) => Verdict::broke(format!("a wrong mount: {}", summary(&told))),
+            Some(report) if report.answer("/shared/secret") == Some(ENOENT) => mounted += 1,
+            Some(report) => {
+                return Ok(match testbed.promised(Clause::FsMounts) {
+                    Ok(()) => Verdict::broke(format!("a wrong mount: {}", summary(&report))),
                     Err(why) => Verdict::NotPromised { why },
                 });
             }
@@ -67,7 +67,7 @@ fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
     let link_was_seen = sees_link(&source);
     if !flipper.is_alive() {
         let seen = flipper.end()?;
-        return Err(StageError::Unexpected(format!("the race ended early: {}", seen.stderr)));
+        return Err(TestBedError::Unexpected(format!("the race ended early: {}", seen.stderr)));
     }
     flipper.stop()?;
     if !link_was_seen {
@@ -75,8 +75,8 @@ fn mount_race(stage: &Stage) -> Result<Verdict, StageError> {
     }
     // Nobody swaps any more: what was refused was refused for that reason.
     put_back(&workspace)?;
-    let seen = stage.inside(&on_source())?;
-    if seen.told()?.answer("/shared/plain") != Some(Answer::Succeeded) {
+    let seen = testbed.inside(&on_source())?;
+    if seen.report()?.answer("/shared/plain") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control(format!(
             "without a race it is not mounted: {}",
             seen.end()
@@ -103,8 +103,8 @@ fn sees_link(source: &Path) -> bool {
 }
 
 /// Whatever moment the race ended in, the directory gets its name again.
-fn put_back(workspace: &Path) -> Result<(), StageError> {
-    let failed = || StageError::io("put the directory back");
+fn put_back(workspace: &Path) -> Result<(), TestBedError> {
+    let failed = || TestBedError::io("put the directory back");
     let names = ["sub", "link", SPARE].map(|name| workspace.join(name));
     let is_directory =
         |path: &&PathBuf| std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
@@ -116,6 +116,6 @@ fn put_back(workspace: &Path) -> Result<(), StageError> {
             }
             std::fs::rename(found, &names[0]).map_err(failed())
         }
-        None => Err(StageError::Unexpected("the directory is gone".to_owned())),
+        None => Err(TestBedError::Unexpected("the directory is gone".to_owned())),
     }
 }

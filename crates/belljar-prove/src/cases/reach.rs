@@ -1,13 +1,13 @@
-//! Arguments of allowed calls that would reach past the run: leases, whiteouts, requests, options, odd sockets.
+//! Dangerous arguments of allowed system calls: leases, whiteouts, ioctls, socket options, odd sockets.
 
 use std::os::unix::fs::FileTypeExt;
 
 use belljar_spec::Clause;
 
 use super::judge::{EPERM, broken, judge, summary, usual};
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Running, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, Running, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -54,38 +54,38 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-const EINVAL: Answer = Answer::Errno(libc::EINVAL);
-const ENOTTY: Answer = Answer::Errno(libc::ENOTTY);
-const ENOSPC: Answer = Answer::Errno(libc::ENOSPC);
-const EAGAIN: Answer = Answer::Errno(libc::EAGAIN);
-const ENOPROTOOPT: Answer = Answer::Errno(libc::ENOPROTOOPT);
+const EINVAL: AttemptResult = AttemptResult::Errno(libc::EINVAL);
+const ENOTTY: AttemptResult = AttemptResult::Errno(libc::ENOTTY);
+const ENOSPC: AttemptResult = AttemptResult::Errno(libc::ENOSPC);
+const EAGAIN: AttemptResult = AttemptResult::Errno(libc::EAGAIN);
+const ENOPROTOOPT: AttemptResult = AttemptResult::Errno(libc::ENOPROTOOPT);
 
-fn lease(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, given) = (stage.workspace()?, stage.place()?);
+fn lease(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, given) = (testbed.workspace()?, testbed.place()?);
     let paths = [workspace.join("file"), given.join("file"), given.join("alone")];
     for path in &paths {
-        stage.file(path, "of the host\n")?;
+        testbed.file(path, "of the host\n")?;
     }
     let run = Run::of(&workspace, "lease").mount(&given, "/ro").mount(&paths[2], "/alone");
     let mut running =
-        stage.start_inside(&run.args(["20000", "/workspace/file", "/ro/file", "/alone"]))?;
-    let inside = running.told()?;
-    let open = |stage: &Stage| {
-        let words =
+        testbed.start_inside(&run.args(["20000", "/workspace/file", "/ro/file", "/alone"]))?;
+    let inside = running.report()?;
+    let open = |testbed: &TestBed| {
+        let argv =
             ["open-now".as_ref()].into_iter().chain(paths.iter().map(|path| path.as_os_str()));
-        stage.outside(Unprotected::Directly, words)?.told()
+        testbed.outside(Unprotected::Directly, argv)?.report()
     };
-    let host = open(stage)?;
+    let host = open(testbed)?;
     running.stop()?;
-    if let Some(waits) = host.tries.iter().find(|tried| tried.answer != Answer::Succeeded) {
+    if let Some(waits) = host.tries.iter().find(|tried| tried.answer != AttemptResult::Succeeded) {
         return Ok(Verdict::broke(format!("on the host, opening {} has to wait", waits.what)));
     }
-    let words = ["lease".as_ref(), "20000".as_ref()].into_iter();
-    let words = words.chain(paths.iter().map(|path| path.as_os_str()));
+    let argv = ["lease".as_ref(), "20000".as_ref()].into_iter();
+    let argv = argv.chain(paths.iter().map(|path| path.as_os_str()));
     let mut holder =
-        Running::start(&mut stage.control(Unprotected::Directly, words), "the control")?;
-    holder.told()?;
-    let waits = open(stage)?;
+        Running::start(&mut testbed.control(Unprotected::Directly, argv), "the control")?;
+    holder.report()?;
+    let waits = open(testbed)?;
     drop(holder);
     if waits.tries.iter().any(|tried| tried.answer != EAGAIN) {
         return Ok(Verdict::no_control(format!(
@@ -96,9 +96,9 @@ fn lease(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held(format!("{}; the host opens each at once", summary(&inside))))
 }
 
-fn whiteout(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, place) = (stage.workspace()?, stage.place()?);
-    let inside = stage.inside(&Run::of(&workspace, "whiteout").arg("/workspace"))?.told()?;
+fn whiteout(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, place) = (testbed.workspace()?, testbed.place()?);
+    let inside = testbed.inside(&Run::of(&workspace, "whiteout").arg("/workspace"))?.report()?;
     let is_node = |directory: &std::path::Path| {
         std::fs::symlink_metadata(directory.join("from"))
             .is_ok_and(|found| found.file_type().is_char_device())
@@ -106,7 +106,7 @@ fn whiteout(stage: &Stage) -> Result<Verdict, StageError> {
     if is_node(&workspace) {
         return Ok(Verdict::broke("a device node is in the host's tree"));
     }
-    stage.outside(Unprotected::Directly, ["whiteout".as_ref(), place.as_os_str()])?.told()?;
+    testbed.outside(Unprotected::Directly, ["whiteout".as_ref(), place.as_os_str()])?.report()?;
     if !is_node(&place) {
         return Ok(Verdict::no_control("outside, no node is left either"));
     }
@@ -116,13 +116,14 @@ fn whiteout(stage: &Stage) -> Result<Verdict, StageError> {
     }
 }
 
-fn requests(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    stage.file(&workspace.join("file"), "x")?;
-    let inside = stage.inside(&Run::of(&workspace, "requests").arg("/workspace/file"))?.told()?;
+fn requests(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    testbed.file(&workspace.join("file"), "x")?;
+    let inside =
+        testbed.inside(&Run::of(&workspace, "requests").arg("/workspace/file"))?.report()?;
     let file = workspace.join("file");
-    let words = ["requests".as_ref(), file.as_os_str()];
-    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
+    let argv = ["requests".as_ref(), file.as_os_str()];
+    let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
     Ok(judge(&inside, &control, &[EPERM, ENOTTY], |what, answer| match answer {
         // Not every file system has attributes.
         ENOTTY if what == "FS_IOC_SETFLAGS" => super::judge::Control::Absent,
@@ -130,10 +131,10 @@ fn requests(stage: &Stage) -> Result<Verdict, StageError> {
     }))
 }
 
-fn socket_options(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let inside = stage.inside(&Run::of(&workspace, "socket-options"))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["socket-options"])?.told()?;
+fn socket_options(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let inside = testbed.inside(&Run::of(&workspace, "socket-options"))?.report()?;
+    let control = testbed.outside(Unprotected::Scratch, ["socket-options"])?.report()?;
     // Whatever it lacks then (a connection, a module), the kernel has taken the request.
     Ok(judge(&inside, &control, &[EPERM, ENOPROTOOPT], |_, answer| match answer {
         EPERM => super::judge::Control::Refused,
@@ -142,20 +143,25 @@ fn socket_options(stage: &Stage) -> Result<Verdict, StageError> {
     }))
 }
 
-fn socket_types(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn socket_types(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     // Of each family one that programs use, so that it is the type that is refused.
     let usual_ones = ["1,1,0", "1,2,0", "1,5,0", "2,1,0", "2,2,0", "10,1,0"];
-    let used = stage.inside(&Run::of(&workspace, "sockets").args(usual_ones))?.told()?;
+    let used = testbed.inside(&Run::of(&workspace, "sockets").args(usual_ones))?.report()?;
     if used.successes() != usual_ones.len() {
-        return Err(StageError::Unexpected(format!("usual sockets fail: {}", summary(&used))));
+        return Err(TestBedError::Unexpected(format!("usual sockets fail: {}", summary(&used))));
     }
     let odd = ["1,3,0", "1,4,0", "1,6,0", "1,10,0", "2,4,0", "2,5,0", "2,6,0", "10,5,0"];
-    let inside = stage.inside(&Run::of(&workspace, "sockets").args(odd))?.told()?;
-    let control = stage.outside(Unprotected::Scratch, ["sockets"].iter().chain(&odd))?.told()?;
+    let inside = testbed.inside(&Run::of(&workspace, "sockets").args(odd))?.report()?;
+    let control =
+        testbed.outside(Unprotected::Scratch, ["sockets"].iter().chain(&odd))?.report()?;
     // A kernel has few of them; a raw one of AF_UNIX it always has.
-    let refusals =
-        [EPERM, EINVAL, Answer::Errno(libc::ESOCKTNOSUPPORT), Answer::Errno(libc::EPROTONOSUPPORT)];
+    let refusals = [
+        EPERM,
+        EINVAL,
+        AttemptResult::Errno(libc::ESOCKTNOSUPPORT),
+        AttemptResult::Errno(libc::EPROTONOSUPPORT),
+    ];
     Ok(judge(&inside, &control, &refusals, super::judge::anywhere))
 }
 
@@ -163,18 +169,19 @@ fn socket_types(stage: &Stage) -> Result<Verdict, StageError> {
 const MOST_NAMES: u64 = 400_000;
 const FEW_NAMES: u64 = 50_000;
 
-fn inodes(stage: &Stage) -> Result<Verdict, StageError> {
-    if stage.kernel_is_separate() {
+fn inodes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    if testbed.kernel_is_separate() {
         return Ok(Verdict::not_tried(
             "these files are of the run's own kernel, in its own memory",
         ));
     }
-    let workspace = stage.workspace()?;
-    let most = if stage.has_image() { FEW_NAMES } else { MOST_NAMES }.to_string();
-    let inside = stage.inside(&Run::of(&workspace, "many-files").args(["/tmp", &most]))?.told()?;
+    let workspace = testbed.workspace()?;
+    let most = if testbed.has_image() { FEW_NAMES } else { MOST_NAMES }.to_string();
+    let inside =
+        testbed.inside(&Run::of(&workspace, "many-files").args(["/tmp", &most]))?.report()?;
     let files = inside.number("files");
     if inside.answer("make a file") != Some(ENOSPC) {
-        return match stage.has_image() {
+        return match testbed.has_image() {
             // An engine takes no such option for its file systems in memory.
             true => Ok(Verdict::NotPromised {
                 why: format!("{files} files: an engine's memory file systems have no such limit"),
@@ -182,11 +189,11 @@ fn inodes(stage: &Stage) -> Result<Verdict, StageError> {
             false => Ok(Verdict::broke(format!("{files} files, and nothing stopped it"))),
         };
     }
-    let place = stage.place()?;
+    let place = testbed.place()?;
     let beyond = (files + 1).min(MOST_NAMES).to_string();
-    let words = ["many-files".as_ref(), place.as_os_str(), beyond.as_ref(), "mount".as_ref()];
-    let control = stage.outside(Unprotected::Scratch, words)?.told()?;
-    if control.answer("make a file") != Some(Answer::Succeeded) {
+    let argv = ["many-files".as_ref(), place.as_os_str(), beyond.as_ref(), "mount".as_ref()];
+    let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
+    if control.answer("make a file") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("outside, so many could not be made either"));
     }
     Ok(Verdict::held(format!("ENOSPC after {files} files")))

@@ -1,4 +1,4 @@
-//! The record and the channel.
+//! Attacks on the run's record and on the channel to the supervisor.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -6,9 +6,9 @@ use std::process::Stdio;
 use belljar_spec::Clause;
 
 use super::judge::{EBADF, EINVAL, EPERM, ESPIPE, broken, hosts_own, refusals, summary};
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -35,76 +35,79 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Runs with its output in a file, as a shell's `>` does it, and returns what the file holds.
-fn into_file(stage: &Stage, mut command: std::process::Command) -> Result<String, StageError> {
-    let path = stage.place()?.join("output");
-    stage.file(&path, "")?;
+fn into_file(
+    testbed: &TestBed,
+    mut command: std::process::Command,
+) -> Result<String, TestBedError> {
+    let path = testbed.place()?.join("output");
+    testbed.file(&path, "")?;
     let open = || File::options().append(true).open(&path).map(Stdio::from);
-    let io = || StageError::io("open the output");
+    let io = || TestBedError::io("open the output");
     command.stdin(Stdio::null()).stdout(open().map_err(io())?).stderr(open().map_err(io())?);
-    let mut child = command.spawn().map_err(StageError::io("start with a file as output"))?;
-    child.wait().map_err(StageError::io("wait"))?;
-    std::fs::read_to_string(&path).map_err(StageError::io("read the output"))
+    let mut child = command.spawn().map_err(TestBedError::io("start with a file as output"))?;
+    child.wait().map_err(TestBedError::io("wait"))?;
+    std::fs::read_to_string(&path).map_err(TestBedError::io("read the output"))
 }
 
-fn truncate_output(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let output = into_file(stage, stage.command(&Run::of(&workspace, "truncate-output"))?)?;
-    let inside: Option<crate::answer::Told> =
+fn truncate_output(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let output = into_file(testbed, testbed.command(&Run::of(&workspace, "truncate-output"))?)?;
+    let inside: Option<crate::probe_report::ProbeReport> =
         output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     let Some(inside) = inside else {
-        return Ok(Verdict::broke(format!("what the probe told is lost: {output:?}")));
+        return Ok(Verdict::broke(format!("the probe's report is lost: {output:?}")));
     };
     if !output.starts_with("first line\n") || output.contains("FORGED") {
         return Ok(Verdict::broke(format!("the host's file holds {output:?}")));
     }
-    if let Some(verdict) = broken(&inside, &refusals(stage, &[EINVAL, ESPIPE], &[EPERM])) {
+    if let Some(verdict) = broken(&inside, &refusals(testbed, &[EINVAL, ESPIPE], &[EPERM])) {
         return Ok(verdict);
     }
-    let output = into_file(stage, stage.control(Unprotected::Directly, ["truncate-output"]))?;
+    let output = into_file(testbed, testbed.control(Unprotected::Directly, ["truncate-output"]))?;
     if output.starts_with("first line\n") {
         return Ok(Verdict::no_control("outside, the line was kept too"));
     }
     Ok(Verdict::held(summary(&inside)))
 }
 
-fn forge_events(stage: &Stage) -> Result<Verdict, StageError> {
+fn forge_events(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const CODE: i32 = 41;
-    let (workspace, place) = (stage.workspace()?, stage.place()?);
+    let (workspace, place) = (testbed.workspace()?, testbed.place()?);
     let result = place.join("result.json");
     let code = CODE.to_string();
     let run = Run::of(&workspace, "write-everywhere").arg(&code).flag("--result").flag(&result);
-    let seen = stage.inside(&run)?;
-    let inside = seen.told()?;
+    let seen = testbed.inside(&run)?;
+    let inside = seen.report()?;
     // Standard input is a pipe's reading end or /dev/null: writing to it is harmless where it works.
     let others: Vec<_> = inside.tries.iter().filter(|tried| tried.what != "descriptor 0").collect();
     if let Some(open) = others.first() {
         return Ok(Verdict::broke(format!("{}: {}", open.what, open.answer)));
     }
-    let told = std::fs::read(&result).map_err(StageError::io("read the result"))?;
-    let told: serde_json::Value = serde_json::from_slice(&told)
-        .map_err(|error| StageError::Unexpected(format!("the result is no JSON: {error}")))?;
-    if seen.code != Some(CODE) || told["reason"] != "exited" {
+    let report = std::fs::read(&result).map_err(TestBedError::io("read the result"))?;
+    let report: serde_json::Value = serde_json::from_slice(&report)
+        .map_err(|error| TestBedError::Unexpected(format!("the result is no JSON: {error}")))?;
+    if seen.code != Some(CODE) || report["reason"] != "exited" {
         return Ok(Verdict::broke(format!(
             "it ended with {}, reason {}",
             seen.end(),
-            told["reason"]
+            report["reason"]
         )));
     }
     // A descriptor that is open takes what is written.
     let leaked = place.join("leaked");
-    stage.file(&leaked, "")?;
+    testbed.file(&leaked, "")?;
     let flags = rustix::fs::OFlags::WRONLY; // and not CLOEXEC
     let kept = rustix::fs::open(&leaked, flags, rustix::fs::Mode::empty())
-        .map_err(|error| StageError::io("leak a descriptor")(error.into()))?;
-    let control = stage
+        .map_err(|error| TestBedError::io("leak a descriptor")(error.into()))?;
+    let control = testbed
         .outside(
             Unprotected::Directly,
             ["write-everywhere".as_ref(), code.as_ref(), leaked.as_os_str()],
         )?
-        .told()?;
+        .report()?;
     drop(kept);
     let written = std::fs::metadata(&leaked).is_ok_and(|found| found.len() > 0);
-    if !written || !control.tries.iter().any(|tried| tried.answer == Answer::Succeeded) {
+    if !written || !control.tries.iter().any(|tried| tried.answer == AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("outside, no descriptor took anything either"));
     }
     Ok(Verdict::held(format!(
@@ -113,16 +116,16 @@ fn forge_events(stage: &Stage) -> Result<Verdict, StageError> {
     )))
 }
 
-fn reach_record(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn reach_record(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let names = ["*.jsonl", "run.json", "writable-trees", "format", "live", "runs", "stdout.bin"];
-    let inside = stage.inside(&Run::of(&workspace, "find").arg("/").args(names))?.told()?;
-    let home = stage.belljar_home();
-    let words = ["find".as_ref(), home.as_os_str()]
+    let inside = testbed.inside(&Run::of(&workspace, "find").arg("/").args(names))?.report()?;
+    let home = testbed.belljar_home();
+    let argv = ["find".as_ref(), home.as_os_str()]
         .into_iter()
         .chain(names.iter().map(|name| name.as_ref()));
-    let control = stage.outside(Unprotected::Directly, words)?.told()?;
-    // Other programs have files of these names; it is the record if it is, or says, the same.
+    let control = testbed.outside(Unprotected::Directly, argv)?.report()?;
+    // Other programs have files of these names; it is the record if identity or content match.
     if let Some(verdict) = hosts_own(&inside, &control, &[]) {
         return Ok(verdict);
     }
@@ -134,9 +137,9 @@ fn reach_record(stage: &Stage) -> Result<Verdict, StageError> {
     }
     // By name too, beside what is mounted.
     let paths = ["/home/agent/../run.json", "/home/run.json", "/home/agent/../events.jsonl"];
-    let read = stage.inside(&Run::of(&workspace, "read").args(paths).arg(&home))?.told()?;
+    let read = testbed.inside(&Run::of(&workspace, "read").args(paths).arg(&home))?.report()?;
     let at_home =
-        stage.outside(Unprotected::Directly, ["read".as_ref(), home.as_os_str()])?.told()?;
+        testbed.outside(Unprotected::Directly, ["read".as_ref(), home.as_os_str()])?.report()?;
     for outside in [&control, &at_home] {
         if let Some(verdict) = hosts_own(&read, outside, &[]) {
             return Ok(verdict);
@@ -145,7 +148,7 @@ fn reach_record(stage: &Stage) -> Result<Verdict, StageError> {
     let wrote = control
         .tries
         .iter()
-        .any(|tried| tried.what.ends_with("run.json") && tried.answer == Answer::Succeeded);
+        .any(|tried| tried.what.ends_with("run.json") && tried.answer == AttemptResult::Succeeded);
     if !wrote {
         return Ok(Verdict::no_control("outside, no record was found either"));
     }

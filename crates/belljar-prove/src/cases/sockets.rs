@@ -1,10 +1,10 @@
-//! Sockets of the host.
+//! Attacks on Unix sockets of the host.
 
 use belljar_spec::Clause;
 
 use super::judge::{ECONNREFUSED, ENOENT, EPERM, broken, judge, refusals, summary, usual};
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Listener, Run, Stage, StageError, Unprotected};
+use crate::testbed::{Listener, Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -37,9 +37,9 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn host_sockets(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let path = stage.place()?.join("agent.sock");
+fn host_sockets(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let path = testbed.place()?.join("agent.sock");
     let listener = Listener::on_path(&path)?;
     let path = path.to_string_lossy().into_owned();
     let run = Run::of(&workspace, "connect-unix").launcher_env("SSH_AUTH_SOCK", &path).args([
@@ -54,70 +54,71 @@ fn host_sockets(stage: &Stage) -> Result<Verdict, StageError> {
         "/run/systemd/private",
         "/run/belljar/control.sock",
     ]);
-    let inside = stage.inside(&run)?.told()?;
-    // A socket file of an image's has nobody behind it.
+    let inside = testbed.inside(&run)?.report()?;
+    // A socket file of an image has no listener.
     if let Some(verdict) = broken(&inside, &[ENOENT, ECONNREFUSED]) {
         return Ok(verdict);
     }
-    // The control reaches nobody but our own listener.
-    counted(stage, &listener, &path, &summary(&inside))
+    // The control reaches only the listener of this test.
+    counted(testbed, &listener, &path, &summary(&inside))
 }
 
 /// Nobody came from inside; one comes from outside.
 fn counted(
-    stage: &Stage,
+    testbed: &TestBed,
     listener: &Listener,
     address: &str,
     how: &str,
-) -> Result<Verdict, StageError> {
+) -> Result<Verdict, TestBedError> {
     let from_inside = listener.accepted();
     if from_inside != 0 {
         return Ok(Verdict::broke(format!("the listener accepted {from_inside} times")));
     }
-    let control = stage.outside(Unprotected::Directly, ["connect-unix", address])?.told()?;
+    let control = testbed.outside(Unprotected::Directly, ["connect-unix", address])?.report()?;
     if control.successes() != 1 || listener.accepted() != 1 {
         return Ok(Verdict::no_control("outside, the listener did not answer either"));
     }
     Ok(Verdict::held(format!("{how}; accepts: 0")))
 }
 
-fn in_readonly_mount(stage: &Stage) -> Result<Verdict, StageError> {
-    let (workspace, given) = (stage.workspace()?, stage.place()?);
-    stage.directory(&given.join("deep"), 0o755)?;
+fn in_readonly_mount(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (workspace, given) = (testbed.workspace()?, testbed.place()?);
+    testbed.directory(&given.join("deep"), 0o755)?;
     let path = given.join("deep/host.sock");
     let listener = Listener::on_path(&path)?;
     let run =
         Run::of(&workspace, "connect-unix").mount(&given, "/given").arg("/given/deep/host.sock");
-    let inside = stage.inside(&run)?.told()?;
-    if let (Err(why), true) = (stage.promised(Clause::FsSockets), listener.accepted() > 0) {
+    let inside = testbed.inside(&run)?.report()?;
+    if let (Err(why), true) = (testbed.promised(Clause::FsSockets), listener.accepted() > 0) {
         return Ok(Verdict::NotPromised { why });
     }
-    match broken(&inside, &refusals(stage, &[ECONNREFUSED], &[EPERM])) {
+    match broken(&inside, &refusals(testbed, &[ECONNREFUSED], &[EPERM])) {
         Some(verdict) => Ok(verdict),
-        None => counted(stage, &listener, &path.to_string_lossy(), &summary(&inside)),
+        None => counted(testbed, &listener, &path.to_string_lossy(), &summary(&inside)),
     }
 }
 
-fn in_workspace(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
+fn in_workspace(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
     let path = workspace.join("host.sock");
     let listener = Listener::on_path(&path)?;
-    let inside =
-        stage.inside(&Run::of(&workspace, "connect-unix").arg("/workspace/host.sock"))?.told()?;
+    let inside = testbed
+        .inside(&Run::of(&workspace, "connect-unix").arg("/workspace/host.sock"))?
+        .report()?;
     match broken(&inside, &[ECONNREFUSED, ENOENT]) {
         Some(verdict) => Ok(verdict),
-        None => counted(stage, &listener, &path.to_string_lossy(), &summary(&inside)),
+        None => counted(testbed, &listener, &path.to_string_lossy(), &summary(&inside)),
     }
 }
 
-fn abstract_socket(stage: &Stage) -> Result<Verdict, StageError> {
-    let workspace = stage.workspace()?;
-    let name = stage.word()?;
+fn abstract_socket(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let workspace = testbed.workspace()?;
+    let name = testbed.word()?;
     let listener = Listener::on_abstract_name(&name)?;
     let address = format!("@{name}");
-    let inside = stage.inside(&Run::of(&workspace, "connect-unix").arg(&address))?.told()?;
+    let inside = testbed.inside(&Run::of(&workspace, "connect-unix").arg(&address))?.report()?;
     let from_inside = listener.accepted();
-    let control = stage.outside(Unprotected::Directly, ["connect-unix", &address])?.told()?;
+    let control = testbed.outside(Unprotected::Directly, ["connect-unix", &address])?.report()?;
     if from_inside != 0 {
         return Ok(Verdict::broke(format!("the listener accepted {from_inside} times")));
     }

@@ -1,4 +1,4 @@
-//! Taking what the kernel counts for a user: as much of it as there is, and keeping it.
+//! Uses up what the kernel counts per user, and holds it.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use rustix::net::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Arguments, ProbeError, Probed};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 /// More than any of them has by default.
 const MOST: u64 = 1 << 30;
@@ -40,7 +40,7 @@ pub(super) fn take(args: &Arguments<'_>) -> Probed {
     if let Ok(limit) = args.number(3, "a limit") {
         lower(&kind, limit)?;
     }
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut taker = taker(&kind)?;
     let (mut taken, mut result) = (0, Ok(()));
     while taken < most {
@@ -52,16 +52,16 @@ pub(super) fn take(args: &Arguments<'_>) -> Probed {
             }
         }
     }
-    told.tried("take", result);
-    told.fact("taken", taken);
+    report.tried("take", result);
+    report.fact("taken", taken);
     let another = || self::taker(&kind).map_err(|_| Errno::IO)?().map(drop);
-    told.answered("another process", super::in_child(another));
-    super::say_and_stay(&told, args.number(2, "milliseconds")?);
+    report.answered("another process", super::in_child(another));
+    super::say_and_stay(&report, args.number(2, "milliseconds")?);
     drop(taker);
-    Ok(told)
+    Ok(report)
 }
 
-/// For the control: an own limit, so that nobody else on the machine goes without.
+/// For the control: a separate limit, so that other processes of the machine are not affected.
 fn lower(kind: &str, limit: u64) -> Result<(), ProbeError> {
     let knob = match kind {
         "inotify-instances" => "/proc/sys/user/max_inotify_instances",

@@ -1,4 +1,4 @@
-//! Holds conversations that a case wrote, and tells what was answered.
+//! Runs the dialogues of a case, and reports the responses.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -12,8 +12,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
 
 use super::{Arguments, ProbeError, Probed};
-use crate::answer::{Answer, Told};
 use crate::dialogue::{Dialogue, Step};
+use crate::probe_report::{AttemptResult, ProbeReport};
 
 /// The machine may be busy, and a name server slow.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -24,19 +24,19 @@ const AT_ONCE: usize = 12;
 
 /// `DIALOGUES`, as JSON. For each: whether it came to its end, and as a fact of its name all that was received.
 pub(super) fn dialogues(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
-    hold_all(args.text(0, "dialogues")?, &mut told)?;
-    Ok(told)
+    let mut report = ProbeReport::default();
+    hold_all(args.text(0, "dialogues")?, &mut report)?;
+    Ok(report)
 }
 
 /// The same, and then it is there for some time. `DIALOGUES MILLISECONDS`
 pub(super) fn and_stay(args: &Arguments<'_>) -> Probed {
-    let told = dialogues(args)?;
-    super::say_and_stay(&told, args.number(1, "milliseconds")?);
-    Ok(told)
+    let report = dialogues(args)?;
+    super::say_and_stay(&report, args.number(1, "milliseconds")?);
+    Ok(report)
 }
 
-pub(super) fn hold_all(text: &str, told: &mut Told) -> Result<(), ProbeError> {
+pub(super) fn hold_all(text: &str, report: &mut ProbeReport) -> Result<(), ProbeError> {
     let all: Vec<Dialogue> =
         serde_json::from_str(text).map_err(|_| ProbeError::Argument("dialogues"))?;
     for some in all.chunks(AT_ONCE) {
@@ -44,27 +44,27 @@ pub(super) fn hold_all(text: &str, told: &mut Told) -> Result<(), ProbeError> {
             let threads: Vec<_> = some.iter().map(|one| scope.spawn(|| hold(one))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
         });
-        for (dialogue, (heard, answer)) in some.iter().zip(held) {
-            let heard: String =
-                heard.iter().take(MOST_KEPT).map(|byte| char::from(*byte)).collect();
-            told.answered(&dialogue.what, answer.unwrap_or(Answer::Errno(libc::EIO)));
-            told.fact(&dialogue.what, heard);
+        for (dialogue, (probe_report, answer)) in some.iter().zip(held) {
+            let probe_report: String =
+                probe_report.iter().take(MOST_KEPT).map(|byte| char::from(*byte)).collect();
+            report.answered(&dialogue.what, answer.unwrap_or(AttemptResult::Errno(libc::EIO)));
+            report.fact(&dialogue.what, probe_report);
         }
     }
     Ok(())
 }
 
 /// Everything received, and how it ended.
-fn hold(dialogue: &Dialogue) -> (Vec<u8>, Option<Answer>) {
-    let mut heard = Vec::new();
-    let ended = converse(dialogue, &mut heard);
-    let answer = Answer::of(ended.map_err(|error| match error.kind() {
+fn hold(dialogue: &Dialogue) -> (Vec<u8>, Option<AttemptResult>) {
+    let mut probe_report = Vec::new();
+    let ended = converse(dialogue, &mut probe_report);
+    let answer = AttemptResult::of(ended.map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => Errno::CONNRESET,
         ErrorKind::TimedOut | ErrorKind::WouldBlock => Errno::TIMEDOUT,
         ErrorKind::PermissionDenied => Errno::ACCESS,
         _ => Errno::from_io_error(&error).unwrap_or(Errno::IO),
     }));
-    (heard, Some(answer))
+    (probe_report, Some(answer))
 }
 
 pub(super) enum Line {
@@ -106,7 +106,7 @@ impl Write for Line {
     }
 }
 
-fn converse(dialogue: &Dialogue, heard: &mut Vec<u8>) -> io::Result<()> {
+fn converse(dialogue: &Dialogue, probe_report: &mut Vec<u8>) -> io::Result<()> {
     let socket =
         TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, dialogue.port).into(), PATIENCE)?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -119,21 +119,22 @@ fn converse(dialogue: &Dialogue, heard: &mut Vec<u8>) -> io::Result<()> {
                 line.write_all(&bytes)?;
                 line.flush()?;
             }
-            Step::Bytes(count) => drop(exactly(&mut line, *count, heard)?),
+            Step::Bytes(count) => drop(exactly(&mut line, *count, probe_report)?),
             Step::Granted => {
-                let head = head(&mut line, heard)?;
+                let head = head(&mut line, probe_report)?;
                 if head.split(' ').nth(1) != Some("200") {
-                    return rest(&mut line, heard).and(Err(ErrorKind::PermissionDenied.into()));
+                    return rest(&mut line, probe_report)
+                        .and(Err(ErrorKind::PermissionDenied.into()));
                 }
             }
             Step::SocksGranted => {
                 // All answers are as long as one with an IPv4 address.
-                if exactly(&mut line, 10, heard)?.get(1) != Some(&0) {
+                if exactly(&mut line, 10, probe_report)?.get(1) != Some(&0) {
                     return Err(ErrorKind::PermissionDenied.into());
                 }
             }
-            Step::Answer => answer(&mut line, heard)?,
-            Step::Rest => rest(&mut line, heard)?,
+            Step::AttemptResult => answer(&mut line, probe_report)?,
+            Step::Rest => rest(&mut line, probe_report)?,
             Step::Tls(name) => line = secured(line, name.as_deref())?,
         }
     }
@@ -150,14 +151,14 @@ fn filled(text: &str) -> String {
     format!("{before}{value}{}", filled(after))
 }
 
-fn exactly(line: &mut Line, count: usize, heard: &mut Vec<u8>) -> io::Result<Vec<u8>> {
+fn exactly(line: &mut Line, count: usize, probe_report: &mut Vec<u8>) -> io::Result<Vec<u8>> {
     let mut all = vec![0; count];
     let mut length = 0;
     while length < count {
         match line.read(&mut all[length..])? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             more => {
-                heard.extend(&all[length..length + more]);
+                probe_report.extend(&all[length..length + more]);
                 length += more;
             }
         }
@@ -165,46 +166,46 @@ fn exactly(line: &mut Line, count: usize, heard: &mut Vec<u8>) -> io::Result<Vec
     Ok(all)
 }
 
-/// Byte by byte: what follows belongs to somebody else.
-fn head(line: &mut Line, heard: &mut Vec<u8>) -> io::Result<String> {
+/// Byte by byte, so that nothing beyond the line is consumed.
+fn head(line: &mut Line, probe_report: &mut Vec<u8>) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < MOST_KEPT {
-        head.extend(exactly(line, 1, heard)?);
+        head.extend(exactly(line, 1, probe_report)?);
     }
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-fn answer(line: &mut Line, heard: &mut Vec<u8>) -> io::Result<()> {
-    let head = head(line, heard)?.to_lowercase();
+fn answer(line: &mut Line, probe_report: &mut Vec<u8>) -> io::Result<()> {
+    let head = head(line, probe_report)?.to_lowercase();
     let value = |name: &str| {
         let found = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         found.map(str::trim)
     };
     if let Some(length) = value("content-length").and_then(|value| value.parse().ok()) {
-        return exactly(line, length, heard).map(drop);
+        return exactly(line, length, probe_report).map(drop);
     }
     if value("transfer-encoding").is_some() {
-        let from = heard.len();
-        while !heard[from..].ends_with(b"0\r\n\r\n") {
-            exactly(line, 1, heard)?;
+        let from = probe_report.len();
+        while !probe_report[from..].ends_with(b"0\r\n\r\n") {
+            exactly(line, 1, probe_report)?;
         }
         return Ok(());
     }
     if head.split(' ').nth(1).is_some_and(|status| status.starts_with('1') || status == "204") {
         return Ok(());
     }
-    rest(line, heard)
+    rest(line, probe_report)
 }
 
-/// Until the other side ends it, or says nothing for a while.
-fn rest(line: &mut Line, heard: &mut Vec<u8>) -> io::Result<()> {
+/// Reads until the peer closes, or sends nothing for a while.
+fn rest(line: &mut Line, probe_report: &mut Vec<u8>) -> io::Result<()> {
     line.socket().set_read_timeout(Some(LULL))?;
     let until = Instant::now() + PATIENCE;
     let mut buffer = [0; 4096];
     while Instant::now() < until {
         match line.read(&mut buffer) {
             Ok(0) | Err(_) => break,
-            Ok(length) => heard.extend(&buffer[..length]),
+            Ok(length) => probe_report.extend(&buffer[..length]),
         }
     }
     line.socket().set_read_timeout(Some(PATIENCE))

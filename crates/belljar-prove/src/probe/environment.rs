@@ -1,4 +1,4 @@
-//! What leaks in, and what could be done to the record.
+//! Reports what leaks in from the host, and attacks the record.
 
 use std::io::Write;
 
@@ -6,43 +6,44 @@ use belljar_linux::sys::attempt;
 use rustix::io::Errno;
 
 use super::{Arguments, Probed};
-use crate::answer::{Answer, Told};
+use crate::probe_report::{AttemptResult, ProbeReport};
 
 /// Looks for a text in the environment and the arguments of every process that can be seen.
 pub(super) fn canary(args: &Arguments<'_>) -> Probed {
     // Given backwards, so that our own arguments do not hold it.
     let wanted: Vec<u8> = args.text(0, "a canary, backwards")?.bytes().rev().collect();
     let holds = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for pid in super::processes::visible()? {
         for file in ["environ", "cmdline"] {
             let path = format!("/proc/{pid}/{file}");
             let answer = match std::fs::read(&path) {
-                Ok(bytes) if holds(&bytes) => Answer::Succeeded,
-                Ok(_) => Answer::Errno(libc::ENOENT),
-                Err(error) => Answer::Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+                Ok(bytes) if holds(&bytes) => AttemptResult::Succeeded,
+                Ok(_) => AttemptResult::Errno(libc::ENOENT),
+                Err(error) => AttemptResult::Errno(error.raw_os_error().unwrap_or(libc::EIO)),
             };
-            told.answered(path, answer);
+            report.answered(path, answer);
         }
     }
     let own = std::env::vars_os().any(|(_, value)| holds(value.as_encoded_bytes()));
-    told.tried("own environment", if own { Ok(()) } else { Err(Errno::NOENT) });
+    report.tried("own environment", if own { Ok(()) } else { Err(Errno::NOENT) });
     let own: Vec<String> =
         std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
-    told.fact("variables", own.join(","));
-    Ok(told)
+    report.fact("variables", own.join(","));
+    Ok(report)
 }
 
 /// Writes a line, then tries to take it back.
 pub(super) fn truncate_output(_: &Arguments<'_>) -> Probed {
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "first line").and_then(|()| out.flush()); // checked by who reads it
-    let mut told = Told::default();
+    let _ = writeln!(out, "first line").and_then(|()| out.flush()); // the reader checks it
+    let mut report = ProbeReport::default();
     for (name, fd) in [("stdout", 1), ("stderr", 2)] {
-        told.tried(format!("truncate {name}"), attempt::truncate_descriptor(fd));
-        told.tried(format!("write at the start of {name}"), attempt::write_at_start(fd, b"FORGED"));
+        report.tried(format!("truncate {name}"), attempt::truncate_descriptor(fd));
+        report
+            .tried(format!("write at the start of {name}"), attempt::write_at_start(fd, b"FORGED"));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Writes something that looks like an event, and something that looks like nothing, to every number
@@ -55,15 +56,15 @@ pub(super) fn write_everywhere(args: &Arguments<'_>) -> Probed {
         Some(only) => std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to == only),
     };
     let event = b"{\"kind\":\"run.stop\",\"data\":{\"reason\":\"exited\",\"code\":0}}\n";
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for fd in (0..1024).filter(|fd| *fd != 1 && *fd != 2 && is_meant(*fd)) {
-        let answer = Answer::of(attempt::write_to(fd, event));
+        let answer = AttemptResult::of(attempt::write_to(fd, event));
         let _ = attempt::write_to(fd, &[0xff; 64]); // the answer is the same
         if !answer.is(Errno::BADF) {
-            told.answered(format!("descriptor {fd}"), answer);
+            report.answered(format!("descriptor {fd}"), answer);
         }
     }
-    told.fact("tried", 1022);
-    told.fact("exit", args.number(0, "an exit code")?);
-    Ok(told)
+    report.fact("tried", 1022);
+    report.fact("exit", args.number(0, "an exit code")?);
+    Ok(report)
 }

@@ -1,4 +1,4 @@
-//! Files: reading what is not ours, writing where nothing may be written, planting what outlives us.
+//! Reads, writes and plants files where that must not be possible.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{Arguments, ProbeError, Probed, c_string};
-use crate::answer::{Answer, Told};
+use crate::probe_report::{AttemptResult, ProbeReport};
 
 /// Most processes, entries or names that one probe looks at.
 const MOST: usize = 64;
@@ -22,57 +22,59 @@ const MOST_ENTRIES: usize = 50_000;
 
 /// Reads a byte of each file, or the names in each directory.
 pub(super) fn read(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for path in args.all() {
-        told.answered(path.to_string_lossy(), read_one(Path::new(path)));
-        told.met(Path::new(path));
+        report.answered(path.to_string_lossy(), read_one(Path::new(path)));
+        report.met(Path::new(path));
     }
-    Ok(told)
+    Ok(report)
 }
 
-fn read_one(path: &Path) -> Answer {
+fn read_one(path: &Path) -> AttemptResult {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = match open(path, flags, Mode::empty()) {
         Ok(opened) => opened,
-        Err(error) => return Answer::Errno(error.raw_os_error()),
+        Err(error) => return AttemptResult::Errno(error.raw_os_error()),
     };
-    let Ok(stat) = fstat(&opened) else { return Answer::Succeeded };
+    let Ok(stat) = fstat(&opened) else { return AttemptResult::Succeeded };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => match std::fs::read_dir(path).map(Iterator::count) {
-            Ok(0) => Answer::Masked,
-            Ok(_) => Answer::Succeeded,
-            Err(error) => Answer::Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+            Ok(0) => AttemptResult::Masked,
+            Ok(_) => AttemptResult::Succeeded,
+            Err(error) => AttemptResult::Errno(error.raw_os_error().unwrap_or(libc::EIO)),
         },
-        FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => Answer::Masked,
+        FileType::CharacterDevice if stat.st_rdev == rustix::fs::makedev(1, 3) => {
+            AttemptResult::Masked
+        }
         FileType::RegularFile => {
             let mut byte = [0];
-            Answer::of(rustix::io::read(&opened, &mut byte).map(drop))
+            AttemptResult::of(rustix::io::read(&opened, &mut byte).map(drop))
         }
         // Opening is as far as it goes: reading a device may wait, or do something.
-        _ => Answer::Succeeded,
+        _ => AttemptResult::Succeeded,
     }
 }
 
 /// Opens each file to write to it, and writes nothing.
 pub(super) fn open_to_write(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for path in args.all() {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let answer = match open(Path::new(path), flags, Mode::empty()) {
             Ok(opened) => match fstat(&opened) {
-                Ok(stat) if stat.st_rdev == rustix::fs::makedev(1, 3) => Answer::Masked,
-                _ => Answer::Succeeded,
+                Ok(stat) if stat.st_rdev == rustix::fs::makedev(1, 3) => AttemptResult::Masked,
+                _ => AttemptResult::Succeeded,
             },
-            Err(error) => Answer::Errno(error.raw_os_error()),
+            Err(error) => AttemptResult::Errno(error.raw_os_error()),
         };
-        told.answered(path.to_string_lossy(), answer);
+        report.answered(path.to_string_lossy(), answer);
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Each path, seen from the root and the working directory of every process there is.
 pub(super) fn read_through_proc(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let own = std::process::id();
     let mut pids = super::processes::visible()?;
     // Itself last but never left out: a machine has more processes than are looked at.
@@ -87,19 +89,19 @@ pub(super) fn read_through_proc(args: &Arguments<'_>) -> Probed {
                     "task" => PathBuf::from(format!("/proc/{pid}/task/{pid}/root")).join(relative),
                     way => PathBuf::from(format!("/proc/{pid}/{way}")).join(relative),
                 };
-                told.answered(through.to_string_lossy(), read_one(&through));
-                told.met(&through);
+                report.answered(through.to_string_lossy(), read_one(&through));
+                report.met(&through);
             }
         }
     }
-    told.fact("processes", pids.len());
-    Ok(told)
+    report.fact("processes", pids.len());
+    Ok(report)
 }
 
 /// Which descriptors this process began with, and whether one of them leads to a name.
 pub(super) fn descriptors(args: &Arguments<'_>) -> Probed {
     let wanted = args.path(0, "the name to read")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut numbers = Vec::new();
     let entries = std::fs::read_dir("/proc/self/fd")
         .map_err(|error| ProbeError::Step("list descriptors".to_owned(), error))?;
@@ -112,13 +114,13 @@ pub(super) fn descriptors(args: &Arguments<'_>) -> Probed {
     }
     numbers.sort_unstable();
     let shown: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-    told.fact("open", shown.join(","));
+    report.fact("open", shown.join(","));
     for number in (0..64).chain(numbers.into_iter().filter(|number| *number >= 64)) {
         let through = PathBuf::from(format!("/proc/self/fd/{number}")).join(wanted);
-        told.answered(through.to_string_lossy(), read_one(&through));
-        told.met(&through);
+        report.answered(through.to_string_lossy(), read_one(&through));
+        report.met(&through);
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// The name that one of two has for a moment where they cannot be exchanged at once.
@@ -143,51 +145,51 @@ pub(super) fn flip(args: &Arguments<'_>) -> Probed {
     let (one, other) = (args.path(0, "a name")?, args.path(1, "another name")?);
     let until = Instant::now() + Duration::from_millis(args.number(2, "milliseconds")?.min(60_000));
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "flipping").and_then(|()| out.flush()); // only who waits for it reads it
+    let _ = writeln!(out, "flipping").and_then(|()| out.flush()); // read only by a case that waits for it
     let mut flips = 0_u64;
     while Instant::now() < until {
         exchange(one, other).map_err(ProbeError::step("exchange"))?;
         flips += 1;
     }
-    let mut told = Told::default();
-    told.fact("flips", flips);
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.fact("flips", flips);
+    Ok(report)
 }
 
 /// Gives files of other places a second name in a directory.
 pub(super) fn hard_link(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (count, source) in args.all().skip(1).enumerate() {
         let name = directory.join(format!("linked-{count}"));
         let outcome = linkat(CWD, Path::new(source), CWD, &name, rustix::fs::AtFlags::empty());
-        told.tried(source.to_string_lossy(), outcome);
+        report.tried(source.to_string_lossy(), outcome);
     }
-    Ok(told)
+    Ok(report)
 }
 
-/// A link to a path of the host, left for whoever comes next.
+/// Leaves a link to a path of the host for a later run.
 pub(super) fn plant_link(args: &Arguments<'_>) -> Probed {
     let (name, to) = (args.path(0, "a name")?, args.path(1, "where it leads")?);
-    let mut told = Told::default();
-    told.tried("plant", rustix::fs::symlink(to, name));
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.tried("plant", rustix::fs::symlink(to, name));
+    Ok(report)
 }
 
-/// A file with a text, left for whoever comes next.
+/// Leaves a file with a text for a later run.
 pub(super) fn write_file(args: &Arguments<'_>) -> Probed {
     let (name, text) = (args.path(0, "a name")?, args.text(1, "a text")?);
     let written = std::fs::write(name, text)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-    let mut told = Told::default();
-    told.tried("write", written);
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.tried("write", written);
+    Ok(report)
 }
 
 /// Device nodes of the disk, of memory, and overlayfs's own.
 pub(super) fn nodes(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (name, mode, major, minor) in [
         ("block 254:0", libc::S_IFBLK, 254, 0),
         ("memory 1:1", libc::S_IFCHR, 1, 1),
@@ -195,9 +197,9 @@ pub(super) fn nodes(args: &Arguments<'_>) -> Probed {
     ] {
         let path = c_string(directory.join(name.replace([' ', ':'], "-")))?;
         let device = rustix::fs::makedev(major, minor);
-        told.tried(name, attempt::make_node(&path, mode | 0o600, device));
+        report.tried(name, attempt::make_node(&path, mode | 0o600, device));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// The setuid and the setgid bit, through every call that can set one.
@@ -207,7 +209,7 @@ pub(super) fn setuid(args: &Arguments<'_>) -> Probed {
         &["open", "openat", "openat2", "creat", "mknod", "mknodat", "mkdir", "mkdirat"];
     let directory = args.path(0, "a directory")?;
     rustix::process::umask(Mode::empty());
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (bit, mode) in [("setuid", 0o4755), ("setgid", 0o2755)] {
         for call in CHANGES.iter().chain(MAKES) {
             let path = directory.join(format!("{bit}-{call}"));
@@ -224,24 +226,24 @@ pub(super) fn setuid(args: &Arguments<'_>) -> Probed {
                     None => continue, // not a call of this processor
                 },
             };
-            told.tried(format!("{bit} by {call}"), outcome);
+            report.tried(format!("{bit} by {call}"), outcome);
         }
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Changes what is in a file that has a bit already, by a way that keeps the bit.
 pub(super) fn rewrite(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for path in args.all() {
         let opened = open(Path::new(path), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let outcome = opened.and_then(|file| attempt::write_by_mapping(&file, b'X'));
-        told.tried(path.to_string_lossy(), outcome);
+        report.tried(path.to_string_lossy(), outcome);
     }
-    Ok(told)
+    Ok(report)
 }
 
-/// A capability on a file: it would hold for whoever executes it on the host.
+/// A file capability, which would apply to every user that executes the file on the host.
 pub(super) fn file_capability(args: &Arguments<'_>) -> Probed {
     let path = args.path(0, "a file")?;
     std::fs::write(path, b"x")
@@ -249,34 +251,34 @@ pub(super) fn file_capability(args: &Arguments<'_>) -> Probed {
     // Version 2, effective, cap_net_raw permitted.
     let mut capability = [0_u8; 20];
     capability[..8].copy_from_slice(&[1, 0, 0, 2, 0, 0x20, 0, 0]);
-    let mut told = Told::default();
-    told.tried(
+    let mut report = ProbeReport::default();
+    report.tried(
         "security.capability",
         setxattr(path, "security.capability", &capability, XattrFlags::empty()),
     );
-    Ok(told)
+    Ok(report)
 }
 
-/// The attributes that tell overlayfs to look elsewhere, or to hide what lies below.
+/// The attributes that make overlayfs redirect or hide lower entries.
 pub(super) fn overlay_attributes(args: &Arguments<'_>) -> Probed {
     let (directory, elsewhere) = (args.path(0, "a directory")?, args.text(1, "where to")?);
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (name, value) in [
         ("trusted.overlay.redirect", elsewhere.as_bytes()),
         ("trusted.overlay.opaque", b"y"),
         ("user.overlay.redirect", elsewhere.as_bytes()),
         ("user.overlay.opaque", b"y"),
     ] {
-        told.tried(name, setxattr(directory, name, value, XattrFlags::empty()));
+        report.tried(name, setxattr(directory, name, value, XattrFlags::empty()));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Looks for names everywhere but in the system's own trees, and tries to write to what it finds.
 pub(super) fn find(args: &Arguments<'_>) -> Probed {
     let from = args.path(0, "where to begin")?;
     let names: Vec<&OsStr> = args.all().skip(1).collect();
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut todo = vec![from.to_owned()];
     let mut seen = 0_usize;
     while let Some(directory) = todo.pop() {
@@ -285,9 +287,9 @@ pub(super) fn find(args: &Arguments<'_>) -> Probed {
             let path = entry.path();
             let matches = names.iter().any(|name| is_like(&entry.file_name(), name));
             if matches {
-                told.met(&path);
+                report.met(&path);
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-                told.tried(path.to_string_lossy(), open(&path, flags, Mode::empty()).map(drop));
+                report.tried(path.to_string_lossy(), open(&path, flags, Mode::empty()).map(drop));
             }
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let skipped =
@@ -297,8 +299,8 @@ pub(super) fn find(args: &Arguments<'_>) -> Probed {
             }
         }
     }
-    told.fact("entries", seen);
-    Ok(told)
+    report.fact("entries", seen);
+    Ok(report)
 }
 
 /// `*.end` matches an end, anything else itself.

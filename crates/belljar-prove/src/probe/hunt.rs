@@ -1,10 +1,10 @@
-//! Looks for a text in every byte that can be read from where this runs.
+//! Searches every readable byte for a text.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::{Arguments, Probed, dialogues};
-use crate::answer::{Answer, Told};
+use crate::probe_report::{AttemptResult, ProbeReport};
 
 const MOST_FILES: u64 = 50_000;
 const LARGEST: u64 = 4 << 20;
@@ -14,11 +14,11 @@ const LARGEST: u64 = 4 << 20;
 pub(super) fn hunt(args: &Arguments<'_>) -> Probed {
     let wanted: Vec<u8> = args.text(0, "a text, backwards")?.bytes().rev().collect();
     let holds = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
-    let mut told = Told::default();
-    dialogues::hold_all(args.text(1, "dialogues")?, &mut told)?;
+    let mut report = ProbeReport::default();
+    dialogues::hold_all(args.text(1, "dialogues")?, &mut report)?;
     let mut found = BTreeSet::new();
-    for (name, heard) in &told.facts {
-        let bytes: Vec<u8> = heard.chars().map(|c| c as u8).collect();
+    for (name, probe_report) in &report.facts {
+        let bytes: Vec<u8> = probe_report.chars().map(|c| c as u8).collect();
         if holds(&bytes) {
             found.insert(format!("the answer to {name}"));
         }
@@ -47,11 +47,11 @@ pub(super) fn hunt(args: &Arguments<'_>) -> Probed {
             found.insert(path.display().to_string());
         }
     }
-    told.fact("looked at", looked_at);
+    report.fact("looked at", looked_at);
     for place in found {
-        told.answered(format!("found in {place}"), Answer::Succeeded);
+        report.answered(format!("found in {place}"), AttemptResult::Succeeded);
     }
-    Ok(told)
+    Ok(report)
 }
 
 fn below(path: &Path) -> Vec<PathBuf> {

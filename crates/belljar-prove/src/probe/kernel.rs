@@ -1,4 +1,4 @@
-//! The kernel's wider surface.
+//! Tries further kernel interfaces.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,21 +9,21 @@ use rustix::io::Errno;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 
 use super::{Arguments, ProbeError, Probed, in_child};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 /// Keys are not part of any namespace. The control uses a session of its own, which ends with it.
 pub(super) fn keyring(args: &Arguments<'_>) -> Probed {
     if args.text(0, "given or own-session")? == "own-session" {
         new_session_keyring().map_err(ProbeError::step("make a session keyring"))?;
     }
-    let mut told = Told::default();
-    told.tried("add_key", attempt::add_key());
-    told.tried("keyctl", attempt::keyctl());
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.tried("add_key", attempt::add_key());
+    report.tried("keyctl", attempt::keyctl());
+    Ok(report)
 }
 
 pub(super) fn surface(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for at in 0..args.0.len() {
         let name = args.text(at, "a call")?;
         let outcome = match name {
@@ -33,12 +33,12 @@ pub(super) fn surface(args: &Arguments<'_>) -> Probed {
             "userfaultfd" => attempt::userfaultfd(),
             _ => return Err(ProbeError::Argument("a call that is known")),
         };
-        told.tried(name, outcome);
+        report.tried(name, outcome);
     }
-    Ok(told)
+    Ok(report)
 }
 
-/// Types into a terminal: one of its own, so that nobody else's is touched if it works.
+/// Injects input into a terminal: a new one, so that no other is affected if it works.
 pub(super) fn terminal(_: &Arguments<'_>) -> Probed {
     const TIOCSTI: u64 = 0x5412;
     const TIOCLINUX: u64 = 0x541c;
@@ -56,14 +56,14 @@ pub(super) fn terminal(_: &Arguments<'_>) -> Probed {
     let _ = begin_session(); // a leader already is as good
     let _ = rustix::process::ioctl_tiocsctty(&theirs); // one that we have already is as good
     let fd = theirs.as_fd().as_raw_fd();
-    // Closing it hangs up on whoever it is the terminal of: us.
+    // Closing it hangs up its session: this process.
     attempt::ignore_signal(libc::SIGHUP);
-    let mut told = Told::default();
-    told.tried("TIOCSTI", attempt::ioctl(fd, TIOCSTI));
-    told.tried("TIOCSTI, high bit", attempt::ioctl(fd, TIOCSTI | 1 << 32));
-    told.tried("TIOCLINUX", attempt::ioctl(fd, TIOCLINUX));
-    told.tried("TIOCLINUX, high bit", attempt::ioctl(fd, TIOCLINUX | 1 << 32));
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.tried("TIOCSTI", attempt::ioctl(fd, TIOCSTI));
+    report.tried("TIOCSTI, high bit", attempt::ioctl(fd, TIOCSTI | 1 << 32));
+    report.tried("TIOCLINUX", attempt::ioctl(fd, TIOCLINUX));
+    report.tried("TIOCLINUX, high bit", attempt::ioctl(fd, TIOCLINUX | 1 << 32));
+    Ok(report)
 }
 
 pub(super) fn administration(_: &Arguments<'_>) -> Probed {
@@ -84,16 +84,16 @@ pub(super) fn administration(_: &Arguments<'_>) -> Probed {
         "quotactl",
         "sethostname",
     ];
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for name in CALLS {
         if attempt::administrative(name).is_some() {
-            told.answered(
+            report.answered(
                 *name,
                 in_child(|| attempt::administrative(name).unwrap_or(Err(Errno::NOSYS))),
             );
         }
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Executes a program that never was a file.
@@ -101,7 +101,7 @@ pub(super) fn fileless(_: &Arguments<'_>) -> Probed {
     const MFD_EXEC: u32 = 0x10;
     let program = std::fs::read("/proc/self/exe")
         .map_err(|error| ProbeError::Step("read our own program".to_owned(), error))?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (name, flags) in [("memfd_create, plain", 0), ("memfd_create, executable", MFD_EXEC)] {
         let answer = in_child(|| {
             let file = attempt::memory_file(flags)?;
@@ -114,13 +114,13 @@ pub(super) fn fileless(_: &Arguments<'_>) -> Probed {
             let argv = [c"probe", c"__probe", c"sleep", c"0"].map(Into::into);
             Err(exec_descriptor(file.as_fd(), &argv, &[]))
         });
-        told.answered(name, answer);
+        report.answered(name, answer);
     }
-    Ok(told)
+    Ok(report)
 }
 
 pub(super) fn core_limit(_: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
-    told.answered("raise the core limit", in_child(attempt::set_core_limit));
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.answered("raise the core limit", in_child(attempt::set_core_limit));
+    Ok(report)
 }

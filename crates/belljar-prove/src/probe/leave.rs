@@ -1,5 +1,4 @@
-//! What a run leaves in its tree for whoever collects its work: links, files that are no files, names that
-//! speak, trees without a bottom.
+//! Leaves hostile entries in the run's tree: links, special files, misleading names, bottomless trees.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,7 +13,7 @@ use rustix::fs::{CWD, Mode, XattrFlags, mkdirat, mkfifoat, openat, setxattr};
 use rustix::io::Errno;
 
 use super::{Arguments, ProbeError, Probed, c_string};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 /// Names that a collector's output must not be led by.
 pub(crate) fn evil_names() -> Vec<OsString> {
@@ -29,52 +28,52 @@ pub(crate) fn evil_names() -> Vec<OsString> {
     bytes.into_iter().map(|name| OsString::from_vec(name.to_vec())).collect()
 }
 
-fn tell(told: &mut Told, what: &str, done: io::Result<()>) {
+fn tell(report: &mut ProbeReport, what: &str, done: io::Result<()>) {
     let outcome = done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-    told.tried(what, outcome);
+    report.tried(what, outcome);
 }
 
 /// `leave-links DIR SECRETS`: `file` and `sub` become links to a secret and to its directory; a new link too.
 pub(super) fn links(args: &Arguments<'_>) -> Probed {
     let (directory, secrets) = (args.path(0, "a directory")?, args.path(1, "the secrets")?);
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let secret = secrets.join("secret");
-    tell(&mut told, "remove file", fs::remove_file(directory.join("file")));
-    tell(&mut told, "link file", symlink(&secret, directory.join("file")));
-    tell(&mut told, "remove sub", fs::remove_dir_all(directory.join("sub")));
-    tell(&mut told, "link sub", symlink(secrets, directory.join("sub")));
-    tell(&mut told, "link out", symlink(&secret, directory.join("out")));
+    tell(&mut report, "remove file", fs::remove_file(directory.join("file")));
+    tell(&mut report, "link file", symlink(&secret, directory.join("file")));
+    tell(&mut report, "remove sub", fs::remove_dir_all(directory.join("sub")));
+    tell(&mut report, "link sub", symlink(secrets, directory.join("sub")));
+    tell(&mut report, "link out", symlink(&secret, directory.join("out")));
     let up: std::path::PathBuf = std::iter::repeat_n("..", 24).collect();
     let up = up.join(secret.strip_prefix("/").unwrap_or(&secret));
-    tell(&mut told, "link up", symlink(up, directory.join("up")));
-    Ok(told)
+    tell(&mut report, "link up", symlink(up, directory.join("up")));
+    Ok(report)
 }
 
 /// `leave-specials DIR`: a FIFO and a socket, one of them where a file was.
 pub(super) fn specials(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
-    tell(&mut told, "remove file", fs::remove_file(directory.join("file")));
+    let mut report = ProbeReport::default();
+    tell(&mut report, "remove file", fs::remove_file(directory.join("file")));
     let fifo = |name: &str| mkfifoat(CWD, directory.join(name), Mode::from_raw_mode(0o644));
-    told.tried("fifo for a file", fifo("file"));
-    told.tried("fifo", fifo("pipe"));
+    report.tried("fifo for a file", fifo("file"));
+    report.tried("fifo", fifo("pipe"));
     let bound = UnixListener::bind(directory.join("socket"));
-    tell(&mut told, "socket", bound.map(drop));
+    tell(&mut report, "socket", bound.map(drop));
     for (name, mode, major, minor) in
         [("node", libc::S_IFCHR, 1, 3), ("whiteout", libc::S_IFCHR, 0, 0)]
     {
         let path = c_string(directory.join(name))?;
         let device = rustix::fs::makedev(major, minor);
-        told.tried(name, attempt::make_node(&path, mode | 0o600, device));
+        report.tried(name, attempt::make_node(&path, mode | 0o600, device));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// `leave-bombs DIR FILES DEPTH`: a file of an absurd size, many files, a deep tree of long names.
 pub(super) fn bombs(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
     let (files, depth) = (args.number(1, "how many files")?, args.number(2, "how deep")?);
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let failed = |what: &str| {
         let what = what.to_owned();
         move |error| ProbeError::Step(what, error)
@@ -82,13 +81,13 @@ pub(super) fn bombs(args: &Arguments<'_>) -> Probed {
     let huge = File::create(directory.join("huge")).map_err(failed("make huge"))?;
     // As large as the file system takes.
     let size = (30..63).rev().map(|bits| 1_u64 << bits).find(|size| huge.set_len(*size).is_ok());
-    told.fact("huge", size.unwrap_or(0));
+    report.fact("huge", size.unwrap_or(0));
     let many = directory.join("many");
     fs::create_dir(&many).map_err(failed("make a directory"))?;
     for number in 0..files.min(100_000) {
         File::create(many.join(number.to_string())).map_err(failed("make a file"))?;
     }
-    told.fact("files", files);
+    report.fact("files", files);
     let mut here = openat(CWD, directory, rustix::fs::OFlags::PATH, Mode::empty())
         .map_err(ProbeError::step("open the directory"))?;
     let name = "d".repeat(255);
@@ -100,32 +99,32 @@ pub(super) fn bombs(args: &Arguments<'_>) -> Probed {
         here = next;
         made += 1;
     }
-    told.fact("depth", made);
-    Ok(told)
+    report.fact("depth", made);
+    Ok(report)
 }
 
 /// `leave-names DIR`: each with a little content.
 pub(super) fn names(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for name in evil_names() {
         let shown = belljar_spec::text::escape(name.as_bytes());
-        tell(&mut told, &shown, fs::write(directory.join(&name), "x\n"));
+        tell(&mut report, &shown, fs::write(directory.join(&name), "x\n"));
     }
-    Ok(told)
+    Ok(report)
 }
 
-/// `leave-marks DIR`: what would say "deleted", "replaced" or "elsewhere" to a reader of overlayfs's layers.
+/// `leave-marks DIR`: overlayfs attributes for "deleted", "replaced" and "redirected".
 pub(super) fn marks(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let node = c_string(directory.join("kept"))?;
-    tell(&mut told, "remove other", fs::remove_file(directory.join("other")));
-    told.tried("whiteout over kept", attempt::make_node(&node, libc::S_IFCHR | 0o600, 0));
-    tell(&mut told, ".wh.kept", fs::write(directory.join(".wh.kept"), ""));
-    tell(&mut told, ".wh..wh..opq", fs::write(directory.join("sub/.wh..wh..opq"), ""));
-    tell(&mut told, "touch sub", fs::write(directory.join("sub/new"), "x"));
-    tell(&mut told, "empty", fs::write(directory.join("sub/empty"), ""));
+    tell(&mut report, "remove other", fs::remove_file(directory.join("other")));
+    report.tried("whiteout over kept", attempt::make_node(&node, libc::S_IFCHR | 0o600, 0));
+    tell(&mut report, ".wh.kept", fs::write(directory.join(".wh.kept"), ""));
+    tell(&mut report, ".wh..wh..opq", fs::write(directory.join("sub/.wh..wh..opq"), ""));
+    tell(&mut report, "touch sub", fs::write(directory.join("sub/new"), "x"));
+    tell(&mut report, "empty", fs::write(directory.join("sub/empty"), ""));
     for prefix in ["user.overlay.", "trusted.overlay."] {
         for (path, mark, value) in [
             ("sub", "opaque", &b"y"[..]),
@@ -139,41 +138,41 @@ pub(super) fn marks(args: &Arguments<'_>) -> Probed {
                 value,
                 XattrFlags::empty(),
             );
-            told.tried(format!("{prefix}{mark}"), set);
+            report.tried(format!("{prefix}{mark}"), set);
         }
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// `leave-hard-links DIR`: one file under several names, and new content in `shared`.
 pub(super) fn hard_links(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
-    tell(&mut told, "write shared", fs::write(directory.join("shared"), "by the run\n"));
-    tell(&mut told, "make one", fs::write(directory.join("one"), "x\n"));
+    let mut report = ProbeReport::default();
+    tell(&mut report, "write shared", fs::write(directory.join("shared"), "by the run\n"));
+    tell(&mut report, "make one", fs::write(directory.join("one"), "x\n"));
     for name in ["two", "three"] {
-        tell(&mut told, name, fs::hard_link(directory.join("one"), directory.join(name)));
+        tell(&mut report, name, fs::hard_link(directory.join("one"), directory.join(name)));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// `leave-locked DIR DEPTH`: directories that deny everything, even to their owner.
 pub(super) fn locked(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut here = directory.join("locked");
     let mut all = Vec::new();
     for _ in 0..args.number(1, "how deep")?.min(200) {
-        tell(&mut told, "make", fs::create_dir(&here));
-        tell(&mut told, "fill", fs::write(here.join("file"), "x"));
+        tell(&mut report, "make", fs::create_dir(&here));
+        tell(&mut report, "fill", fs::write(here.join("file"), "x"));
         all.push(here.clone());
         here = here.join("d");
     }
     for path in all.iter().rev() {
         let mode = fs::Permissions::from_mode(0o000);
-        tell(&mut told, "lock", fs::set_permissions(path, mode));
+        tell(&mut report, "lock", fs::set_permissions(path, mode));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// `swap-own DIR MILLISECONDS SECRETS`: makes a directory with a file, a link to the secrets beside it, and exchanges
@@ -194,7 +193,7 @@ pub(super) fn swap_own(args: &Arguments<'_>) -> Probed {
 pub(super) fn plants(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
     let command = args.text(1, "a command")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let git = directory.join(".git");
     let config = format!(
         "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = {command}\n\
@@ -212,52 +211,52 @@ pub(super) fn plants(args: &Arguments<'_>) -> Probed {
             .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)))
     };
     for name in ["hooks", "modules/m/hooks", "worktrees/w", "info", "refs/heads", "objects"] {
-        tell(&mut told, name, fs::create_dir_all(git.join(name)));
+        tell(&mut report, name, fs::create_dir_all(git.join(name)));
     }
-    tell(&mut told, "config", fs::write(git.join("config"), &config));
-    tell(&mut told, "HEAD", fs::write(git.join("HEAD"), "ref: refs/heads/main\n"));
-    tell(&mut told, "module config", fs::write(git.join("modules/m/config"), &config));
-    tell(&mut told, "commondir", fs::write(git.join("worktrees/w/commondir"), "/elsewhere\n"));
+    tell(&mut report, "config", fs::write(git.join("config"), &config));
+    tell(&mut report, "HEAD", fs::write(git.join("HEAD"), "ref: refs/heads/main\n"));
+    tell(&mut report, "module config", fs::write(git.join("modules/m/config"), &config));
+    tell(&mut report, "commondir", fs::write(git.join("worktrees/w/commondir"), "/elsewhere\n"));
     for hook in ["pre-commit", "post-checkout", "fsmonitor-watchman", "post-index-change"] {
-        tell(&mut told, hook, executable(&git.join("hooks").join(hook)));
+        tell(&mut report, hook, executable(&git.join("hooks").join(hook)));
     }
     tell(
-        &mut told,
+        &mut report,
         ".attributes",
         fs::write(directory.join(".gitattributes"), "* filter=x diff=x merge=x\n"),
     );
-    tell(&mut told, "nested", fs::create_dir_all(directory.join("nested")));
+    tell(&mut report, "nested", fs::create_dir_all(directory.join("nested")));
     tell(
-        &mut told,
+        &mut report,
         "gitdir",
         fs::write(directory.join("nested/.git"), "gitdir: ../.git/modules/m\n"),
     );
-    tell(&mut told, ".envrc", fs::write(directory.join(".envrc"), &script));
-    tell(&mut told, "conftest.py", fs::write(directory.join("conftest.py"), "import os\n"));
+    tell(&mut report, ".envrc", fs::write(directory.join(".envrc"), &script));
+    tell(&mut report, "conftest.py", fs::write(directory.join("conftest.py"), "import os\n"));
     tell(
-        &mut told,
+        &mut report,
         "Makefile",
         fs::write(directory.join("Makefile"), format!("all:\n\t{command}\n")),
     );
-    tell(&mut told, "file", fs::write(directory.join("file"), "changed\n"));
-    Ok(told)
+    tell(&mut report, "file", fs::write(directory.join("file"), "changed\n"));
+    Ok(report)
 }
 
 /// `control-files DIR ROOM`: every way to change what decides about the host's tools, in a tree that is written to
 /// directly. `ROOM` is a plain file beside them.
 pub(super) fn control_files(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let at = |name: &str| directory.join(name);
     let append =
         |name: &str| fs::OpenOptions::new().create(true).append(true).open(at(name)).map(drop);
     for name in args.0[1..].iter().map(OsString::as_os_str).filter_map(OsStr::to_str) {
-        tell(&mut told, &format!("write {name}"), append(name));
-        tell(&mut told, &format!("replace {name}"), replace(&at(name)));
-        tell(&mut told, &format!("link {name}"), symlink("elsewhere", at(name)));
-        tell(&mut told, &format!("remove {name}"), fs::remove_file(at(name)));
+        tell(&mut report, &format!("write {name}"), append(name));
+        tell(&mut report, &format!("replace {name}"), replace(&at(name)));
+        tell(&mut report, &format!("link {name}"), symlink("elsewhere", at(name)));
+        tell(&mut report, &format!("remove {name}"), fs::remove_file(at(name)));
     }
-    Ok(told)
+    Ok(report)
 }
 
 fn replace(path: &Path) -> io::Result<()> {

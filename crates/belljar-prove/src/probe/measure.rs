@@ -1,5 +1,6 @@
-//! A client that takes the time: of one long download, of many small requests, of many connections at once.
-//! The same one on every arm, so that what differs is what lies between it and the server.
+//! A benchmark client: one long download, many small requests, many connections at once.
+//!
+//! It is the same on every arm, so that only the path to the server differs.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::dialogues::{Line, secured};
 use super::{Arguments, ProbeError, Probed};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_HEAD: usize = 16 * 1024;
@@ -35,20 +36,20 @@ pub(super) fn measure(args: &Arguments<'_>) -> Probed {
         name: word(2, "plain", "plain or a name")?,
     };
     let count = args.number(4, "a count")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let step = |error: io::Error| ProbeError::Step(format!("talk to {}", target.at), error);
     match args.text(3, "what to measure")? {
-        "download" => download(&target, count, &mut told).map_err(step)?,
-        "requests" => requests(&target, count, &mut told).map_err(step)?,
-        "connections" => connections(&target, count, &mut told).map_err(step)?,
+        "download" => download(&target, count, &mut report).map_err(step)?,
+        "requests" => requests(&target, count, &mut report).map_err(step)?,
+        "connections" => connections(&target, count, &mut report).map_err(step)?,
         _ => {
             super::raise_descriptors();
             let held = hold(&target, count).map_err(step)?;
-            told.fact("held", held.len());
-            super::say_and_stay(&told, args.number(5, "milliseconds")?);
+            report.fact("held", held.len());
+            super::say_and_stay(&report, args.number(5, "milliseconds")?);
         }
     }
-    Ok(told)
+    Ok(report)
 }
 
 impl Target {
@@ -76,7 +77,7 @@ impl Target {
     }
 }
 
-/// Byte by byte: what follows belongs to somebody else.
+/// Byte by byte, so that nothing beyond the line is consumed.
 fn head(from: &mut impl Read) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -89,7 +90,7 @@ fn head(from: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-fn download(target: &Target, wanted: u64, told: &mut Told) -> io::Result<()> {
+fn download(target: &Target, wanted: u64, report: &mut ProbeReport) -> io::Result<()> {
     let mut line = target.open()?;
     let began = Instant::now();
     line.write_all(target.ask(&format!("/zeros/{wanted}")).as_bytes())?;
@@ -102,8 +103,8 @@ fn download(target: &Target, wanted: u64, told: &mut Told) -> io::Result<()> {
             length => bytes += length as u64,
         }
     }
-    told.fact("bytes", bytes);
-    told.fact("ns", began.elapsed().as_nanos());
+    report.fact("bytes", bytes);
+    report.fact("ns", began.elapsed().as_nanos());
     Ok(())
 }
 
@@ -123,7 +124,7 @@ fn small(line: &mut Line, ask: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn requests(target: &Target, count: u64, told: &mut Told) -> io::Result<()> {
+fn requests(target: &Target, count: u64, report: &mut ProbeReport) -> io::Result<()> {
     let mut line = target.open()?;
     let ask = target.ask("/small");
     small(&mut line, &ask)?;
@@ -133,11 +134,11 @@ fn requests(target: &Target, count: u64, told: &mut Told) -> io::Result<()> {
         small(&mut line, &ask)?;
         times.push(began.elapsed());
     }
-    percentiles(times, told);
+    percentiles(times, report);
     Ok(())
 }
 
-fn connections(target: &Target, count: u64, told: &mut Told) -> io::Result<()> {
+fn connections(target: &Target, count: u64, report: &mut ProbeReport) -> io::Result<()> {
     let ask = target.ask("/small");
     small(&mut target.open()?, &ask)?;
     let mut times = Vec::new();
@@ -146,15 +147,15 @@ fn connections(target: &Target, count: u64, told: &mut Told) -> io::Result<()> {
         small(&mut target.open()?, &ask)?;
         times.push(began.elapsed());
     }
-    percentiles(times, told);
+    percentiles(times, report);
     Ok(())
 }
 
-fn percentiles(mut times: Vec<Duration>, told: &mut Told) {
+fn percentiles(mut times: Vec<Duration>, report: &mut ProbeReport) {
     times.sort();
     for (name, percent) in [("p10", 10), ("p50", 50), ("p99", 99)] {
         let at = (times.len() * percent / 100).min(times.len().saturating_sub(1));
-        told.fact(&format!("{name} ns"), times.get(at).map_or(0, Duration::as_nanos));
+        report.fact(&format!("{name} ns"), times.get(at).map_or(0, Duration::as_nanos));
     }
 }
 

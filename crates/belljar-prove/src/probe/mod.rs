@@ -1,4 +1,4 @@
-//! What runs inside: one attempt each, told as one line of JSON. A probe judges nothing.
+//! The probes: each makes its attempts inside a sandbox and prints one line of JSON. A probe judges nothing.
 
 mod counters;
 mod dialogues;
@@ -21,17 +21,17 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::answer::{Answer, Told};
-use crate::stage::sweep;
+use crate::probe_report::{AttemptResult, ProbeReport};
+use crate::testbed::cleanup;
 use crate::world;
 pub(crate) use files::SPARE;
 pub(crate) use network::raise_descriptors;
 pub(crate) use resources::{MEMORY_LIMITS, OWN_LIMIT};
 
-/// The word that makes this executable a probe.
+/// The first argument of a probe.
 pub(crate) const PROBE: &str = "__probe";
 
-/// A probe that cannot even begin says why.
+/// Why a probe cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbeError {
     #[error("no probe is called \"{0}\"")]
@@ -49,20 +49,20 @@ impl ProbeError {
     }
 }
 
-type Probed = Result<Told, ProbeError>;
+type Probed = Result<ProbeReport, ProbeError>;
 
-/// For `main`: this process is a probe if its first argument says so. `Some` is the code to exit with.
-pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+/// Runs a probe if the first argument asks for one; `Some` is the exit code.
+pub fn run_probe(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != PROBE {
         return None;
     }
-    let words: Vec<OsString> = args.collect();
-    Some(run(&words))
+    let argv: Vec<OsString> = args.collect();
+    Some(run(&argv))
 }
 
-fn run(words: &[OsString]) -> i32 {
-    let Some((name, rest)) = words.split_first() else {
+fn run(argv: &[OsString]) -> i32 {
+    let Some((name, rest)) = argv.split_first() else {
         return failed(&ProbeError::Argument("the probe's name"));
     };
     let name = name.to_string_lossy();
@@ -78,9 +78,9 @@ fn run(words: &[OsString]) -> i32 {
                 Err(error) => failed(&error),
             };
         }
-        sweep::SWEEP => {
+        cleanup::SWEEP => {
             return match args.path(0, "a directory") {
-                Ok(root) => sweep::sweep(root),
+                Ok(root) => cleanup::cleanup(root),
                 Err(error) => failed(&error),
             };
         }
@@ -88,7 +88,7 @@ fn run(words: &[OsString]) -> i32 {
         _ => {}
     }
     match probe(&name, &args) {
-        Ok(told) => say(&told),
+        Ok(report) => say(&report),
         Err(error) => failed(&error),
     }
 }
@@ -182,29 +182,29 @@ fn probe(name: &str, args: &Arguments<'_>) -> Probed {
 }
 
 /// Starts on a line of its own: a probe may have written to its output before.
-fn say(told: &Told) -> i32 {
-    let Ok(line) = serde_json::to_string(told) else { return 1 };
+fn say(report: &ProbeReport) -> i32 {
+    let Ok(line) = serde_json::to_string(report) else { return 1 };
     let mut out = std::io::stdout();
     match writeln!(out, "\n{line}").and_then(|()| out.flush()) {
-        Ok(()) => told.facts.get("exit").and_then(|code| code.parse().ok()).unwrap_or(0),
+        Ok(()) => report.facts.get("exit").and_then(|code| code.parse().ok()).unwrap_or(0),
         Err(_) => 1,
     }
 }
 
-/// Tells what there is to tell so far, and stays to be looked at.
-fn say_and_stay(told: &Told, milliseconds: u64) {
+/// Prints the report so far, and keeps running to be inspected.
+fn say_and_stay(report: &ProbeReport, milliseconds: u64) {
     if milliseconds > 0 {
-        say(told);
+        say(report);
         std::thread::sleep(std::time::Duration::from_millis(milliseconds.min(20_000)));
     }
 }
 
 fn failed(error: &ProbeError) -> i32 {
-    let _ = writeln!(std::io::stderr(), "probe: {}", belljar_spec::text::error_chain(error)); // nobody else to tell
+    let _ = writeln!(std::io::stderr(), "probe: {}", belljar_spec::text::error_chain(error)); // there is no other place to report it
     1
 }
 
-/// The words after a probe's name.
+/// The arguments after a probe's name.
 struct Arguments<'a>(&'a [OsString]);
 
 impl Arguments<'_> {
@@ -229,22 +229,22 @@ fn c_string(text: impl AsRef<OsStr>) -> Result<CString, ProbeError> {
     CString::new(text.as_ref().as_bytes()).map_err(|_| ProbeError::Argument("a name without NUL"))
 }
 
-/// Makes an attempt in a child, so that what it changes, or that it ends, concerns nobody else.
-fn in_child(attempt: impl FnOnce() -> Result<(), rustix::io::Errno>) -> Answer {
+/// Makes an attempt in a child process, so that it cannot affect this one.
+fn in_child(attempt: impl FnOnce() -> Result<(), rustix::io::Errno>) -> AttemptResult {
     use belljar_linux::sys::process::{exit_now, fork};
     use rustix::process::{WaitOptions, waitpid};
     match fork() {
         Ok(None) => exit_now(attempt().map_or_else(|error| error.raw_os_error(), |()| 0)),
         Ok(Some(child)) => match waitpid(Some(child), WaitOptions::empty()) {
             Ok(Some((_, status))) => match (status.exit_status(), status.terminating_signal()) {
-                (Some(0), _) => Answer::Succeeded,
-                (Some(errno), _) => Answer::Errno(errno),
-                (None, Some(signal)) => Answer::Killed(signal),
-                (None, None) => Answer::Errno(libc::EIO),
+                (Some(0), _) => AttemptResult::Succeeded,
+                (Some(errno), _) => AttemptResult::Errno(errno),
+                (None, Some(signal)) => AttemptResult::Killed(signal),
+                (None, None) => AttemptResult::Errno(libc::EIO),
             },
-            Ok(None) => Answer::Errno(libc::EIO),
-            Err(error) => Answer::Errno(error.raw_os_error()),
+            Ok(None) => AttemptResult::Errno(libc::EIO),
+            Err(error) => AttemptResult::Errno(error.raw_os_error()),
         },
-        Err(error) => Answer::Errno(error.raw_os_error()),
+        Err(error) => AttemptResult::Errno(error.raw_os_error()),
     }
 }

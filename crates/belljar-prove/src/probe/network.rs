@@ -1,4 +1,4 @@
-//! Reaching anybody.
+//! Opens sockets and connections.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ use belljar_linux::sys::attempt;
 use rustix::io::Errno;
 
 use super::{Arguments, ProbeError, Probed};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -23,23 +23,23 @@ fn outcome<T>(result: std::io::Result<T>) -> Result<(), Errno> {
 
 /// Sockets that are files; `@name` is an abstract one.
 pub(super) fn connect_unix(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for at in 0..args.0.len() {
         let name = args.text(at, "a socket")?;
         let address = match name.strip_prefix('@') {
             Some(abstract_name) => UnixAddr::from_abstract_name(abstract_name),
             None => UnixAddr::from_pathname(name),
         };
-        told.tried(name, outcome(address.and_then(|address| UnixStream::connect_addr(&address))));
+        report.tried(name, outcome(address.and_then(|address| UnixStream::connect_addr(&address))));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// `tcp:ADDRESS` and `udp:ADDRESS`. With `own` first, the address is given to this network's loopback
 /// and somebody listens there: only in a network that was made for it.
 pub(super) fn connect(args: &Arguments<'_>) -> Probed {
     let own = args.text(0, "given or own")? == "own";
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut listeners = Vec::new();
     for at in 1..args.0.len() {
         let text = args.text(at, "an address")?;
@@ -66,10 +66,10 @@ pub(super) fn connect(args: &Arguments<'_>) -> Probed {
             std::thread::sleep(Duration::from_millis(20));
             result = reach();
         }
-        told.tried(text, result);
-        told.fact(&format!("ms {text}"), began.elapsed().as_millis());
+        report.tried(text, result);
+        report.fact(&format!("ms {text}"), began.elapsed().as_millis());
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// A new IPv6 address is not usable at once.
@@ -98,19 +98,19 @@ fn send(to: SocketAddr) -> std::io::Result<usize> {
 
 /// `DOMAIN,KIND,PROTOCOL`: makes the socket, and does nothing with it.
 pub(super) fn sockets(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for at in 0..args.0.len() {
         let text = args.text(at, "a socket")?;
         let numbers: Vec<i32> = text.split(',').filter_map(|number| number.parse().ok()).collect();
         let [domain, kind, protocol] = numbers[..] else {
             return Err(ProbeError::Argument("three numbers"));
         };
-        told.tried(text, attempt::socket(domain, kind, protocol));
+        report.tried(text, attempt::socket(domain, kind, protocol));
     }
-    Ok(told)
+    Ok(report)
 }
 
-/// Listens on every address there is, for some time, and says it when somebody came.
+/// Listens on every address for a while, and reports connections.
 pub(super) fn listen(args: &Arguments<'_>) -> Probed {
     let port = args.number(0, "a port")? as u16;
     let until = Instant::now() + Duration::from_millis(args.number(1, "milliseconds")?.min(20_000));
@@ -133,9 +133,9 @@ pub(super) fn listen(args: &Arguments<'_>) -> Probed {
             Err(error) => return Err(step(error)),
         }
     }
-    let mut told = Told::default();
-    told.fact("accepted", accepted);
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.fact("accepted", accepted);
+    Ok(report)
 }
 
 /// `COUNT PORT AUTHORITY`: so many tunnels to the proxy on that port at once, held open together. Tells how many
@@ -146,7 +146,7 @@ pub(super) fn flood(args: &Arguments<'_>) -> Probed {
     raise_descriptors();
     let ask = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
     let mut held = Vec::new();
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let open = || -> std::io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), PATIENCE)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -156,7 +156,7 @@ pub(super) fn flood(args: &Arguments<'_>) -> Probed {
     for _ in 0..count {
         held.extend(open().ok());
     }
-    told.fact("opened", held.len());
+    report.fact("opened", held.len());
     let mut granted = 0;
     // Some may be left waiting for as long as the others are there.
     let until = Instant::now() + Duration::from_secs(6);
@@ -168,9 +168,9 @@ pub(super) fn flood(args: &Arguments<'_>) -> Probed {
             std::io::Read::read_exact(stream, &mut head).is_ok() && head.ends_with(b" 200");
         granted += u64::from(is_granted);
     }
-    told.fact("granted", granted);
+    report.fact("granted", granted);
     drop(held);
-    // It must still be there for who asks politely.
+    // A well-formed request must still work.
     let until = Instant::now() + Duration::from_secs(10);
     let mut is_alive = false;
     while !is_alive && Instant::now() < until {
@@ -180,8 +180,8 @@ pub(super) fn flood(args: &Arguments<'_>) -> Probed {
         });
         std::thread::sleep(Duration::from_millis(20));
     }
-    told.fact("alive", is_alive);
-    Ok(told)
+    report.fact("alive", is_alive);
+    Ok(report)
 }
 
 /// As many as the hard limit lets.

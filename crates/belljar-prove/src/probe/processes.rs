@@ -1,4 +1,4 @@
-//! Other processes, and becoming more than one is.
+//! Attacks other processes, and tries to gain privileges.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::{Arguments, PROBE, ProbeError, Probed};
-use crate::answer::{Answer, Told};
+use crate::probe_report::{AttemptResult, ProbeReport};
 
 /// More than PID 1 has.
 const MOST_DESCRIPTORS: i32 = 32;
@@ -28,17 +28,17 @@ pub(super) fn visible() -> Result<Vec<u32>, ProbeError> {
 
 /// Counts what can be seen and tries whether given processes could be signalled.
 pub(super) fn processes(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
-    told.fact("visible", visible()?.len());
+    let mut report = ProbeReport::default();
+    report.fact("visible", visible()?.len());
     for at in 0..args.0.len() {
         let raw = args.number(at, "a process")? as i32;
         let outcome = Pid::from_raw(raw).map_or(Err(Errno::SRCH), test_kill_process);
-        told.tried(format!("signal {raw}"), outcome);
+        report.tried(format!("signal {raw}"), outcome);
         let path = format!("/proc/{raw}/status");
         let opened = open(Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        told.tried(format!("read /proc/{raw}"), opened.map(drop));
+        report.tried(format!("read /proc/{raw}"), opened.map(drop));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Whom to attack: PID 1, or for a control a child of our own, which anybody may look into.
@@ -60,9 +60,9 @@ impl Target {
                     .stderr(Stdio::null())
                     .spawn()
                     .map_err(failed)?;
-                if let Some(said) = &mut child.stdout {
-                    // Before its first word it is still a copy of us.
-                    said.read_exact(&mut [0]).map_err(failed)?;
+                if let Some(error_text) = &mut child.stdout {
+                    // Before its first output it is still a copy of this process.
+                    error_text.read_exact(&mut [0]).map_err(failed)?;
                 }
                 Ok(Self { pid: child.id() as i32, child: Some(child) })
             }
@@ -81,25 +81,25 @@ impl Drop for Target {
 
 pub(super) fn trace(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
-    let mut told = Told::default();
-    told.tried("PTRACE_SEIZE", attempt::ptrace_seize(target.pid));
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.tried("PTRACE_SEIZE", attempt::ptrace_seize(target.pid));
+    Ok(report)
 }
 
 pub(super) fn memory_of(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for file in ["mem", "exe", "fd", "cwd/.", "root/.", "fdinfo"] {
         let path = format!("/proc/{}/{file}", target.pid);
         let opened = open(Path::new(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        told.tried(file, opened.map(drop));
+        report.tried(file, opened.map(drop));
     }
     for file in ["environ", "maps"] {
         let path = format!("/proc/{}/{file}", target.pid);
-        told.tried(file, read_something(Path::new(&path)));
+        report.tried(file, read_something(Path::new(&path)));
     }
-    told.tried("process_vm_readv", attempt::read_memory_of(target.pid));
-    Ok(told)
+    report.tried("process_vm_readv", attempt::read_memory_of(target.pid));
+    Ok(report)
 }
 
 /// Nothing to be read is as good as a refusal.
@@ -113,48 +113,48 @@ fn read_something(path: &Path) -> Result<(), Errno> {
 
 pub(super) fn steal_descriptor(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for number in 0..MOST_DESCRIPTORS {
-        told.tried(format!("descriptor {number}"), attempt::steal_descriptor(target.pid, number));
+        report.tried(format!("descriptor {number}"), attempt::steal_descriptor(target.pid, number));
         let path = format!("/proc/{}/fd/{number}", target.pid);
-        told.answered(format!("read fd/{number}"), opened(&path, OFlags::RDONLY));
-        told.answered(format!("write fd/{number}"), opened(&path, OFlags::WRONLY));
+        report.answered(format!("read fd/{number}"), opened(&path, OFlags::RDONLY));
+        report.answered(format!("write fd/{number}"), opened(&path, OFlags::WRONLY));
         // A name for it, which asks nobody, and then through the name.
         let named = open(Path::new(&path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let answer = match named {
             Ok(named) => opened(&format!("/proc/self/fd/{}", named.as_raw_fd()), OFlags::WRONLY),
-            Err(error) => Answer::Errno(error.raw_os_error()),
+            Err(error) => AttemptResult::Errno(error.raw_os_error()),
         };
-        told.answered(format!("write through a name of fd/{number}"), answer);
+        report.answered(format!("write through a name of fd/{number}"), answer);
     }
-    told.fact("exit", args.number(1, "an exit code")?);
-    Ok(told)
+    report.fact("exit", args.number(1, "an exit code")?);
+    Ok(report)
 }
 
-/// What anybody could open by its own name is nobody's: `/dev/null`.
-fn opened(path: &str, flags: OFlags) -> Answer {
+/// `/dev/null` does not count: any process can open it.
+fn opened(path: &str, flags: OFlags) -> AttemptResult {
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match open(Path::new(path), flags, Mode::empty()) {
         Ok(file) => match rustix::fs::fstat(&file) {
-            Ok(stat) if stat.st_rdev == rustix::fs::makedev(1, 3) => Answer::Masked,
-            _ => Answer::Succeeded,
+            Ok(stat) if stat.st_rdev == rustix::fs::makedev(1, 3) => AttemptResult::Masked,
+            _ => AttemptResult::Succeeded,
         },
-        Err(error) => Answer::Errno(error.raw_os_error()),
+        Err(error) => AttemptResult::Errno(error.raw_os_error()),
     }
 }
 
 /// Limits its target: a PID 1 without memory or descriptors would end the run.
 pub(super) fn limit_of(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (name, resource) in [
         ("memory", libc::RLIMIT_AS),
         ("descriptors", libc::RLIMIT_NOFILE),
         ("time", libc::RLIMIT_CPU),
     ] {
-        told.tried(name, attempt::set_limit_of(target.pid, resource));
+        report.tried(name, attempt::set_limit_of(target.pid, resource));
     }
-    Ok(told)
+    Ok(report)
 }
 
 pub(super) fn namespaces(_: &Arguments<'_>) -> Probed {
@@ -168,48 +168,49 @@ pub(super) fn namespaces(_: &Arguments<'_>) -> Probed {
         ("cgroup", libc::CLONE_NEWCGROUP),
         ("time", libc::CLONE_NEWTIME),
     ];
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (name, flag) in ALL {
         let flag = *flag as u32 as u64;
-        told.answered(format!("unshare {name}"), super::in_child(|| attempt::unshare_wide(flag)));
+        report.answered(format!("unshare {name}"), super::in_child(|| attempt::unshare_wide(flag)));
         // The old clone has no room for the time namespace: its bit is part of the exit signal.
         if *name != "time" {
-            told.answered(format!("clone {name}"), super::in_child(|| attempt::clone_flags(flag)));
+            report
+                .answered(format!("clone {name}"), super::in_child(|| attempt::clone_flags(flag)));
             let wide = flag | 1 << 40;
-            told.answered(
+            report.answered(
                 format!("clone {name}, high bit"),
                 super::in_child(|| attempt::clone_flags(wide)),
             );
         }
     }
     let wide = libc::CLONE_NEWUSER as u64 | 1 << 40;
-    told.answered("unshare user, high bit", super::in_child(|| attempt::unshare_wide(wide)));
-    told.answered("clone3 user", super::in_child(attempt::clone3_new_user));
-    Ok(told)
+    report.answered("unshare user, high bit", super::in_child(|| attempt::unshare_wide(wide)));
+    report.answered("clone3 user", super::in_child(attempt::clone3_new_user));
+    Ok(report)
 }
 
-/// What the kernel says about this process; stays a while, so that it can be looked at from outside.
+/// Reports the kernel's data about this process, and keeps running to be inspected from outside.
 pub(super) fn facts(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| ProbeError::Step("read /proc/self/status".to_owned(), error))?;
     for line in status.lines() {
         if let Some((name, value)) = line.split_once(':') {
-            told.fact(name, value.trim().replace('\t', " "));
+            report.fact(name, value.trim().replace('\t', " "));
         }
     }
     // gVisor does not list these two, and answers when it is asked.
-    if told.get("NoNewPrivs").is_empty() {
+    if report.get("NoNewPrivs").is_empty() {
         let set = rustix::thread::no_new_privs().unwrap_or(false);
-        told.fact("NoNewPrivs", u32::from(set).to_string());
+        report.fact("NoNewPrivs", u32::from(set).to_string());
     }
-    if told.get("CapAmb").is_empty() {
-        told.fact("CapAmb", format!("{:x}", ambient_capabilities()));
+    if report.get("CapAmb").is_empty() {
+        report.fact("CapAmb", format!("{:x}", ambient_capabilities()));
     }
     let core = rustix::process::getrlimit(rustix::process::Resource::Core);
-    told.fact("core limit", core.maximum.map_or("none".to_owned(), |limit| limit.to_string()));
-    super::say_and_stay(&told, args.number(0, "milliseconds")?);
-    Ok(told)
+    report.fact("core limit", core.maximum.map_or("none".to_owned(), |limit| limit.to_string()));
+    super::say_and_stay(&report, args.number(0, "milliseconds")?);
+    Ok(report)
 }
 
 fn ambient_capabilities() -> u64 {
@@ -228,16 +229,16 @@ pub(super) fn crash(_: &Arguments<'_>) -> Probed {
         kill_process(rustix::process::getpid(), Signal::SEGV).map_err(ProbeError::step("crash"))?;
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(Told::default())
+    Ok(ProbeReport::default())
 }
 
-/// Does nothing, until its time is over or whoever started it is gone.
+/// Sleeps until its time is over or its parent has ended.
 pub(super) fn sleep(args: &Arguments<'_>) -> Probed {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // only who waits for it reads it
+    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // read only by a case that waits for it
     std::thread::sleep(Duration::from_millis(args.number(0, "milliseconds")?.min(60_000)));
-    Ok(Told::default())
+    Ok(ProbeReport::default())
 }
 
 /// Counts in a file, so that whoever has the file sees that this is alive: also where its process is
@@ -248,7 +249,7 @@ fn beat(args: &Arguments<'_>, file: usize) -> Result<(), ProbeError> {
     let mut count = 0_u64;
     while Instant::now() < until {
         count += 1;
-        let _ = std::fs::write(path, count.to_string()); // who looks at it notices
+        let _ = std::fs::write(path, count.to_string()); // the case notices a missing update
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -260,9 +261,9 @@ pub(super) fn stubborn(args: &Arguments<'_>) -> Probed {
         attempt::ignore_signal(signal);
     }
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // only who waits for it reads it
+    let _ = writeln!(out, "ready").and_then(|()| out.flush()); // read only by a case that waits for it
     beat(args, 2)?;
-    Ok(Told::default())
+    Ok(ProbeReport::default())
 }
 
 /// Leaves a process behind that has nothing in common with us any more. `MILLISECONDS WORD FILE`
@@ -270,7 +271,7 @@ pub(super) fn daemonize(args: &Arguments<'_>) -> Probed {
     if fork().map_err(ProbeError::step("fork"))?.is_none() {
         if begin_session().is_ok() && matches!(fork(), Ok(None)) {
             let _ = close_from(0); // nothing of it is used again
-            let _ = beat(args, 2); // nobody to tell
+            let _ = beat(args, 2); // an error cannot be reported
         }
         exit_now(0);
     }
@@ -280,5 +281,5 @@ pub(super) fn daemonize(args: &Arguments<'_>) -> Probed {
     while !path.exists() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(Told::default())
+    Ok(ProbeReport::default())
 }

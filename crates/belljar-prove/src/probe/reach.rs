@@ -1,4 +1,4 @@
-//! Arguments of allowed calls by which a sandbox would reach past itself.
+//! Tries dangerous arguments of allowed system calls.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -8,13 +8,13 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
 use rustix::pty::{OpenptFlags, openpt};
 
 use super::{Arguments, ProbeError, Probed};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 /// `MILLISECONDS FILE…`: takes a lease on each, and stays.
 pub(super) fn lease(args: &Arguments<'_>) -> Probed {
     // How a holder is told that somebody waits. It would end, and with it the lease.
     attempt::ignore_signal(libc::SIGIO);
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut held = Vec::new();
     for path in args.all().skip(1) {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -23,20 +23,20 @@ pub(super) fn lease(args: &Arguments<'_>) -> Probed {
             held.push(file);
             taken
         });
-        told.tried(path.to_string_lossy(), taken);
+        report.tried(path.to_string_lossy(), taken);
     }
-    super::say_and_stay(&told, args.number(0, "milliseconds")?);
-    Ok(told)
+    super::say_and_stay(&report, args.number(0, "milliseconds")?);
+    Ok(report)
 }
 
-/// Opens each to write to it, unless that would have to wait for somebody.
+/// Opens each for writing, unless that would block.
 pub(super) fn open_now(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for path in args.all() {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        told.tried(path.to_string_lossy(), open(Path::new(path), flags, Mode::empty()).map(drop));
+        report.tried(path.to_string_lossy(), open(Path::new(path), flags, Mode::empty()).map(drop));
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Renames a file and leaves what overlayfs takes for "deleted" in its place.
@@ -45,36 +45,36 @@ pub(super) fn whiteout(args: &Arguments<'_>) -> Probed {
     let (from, to) = (directory.join("from"), directory.join("to"));
     std::fs::write(&from, b"x")
         .map_err(|error| ProbeError::Step(format!("make {}", from.display()), error))?;
-    let mut told = Told::default();
-    told.tried("whiteout", renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT));
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.tried("whiteout", renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT));
+    Ok(report)
 }
 
 /// `FILE`: an attribute of the file, and the line discipline of a terminal.
 pub(super) fn requests(args: &Arguments<'_>) -> Probed {
     let path = args.path(0, "a file")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let opened = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let file = opened.map_err(ProbeError::step("open the file"))?;
-    told.tried("FS_IOC_SETFLAGS", take::file_attribute(file.as_fd()));
+    report.tried("FS_IOC_SETFLAGS", take::file_attribute(file.as_fd()));
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let terminal = openpt(flags).map_err(ProbeError::step("open a terminal"))?;
-    told.tried("TIOCSETD", take::line_discipline(terminal.as_fd()));
-    Ok(told)
+    report.tried("TIOCSETD", take::line_discipline(terminal.as_fd()));
+    Ok(report)
 }
 
 /// Options that give a socket to another part of the kernel.
 pub(super) fn socket_options(_: &Arguments<'_>) -> Probed {
     const UDP_ENCAP: i32 = 100;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let tls = take::socket_option(libc::SOCK_STREAM, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls");
-    told.tried("TCP_ULP", tls);
+    report.tried("TCP_ULP", tls);
     let tunnel = 2_i32.to_ne_bytes();
-    told.tried(
+    report.tried(
         "UDP_ENCAP",
         take::socket_option(libc::SOCK_DGRAM, libc::IPPROTO_UDP, UDP_ENCAP, &tunnel),
     );
-    Ok(told)
+    Ok(report)
 }
 
 /// `DIRECTORY COUNT [mount]`: makes empty files until that fails, or until there are enough; then takes them back.
@@ -101,9 +101,9 @@ pub(super) fn many_files(args: &Arguments<'_>) -> Probed {
             }
         }
     }
-    let mut told = Told::default();
-    told.tried("make a file", result);
-    told.fact("files", made);
+    let mut report = ProbeReport::default();
+    report.tried("make a file", result);
+    report.fact("files", made);
     let _ = std::fs::remove_dir_all(&directory); // in memory, and gone with the sandbox
-    Ok(told)
+    Ok(report)
 }

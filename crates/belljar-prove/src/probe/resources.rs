@@ -1,4 +1,4 @@
-//! Taking more than one's share. Each probe has a bound of its own, for the arm without limits.
+//! Exhausts resources. Each probe has its own bound, for the arm without limits.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use rustix::process::{
 };
 
 use super::{Arguments, ProbeError, Probed};
-use crate::answer::Told;
+use crate::probe_report::ProbeReport;
 
 /// Forks until that fails, or until there are enough; then takes them back.
 pub(super) fn forks(args: &Arguments<'_>) -> Probed {
     let most = args.number(0, "how many")?.min(4096);
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut children = Vec::new();
     let mut result = Ok(());
     for _ in 0..most {
@@ -33,20 +33,20 @@ pub(super) fn forks(args: &Arguments<'_>) -> Probed {
             }
         }
     }
-    told.tried("fork", result);
-    told.fact("children", children.len());
+    report.tried("fork", result);
+    report.fact("children", children.len());
     for child in children {
         let _ = kill_process(child, Signal::KILL); // ended by itself is as good
         let _ = waitpid(Some(child), WaitOptions::empty());
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Fills memory, a mebibyte at a time.
 pub(super) fn fill_memory(args: &Arguments<'_>) -> Probed {
-    let mut told = Told::default();
-    told.fact("mebibytes", fill(args.number(0, "how many MiB")?));
-    Ok(told)
+    let mut report = ProbeReport::default();
+    report.fact("mebibytes", fill(args.number(0, "how many MiB")?));
+    Ok(report)
 }
 
 fn fill(most: u64) -> usize {
@@ -75,10 +75,10 @@ pub(super) fn limit_softly(bytes: u64) -> Result<(), ProbeError> {
 }
 
 /// Where there is none, nothing is tried.
-fn raise_own_limit(told: &mut Told) {
+fn raise_own_limit(report: &mut ProbeReport) {
     let limit = getrlimit(Resource::Data);
     if limit.current.is_some() {
-        told.tried(OWN_LIMIT, setrlimit(Resource::Data, Rlimit { current: None, maximum: None }));
+        report.tried(OWN_LIMIT, setrlimit(Resource::Data, Rlimit { current: None, maximum: None }));
     }
 }
 
@@ -87,11 +87,11 @@ fn raise_own_limit(told: &mut Told) {
 pub(super) fn raise_memory(args: &Arguments<'_>) -> Probed {
     let directory = args.path(0, "a directory")?;
     let most = args.number(1, "how many MiB")?;
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for file in args.all().skip(2) {
-        told.tried(format!("write {}", file.to_string_lossy()), lift(Path::new(file)));
+        report.tried(format!("write {}", file.to_string_lossy()), lift(Path::new(file)));
     }
-    raise_own_limit(&mut told);
+    raise_own_limit(&mut report);
     let target = super::c_string(directory)?;
     let mut kinds = vec![(c"cgroup", c"memory"), (c"cgroup2", c"")];
     if directory == Path::new("-") {
@@ -99,26 +99,26 @@ pub(super) fn raise_memory(args: &Arguments<'_>) -> Probed {
     } else {
         // Who has all rights in namespaces of its own may mount there.
         let own = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP;
-        told.tried("unshare", attempt::unshare(own));
+        report.tried("unshare", attempt::unshare(own));
     }
     for (kind, options) in kinds {
         let mounted = attempt::mount_type(kind, &target, options);
-        told.tried(format!("mount {}", kind.to_string_lossy()), mounted);
+        report.tried(format!("mount {}", kind.to_string_lossy()), mounted);
         for name in MEMORY_LIMITS.iter().filter(|_| mounted.is_ok()) {
             let file = directory.join(name);
             if file.exists() {
-                told.tried(format!("write the mounted {name}"), lift(&file));
+                report.tried(format!("write the mounted {name}"), lift(&file));
             }
         }
     }
     // Now, since the kernel may end us at any moment from here on.
-    super::say(&told);
+    super::say(&report);
     let filled = fill(most);
-    told.fact("mebibytes", filled);
-    Ok(told)
+    report.fact("mebibytes", filled);
+    Ok(report)
 }
 
-/// Version 1 has a number for "no limit", version 2 a word.
+/// "No limit" is a number in version 1, and "max" in version 2.
 fn lift(file: &Path) -> Result<(), Errno> {
     let value: &[u8] = if file.to_string_lossy().ends_with("_in_bytes") { b"-1" } else { b"max" };
     let opened = open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -135,7 +135,7 @@ pub(super) fn inotify(args: &Arguments<'_>) -> Probed {
         std::fs::write(knob, limit)
             .map_err(|error| ProbeError::Step(format!("write {knob}"), error))?;
     }
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     let mut held = Vec::new();
     let mut result = Ok(());
     for _ in 0..most {
@@ -147,12 +147,12 @@ pub(super) fn inotify(args: &Arguments<'_>) -> Probed {
             }
         }
     }
-    told.tried("inotify_init", result);
-    told.fact("instances", held.len());
-    told.answered(
+    report.tried("inotify_init", result);
+    report.fact("instances", held.len());
+    report.answered(
         "another process",
         super::in_child(|| inotify::init(inotify::CreateFlags::CLOEXEC).map(drop)),
     );
-    super::say_and_stay(&told, args.number(1, "milliseconds")?);
-    Ok(told)
+    super::say_and_stay(&report, args.number(1, "milliseconds")?);
+    Ok(report)
 }

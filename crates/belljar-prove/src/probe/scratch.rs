@@ -1,5 +1,4 @@
-//! Where a control runs: as another user, or in namespaces of its own, so that an attempt which gets
-//! through changes nothing of the machine.
+//! Runs a control as another user, or in new namespaces, so that a successful attempt does not change the machine.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

@@ -1,12 +1,12 @@
-//! Every rule of the system call filter, tried.
+//! Tries every rule of the system call filter.
 
 use belljar_linux::sys::attempt;
 #[cfg(target_arch = "x86_64")]
 use belljar_linux::sys::seccomp::{self, Program};
 
 use super::{Arguments, Probed, in_child};
-use crate::answer::Told;
 use crate::numbers::is_named;
+use crate::probe_report::ProbeReport;
 use crate::rules::{self, Call};
 
 /// Past the last number of any kernel so far.
@@ -27,30 +27,30 @@ pub(super) fn conditions(_: &Arguments<'_>) -> Probed {
     Ok(make(&rules::conditional_calls()))
 }
 
-fn make(calls: &[Call]) -> Told {
-    let mut told = Told::default();
+fn make(calls: &[Call]) -> ProbeReport {
+    let mut report = ProbeReport::default();
     for call in calls {
-        told.answered(call.shown(), in_child(|| attempt::by_number(call.number, call.args)));
+        report.answered(call.shown(), in_child(|| attempt::by_number(call.number, call.args)));
     }
-    told
+    report
 }
 
 /// `all`: every number that the filter does not name. Not on an unprotected arm, where some of them
 /// would do something; `known` are two that do nothing there.
 pub(super) fn unknown_numbers(args: &Arguments<'_>) -> Probed {
     let known = [("clone3", libc::SYS_clone3), ("openat2", libc::SYS_openat2)];
-    let mut told = Told::default();
+    let mut report = ProbeReport::default();
     for (name, number) in known {
-        told.answered(name, in_child(|| attempt::by_number(number, [0; 6])));
+        report.answered(name, in_child(|| attempt::by_number(number, [0; 6])));
     }
     if args.text(0, "all or known")? == "all" {
         let unnamed = |number: &i64| !is_named(*number) && !UNFILTERED.contains(number);
         for number in (0..MOST_NUMBERS).filter(unnamed) {
             let answer = in_child(|| attempt::by_number(number, [0; 6]));
-            told.answered(format!("number {number}"), answer);
+            report.answered(format!("number {number}"), answer);
         }
     }
-    Ok(told)
+    Ok(report)
 }
 
 /// Ends who makes the 64-bit call that has the number of a 32-bit `getpid`, and does nothing else: on top
@@ -69,15 +69,15 @@ const MARKED: Program = Program(&[
 #[cfg(target_arch = "x86_64")]
 pub(super) fn other_modes(_: &Arguments<'_>) -> Probed {
     const X32: i64 = 0x4000_0000;
-    let mut told = Told::default();
-    told.answered("32-bit", in_child(attempt::call_in_32_bit_mode));
+    let mut report = ProbeReport::default();
+    report.answered("32-bit", in_child(attempt::call_in_32_bit_mode));
     let marked = || seccomp::install(MARKED).and_then(|()| attempt::call_in_32_bit_mode());
-    told.answered("32-bit, marked", in_child(marked));
-    told.answered("x32", in_child(|| attempt::by_number(X32 | libc::SYS_getpid, [0; 6])));
-    Ok(told)
+    report.answered("32-bit, marked", in_child(marked));
+    report.answered("x32", in_child(|| attempt::by_number(X32 | libc::SYS_getpid, [0; 6])));
+    Ok(report)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn other_modes(_: &Arguments<'_>) -> Probed {
-    Ok(Told::default())
+    Ok(ProbeReport::default())
 }

@@ -1,4 +1,4 @@
-//! The world's certificate authority, and what its servers show.
+//! The certificate authority of the test network, and its servers' certificates.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The world's resolver: over UDP and TCP, from the table of names, with every count kept.
+//! The resolver of the test network, over UDP and TCP; it counts every query.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
+use super::counts::Watch;
 use super::names::{self, Record};
-use super::seen::Watch;
 
 const PORT: u16 = 53;
 const TYPE_A: u16 = 1;
 const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 const NO_SUCH_NAME: u8 = 3;
-/// Seconds that an answer may be kept, as usual names have it.
+/// The usual TTL in seconds.
 const KEPT_FOR: u32 = 60;
 
 /// Every address is ours, so whatever resolver the host's settings name is this one. A reply over IPv6 has
@@ -50,7 +50,7 @@ async fn over_udp(socket: Arc<UdpSocket>, watch: Watch) {
         let (socket, watch) = (Arc::clone(&socket), watch.clone());
         tokio::spawn(async move {
             if let Some(answer) = answer(&query, &watch).await {
-                let _ = socket.send_to(&answer, from).await; // who asked may be gone
+                let _ = socket.send_to(&answer, from).await; // the client may have gone
             }
         });
     }
@@ -60,7 +60,7 @@ async fn over_tcp(listener: TcpListener, watch: Watch) {
     while let Ok((stream, _)) = listener.accept().await {
         let watch = watch.clone();
         tokio::spawn(async move {
-            let _ = one_by_one(stream, &watch).await; // who asked may be gone
+            let _ = one_by_one(stream, &watch).await; // the client may have gone
         });
     }
 }
@@ -142,7 +142,7 @@ async fn answer(query: &[u8], watch: &Watch) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// One record, which may be kept for so many seconds.
+/// One record with its TTL in seconds.
 fn record(answer: &mut Vec<u8>, owner: &str, keep: u32, kind: u16, data: &[u8]) {
     answer.extend(spelled(owner));
     answer.extend(kind.to_be_bytes());

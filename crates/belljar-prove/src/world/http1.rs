@@ -1,5 +1,4 @@
-//! A web server that believes everything: it reads requests as a careless one would, so that a request which
-//! was smuggled past the proxy is seen here as one of its own.
+//! A lenient HTTP/1 server: a request that was smuggled past the proxy appears here as a separate request.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,8 +7,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::counts::{Request, Watch, spelled};
 use super::pages::{Asked, Body, Page, page};
-use super::seen::{Request, Watch, spelled};
 
 const LONGEST_HEAD: usize = 64 * 1024;
 const LONGEST_BODY: usize = 1 << 20;
@@ -53,8 +52,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             head: head.clone(),
             body: body.clone(),
         });
-        let mut words = head.split(' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or("/"));
+        let mut argv = head.split(' ');
+        let (method, target) = (argv.next().unwrap_or_default(), argv.next().unwrap_or("/"));
         let asked = Asked {
             method,
             path: path_of(target),
@@ -90,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(self.read.drain(..length).collect())
     }
 
-    /// Chunks go before a length, as RFC 9112 has it for who takes both.
+    /// `Transfer-Encoding` overrides `Content-Length`, as RFC 9112 says.
     async fn body(&mut self, head: &str) -> io::Result<Vec<u8>> {
         if header(head, "transfer-encoding").is_some_and(|value| value.contains("chunked")) {
             return self.chunks().await;

@@ -1,4 +1,4 @@
-//! The same pages over HTTP/2.
+//! Serves the same pages over HTTP/2.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
+use super::counts::{Request, spelled};
 use super::http1::{BETWEEN_EVENTS, Site, ZEROS};
 use super::pages::{Asked, Body, page};
-use super::seen::{Request, spelled};
 
 const LONGEST_BODY: usize = 1 << 20;
 

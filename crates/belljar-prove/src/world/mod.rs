@@ -1,20 +1,19 @@
-//! A network of the test's own, with everything in it that a run could want to reach: a resolver that lies,
-//! web servers with and without TLS, look-alikes of the places that no run may ever see. Runs of belljar are
-//! started inside it, so that nothing is ever sent to anybody else; and what its servers counted is the
-//! verdict.
+//! A test network with a hostile resolver, web servers with and without TLS, and servers at forbidden addresses.
 //!
-//! It is a process (`belljar __probe world DIRECTORY`), since a namespace belongs to one. Everything that is
-//! to live in it is started through `belljar __probe in-world PID PROGRAM …`.
+//! Runs are started inside it, so that nothing is ever sent to a real host. The verdict is what its servers counted.
+//!
+//! It is a process (`belljar __probe world DIRECTORY`), since a namespace needs one. Processes enter it through
+//! `belljar __probe in-world PID PROGRAM …`.
 
 mod certificates;
+mod counts;
 mod dns;
 mod http1;
 mod http2;
-mod naive;
 pub mod names;
 mod network;
+mod open_proxy;
 pub(crate) mod pages;
-mod seen;
 mod serve;
 
 use std::ffi::OsString;
@@ -24,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-pub use seen::{Request, Seen};
+pub use counts::{Request, ServerCounts};
 
 use crate::probe::PROBE;
 
@@ -64,10 +63,10 @@ struct Talk {
     from: BufReader<ChildStdout>,
 }
 
-/// Who makes the world, and so who can enter it.
+/// The user that creates the test network, and so can enter it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
-    /// Whoever runs this.
+    /// The user of this process.
     Caller,
     /// Another user. Needs root.
     User { uid: u32, gid: u32 },
@@ -106,20 +105,20 @@ impl World {
     }
 
     fn last_words(&mut self) -> WorldError {
-        let mut words = String::new();
+        let mut argv = String::new();
         if let Some(mut from) = self.child.stderr.take() {
-            let _ = std::io::Read::read_to_string(&mut from, &mut words); // or it said nothing
+            let _ = std::io::Read::read_to_string(&mut from, &mut argv); // may be empty
         }
-        let words = words.trim().to_owned();
-        if words.contains("names no resolver") {
+        let argv = argv.trim().to_owned();
+        if argv.contains("names no resolver") {
             WorldError::NoResolver
         } else {
-            WorldError::Gone(words)
+            WorldError::Gone(argv)
         }
     }
 
     /// What was seen since the last reset. One that has just connected may still be on its way.
-    pub fn seen(&self) -> Result<Seen, WorldError> {
+    pub fn seen(&self) -> Result<ServerCounts, WorldError> {
         std::thread::sleep(std::time::Duration::from_millis(30));
         let line = self.ask("seen")?;
         serde_json::from_str(&line).map_err(|error| WorldError::Gone(error.to_string()))
@@ -129,11 +128,11 @@ impl World {
         self.ask("reset").map(drop)
     }
 
-    /// The words in front of a command that is to live in it. They end in an `exec`.
+    /// The arguments before a command that is to run in it. They end in an `exec`.
     pub fn wrapper(&self) -> Vec<OsString> {
         let pid = self.child.id().to_string();
-        let words = [PROBE, IN_WORLD, &pid].map(OsString::from);
-        [self.belljar.clone().into_os_string()].into_iter().chain(words).collect()
+        let argv = [PROBE, IN_WORLD, &pid].map(OsString::from);
+        [self.belljar.clone().into_os_string()].into_iter().chain(argv).collect()
     }
 
     /// The certificate of its servers' authority.
@@ -182,6 +181,6 @@ pub(crate) fn become_one_of_it(pid: u32, program: &[OsString]) -> i32 {
 }
 
 fn failed(error: &WorldError) -> i32 {
-    let _ = writeln!(std::io::stderr(), "world: {}", belljar_spec::text::error_chain(error)); // nobody else to tell
+    let _ = writeln!(std::io::stderr(), "world: {}", belljar_spec::text::error_chain(error)); // there is no other place to report it
     1
 }

@@ -1,4 +1,4 @@
-//! The names of the world, and where they lead. The resolver that attacks the proxy is made of this table.
+//! The host names of the test network and their addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub const CERTIFIED: &[&str] = &[
     "six.example",
 ];
 
-/// Its certificate is nobody's.
+/// Its certificate is signed by no authority.
 pub const UNTRUSTED: &str = "untrusted.example";
 
 /// How a name is answered.
@@ -32,7 +32,7 @@ pub const UNTRUSTED: &str = "untrusted.example";
 pub(super) enum Record {
     /// All of these, in this order.
     Addresses(Vec<IpAddr>),
-    /// The first one, then always the second one, and nobody may keep either.
+    /// First the one, then always the other, both with a TTL of 0.
     Changing(IpAddr, IpAddr),
     Alias(&'static str),
     /// Late.
@@ -49,7 +49,7 @@ fn v6(text: &str) -> IpAddr {
     text.parse().unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
 }
 
-/// Names that lead where no run may go, each with the address at which somebody would be reached.
+/// Names with forbidden addresses.
 pub(crate) const FORBIDDEN: &[(&str, &str)] = &[
     ("localhost", "127.0.0.1"),
     ("loopback.example", "127.0.0.1"),

@@ -1,6 +1,6 @@
-//! A network of the test's own in which every address there is belongs to this machine: whatever somebody
-//! dials, it ends at the servers here, and is counted. Nothing gets out, since there is no interface but
-//! loopback.
+//! Creates a network namespace in which every address is local.
+//!
+//! Every connection ends at the servers here and is counted. Nothing leaves it: the only interface is loopback.
 
 use std::fs::File;
 use std::io;

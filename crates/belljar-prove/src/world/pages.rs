@@ -1,4 +1,4 @@
-//! What the world's web servers answer, whatever the protocol's version.
+//! The responses of the test network's web servers.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The process that the world is: it makes the network, serves in it, and tells what it saw.
+//! The process of the test network: it creates the network, serves in it, and reports its counts.
 
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,9 +10,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use super::counts::{Request, Watch};
 use super::http1::Site;
-use super::seen::{Request, Watch};
-use super::{AUTHORITY, FILES, READY, WorldError, certificates, dns, http1, http2, naive, network};
+use super::{
+    AUTHORITY, FILES, READY, WorldError, certificates, dns, http1, http2, network, open_proxy,
+};
 
 /// Plain, of web servers.
 const HTTP_PORTS: [u16; 2] = [80, 8080];
@@ -44,7 +46,7 @@ pub(super) fn run(directory: &Path) -> Result<(), WorldError> {
 
 async fn start(site: &Site, config: Arc<ServerConfig>) -> std::io::Result<()> {
     dns::serve(&site.watch).await?;
-    naive::serve(site.watch.clone()).await?;
+    open_proxy::serve(site.watch.clone()).await?;
     for port in HTTP_PORTS {
         let site = site.clone();
         accept(port, site.watch.clone(), move |stream, at| {
@@ -100,7 +102,7 @@ async fn tls(acceptor: TlsAcceptor, stream: TcpStream, at: SocketAddr, site: Sit
     if length > 0 && first[0] != TLS_HANDSHAKE {
         // Kept, so that it is known what got here.
         let head = String::from_utf8_lossy(&first[..length]).into_owned();
-        let (at, body) = (super::seen::spelled(at), String::new());
+        let (at, body) = (super::counts::spelled(at), String::new());
         return site.watch.requested(Request { at, sni: None, head, body });
     }
     let Ok(stream) = acceptor.accept(stream).await else { return };
@@ -113,7 +115,7 @@ async fn tls(acceptor: TlsAcceptor, stream: TcpStream, at: SocketAddr, site: Sit
     }
 }
 
-/// One word a line: `seen` is answered with a line of JSON, `reset` forgets.
+/// One command per line: `seen` returns a line of JSON, `reset` clears the counts.
 fn control(watch: &Watch) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{READY}").and_then(|()| out.flush())?;

@@ -1,4 +1,4 @@
-//! `belljar image`.
+//! Arguments of `image`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageVerb {
-    /// Build an image from a Dockerfile, if anything that it is made from has changed
+    /// Build an image from a Dockerfile, if any of its inputs has changed
     Build(Box<BuildArgs>),
-    /// Print the Dockerfile that belljar ships, for agents
+    /// Print the Dockerfile for agents that belljar ships
     Dockerfile,
 }
 
@@ -27,8 +27,8 @@ pub(crate) enum ImageVerb {
         belljar image build --agent\n  \
         belljar image build -t tools:1 .\n  \
         belljar image build -f ci.Dockerfile --build-arg V=2 --network none .",
-    after_help = "Exit codes: 0 it is there; 1 a step of the build failed; 125 it could not be \
-    built at all."
+    after_help = "Exit codes: 0 the image is built or up to date; 1 a step of the build failed; 125 the \
+    build could not start."
 )]
 pub(crate) struct BuildArgs {
     /// The Dockerfile [default: Dockerfile, or Containerfile, in the context]
@@ -37,32 +37,32 @@ pub(crate) struct BuildArgs {
     /// Build the Dockerfile that belljar ships
     #[arg(long, conflicts_with_all = ["file", "context"])]
     pub(crate) agent: bool,
-    /// What to call it [default: belljar- and the name of the Dockerfile or of the context]
+    /// The image's name [default: belljar- and the name of the Dockerfile or the context]
     #[arg(short = 't', long = "tag", value_name = "NAME[:TAG]")]
     pub(crate) name: Option<String>,
     /// The engine: docker or podman [default: the first that answers]
     #[arg(long, value_name = "NAME", value_parser = engine)]
     pub(crate) backend: Option<BackendName>,
-    /// A value for an ARG of the Dockerfile; without a value, the variable's own
+    /// Set an ARG of the Dockerfile; without a value, from the environment
     #[arg(long = "build-arg", value_name = "NAME[=VALUE]", value_parser = argument)]
     pub(crate) arguments: Vec<(String, String)>,
-    /// What the steps of the build can reach
+    /// The network that build steps can use
     #[arg(long, value_enum, default_value_t, value_name = "NAME")]
     pub(crate) network: Network,
-    /// Do every step again
+    /// Repeat every step
     #[arg(long)]
     pub(crate) no_cache: bool,
-    /// Build it although nothing has changed
+    /// Build even if nothing has changed
     #[arg(long)]
     pub(crate) force: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say nothing besides errors; the image's id is still printed
+    /// Print only errors and the image's id
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The directory whose files the Dockerfile can take [default: its own if -f names it, else the
-    /// current one]
+    /// The directory that the Dockerfile can copy from [default: the Dockerfile's if -f is given, else
+    /// the current one]
     #[arg(value_name = "CONTEXT")]
     pub(crate) context: Option<PathBuf>,
 }
@@ -75,10 +75,10 @@ impl BuildArgs {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Network {
-    /// What the engine gives its containers
+    /// The engine's default network
     #[default]
     Default,
-    /// Nothing
+    /// No network
     None,
 }
 
@@ -95,7 +95,7 @@ fn engine(text: &str) -> Result<BackendName, String> {
     match text {
         "docker" => Ok(BackendName::Docker),
         "podman" => Ok(BackendName::Podman),
-        _ => Err("images are built by docker or podman".to_owned()),
+        _ => Err("expected docker or podman".to_owned()),
     }
 }
 
@@ -103,13 +103,14 @@ fn argument(text: &str) -> Result<(String, String), String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, value.to_owned()),
         None => {
-            let value = std::env::var(text).map_err(|_| format!("{text} is not set here"))?;
+            let value =
+                std::env::var(text).map_err(|_| format!("the variable {text} is not set"))?;
             (text, value)
         }
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     match !name.is_empty() && name.chars().all(plain) {
         true => Ok((name.to_owned(), value)),
-        false => Err("a name has letters, digits and \"_\"".to_owned()),
+        false => Err("a name consists of letters, digits and \"_\"".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! What begins a project: `init` and `new`.
+//! Arguments of `init` and `new`.
 
 use std::path::PathBuf;
 
@@ -14,62 +14,63 @@ use clap::{Args, ValueEnum};
         belljar init --yes\n  \
         belljar init --agent claude --prompt-file PROMPT.md --loop --max-cost-usd 25\n  \
         belljar init --agent command --yes -- ./agent.sh --fast",
-    after_help = "What a flag says is not asked. Without a terminal, --yes takes the defaults for the rest. A \
-    manifest that is there stays unless --force is given; then it is kept as belljar.toml.old."
+    after_help = "Questions that a flag answers are not asked. Without a terminal, pass --yes to use the \
+    defaults for the rest. An existing manifest is replaced only with --force; the old one becomes \
+    belljar.toml.old."
 )]
 pub(crate) struct InitArgs {
-    /// What makes the boundary: auto, jail, docker, podman
+    /// The backend: auto, jail, docker, podman
     #[arg(long, value_name = "NAME", value_parser = backend, help_heading = "Boundary")]
     pub(crate) backend: Option<BackendChoice>,
-    /// What may be tried when that cannot be had; can be given again
+    /// A backend to try if that one is not available; repeatable
     #[arg(long, value_name = "NAME", value_parser = backend_name, help_heading = "Boundary")]
     pub(crate) fallback: Vec<BackendName>,
-    /// How the files here appear inside: overlay, ro, rw, none
+    /// How this directory is mounted: overlay, ro, rw, none
     #[arg(long, value_name = "MODE", value_parser = mode, help_heading = "Boundary")]
     pub(crate) workspace_mode: Option<WorkspaceMode>,
-    /// A host that can be reached; can be given again
+    /// A host that the run may reach; repeatable
     #[arg(long = "allow-host", value_name = "HOST[:PORT]", help_heading = "Boundary")]
     pub(crate) allow_hosts: Vec<String>,
-    /// Memory of everything together (512m, 2g)
+    /// Memory limit for the whole run (512m, 2g)
     #[arg(short, long, value_name = "SIZE", help_heading = "Boundary")]
     pub(crate) memory: Option<Size>,
-    /// After this a run is ended (90s, 4h)
+    /// Stop a run after this time (90s, 4h)
     #[arg(long, value_name = "SPAN", help_heading = "Boundary")]
     pub(crate) time: Option<HumanDuration>,
 
-    /// What runs without a command: none, claude, codex, gemini, command
+    /// The agent that `run` starts: none, claude, codex, gemini, command
     #[arg(long, value_name = "KIND", value_parser = agent, help_heading = "Agent")]
     pub(crate) agent: Option<AgentFlag>,
-    /// What it is told; made with a text to begin with if it is missing [default: PROMPT.md]
+    /// The prompt file; created from a template if missing [default: PROMPT.md]
     #[arg(long, value_name = "FILE", help_heading = "Agent")]
     pub(crate) prompt_file: Option<String>,
     /// The program of the agent "command", and its arguments
     #[arg(last = true, value_name = "COMMAND", help_heading = "Agent")]
     pub(crate) command: Vec<String>,
 
-    /// Run it again and again
+    /// Run the agent in a loop
     #[arg(long = "loop", help_heading = "Loop")]
     pub(crate) repeat: bool,
-    /// At most so often [default: 20]
+    /// Stop after N iterations [default: 20]
     #[arg(long, value_name = "N", help_heading = "Loop")]
     pub(crate) max_iterations: Option<u32>,
-    /// Until this file is in the workspace [default: DONE]
+    /// Stop when this file exists in the workspace [default: DONE]
     #[arg(long, value_name = "FILE", conflicts_with = "until_says", help_heading = "Loop")]
     pub(crate) until_file: Option<String>,
-    /// Until its last message has this in it
+    /// Stop when the agent's last message contains this phrase
     #[arg(long, value_name = "PHRASE", help_heading = "Loop")]
     pub(crate) until_says: Option<String>,
-    /// Until it has cost so much
+    /// Stop when the agent has cost this much
     #[arg(long, value_name = "USD", value_parser = dollars, help_heading = "Loop")]
     pub(crate) max_cost_usd: Option<f64>,
 
-    /// Ask nothing: defaults for all that no flag says
+    /// Ask nothing; use defaults where no flag is given
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Replace a manifest that is there; it is kept as belljar.toml.old
+    /// Replace an existing manifest; it becomes belljar.toml.old
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print the manifest, and write nothing
+    /// Print the manifest and write nothing
     #[arg(long, visible_alias = "print")]
     pub(crate) dry_run: bool,
     /// Print JSON
@@ -77,7 +78,7 @@ pub(crate) struct InitArgs {
     pub(crate) json: bool,
 }
 
-/// An agent, or the word that there is none.
+/// The value of `--agent`: a kind, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgentFlag {
     None,
@@ -95,13 +96,13 @@ pub(crate) fn backend(text: &str) -> Result<BackendChoice, String> {
     let found = BackendChoice::ALL.iter().find(|choice| choice.name() == text);
     match found {
         Some(choice) => Ok(*choice),
-        None => Err("there are auto, jail, docker, podman".to_owned()),
+        None => Err("expected auto, jail, docker or podman".to_owned()),
     }
 }
 
 pub(crate) fn backend_name(text: &str) -> Result<BackendName, String> {
     let found = BackendName::ALL.iter().find(|name| name.name() == text);
-    found.copied().ok_or_else(|| "there are jail, docker, podman".to_owned())
+    found.copied().ok_or_else(|| "expected jail, docker or podman".to_owned())
 }
 
 pub(crate) fn mode(text: &str) -> Result<WorkspaceMode, String> {
@@ -109,9 +110,9 @@ pub(crate) fn mode(text: &str) -> Result<WorkspaceMode, String> {
 }
 
 pub(crate) fn dollars(text: &str) -> Result<f64, String> {
-    let amount: f64 = text.parse().map_err(|_| "write an amount, such as 25".to_owned())?;
+    let amount: f64 = text.parse().map_err(|_| "expected an amount, such as 25".to_owned())?;
     let good = belljar::spec::Money::from_dollars(amount).is_some();
-    good.then_some(amount).ok_or_else(|| "an amount is 0 or more".to_owned())
+    good.then_some(amount).ok_or_else(|| "the amount must be 0 or more".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -120,16 +121,16 @@ pub(crate) fn dollars(text: &str) -> Result<f64, String> {
     belljar new count --template command\n  \
     belljar new compare --template fleet --agent codex")]
 pub(crate) struct NewArgs {
-    /// What comes after the number: letters, digits, - _ .
+    /// The folder's name, after its number: letters, digits, ".", "-" and "_"
     #[arg(value_name = "NAME")]
     pub(crate) name: FolderName,
     /// What the folder is for
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) template: TemplateFlag,
-    /// Of loop and fleet: claude, codex, gemini
+    /// The agent of a loop or fleet: claude, codex, gemini
     #[arg(long, value_name = "KIND", value_parser = model_agent, default_value = "claude")]
     pub(crate) agent: AgentKind,
-    /// Where the folder is made [default: the current directory]
+    /// The directory to create the folder in [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) parent: Option<PathBuf>,
     /// Print JSON
@@ -139,10 +140,10 @@ pub(crate) struct NewArgs {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum TemplateFlag {
-    /// An agent, again and again
+    /// An agent in a loop
     #[default]
     Loop,
-    /// A script, once
+    /// A script that runs once
     Command,
     /// Several runs of the same folder, side by side
     Fleet,

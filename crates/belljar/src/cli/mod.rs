@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line: verbs, flags and their help.
 
 mod apply;
 mod image;
@@ -27,23 +27,23 @@ pub(crate) use runs::{
     PortArgs, PruneArgs, PsArgs, ReconcileArgs, RmArgs, ShowArgs, StopArgs, WaitArgs, WhyArgs,
 };
 
-/// Run a command sealed off: explicit mounts, no network, limits, and proof.
+/// Run commands and agents in a sandbox: explicit mounts, no network, limits, and proof.
 #[derive(Debug, Parser)]
 #[command(
     name = "belljar",
     version,
     max_term_width = 80,
     after_help = "Examples:\n  \
-        belljar run -- make test            this directory, and nothing else\n  \
-        belljar run -v ~/data:/data -- ls /data     a read-only mount\n  \
+        belljar run -- make test            with this directory, and nothing else\n  \
+        belljar run -v ~/data:/data -- ls /data     with a read-only mount\n  \
         belljar run -m 2g --timeout 10m -- ./build.sh\n  \
-        belljar run --dry-run -- true       the plan and what it promises\n  \
-        belljar run --keep --name web       a sandbox that stays; then: belljar exec web -- ls\n  \
-        belljar run --allow-host pypi.org -- pip download six    one way out\n  \
-        belljar run -d -- ./long.sh         in the background; then: belljar logs -f RUN\n  \
+        belljar run --dry-run -- true       print the plan and its guarantees\n  \
+        belljar run --keep --name web       then: belljar exec web -- ls\n  \
+        belljar run --allow-host pypi.org -- pip download six    allow one host\n  \
+        belljar run -d -- ./long.sh         then: belljar logs -f RUN\n  \
         belljar run --workspace .:overlay -- ./agent.sh     then: belljar diff RUN\n  \
-        belljar init                        a manifest, for a command or an agent\n  \
-        belljar doctor                      what this machine can hold"
+        belljar init                        write a manifest for a command or an agent\n  \
+        belljar doctor                      check which guarantees work here"
 )]
 pub(crate) struct Arguments {
     /// When to use colours
@@ -56,65 +56,65 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a command in a fresh sandbox, with its own output and exit code
+    /// Run a command or an agent in a new sandbox
     Run(Box<RunArgs>),
-    /// Go on with an agent's run from its last checkpoint, or an earlier one
+    /// Continue an agent's run from its last checkpoint, or an earlier one
     Resume(ResumeArgs),
-    /// Begin a new run from a checkpoint of another
+    /// Start a new run from another run's checkpoint
     Fork(ForkArgs),
-    /// Run one more command in a sandbox that is there
+    /// Run a command in an existing sandbox
     Exec(ExecArgs),
     /// Open a shell in a sandbox
     Shell(ShellArgs),
-    /// Follow the command of a run that was detached
+    /// Attach to the command of a detached run
     Attach(AttachArgs),
     /// List runs
     Ps(PsArgs),
-    /// Print what a run's commands put out
+    /// Print the output of a run's commands
     Logs(LogsArgs),
-    /// Tell about one run: what ran, how it ended, what held
+    /// Show one run: its settings, its result and its guarantees
     Show(ShowArgs),
-    /// Explain what a run could not reach, and what would let it
+    /// Explain which hosts a run could not reach, and how to allow them
     Why(WhyArgs),
-    /// Print where the host reaches a run's ports
+    /// Print the host addresses of a run's published ports
     Port(PortArgs),
-    /// Wait until runs are over, and exit with their code
+    /// Wait until runs have ended, and exit with their code
     Wait(WaitArgs),
-    /// End runs, with everything in them
+    /// Stop runs and everything in them
     Stop(StopArgs),
-    /// Copy files into a sandbox, or out of it
+    /// Copy files into or out of a sandbox
     Cp(CopyArgs),
-    /// Show what a run changed in its overlay trees
+    /// Show a run's changes to its overlay trees
     Diff(DiffArgs),
-    /// Take over what a run changed in overlay trees: all of it, or paths, or hunks
+    /// Apply a run's changes to your files: all, some paths, or some hunks
     Apply(ApplyArgs),
-    /// Throw away what a run changed in overlay trees
+    /// Discard a run's changes
     Discard(DiscardArgs),
-    /// Remove runs that are over, with their records
+    /// Remove ended runs and their records
     Rm(RmArgs),
     /// Remove old runs
     Prune(PruneArgs),
-    /// Print the events of a run's record, one JSON object a line
+    /// Print the events of a run's record, one JSON object per line
     Events(EventsArgs),
-    /// Check that records are what was written
+    /// Check that records are complete and unchanged
     Verify(VerifyArgs),
-    /// Finish what dead supervisors left, and take leftovers away
+    /// Close the records of dead supervisors, and remove their leftovers
     Reconcile(ReconcileArgs),
-    /// Find out, by trying, what this machine can hold
+    /// Test which guarantees this machine can enforce
     Doctor(DoctorArgs),
-    /// Attack the boundary with the whole catalogue, and say what held
+    /// Attack the sandbox with the whole catalogue, and report what held
     Prove(ProveArgs),
-    /// List the backends and whether they can be used
+    /// List the backends and whether they are available
     Backends(BackendsArgs),
     /// Show the settings, or the manifest's schema
     Config(ConfigArgs),
-    /// Build the images that engines start from
+    /// Build images for engines
     Image(ImageArgs),
     /// Write a manifest for this directory, and trust it
     Init(Box<init::InitArgs>),
-    /// Make a numbered folder for one piece of work
+    /// Create a numbered folder for one task
     New(init::NewArgs),
-    /// Show what a manifest or a Dockerfile asks for, and trust it as it is now
+    /// Show what a manifest or a Dockerfile asks for, and trust its current content
     Trust(TrustArgs),
 }
 
@@ -140,9 +140,9 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigVerb {
-    /// The settings that would be in force here
+    /// Print the settings that apply in this directory
     Show {
-        /// Say which layer each value came from
+        /// Print the source of each value
         #[arg(long)]
         origin: bool,
         /// Print JSON
@@ -155,27 +155,27 @@ pub(crate) enum ConfigVerb {
         #[arg(long, conflicts_with = "manifest")]
         no_config: bool,
     },
-    /// The JSON schema of belljar.toml
+    /// Print the JSON schema of belljar.toml
     Schema,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TrustArgs {
-    /// The manifest, or the directory it is in; a Dockerfile; or a file of
-    /// variables, a prompt or a configuration file
+    /// The manifest or its directory; a Dockerfile; or a file with variables,
+    /// a prompt or a configuration
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
-    /// Take the directory for your own again although a run could write it;
-    /// the manifest in it is not trusted by that
+    /// Trust the directory again after a run could write to it; this does not
+    /// trust the manifest in it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["path", "context", "show", "forget"])]
     pub(crate) tree: Option<PathBuf>,
-    /// Of a Dockerfile: the directory that it is built with, if that is not its own
+    /// The build context of a Dockerfile, if it is not the Dockerfile's directory
     #[arg(long, value_name = "DIR")]
     pub(crate) context: Option<PathBuf>,
-    /// Only show what it asks for
+    /// Only show what the file asks for
     #[arg(long)]
     pub(crate) show: bool,
-    /// Trust it no more
+    /// Revoke trust
     #[arg(long, conflicts_with = "show")]
     pub(crate) forget: bool,
 }
@@ -189,7 +189,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// `auto` looks at the terminal and at `NO_COLOR`.
+    /// `auto` checks for a terminal and for `NO_COLOR`.
     pub(crate) fn apply(self) {
         let choice = match self {
             Self::Auto => return,

@@ -1,4 +1,4 @@
-//! What reads a run's record.
+//! Arguments of the verbs that read a run's record: `logs`, `events`, `verify`.
 
 use clap::Args;
 
@@ -9,14 +9,14 @@ use clap::Args;
         belljar logs --tail 20 -t web\n  \
         belljar logs --since 10m --stderr web\n  \
         belljar logs --agent -f nightly",
-    after_help = "Output goes where it went: stdout to stdout, stderr to stderr, exact bytes. On a \
-    terminal control characters are escaped."
+    after_help = "The command's stdout goes to stdout and its stderr to stderr, byte for byte. On a \
+    terminal, control characters are escaped."
 )]
 pub(crate) struct LogsArgs {
-    /// Go on until the run is over
+    /// Follow until the run ends
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// From this time on: 10m ago, or 2026-01-31T12:00:00Z
+    /// Start at this time: 10m for ten minutes ago, or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "SPAN|TIME")]
     pub(crate) since: Option<String>,
     /// Only the last N lines
@@ -25,7 +25,7 @@ pub(crate) struct LogsArgs {
     /// Begin each line with its time
     #[arg(short, long)]
     pub(crate) timestamps: bool,
-    /// Only of one command; 0 is the run's own
+    /// Only the output of one command; 0 is the run's main command
     #[arg(long, value_name = "N")]
     pub(crate) exec: Option<u32>,
     /// Only standard output
@@ -34,45 +34,45 @@ pub(crate) struct LogsArgs {
     /// Only standard error
     #[arg(long)]
     pub(crate) stderr: bool,
-    /// Send the bytes to a terminal as they are
+    /// Do not escape control characters on a terminal
     #[arg(long)]
     pub(crate) raw: bool,
-    /// What the run's agent said and did, instead
+    /// Print the agent's messages and actions instead
     #[arg(long, conflicts_with_all = ["tail", "timestamps", "exec", "stdout", "stderr", "raw"])]
     pub(crate) agent: bool,
-    /// With --agent: its events, one JSON object a line
+    /// With --agent: print its events, one JSON object per line
     #[arg(long, requires = "agent")]
     pub(crate) json: bool,
-    /// The run: an id, a head or a tail of it, or a name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Go on until the run is over
+    /// Follow until the run ends
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only events of this kind (exec.start, limit.hit); can be given again
+    /// Only events of this kind (exec.start, limit.hit); repeatable
     #[arg(long = "kind", value_name = "KIND")]
     pub(crate) kinds: Vec<String>,
-    /// The run: an id, a head or a tail of it, or a name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 every record is sound; 1 one is not; 125 nothing was checked."
+    after_help = "Exit codes: 0 every record is intact; 1 a record is not; 125 nothing was checked."
 )]
 pub(crate) struct VerifyArgs {
-    /// Every run there is
+    /// Check every run
     #[arg(long, conflicts_with = "runs")]
     pub(crate) all: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The runs: ids, heads or tails of them, or names
+    /// The runs: names, ids, or the start or end of an id
     #[arg(required_unless_present = "all", value_name = "RUN")]
     pub(crate) runs: Vec<String>,
 }

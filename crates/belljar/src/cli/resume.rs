@@ -1,4 +1,4 @@
-//! `belljar resume` and `belljar fork`.
+//! Arguments of `resume` and `fork`.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use clap::Args;
     belljar resume night --from 3           from an earlier one\n  \
     belljar resume night --extend-iterations 10 --extend-cost-usd 5")]
 pub(crate) struct ResumeArgs {
-    /// The run, by its id, the end of its id, or its name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
     #[command(flatten)]
-    pub(crate) birth: ResumeOriginArgs,
+    pub(crate) origin: ResumeOriginArgs,
 }
 
 #[derive(Debug, Args)]
@@ -22,50 +22,50 @@ pub(crate) struct ResumeArgs {
     belljar fork night --name other         from the last checkpoint\n  \
     belljar fork night --from 3 -d")]
 pub(crate) struct ForkArgs {
-    /// The run, by its id, the end of its id, or its name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
     /// The new run's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     #[command(flatten)]
-    pub(crate) birth: ResumeOriginArgs,
+    pub(crate) origin: ResumeOriginArgs,
 }
 
-/// What both have.
+/// Arguments that `resume` and `fork` share.
 #[derive(Debug, Args)]
 pub(crate) struct ResumeOriginArgs {
-    /// The iteration whose checkpoint to begin with; 0 is the beginning
+    /// Start from the checkpoint of this iteration; 0 is before the first
     #[arg(long, value_name = "N")]
     pub(crate) from: Option<u32>,
-    /// So many iterations more
+    /// Allow N more iterations
     #[arg(long, value_name = "N", help_heading = "Budgets")]
     pub(crate) extend_iterations: Option<u32>,
-    /// So much time more for the loop, such as 2h
+    /// Allow this much more time for the loop, such as 2h
     #[arg(long, value_name = "SPAN", help_heading = "Budgets")]
     pub(crate) extend_time: Option<String>,
-    /// So many dollars more
+    /// Allow this many more dollars
     #[arg(long, visible_alias = "extend-cost", value_name = "AMOUNT", help_heading = "Budgets")]
     pub(crate) extend_cost_usd: Option<f64>,
-    /// So many turns more
+    /// Allow N more turns
     #[arg(long, value_name = "N", help_heading = "Budgets")]
     pub(crate) extend_turns: Option<u64>,
-    /// So many tokens more
+    /// Allow N more tokens
     #[arg(long, value_name = "N", help_heading = "Budgets")]
     pub(crate) extend_tokens: Option<u64>,
-    /// What may be otherwise than at the first start: image, mounts, policy
+    /// Accept a change since the first start: image, mounts, policy
     #[arg(long, value_name = "WHAT")]
     pub(crate) allow: Vec<String>,
-    /// Print the new run's id, and leave it to itself
+    /// Run in the background and print the new run's id
     #[arg(short, long)]
     pub(crate) detach: bool,
     /// Print one JSON object at the end
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write that object to a file
+    /// Write that JSON object to a file
     #[arg(long, value_name = "FILE")]
     pub(crate) result: Option<PathBuf>,
-    /// Say nothing but what went wrong
+    /// Print only errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -1,4 +1,4 @@
-//! What looks at the changes of a run.
+//! Arguments of `diff`.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,17 @@ use clap::Args;
         belljar diff RUN\n  \
         belljar diff -p RUN src\n  \
         belljar diff -p RUN | git apply --check",
-    after_help = "Letters: A made, M changed, D removed, R renamed, T replaced by something of another kind, \
-    m another mode. Works while the run is alive, too."
+    after_help = "Letters: A added, M modified, D deleted, R renamed, T type changed, m mode changed. The run \
+    may still be alive."
 )]
 pub(crate) struct DiffArgs {
-    /// Print the changes line by line, as git does
+    /// Print the changes as a patch, as git does
     #[arg(short, long)]
     pub(crate) patch: bool,
-    /// List what git keeps in a repository too: objects, references, logs; it is only counted otherwise
+    /// Also list git's own data (objects, references, logs), which is otherwise only counted
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Only names
+    /// Print only names
     #[arg(long, conflicts_with_all = ["patch", "json"])]
     pub(crate) name_only: bool,
     /// Print JSON
@@ -29,10 +29,10 @@ pub(crate) struct DiffArgs {
     /// Exit with 1 if there are changes
     #[arg(long)]
     pub(crate) exit_code: bool,
-    /// The run: an id, a head or a tail of it, or a name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
-    /// Only these, and what is below them
+    /// Only these paths and everything below them
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
 }

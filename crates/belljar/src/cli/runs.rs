@@ -1,38 +1,38 @@
-//! What lists, ends and removes runs.
+//! Arguments of the verbs that list, stop and remove runs.
 
 use belljar::spec::HumanDuration;
 use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// The runs: ids, heads or tails of them, or names
+    /// The runs: names, ids, or the start or end of an id
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Everything inside gets TERM; what is left after the grace is killed.")]
+#[command(after_help = "Every process inside gets TERM, and KILL after the timeout.")]
 pub(crate) struct StopArgs {
-    /// The grace [default: the run's own stop_timeout]
+    /// Time between TERM and KILL [default: the run's stop_timeout]
     #[arg(short, long, value_name = "SECONDS")]
     pub(crate) timeout: Option<HumanDuration>,
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The runs: ids, heads or tails of them, or names
+    /// The runs: names, ids, or the start or end of an id
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
-    /// Stop it first, if it is alive; remove it with changes that were neither applied nor discarded
+    /// Stop the run first if it is alive; also remove changes that were neither applied nor discarded
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The runs: ids, heads or tails of them, or names
+    /// The runs: names, ids, or the start or end of an id
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,
 }
@@ -42,18 +42,18 @@ pub(crate) struct RmArgs {
     before_help = "Examples:\n  \
         belljar prune --keep 20 --older-than 7d --dry-run\n  \
         belljar prune --keep 0",
-    after_help = "With both flags a run goes if both are against it. Without any, what [retention] \
-    in the settings says is done for every name. Runs that are alive never go, nor do \
-    those with changes that were neither applied nor discarded."
+    after_help = "With both flags, a run is removed if both apply to it. With neither, the [retention] \
+    settings decide, for each name. Live runs, and runs with changes that were neither applied nor \
+    discarded, are never removed."
 )]
 pub(crate) struct PruneArgs {
-    /// So many of the newest of each name stay
+    /// Keep the N newest runs of each name
     #[arg(long, value_name = "N")]
     pub(crate) keep: Option<usize>,
-    /// What stopped less long ago stays
+    /// Remove only runs that ended longer ago than this
     #[arg(long, value_name = "SPAN")]
     pub(crate) older_than: Option<HumanDuration>,
-    /// Only tell
+    /// Print what would be removed, and remove nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print JSON
@@ -66,13 +66,13 @@ pub(crate) struct PruneArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Runs that are over, too
+    /// Include ended runs
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Only ids, whole
+    /// Print only full ids
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
-    /// Only runs of exactly this name
+    /// Only runs with exactly this name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Print JSON
@@ -85,7 +85,7 @@ pub(crate) struct ShowArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The run: an id, a head or a tail of it, or a name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
 }
@@ -95,7 +95,7 @@ pub(crate) struct WhyArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The run: an id, a head or a tail of it, or a name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
 }
@@ -105,17 +105,17 @@ pub(crate) struct PortArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The run: an id, a head or a tail of it, or a name
+    /// The run: its name, its id, or the start or end of its id
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
-    /// Only the address that leads to this port inside
+    /// Only the address of this port of the run
     #[arg(value_name = "PORT")]
     pub(crate) port: Option<u16>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReconcileArgs {
-    /// Add what the ledger does not know from the records; a damaged ledger is set aside
+    /// Add missing runs to the ledger from their records; a damaged ledger is moved out of the way
     #[arg(long)]
     pub(crate) rebuild_ledger: bool,
     /// Print JSON

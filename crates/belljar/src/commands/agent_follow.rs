@@ -1,4 +1,4 @@
-//! `belljar logs --agent`: what an agent did, from the record, also while it does it.
+//! `belljar logs --agent`: prints an agent's events from the record, also while the agent runs.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -13,35 +13,35 @@ use jiff::Timestamp;
 use super::CommandResult;
 use super::agent_log::{AgentLog, has_agent};
 use super::descriptor::is_closed;
-use super::stderr_tail::Complaints;
+use super::stderr_tail::StderrTails;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// On a terminal that is wider, lines are easier to read when they are not.
-const WIDEST: usize = 100;
-const WITHOUT_A_TERMINAL: usize = 80;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Longer lines are hard to read, even on a wider terminal.
+const MAX_WIDTH: usize = 100;
+const DEFAULT_WIDTH: usize = 80;
 
 #[derive(Debug, thiserror::Error)]
-#[error("run {0} has no agent; belljar logs {0} shows what its commands put out")]
+#[error("run {0} has no agent; to print the output of its commands: belljar logs {0}")]
 struct NoAgent(RunId);
 
-/// What is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    Words,
-    /// The agent's events as they are stored, one a line.
+    Text,
+    /// The agent's events as they are stored, one per line.
     Json,
 }
 
-/// How long.
+/// When to stop printing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// What there is now.
+    /// After the events that are in the record now.
     Now,
-    /// The run is over.
-    TheEnd,
+    /// When the run has ended.
+    RunEnds,
 }
 
-/// Prints it on standard output. A reader that went away is no error.
+/// Prints to standard output. A closed pipe is no error.
 pub(super) fn print(
     home: &Home,
     run: &RunId,
@@ -51,27 +51,27 @@ pub(super) fn print(
 ) -> CommandResult {
     let directory = home.run_dir(run);
     let mut events = EventReader::open(&directory)?;
-    let mut complaints = Complaints::of(&directory);
+    let mut stderr_tails = StderrTails::of(&directory);
     let mut log = AgentLog::new(width());
     let mut is_first = true;
     loop {
-        // Looked at first: what is written before the end is read after it.
+        // Checked before reading, so that the last events are not missed.
         let live = matches!(store::life::of(home, run), Life::Live(_));
         while let Some(event) = events.next()? {
             if std::mem::take(&mut is_first) && !has_agent(&event) {
                 return Err(NoAgent(*run).into());
             }
-            // Taken in any case: later ones may need to know.
-            complaints.note(&event);
+            // Also for events that are not printed: later lines depend on them.
+            stderr_tails.note(&event);
             let mut lines = log.lines(&event);
             if let Some(failed) = log.take_failed() {
-                lines.extend(log.complaint(&complaints.last(failed)));
+                lines.extend(log.last_output(&stderr_tails.last(failed)));
             }
-            if since.is_some_and(|since| !is_late(&event, since)) {
+            if since.is_some_and(|since| !is_since(&event, since)) {
                 continue;
             }
             let lines = match form {
-                Form::Words => lines,
+                Form::Text => lines,
                 Form::Json => as_json(&event)?,
             };
             match put(&lines, form) {
@@ -82,22 +82,22 @@ pub(super) fn print(
         if until == Until::Now || !live {
             return Ok(0);
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 pub(super) fn width() -> usize {
     match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
-        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).min(WIDEST),
-        _ => WITHOUT_A_TERMINAL,
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).min(MAX_WIDTH),
+        _ => DEFAULT_WIDTH,
     }
 }
 
-fn is_late(event: &Event, since: Timestamp) -> bool {
+fn is_since(event: &Event, since: Timestamp) -> bool {
     event.time.parse::<Timestamp>().is_ok_and(|time| time >= since)
 }
 
-fn is_the_agents(kind: EventKind) -> bool {
+fn is_agent_event(kind: EventKind) -> bool {
     matches!(
         kind,
         EventKind::IterationStart
@@ -113,7 +113,7 @@ fn is_the_agents(kind: EventKind) -> bool {
 }
 
 fn as_json(event: &Event) -> serde_json::Result<Vec<String>> {
-    match is_the_agents(event.kind) {
+    match is_agent_event(event.kind) {
         true => Ok(vec![serde_json::to_string(event)?]),
         false => Ok(Vec::new()),
     }
@@ -123,7 +123,7 @@ fn put(lines: &[String], form: Form) -> io::Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
-    // JSON escapes most of what could drive a terminal; on one, the rest is escaped too.
+    // JSON escapes most control characters; on a terminal, the rest is escaped too.
     let escapes = form == Form::Json && io::stdout().is_terminal();
     let line = |line: &String| if escapes { escape(line.as_bytes()) } else { line.clone() };
     let text: String = lines.iter().map(|one| line(one) + "\n").collect();

@@ -1,6 +1,6 @@
-//! What an agent did, as a person would read it: events in, lines out. Prints nothing.
+//! Formats an agent's events as lines for the terminal.
 //!
-//! Every text in it is the agent's: escaped, broken to the width, cut where it is long.
+//! The texts come from the agent: they are escaped, wrapped and cut.
 
 use std::collections::BTreeMap;
 
@@ -13,51 +13,51 @@ use belljar::spec::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::agent_summary::{birth, counted, ended, result, span, used};
-use super::stderr_tail::Failed;
+use super::agent_summary::{counted, ended, origin, result, span, used};
+use super::stderr_tail::FailedExec;
 use super::wrap::{Room, Shown, columns, one_line, wrapped};
 use crate::report::{BAD, BOLD, DIM, GOOD, WARN};
 
-/// Of one message. The record has the rest.
-const MOST_OF_A_MESSAGE: usize = 60;
-/// Of a thought, a tool's input, a result.
-const MOST_OF_THE_REST: usize = 3;
-/// Lines of a command that failed.
-const MOST_COMPLAINTS: usize = 5;
-/// A shorter wait between iterations is none.
-const A_PAUSE: u64 = 1_000_000_000;
+/// Lines shown of one message. The record has the rest.
+const MAX_MESSAGE_LINES: usize = 60;
+/// Lines shown of a thought, a tool's input or a tool's result.
+const MAX_DETAIL_LINES: usize = 3;
+/// Lines shown of a failed command's stderr.
+const MAX_STDERR_LINES: usize = 5;
+/// A shorter wait between iterations is not mentioned.
+const MIN_PAUSE_NS: u64 = 1_000_000_000;
 
-/// Whether the events of a run are an agent's.
+/// Whether the run that starts with this event has an agent.
 pub(super) fn has_agent(start: &Event) -> bool {
     start.kind == EventKind::RunStart && start.data.pointer("/spec/agent").is_some()
 }
 
-/// Takes a run's events in their order.
+/// Formats a run's events, which it gets in order.
 #[derive(Debug)]
 pub(super) struct AgentLog {
     width: usize,
     before: Block,
-    /// What the run does besides its agent.
+    /// The commands that the run executes besides its agent.
     setup: Option<Vec<OsText>>,
     until: Option<Vec<OsText>>,
-    /// Commands of these two that run.
-    aside: BTreeMap<u64, Aside>,
+    /// Those of the two that are running, by exec number.
+    helpers: BTreeMap<u64, HelperCommand>,
     /// When the last iteration ended.
     ended_at: Option<u64>,
-    failed: Option<Failed>,
+    failed: Option<FailedExec>,
 }
 
-/// What the last lines were: a blank line stands between different ones.
+/// The kind of the last lines: a blank line separates different kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Nothing,
     Head,
-    Said,
-    Did,
+    Message,
+    Action,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aside {
+enum HelperCommand {
     Setup,
     Until,
 }
@@ -105,16 +105,17 @@ impl AgentLog {
             before: Block::Nothing,
             setup,
             until,
-            aside: BTreeMap::new(),
+            helpers: BTreeMap::new(),
             ended_at,
             failed: None,
         }
     }
 
-    /// Nothing, for an event that tells a person nothing. Styles are in the lines: print them through `anstream`.
+    /// The lines for an event; none for one that users need not see. They contain styles: print them through
+    /// `anstream`.
     pub(super) fn lines(&mut self, event: &Event) -> Vec<String> {
         let (block, lines) = match event.kind {
-            EventKind::RunStart => (Block::Did, self.start(event)),
+            EventKind::RunStart => (Block::Action, self.start(event)),
             EventKind::IterationStart => (Block::Head, self.head(event)),
             EventKind::AgentMessage
             | EventKind::AgentToolCall
@@ -123,21 +124,23 @@ impl AgentLog {
             | EventKind::AgentSession
             | EventKind::AgentResult
             | EventKind::AgentError => match data::<AgentNews>(event) {
-                Some(news) => self.news(&news),
-                None => (Block::Did, Vec::new()),
+                Some(event) => self.agent_event(&event),
+                None => (Block::Action, Vec::new()),
             },
             EventKind::Checkpoint => {
                 self.ended_at = Some(event.mono_ns);
                 let report = data::<IterationReport>(event);
                 (Block::Head, report.map_or(Vec::new(), |report| self.iteration_end(&report)))
             }
-            EventKind::ExecStart => (Block::Did, self.aside_start(event)),
-            EventKind::ExecExit => (Block::Did, self.aside_end(event)),
-            EventKind::EgressDenied => (Block::Did, self.denied(event)),
-            EventKind::EgressLost => (Block::Did, self.dim("the proxy is gone: nothing gets out")),
-            EventKind::LimitHit => (Block::Did, self.limit(event)),
+            EventKind::ExecStart => (Block::Action, self.helper_start(event)),
+            EventKind::ExecExit => (Block::Action, self.helper_end(event)),
+            EventKind::EgressDenied => (Block::Action, self.denied(event)),
+            EventKind::EgressLost => {
+                (Block::Action, self.dim("the proxy died: the run has no network access"))
+            }
+            EventKind::LimitHit => (Block::Action, self.limit(event)),
             EventKind::RunStop => (Block::Head, self.stop(event)),
-            _ => (Block::Did, Vec::new()),
+            _ => (Block::Action, Vec::new()),
         };
         self.spaced(block, lines)
     }
@@ -147,7 +150,7 @@ impl AgentLog {
             return lines;
         }
         let between = match (self.before, block) {
-            (Block::Nothing, _) | (Block::Head, Block::Said | Block::Did) => false,
+            (Block::Nothing, _) | (Block::Head, Block::Message | Block::Action) => false,
             (_, Block::Head) => true,
             (before, block) => before != block,
         };
@@ -159,7 +162,7 @@ impl AgentLog {
     }
 
     fn start(&mut self, event: &Event) -> Vec<String> {
-        let Some(Start { spec, birth: born }) = data::<Start>(event) else { return Vec::new() };
+        let Some(Start { spec, birth }) = data::<Start>(event) else { return Vec::new() };
         if let Some(work) = spec.agent {
             self.setup = work.setup.map(|setup| setup.command);
             self.until = match work.repeat.until {
@@ -167,7 +170,7 @@ impl AgentLog {
                 _ => None,
             };
         }
-        born.map_or(Vec::new(), |born| self.dim(&birth(&born)))
+        birth.map_or(Vec::new(), |birth| self.dim(&origin(&birth)))
     }
 
     fn head(&mut self, event: &Event) -> Vec<String> {
@@ -178,7 +181,7 @@ impl AgentLog {
         let rest = self.width.saturating_sub(columns(&title) + columns(&time));
         let mut lines = Vec::new();
         let waited = self.ended_at.map(|ended| event.mono_ns.saturating_sub(ended));
-        if let Some(waited) = waited.filter(|waited| *waited >= A_PAUSE) {
+        if let Some(waited) = waited.filter(|waited| *waited >= MIN_PAUSE_NS) {
             lines.extend(self.dim(&format!("paused for {}", span(waited / 1_000_000))));
             lines.push(String::new());
         }
@@ -186,23 +189,23 @@ impl AgentLog {
         lines
     }
 
-    fn news(&self, news: &AgentNews) -> (Block, Vec<String>) {
-        let lines = match news {
+    fn agent_event(&self, event: &AgentNews) -> (Block, Vec<String>) {
+        let lines = match event {
             AgentNews::Message { role: Role::Assistant, text } => {
-                let lines = self.fold(text, "", MOST_OF_A_MESSAGE);
-                return (Block::Said, lines.into_iter().map(own_voice).collect());
+                let lines = self.fold(text, "", MAX_MESSAGE_LINES);
+                return (Block::Message, lines.into_iter().map(unlike_headings).collect());
             }
             AgentNews::Message { role: Role::Thinking | Role::System, text } => {
-                styled(self.fold(text, "  ", MOST_OF_THE_REST), DIM)
+                styled(self.fold(text, "  ", MAX_DETAIL_LINES), DIM)
             }
             AgentNews::Message { role: Role::User, text } => {
-                styled(self.fold(text, "> ", MOST_OF_THE_REST), DIM)
+                styled(self.fold(text, "> ", MAX_DETAIL_LINES), DIM)
             }
             AgentNews::ToolCall { tool, input, .. } => {
                 let tool = one_line(tool, 30);
                 let colon = if input.trim().is_empty() { "" } else { ": " };
                 let called = format!("{tool}{colon}{}", input.trim_start());
-                let mut lines = self.fold(&called, "● ", MOST_OF_THE_REST);
+                let mut lines = self.fold(&called, "● ", MAX_DETAIL_LINES);
                 let name = format!("● {tool}");
                 if let Some(first) = lines.first_mut()
                     && let Some(rest) = first.strip_prefix(&name)
@@ -212,9 +215,9 @@ impl AgentLog {
                 lines
             }
             AgentNews::ToolResult { is_error, text, .. } => {
-                let text = if text.trim().is_empty() { "(nothing)" } else { text };
+                let text = if text.trim().is_empty() { "(empty)" } else { text };
                 let style = if *is_error { BAD } else { DIM };
-                styled(self.fold(text, "  ⎿ ", MOST_OF_THE_REST), style)
+                styled(self.fold(text, "  ⎿ ", MAX_DETAIL_LINES), style)
             }
             AgentNews::Usage(_) => Vec::new(),
             AgentNews::Session { id, model } => {
@@ -222,12 +225,12 @@ impl AgentLog {
                 self.dim(&format!("session {}{}", one_line(id, 60), model.unwrap_or_default()))
             }
             AgentNews::Result(result) => self.verdict(result),
-            AgentNews::Error { message } => styled(self.fold(message, "✗ ", MOST_OF_THE_REST), BAD),
+            AgentNews::Error { message } => styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD),
         };
-        (Block::Did, lines)
+        (Block::Action, lines)
     }
 
-    /// What it said at the end of a success was its last message already.
+    /// Only for errors: the text of a success repeats the last message.
     fn verdict(&self, result: &AgentResult) -> Vec<String> {
         if !result.is_error {
             return Vec::new();
@@ -235,19 +238,19 @@ impl AgentLog {
         let word = result.word.as_deref().filter(|word| *word != "success").unwrap_or("an error");
         let text = result.text.as_deref().unwrap_or_default();
         let colon = if text.trim().is_empty() { "" } else { ": " };
-        let said = format!("the agent ended with {word}{colon}{text}");
-        styled(self.fold(&said, "✗ ", MOST_OF_THE_REST), BAD)
+        let text = format!("the agent ended with {word}{colon}{text}");
+        styled(self.fold(&text, "✗ ", MAX_DETAIL_LINES), BAD)
     }
 
-    /// The command that the last event told to have failed, where its output may say why.
-    pub(super) fn take_failed(&mut self) -> Option<Failed> {
+    /// The command that failed in the last event, if its output may explain why.
+    pub(super) fn take_failed(&mut self) -> Option<FailedExec> {
         self.failed.take()
     }
 
-    /// The end of what a command put out before it failed.
-    pub(super) fn complaint(&self, text: &str) -> Vec<String> {
+    /// The last lines of a failed command's output.
+    pub(super) fn last_output(&self, text: &str) -> Vec<String> {
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = lines.get(lines.len().saturating_sub(MOST_COMPLAINTS)..).unwrap_or_default();
+        let last = lines.get(lines.len().saturating_sub(MAX_STDERR_LINES)..).unwrap_or_default();
         let room = self.width.saturating_sub(4);
         let shown = last.iter().map(|line| format!("  │ {}", one_line(line, room)));
         styled(shown.collect(), DIM)
@@ -255,59 +258,59 @@ impl AgentLog {
 
     fn iteration_end(&mut self, report: &IterationReport) -> Vec<String> {
         if let Some(Failure::Exit { .. } | Failure::NotStarted { .. }) = report.failure {
-            self.failed = Some(Failed { exec: report.exec, is_plain: false });
+            self.failed = Some(FailedExec { exec: report.exec, is_plain: false });
         }
         let IterationReport { iteration, turns, usage, changed, wall_ms, .. } = report;
-        let mut said = vec![result(report)];
-        said.extend(used(*turns, usage));
-        said.push(format!("{} changed", counted(*changed, "path")));
-        said.push(span(*wall_ms));
+        let mut parts = vec![result(report)];
+        parts.extend(used(*turns, usage));
+        parts.push(format!("{} changed", counted(*changed, "path")));
+        parts.push(span(*wall_ms));
         if report.done == Some(false) {
-            said.push("not done yet".to_owned());
+            parts.push("not done yet".to_owned());
         }
         if report.unparsed > 0 {
-            said.push(format!("{} not understood", counted(report.unparsed, "line")));
+            parts.push(format!("{} not parsed", counted(report.unparsed, "line")));
         }
         if report.dropped > 0 {
-            said.push(format!("{} left out", counted(report.dropped, "event")));
+            parts.push(format!("{} dropped", counted(report.dropped, "event")));
         }
         let style = match (&report.failure, report.done) {
             (Some(_), _) => BAD,
             (None, Some(true)) => GOOD,
             (None, _) => Style::new(),
         };
-        let text = format!("iteration {iteration} ended: {}", said.join(", "));
-        styled(self.fold(&text, "── ", MOST_OF_THE_REST), style)
+        let text = format!("iteration {iteration} ended: {}", parts.join(", "));
+        styled(self.fold(&text, "── ", MAX_DETAIL_LINES), style)
     }
 
-    fn aside_start(&mut self, event: &Event) -> Vec<String> {
+    fn helper_start(&mut self, event: &Event) -> Vec<String> {
         let Some(ExecStart { exec, argv }) = data::<ExecStart>(event) else { return Vec::new() };
-        let is = |words: &Option<Vec<OsText>>| words.as_ref().is_some_and(|words| *words == argv);
-        let aside = match (is(&self.setup), is(&self.until)) {
-            (true, _) => Aside::Setup,
-            (_, true) => Aside::Until,
+        let is = |other: &Option<Vec<OsText>>| other.as_ref().is_some_and(|other| *other == argv);
+        let helper = match (is(&self.setup), is(&self.until)) {
+            (true, _) => HelperCommand::Setup,
+            (_, true) => HelperCommand::Until,
             _ => return Vec::new(),
         };
-        self.aside.insert(exec, aside);
-        match aside {
-            Aside::Setup => {
+        self.helpers.insert(exec, helper);
+        match helper {
+            HelperCommand::Setup => {
                 self.dim(&format!("set-up: {}", belljar::spec::text::quote_command(&argv)))
             }
-            Aside::Until => Vec::new(),
+            HelperCommand::Until => Vec::new(),
         }
     }
 
-    fn aside_end(&mut self, event: &Event) -> Vec<String> {
+    fn helper_end(&mut self, event: &Event) -> Vec<String> {
         let Some(ExecExit { exec, exit }) = data::<ExecExit>(event) else { return Vec::new() };
         let succeeded = exit.process_code() == 0;
-        match (self.aside.remove(&exec), succeeded) {
-            (Some(Aside::Setup), true) => self.dim("set-up: done"),
-            (Some(Aside::Setup), false) => {
+        match (self.helpers.remove(&exec), succeeded) {
+            (Some(HelperCommand::Setup), true) => self.dim("set-up: done"),
+            (Some(HelperCommand::Setup), false) => {
                 let exec = u32::try_from(exec).unwrap_or_default();
-                self.failed = Some(Failed { exec, is_plain: true });
+                self.failed = Some(FailedExec { exec, is_plain: true });
                 styled(self.fold(&format!("set-up failed: {}", ended(&exit)), "✗ ", 1), BAD)
             }
-            (Some(Aside::Until), _) => {
+            (Some(HelperCommand::Until), _) => {
                 let argv = self.until.as_deref().unwrap_or_default();
                 self.dim(&format!(
                     "until {}: {}",
@@ -337,30 +340,30 @@ impl AgentLog {
 
     fn stop(&self, event: &Event) -> Vec<String> {
         let Some(Stop { reason, agent, detail }) = data(event) else { return Vec::new() };
-        let mut said = vec![reason.name().to_owned()];
+        let mut parts = vec![reason.name().to_owned()];
         if let Some(AgentReport { tally, .. }) = &agent {
-            said.push(counted(u64::from(tally.iterations), "iteration"));
-            said.extend(used(tally.turns, &tally.usage));
-            said.push(span(tally.elapsed_ms));
+            parts.push(counted(u64::from(tally.iterations), "iteration"));
+            parts.extend(used(tally.turns, &tally.usage));
+            parts.push(span(tally.elapsed_ms));
         }
         let style = match reason {
             StopReason::Done => GOOD,
             StopReason::Exited | StopReason::Stopped | StopReason::MaxIterations => BOLD,
             _ => WARN,
         };
-        let mut lines = styled(self.fold(&format!("ended: {}", said.join(", ")), "── ", 3), style);
+        let mut lines = styled(self.fold(&format!("ended: {}", parts.join(", ")), "── ", 3), style);
         let why = agent.map(|agent| agent.why).filter(|why| !why.trim().is_empty());
         for text in why.into_iter().chain(detail) {
-            lines.extend(styled(self.fold(&text, "   ", MOST_OF_THE_REST), DIM));
+            lines.extend(styled(self.fold(&text, "   ", MAX_DETAIL_LINES), DIM));
         }
         lines
     }
 
     fn dim(&self, text: &str) -> Vec<String> {
-        styled(self.fold(text, "  ", MOST_OF_THE_REST), DIM)
+        styled(self.fold(text, "  ", MAX_DETAIL_LINES), DIM)
     }
 
-    /// Cut after so many lines, with a word on how many more there are.
+    /// Wraps a text, cuts it after `lines` lines and counts the rest.
     fn fold(&self, text: &str, first: &str, lines: usize) -> Vec<String> {
         let Shown { mut lines, more } = wrapped(text, first, Room { width: self.width, lines });
         if more > 0
@@ -369,7 +372,7 @@ impl AgentLog {
             let rest = format!("… (+{})", counted(more as u64, "line"));
             let full = last.len();
             while columns(last) + columns(&rest) > self.width && last.pop().is_some() {}
-            // Not in the middle of a word, unless it is a long one.
+            // Cut at a blank, unless the word is long.
             if last.len() < full
                 && let Some(end) = last.rfind(' ').filter(|end| *end > last.len() / 2)
             {
@@ -381,8 +384,8 @@ impl AgentLog {
     }
 }
 
-/// What an agent says does not begin as the lines that belljar writes itself.
-fn own_voice(line: String) -> String {
+/// Replaces leading symbols, so that an agent's message cannot pass for a line of belljar's.
+fn unlike_headings(line: String) -> String {
     match line.chars().next() {
         Some('─') => {
             let rest = line.trim_start_matches('─');
@@ -394,7 +397,7 @@ fn own_voice(line: String) -> String {
     }
 }
 
-/// Each line by itself, so that a style never outlives the line.
+/// Styles each line separately, so that a style never continues on the next line.
 fn styled(lines: Vec<String>, style: Style) -> Vec<String> {
     let one = |line: String| match line.is_empty() {
         true => line,

@@ -1,4 +1,4 @@
-//! A run with an agent: a supervisor of its own carries it, and what the record says of it is shown as it comes.
+//! Runs an agent under a supervisor process, and prints its events as they are recorded.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -19,44 +19,44 @@ use super::result::write_result;
 use super::{CommandResult, changes, in_runtime};
 use crate::report::{self, BOLD, DIM, WARN};
 
-/// From the end of the run to the last line.
-const PRINTED_WITHIN: Duration = Duration::from_secs(10);
+/// How long printing may go on after the run has ended.
+const PRINT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the caller wants to be told.
+/// What is printed, and where.
 #[derive(Clone, Debug)]
 pub(super) struct OutputMode {
-    pub(super) stay: Attach,
+    pub(super) attach: Attach,
     pub(super) json: bool,
     pub(super) quiet: bool,
     pub(super) result: Option<PathBuf>,
 }
 
-/// Whether this process waits for its end.
+/// Whether this process waits for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attach {
-    /// And is its owner: without it the run ends.
-    Here,
-    Leave,
+    /// Wait for the run, which ends when this process does.
+    Wait,
+    Detach,
 }
 
 pub(super) fn start(
-    manner: &OutputMode,
+    mode: &OutputMode,
     home: &Home,
     spec: RunSpec,
     secrets: Vec<SecretValue>,
-    birth: Option<(Box<ResumeOrigin>, ResumeLock)>,
+    origin: Option<(Box<ResumeOrigin>, ResumeLock)>,
 ) -> CommandResult {
-    if manner.stay == Attach::Leave
-        && !manner.quiet
+    if mode.attach == Attach::Detach
+        && !mode.quiet
         && let Some(warning) = ends_at_logout()
     {
         report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
     }
-    let bond = match manner.stay {
-        Attach::Here => Bond::EndsWithConnection,
-        Attach::Leave => Bond::LivesOn,
+    let bond = match mode.attach {
+        Attach::Wait => Bond::EndsWithConnection,
+        Attach::Detach => Bond::LivesOn,
     };
-    let (birth, lock) = birth.unzip();
+    let (birth, lock) = origin.unzip();
     let supervisors = Supervisors::with_executable(std::env::current_exe()?);
     let request = LaunchRequest {
         home: home.path().into(),
@@ -70,41 +70,41 @@ pub(super) fn start(
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
         let launched = client.launch(request, None).await?;
-        drop(lock); // the record says by now that the run goes on
-        if !manner.quiet {
-            launched.not_taken.iter().for_each(report::not_taken);
+        drop(lock); // the new run's record exists by now
+        if !mode.quiet {
+            launched.not_taken.iter().for_each(report::skipped_backend);
         }
         let LaunchedRun { run, backend, not_taken, .. } = &launched;
-        if manner.stay == Attach::Leave {
+        if mode.attach == Attach::Detach {
             let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
-            return tell_id(manner, run, with_steps(object, not_taken)?);
+            return print_id(mode, run, with_steps(object, not_taken)?);
         }
-        let tell = !manner.quiet && !manner.json;
-        if tell {
+        let verbose = !mode.quiet && !mode.json;
+        if verbose {
             report::eprintln(&format!(
                 "{DIM}belljar {}{DIM:#} {BOLD}{backend}{BOLD:#}, attested; run {run}",
                 run.tail()
             ));
         }
-        let report = follow(home, &client, *run, tell).await.inspect_err(|_| {
+        let report = follow(home, &client, *run, verbose).await.inspect_err(|_| {
             report::eprintln(&format!("{BOLD}hint:{BOLD:#}  belljar resume {run}"));
         })?;
-        finish(manner, &report)
+        finish(mode, &report)
     })
 }
 
-/// Shows what comes until the run has ended. The first signal asks it to stop, a second one ends it.
+/// Prints events until the run has ended. The first signal asks the run to stop, the second kills it.
 async fn follow(
     home: &Home,
     client: &Client,
     run: RunId,
-    tell: bool,
+    verbose: bool,
 ) -> Result<StopReport, Box<dyn std::error::Error>> {
-    let printer = tell.then(|| {
+    let printer = verbose.then(|| {
         let home = home.clone();
         tokio::task::spawn_blocking(move || {
-            // What cannot be printed is in the record.
-            let _ = agent_follow::print(&home, &run, Until::TheEnd, Form::Words, None);
+            // A failure to print is ignored: the events are in the record.
+            let _ = agent_follow::print(&home, &run, Until::RunEnds, Form::Text, None);
         })
     });
     let mut asked = [
@@ -126,16 +126,16 @@ async fn follow(
         client.ask_to_stop(graces.next().unwrap_or(Some(Duration::ZERO)))?;
     };
     if let Some(printer) = printer {
-        let _ = tokio::time::timeout(PRINTED_WITHIN, printer).await; // a reader may take nothing
+        let _ = tokio::time::timeout(PRINT_TIMEOUT, printer).await; // the reader of our output may be stuck
     }
     Ok(report)
 }
 
-fn tell_id(manner: &OutputMode, run: &RunId, object: serde_json::Value) -> CommandResult {
-    if let Some(path) = &manner.result {
+fn print_id(mode: &OutputMode, run: &RunId, object: serde_json::Value) -> CommandResult {
+    if let Some(path) = &mode.result {
         write_result(path, &object)?;
     }
-    if manner.json {
+    if mode.json {
         report::json(&object)?;
     } else {
         report::out(&format!("{run}\n"));
@@ -143,7 +143,7 @@ fn tell_id(manner: &OutputMode, run: &RunId, object: serde_json::Value) -> Comma
     Ok(0)
 }
 
-fn finish(manner: &OutputMode, report: &StopReport) -> CommandResult {
+fn finish(mode: &OutputMode, report: &StopReport) -> CommandResult {
     let code = report.exit.process_code();
     let object = json!({
         "id": report.run,
@@ -155,21 +155,21 @@ fn finish(manner: &OutputMode, report: &StopReport) -> CommandResult {
         "workspace": report.workspace,
         "usage": report.usage,
     });
-    if let Some(path) = &manner.result {
+    if let Some(path) = &mode.result {
         write_result(path, &object)?;
     }
-    if manner.json {
+    if mode.json {
         report::json(&object)?;
         return Ok(code);
     }
     if let Some(detail) = &report.detail {
-        report::eprintln(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
+        report::eprintln(&format!("{WARN}error:{WARN:#} belljar stopped the run: {detail}"));
     }
     if let Some(leak) = &report.leak {
-        report::eprintln(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} the run left something behind: {leak}"));
     }
-    if !manner.quiet && std::io::stderr().is_terminal() {
-        changes::tell_end_of(&report.run, report.workspace.as_ref());
+    if !mode.quiet && std::io::stderr().is_terminal() {
+        changes::print_change_count(&report.run, report.workspace.as_ref());
     }
     Ok(code)
 }

@@ -1,4 +1,4 @@
-//! What an agent did, in numbers and short words.
+//! Formats an agent's settings and results: counts, durations, limits and verdicts.
 
 use belljar::spec::{
     AgentSpec, Budget, Exit, Failure, HumanDuration, IterationReport, LoopSpec, ResumeKind,
@@ -36,22 +36,22 @@ pub(super) fn span(ms: u64) -> String {
     }
 }
 
-/// Turns, tokens and cost; what nobody counted is left out.
+/// Turns, tokens and cost; a zero count is left out.
 pub(super) fn used(turns: u64, usage: &TokenUsage) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     if turns > 0 {
-        said.push(counted(turns, "turn"));
+        parts.push(counted(turns, "turn"));
     }
     if usage.tokens() > 0 {
-        said.push(format!("{} tokens", short(usage.tokens())));
+        parts.push(format!("{} tokens", short(usage.tokens())));
     }
     if usage.cost_usd.micros() > 0 {
-        said.push(usage.cost_usd.to_string());
+        parts.push(usage.cost_usd.to_string());
     }
-    said
+    parts
 }
 
-/// One or two words on how an iteration ended.
+/// How an iteration ended, in one or two words.
 pub(super) fn result(report: &IterationReport) -> String {
     match (&report.failure, report.done) {
         (None, Some(true)) => "done".to_owned(),
@@ -62,7 +62,7 @@ pub(super) fn result(report: &IterationReport) -> String {
 
 pub(super) fn failure(failure: &Failure) -> String {
     match failure {
-        // Some agents call every end a success, and say beside it that it was an error.
+        // Some agents report "success" together with an error flag.
         Failure::Said { word: Some(word) } if word != "success" => {
             format!("failed ({})", one_line(word, 40))
         }
@@ -99,31 +99,31 @@ pub(super) fn agent(spec: &AgentSpec) -> String {
     }
 }
 
-/// When it would stop.
+/// The limits of a loop.
 pub(super) fn limits(repeat: &LoopSpec) -> String {
-    let mut said = Vec::new();
-    said.extend(repeat.until.as_ref().map(|until| match until {
-        Until::File { path } => format!("until there is {path}"),
+    let mut parts = Vec::new();
+    parts.extend(repeat.until.as_ref().map(|until| match until {
+        Until::File { path } => format!("until {path} exists"),
         Until::Command { argv, .. } => {
             format!("until {} succeeds", belljar::spec::text::quote_command(argv))
         }
-        Until::Says { phrase } => format!("until it says \"{}\"", one_line(phrase, 60)),
+        Until::Says { phrase } => format!("until a message contains \"{}\"", one_line(phrase, 60)),
     }));
-    said.extend(repeat.max_iterations.map(|most| counted(u64::from(most), "iteration")));
-    said.extend(repeat.max_time.map(|most| {
+    parts.extend(repeat.max_iterations.map(|most| counted(u64::from(most), "iteration")));
+    parts.extend(repeat.max_time.map(|most| {
         HumanDuration::from_millis(u64::try_from(most.as_millis()).unwrap_or(u64::MAX)).to_string()
     }));
-    said.extend(repeat.max_cost.map(|most| most.to_string()));
-    said.extend(repeat.max_turns.map(|most| counted(most, "turn")));
-    said.extend(repeat.max_tokens.map(|most| format!("{} tokens", short(most))));
-    said.extend(repeat.max_unchanged.map(|most| format!("{most} in a row without a change")));
-    said.extend(repeat.max_failures.map(|most| format!("{most} failures in a row")));
-    said.join(", ")
+    parts.extend(repeat.max_cost.map(|most| most.to_string()));
+    parts.extend(repeat.max_turns.map(|most| counted(most, "turn")));
+    parts.extend(repeat.max_tokens.map(|most| format!("{} tokens", short(most))));
+    parts.extend(repeat.max_unchanged.map(|most| format!("{most} in a row without a change")));
+    parts.extend(repeat.max_failures.map(|most| format!("{most} failures in a row")));
+    parts.join(", ")
 }
 
-/// Where a run comes from.
-pub(super) fn birth(birth: &ResumeOrigin) -> String {
-    let ResumeOrigin { how, from, iteration, changes, .. } = birth;
+/// Which run and checkpoint a run was resumed or forked from.
+pub(super) fn origin(origin: &ResumeOrigin) -> String {
+    let ResumeOrigin { how, from, iteration, changes, .. } = origin;
     let verb = match how {
         ResumeKind::Resume => "continues",
         ResumeKind::Fork => "forked from",

@@ -1,4 +1,4 @@
-//! `belljar apply`: takes over what a run changed.
+//! `belljar apply`: applies a run's changes to the user's tree.
 
 use std::path::PathBuf;
 
@@ -12,16 +12,16 @@ use belljar::workspace::{
 };
 use serde_json::{Value, json};
 
-use super::changes::GitsOwn;
-use super::diff::{MOST_COUNTED, count};
+use super::changes::GitData;
+use super::diff::{MAX_COUNTED_BYTES, count};
 use super::{
-    CommandResult, EXIT_SOMETHING_OFF, changes, control_files, exit_code, hunks, open_home, prompt,
+    CommandResult, EXIT_INCOMPLETE, changes, control_files, exit_code, hunks, open_home, prompt,
 };
 use crate::cli::ApplyArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
-/// Lines of a conflict that are shown; the rest is counted.
-const MOST_LINES: usize = 20;
+/// Lines shown of a conflict; the rest is counted.
+const MAX_CONFLICT_LINES: usize = 20;
 
 pub(crate) fn run(args: &ApplyArgs) -> i32 {
     exit_code(act(args))
@@ -39,7 +39,7 @@ fn act(args: &ApplyArgs) -> CommandResult {
     refuse_unknown(&draft, args)?;
     if draft.recovery == Recovery::Undone {
         report::eprintln(&format!(
-            "{WARN}warning:{WARN:#} an earlier apply was cut short; the tree is as it was before it"
+            "{WARN}warning:{WARN:#} an earlier apply was interrupted; the tree is back to its state before it"
         ));
     }
     if draft.has_conflicts() {
@@ -48,7 +48,7 @@ fn act(args: &ApplyArgs) -> CommandResult {
         } else {
             show_conflicts(&draft);
         }
-        return Ok(EXIT_SOMETHING_OFF);
+        return Ok(EXIT_INCOMPLETE);
     }
     if args.interactive {
         hunks::choose(&mut draft)?;
@@ -72,25 +72,27 @@ fn act(args: &ApplyArgs) -> CommandResult {
     }
     if !args.yes && !args.interactive && !prompt::confirm(&question(&draft))? {
         report::eprintln("nothing was applied");
-        return Ok(EXIT_SOMETHING_OFF);
+        return Ok(EXIT_INCOMPLETE);
     }
     let applied = workspace::apply(&home, &draft)?;
     if let Some(untidy) = &applied.untidy {
-        let why = belljar_words(untidy);
-        report::eprintln(&format!("{WARN}warning:{WARN:#} applied, and not tidied up yet: {why}"));
+        let why = error_chain(untidy);
+        report::eprintln(&format!(
+            "{WARN}warning:{WARN:#} applied, but temporary files could not be removed: {why}"
+        ));
     }
     if args.json {
         report::json(&as_json(&draft, args, None))?;
         return Ok(0);
     }
     for path in &applied.not_empty {
-        report::eprintln(&format!("{path} stays: it holds something that the run did not remove"));
+        report::eprintln(&format!("{path} stays: it contains files that the run did not delete"));
     }
     report::eprintln(&format!("{GOOD}applied{GOOD:#} {}", counted(applied.changes)));
     Ok(0)
 }
 
-/// Moves the control files that the run's record calls new.
+/// Moves the new control files of the run's record into the run's directory.
 fn quarantine(home: &Home, run: &RunId, json: bool) -> CommandResult {
     let done = workspace::quarantine(home, run)?;
     if json {
@@ -98,18 +100,18 @@ fn quarantine(home: &Home, run: &RunId, json: bool) -> CommandResult {
             "directory": OsText::from(done.directory) }))?;
         return Ok(0);
     }
-    control_files::tell_quarantined(&done);
+    control_files::print_quarantined(&done);
     Ok(0)
 }
 
-fn belljar_words(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut chain = error.to_string();
     let mut next = error.source();
     while let Some(inner) = next {
-        words.push_str(&format!(": {inner}"));
+        chain.push_str(&format!(": {inner}"));
         next = inner.source();
     }
-    words
+    chain
 }
 
 fn selection(tree: &OpenTree, paths: &[PathBuf]) -> Selection {
@@ -121,13 +123,13 @@ fn selection(tree: &OpenTree, paths: &[PathBuf]) -> Selection {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("nothing was changed at {path}; belljar diff {run} lists what was")]
+#[error("{path} was not changed; belljar diff {run} lists the changes")]
 struct NoSuchChange {
     path: OsText,
     run: String,
 }
 
-/// A path that was mistyped must not look like one that is done.
+/// A mistyped path must not look like an applied one.
 fn refuse_unknown(draft: &Draft, args: &ApplyArgs) -> Result<(), NoSuchChange> {
     for path in &args.paths {
         let known = draft.trees.iter().any(|tree| {
@@ -156,7 +158,7 @@ fn every_path(tree: &TreeDraft) -> impl Iterator<Item = &std::path::Path> {
     named.chain(conflicts).chain(&tree.stays).map(OsText::as_path)
 }
 
-/// What would be done, and what not.
+/// Lists what would be applied, merged and held back.
 fn page(draft: &Draft) -> String {
     let mut page = String::new();
     let many = draft.trees.len() > 1;
@@ -164,23 +166,23 @@ fn page(draft: &Draft) -> String {
         if many && !(tree.todo.is_empty() && tree.held.is_empty()) {
             page.push_str(&format!("{BOLD}{}{BOLD:#}\n", tree.tree.note.target));
         }
-        // What was named is not held back any more.
+        // Files that were named are not held back.
         let chosen = tree.todo.iter().map(|todo| {
             let mut change = todo.change.clone();
             change.held = None;
             change
         });
         let chosen: Vec<Change> = chosen.collect();
-        let mut budget = MOST_COUNTED;
+        let mut budget = MAX_COUNTED_BYTES;
         let listed = chosen.iter().map(|change| {
             let counted = count(&tree.tree, change, &mut budget);
             (change, counted)
         });
-        page.push_str(&changes::page(listed, GitsOwn::Counted, false));
+        page.push_str(&changes::page(listed, GitData::Counted, false));
         let merged = tree.todo.iter().filter(|todo| todo.merged);
         let merged: Vec<_> =
             merged.map(|todo| (&todo.change, "changed here too: merged")).collect();
-        changes::section(&mut page, WARN, "merged with what changed here", &merged);
+        changes::section(&mut page, WARN, "merged with your changes", &merged);
         let held = |how_far: HowFar| {
             let held = tree.held.iter().filter_map(move |change| {
                 let held = change.held.as_ref()?;
@@ -192,7 +194,7 @@ fn page(draft: &Draft) -> String {
         changes::section(&mut page, WARN, title, &held(HowFar::UnlessNamed));
         changes::section(&mut page, BAD, "never applied", &held(HowFar::Always));
         if !tree.stays.is_empty() {
-            page.push_str(&format!("\n{DIM}stays as it is here:{DIM:#}\n"));
+            page.push_str(&format!("\n{DIM}not touched:{DIM:#}\n"));
             for path in &tree.stays {
                 page.push_str(&format!("    {path}\n"));
                 if workspace::is_git_index(path) {
@@ -236,10 +238,10 @@ fn show_conflicts(draft: &Draft) {
     report::out(&page);
     let conflicts = if count == 1 { "1 conflict" } else { &format!("{count} conflicts") };
     report::eprintln(&format!(
-        "{BAD}{conflicts}:{BAD:#} the tree has changed since the run saw it; nothing was applied"
+        "{BAD}{conflicts}:{BAD:#} the tree has changed since the run started; nothing was applied"
     ));
     report::eprintln(&format!(
-        "{BOLD}hint:{BOLD:#}  apply other paths by name, or take the run's version with --theirs"
+        "{BOLD}hint:{BOLD:#}  apply other paths by name, or use the run's version with --theirs"
     ));
 }
 
@@ -249,14 +251,17 @@ fn show_lines(page: &mut String, conflict: &Conflict) {
         for (title, text) in [("here", &clash.ours), ("the run", &clash.theirs)] {
             page.push_str(&format!("      {BOLD}{title}{BOLD:#}\n"));
             let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
-            for line in lines.iter().take(MOST_LINES) {
+            for line in lines.iter().take(MAX_CONFLICT_LINES) {
                 let line = escape(line.strip_suffix(b"\n").unwrap_or(line));
                 page.push_str(&format!("        {line}\n"));
             }
             match lines.len() {
                 0 => page.push_str(&format!("        {DIM}(removed){DIM:#}\n")),
-                more if more > MOST_LINES => {
-                    page.push_str(&format!("        {DIM}… {} more{DIM:#}\n", more - MOST_LINES));
+                more if more > MAX_CONFLICT_LINES => {
+                    page.push_str(&format!(
+                        "        {DIM}… {} more{DIM:#}\n",
+                        more - MAX_CONFLICT_LINES
+                    ));
                 }
                 _ => {}
             }

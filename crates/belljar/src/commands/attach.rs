@@ -1,4 +1,4 @@
-//! `belljar attach`: follows the command of a run that was detached.
+//! `belljar attach`: attaches to the command of a detached run.
 
 use std::io::IsTerminal;
 
@@ -33,12 +33,12 @@ fn act(args: &AttachArgs) -> CommandResult {
         let client = Client::connect(home.path(), &found.id).await?;
         let running = client.attach(streams).await?;
         let followed = follow(running, Role::Viewer, keyboard).await?;
-        if let Followed::LetGo(_) = followed
+        if let Followed::Detached(_) = followed
             && std::io::stderr().is_terminal()
         {
             let run = found.id.tail();
             report::eprintln(&format!(
-                "\nbelljar {run} runs on; to come back: belljar attach {run}"
+                "\nbelljar {run} keeps running; to attach again: belljar attach {run}"
             ));
         }
         Ok(followed.code())

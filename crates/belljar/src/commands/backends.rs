@@ -1,4 +1,4 @@
-//! `belljar backends`: what there is, found out by trying, and what it needs.
+//! `belljar backends`: tests each backend, and lists which are available.
 
 use belljar::doctor::{BackendReport, examine_all};
 use belljar::spec::BackendName;
@@ -9,7 +9,7 @@ use crate::cli::BackendsArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 
 const INDENT: usize = 9;
-const ASK_THE_DOCTOR: &str = "belljar doctor tells more";
+const SEE_DOCTOR: &str = "see belljar doctor";
 
 pub(crate) fn run(args: &BackendsArgs) -> i32 {
     let belljar = match std::env::current_exe() {
@@ -24,14 +24,14 @@ pub(crate) fn run(args: &BackendsArgs) -> i32 {
         let list: Vec<_> = rows.iter().map(as_data).collect();
         return i32::from(report::json(&list).is_err());
     }
-    report::out(&rows.iter().map(in_words).collect::<String>());
+    report::out(&rows.iter().map(to_text).collect::<String>());
     0
 }
 
 fn as_data(row: &BackendReport) -> serde_json::Value {
     let backend = row.backend;
     if backend == BackendName::Host {
-        // It isolates nothing, and works wherever there is a process.
+        // It isolates nothing, so it is always available.
         return json!({ "backend": backend, "available": true, "version": "none" });
     }
     let mut data = json!({ "backend": backend, "available": row.usable });
@@ -39,8 +39,8 @@ fn as_data(row: &BackendReport) -> serde_json::Value {
         data["version"] = json!(row.version.as_deref().unwrap_or_default());
         data["weaker"] = json!(weaker(row));
     } else {
-        data["why"] = json!(row.why.as_deref().unwrap_or("it does not say why"));
-        data["fix"] = json!(row.fix.as_deref().unwrap_or(ASK_THE_DOCTOR));
+        data["why"] = json!(row.why.as_deref().unwrap_or("no reason given"));
+        data["fix"] = json!(row.fix.as_deref().unwrap_or(SEE_DOCTOR));
     }
     if let Some(engine) = &row.engine {
         data["engine"] = json!(engine);
@@ -48,17 +48,17 @@ fn as_data(row: &BackendReport) -> serde_json::Value {
     data
 }
 
-/// Clauses that it does not hold as a whole.
+/// The clauses that are only partly enforced.
 fn weaker(row: &BackendReport) -> Vec<String> {
     let posture = row.posture.iter().flat_map(|posture| posture.not_enforced());
     let weaker = posture.filter(|(_, enforcement)| enforcement.word() == "weaker");
     weaker.map(|(clause, _)| clause.to_string()).collect()
 }
 
-fn in_words(row: &BackendReport) -> String {
+fn to_text(row: &BackendReport) -> String {
     let name = row.backend;
     let shown = match row.backend {
-        BackendName::Host => format!("{WARN}no isolation{WARN:#}, only if asked for by name"),
+        BackendName::Host => format!("{WARN}no isolation{WARN:#}; needs --backend host"),
         _ if row.usable => {
             let kernel = || format!("kernel {}", row.version.as_deref().unwrap_or_default());
             let about = folded(&about(row).unwrap_or_else(kernel), INDENT);
@@ -71,9 +71,9 @@ fn in_words(row: &BackendReport) -> String {
             shown
         }
         _ => {
-            let why = row.why.as_deref().unwrap_or("it does not say why");
-            let fix = row.fix.as_deref().unwrap_or(ASK_THE_DOCTOR);
-            let fix = if fix.contains('\n') { ASK_THE_DOCTOR } else { fix };
+            let why = row.why.as_deref().unwrap_or("no reason given");
+            let fix = row.fix.as_deref().unwrap_or(SEE_DOCTOR);
+            let fix = if fix.contains('\n') { SEE_DOCTOR } else { fix };
             let why = folded(&format!("not available: {why}"), INDENT);
             let fix = folded(&format!("fix: {fix}"), INDENT);
             format!("{DIM}{why}{DIM:#}\n{:INDENT$}{fix}", "")

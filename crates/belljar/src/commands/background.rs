@@ -1,4 +1,4 @@
-//! `run -d` and `run --keep`: a supervisor of its own, which outlives this process.
+//! `run -d` and `run --keep`: starts a run under a supervisor process that outlives this one.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, BOLD, DIM, WARN};
 
-/// `name` is held until the run can be found by it.
+/// Starts the run; holds the lock on `name` until the run can be found by that name.
 pub(super) fn start(
     args: &RunArgs,
     home: &Home,
@@ -26,7 +26,7 @@ pub(super) fn start(
     name: Option<NameLock>,
 ) -> CommandResult {
     let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
-    let (streams, keyboard) = match (args.leaves(), keyboard(&spec)) {
+    let (streams, keyboard) = match (args.is_detached(), keyboard(&spec)) {
         (true, _) => (Streams::Unwatched, Keyboard::None),
         (false, Keyboard::Terminal) => (Streams::Terminal(terminal::size()), Keyboard::Terminal),
         (false, Keyboard::Passed) => (Streams::InputAndOutput, Keyboard::Passed),
@@ -52,27 +52,27 @@ pub(super) fn start(
         let launched = client.launch(request, None).await?;
         drop(name);
         if !args.quiet {
-            launched.not_taken.iter().for_each(report::not_taken);
+            launched.not_taken.iter().for_each(report::skipped_backend);
         }
         match launched.command {
             None => {
                 let LaunchedRun { run, backend, not_taken, .. } = &launched;
                 let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
-                tell_id(args, run, with_steps(object, not_taken)?)
+                print_id(args, run, with_steps(object, not_taken)?)
             }
             Some(command) => {
-                let tell = !args.quiet && std::io::stderr().is_terminal();
+                let verbose = !args.quiet && std::io::stderr().is_terminal();
                 let run = launched.run;
-                if tell {
+                if verbose {
                     let (tail, backend) = (run.tail(), launched.backend);
                     report::eprintln(&format!(
-                        "{DIM}belljar {tail}{DIM:#} {BOLD}{backend}{BOLD:#}, attested; it stays\r"
+                        "{DIM}belljar {tail}{DIM:#} {BOLD}{backend}{BOLD:#}, attested; the sandbox is kept\r"
                     ));
                 }
                 let followed = follow(command, Role::Keeper, keyboard).await?;
-                if tell {
+                if verbose {
                     report::eprintln(&format!(
-                        "{DIM}belljar {}{DIM:#} the sandbox stays; to end it: belljar stop {run}",
+                        "{DIM}belljar {}{DIM:#} the sandbox is kept; to stop it: belljar stop {run}",
                         run.tail()
                     ));
                 }
@@ -82,7 +82,7 @@ pub(super) fn start(
     })
 }
 
-/// What the caller's standard input is to the command of this run.
+/// How the caller's standard input reaches the run's command.
 pub(super) fn keyboard(spec: &RunSpec) -> Keyboard {
     match (spec.terminal, spec.stdin) {
         (Terminal::Pty, _) => Keyboard::Terminal,
@@ -101,8 +101,8 @@ pub(super) fn with_steps(
     Ok(object)
 }
 
-/// All that is said of a run that is left to itself.
-pub(super) fn tell_id(args: &RunArgs, run: &RunId, object: Value) -> CommandResult {
+/// Prints the id of a detached run.
+pub(super) fn print_id(args: &RunArgs, run: &RunId, object: Value) -> CommandResult {
     if let Some(path) = &args.result {
         write_result(path, &object)?;
     }
@@ -114,7 +114,7 @@ pub(super) fn tell_id(args: &RunArgs, run: &RunId, object: Value) -> CommandResu
     Ok(0)
 }
 
-/// Where systemd may end what an ordinary user leaves behind.
+/// A warning where systemd may kill a detached run of an ordinary user at logout.
 pub(super) fn ends_at_logout() -> Option<String> {
     let uid = rustix::process::geteuid();
     if uid.is_root() || !Path::new("/run/systemd/system").exists() {
@@ -126,7 +126,7 @@ pub(super) fn ends_at_logout() -> Option<String> {
     }
     let user = belljar::spec::text::escape(user.as_bytes());
     Some(format!(
-        "a detached run may be ended when you log out; to let it stay: loginctl enable-linger {user}"
+        "a detached run may be killed when you log out; to keep it: loginctl enable-linger {user}"
     ))
 }
 

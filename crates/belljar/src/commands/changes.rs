@@ -1,4 +1,4 @@
-//! A list of changes for people: letters, names, and what to beware of.
+//! Formats a list of changes: letters, names, line counts and warnings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,27 +13,27 @@ use belljar::workspace::{Change, Facts, HowFar, Kind, What};
 
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 
-/// Where the numbers begin; a longer name has them behind it.
-const NUMBERS: usize = 60;
-/// Under the names.
+/// The column of the line counts.
+const NUMBERS_COLUMN: usize = 60;
+/// The indent of notes under a name.
 const INDENT: usize = 6;
 
-/// A longer name is cut in the middle: it is there to be seen, not to be copied.
-pub(super) const LONGEST_NAME: usize = 200;
+/// Longer names are cut in the middle.
+pub(super) const MAX_NAME_LENGTH: usize = 200;
 
-/// What is told of a repository's own data: objects, references, logs.
+/// How git's own data (objects, references, logs) is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GitsOwn {
+pub(super) enum GitData {
     Counted,
     Listed,
 }
 
-/// The repository's directory, where the path is of data that git keeps in it and nothing executes.
-pub(super) fn gits_own(change: &Change) -> Option<&Path> {
+/// The `.git` directory that the path is in, if the path is data that nothing executes.
+pub(super) fn git_data_dir(change: &Change) -> Option<&Path> {
     if change.later.is_some() || change.held.is_some() {
         return None;
     }
-    // A directory whose entries decide about something is told.
+    // A directory whose entries may execute is listed.
     if autorun::classify(&change.path.as_path().join("entry")).is_some() {
         return None;
     }
@@ -41,10 +41,10 @@ pub(super) fn gits_own(change: &Change) -> Option<&Path> {
     above.filter(|path| path.file_name().is_some_and(|name| name == ".git")).last()
 }
 
-/// Every change with how it looks by lines, if that is known; then what is special about some.
+/// Lists every change with its line counts, if known; then the sections with warnings.
 pub(super) fn page<'a>(
     listed: impl Iterator<Item = (&'a Change, Option<Shown>)>,
-    gits: GitsOwn,
+    gits: GitData,
     cut: bool,
 ) -> String {
     let mut page = String::new();
@@ -53,11 +53,11 @@ pub(super) fn page<'a>(
     let mut repositories: BTreeMap<&Path, u64> = BTreeMap::new();
     for (change, shown) in listed {
         sum.add(change, shown.as_ref());
-        match gits_own(change).filter(|_| gits == GitsOwn::Counted) {
+        match git_data_dir(change).filter(|_| gits == GitData::Counted) {
             Some(repository) => *repositories.entry(repository).or_default() += 1,
             None => page.push_str(&line(change, shown.as_ref())),
         }
-        // What is held back is told there, with the same reason.
+        // A held-back file is listed only there, with the same reason.
         if let (Some(mark), None) = (&change.later, &change.held) {
             later.push((change, mark.why));
         }
@@ -68,21 +68,21 @@ pub(super) fn page<'a>(
         }
     }
     for (repository, count) in repositories {
-        let name = shortened(&OsText::from(repository), LONGEST_NAME);
+        let name = shortened(&OsText::from(repository), MAX_NAME_LENGTH);
         let paths = if count == 1 { "1 path" } else { &format!("{count} paths") };
         page.push_str(&format!(
             "  {WARN}M{WARN:#} {name}/  {DIM}{paths} of git's own data{DIM:#}\n"
         ));
     }
     if sum.paths() > 0 {
-        page.push_str(&format!("{}\n", sum.words()));
+        page.push_str(&format!("{}\n", sum.text()));
     }
     section(&mut page, WARN, "runs later on the host", &later);
     section(&mut page, WARN, "held back by apply unless named", &held);
     section(&mut page, BAD, "never applied", &never);
     if cut {
-        let words = "there are more changes than can be looked at: the list is not whole";
-        page.push_str(&format!("\n{BAD}cut:{BAD:#} {words}\n"));
+        let warning = "there are too many changes to list them all";
+        page.push_str(&format!("\n{BAD}cut:{BAD:#} {warning}\n"));
     }
     page
 }
@@ -111,14 +111,14 @@ pub(super) fn letter(change: &Change) -> (char, Style) {
     }
 }
 
-/// With a slash behind a directory.
+/// The path, with a slash after a directory.
 pub(super) fn name(change: &Change) -> String {
     let facts = change.after.as_ref().or(change.before.as_ref());
     let is_directory = facts.is_some_and(|facts| facts.kind == Kind::Directory);
     let slash = if is_directory { "/" } else { "" };
-    let path = shortened(&change.path, LONGEST_NAME);
+    let path = shortened(&change.path, MAX_NAME_LENGTH);
     match &change.what {
-        What::Renamed { from } => format!("{} -> {path}{slash}", shortened(from, LONGEST_NAME)),
+        What::Renamed { from } => format!("{} -> {path}{slash}", shortened(from, MAX_NAME_LENGTH)),
         _ => format!("{path}{slash}"),
     }
 }
@@ -131,49 +131,49 @@ fn line(change: &Change, shown: Option<&Shown>) -> String {
     let line = format!("  {style}{letter}{style:#} {name}");
     match notes {
         None => format!("{line}\n"),
-        Some((plain, colored)) if width < NUMBERS && NUMBERS + plain.len() <= 80 => {
-            format!("{line}{:>1$}{colored}\n", "", NUMBERS - width)
+        Some((plain, colored)) if width < NUMBERS_COLUMN && NUMBERS_COLUMN + plain.len() <= 80 => {
+            format!("{line}{:>1$}{colored}\n", "", NUMBERS_COLUMN - width)
         }
         Some((plain, colored)) if width + 2 + plain.len() <= 80 => format!("{line}  {colored}\n"),
         Some((_, colored)) => format!("{line}\n{:INDENT$}{colored}\n", ""),
     }
 }
 
-/// Numbers of lines, or what else there is to say; without colours and with them.
+/// Line counts or other notes, without colours and with them.
 fn notes(change: &Change, shown: Option<&Shown>) -> Option<(String, String)> {
     let mut plain = Vec::new();
     let mut colored = Vec::new();
-    let mut say = |text: String, style: Style| {
+    let mut note = |text: String, style: Style| {
         colored.push(format!("{style}{text}{style:#}"));
         plain.push(text);
     };
     match (&change.before, &change.after, &change.what) {
         (Some(before), Some(after), What::Replaced) => {
-            say(format!("{} -> {}", kind(before), kind(after)), DIM);
+            note(format!("{} -> {}", kind(before), kind(after)), DIM);
         }
         (_, Some(after), _) if !matches!(after.kind, Kind::File | Kind::Directory) => {
             let to =
-                after.target.as_ref().map(|to| format!(" to {}", shortened(to, LONGEST_TARGET)));
-            say(format!("{}{}", kind(after), to.unwrap_or_default()), DIM);
+                after.target.as_ref().map(|to| format!(" to {}", shortened(to, MAX_TARGET_LENGTH)));
+            note(format!("{}{}", kind(after), to.unwrap_or_default()), DIM);
         }
         (_, Some(after), _) => match shown {
             Some(Shown::Lines(diff)) => {
                 if diff.added > 0 {
-                    say(format!("+{}", diff.added), GOOD);
+                    note(format!("+{}", diff.added), GOOD);
                 }
                 if diff.removed > 0 {
-                    say(format!("-{}", diff.removed), BAD);
+                    note(format!("-{}", diff.removed), BAD);
                 }
             }
-            Some(Shown::Binary) => say(format!("binary, {}", size(after)), DIM),
-            None if after.kind == Kind::File => say(size(after), DIM),
+            Some(Shown::Binary) => note(format!("binary, {}", size(after)), DIM),
+            None if after.kind == Kind::File => note(size(after), DIM),
             Some(Shown::Nothing) | None => {}
         },
         (Some(before), None, _) => match shown {
             Some(Shown::Lines(diff)) if before.kind == Kind::File && diff.removed > 0 => {
-                say(format!("-{}", diff.removed), BAD);
+                note(format!("-{}", diff.removed), BAD);
             }
-            Some(Shown::Binary) => say(format!("binary, {}", size(before)), DIM),
+            Some(Shown::Binary) => note(format!("binary, {}", size(before)), DIM),
             _ => {}
         },
         (None, None, _) => {}
@@ -183,12 +183,12 @@ fn notes(change: &Change, shown: Option<&Shown>) -> Option<(String, String)> {
         && before.kind == after.kind
         && after.kind != Kind::Link
     {
-        say(format!("{:04o} -> {:04o}", before.mode, after.mode), DIM);
+        note(format!("{:04o} -> {:04o}", before.mode, after.mode), DIM);
     }
     (!plain.is_empty()).then(|| (plain.join(" "), colored.join(" ")))
 }
 
-const LONGEST_TARGET: usize = 40;
+const MAX_TARGET_LENGTH: usize = 40;
 
 pub(super) fn shortened(path: &OsText, longest: usize) -> String {
     let text = path.to_string();
@@ -251,7 +251,7 @@ impl Sum {
         self.created + self.modified + self.deleted + self.renamed
     }
 
-    fn words(&self) -> String {
+    fn text(&self) -> String {
         let lines = match (self.added, self.removed) {
             (0, 0) => String::new(),
             (added, removed) => format!("; lines +{added} -{removed}"),
@@ -269,20 +269,20 @@ fn changed(count: u64) -> String {
 }
 
 fn kinds(created: u64, modified: u64, deleted: u64, renamed: u64) -> String {
-    let said =
-        [(created, "made"), (modified, "changed"), (deleted, "removed"), (renamed, "renamed")];
-    let said = said.iter().filter(|(count, _)| *count > 0);
-    said.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+    let parts =
+        [(created, "added"), (modified, "modified"), (deleted, "deleted"), (renamed, "renamed")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    parts.map(|(count, verb)| format!("{count} {verb}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Names that stand in full at the end of a run; the record has the others.
-pub(super) const MOST_NAMED: usize = 20;
+/// Names listed at the end of a run; the record has the others.
+pub(super) const MAX_NAMED: usize = 20;
 
-/// Files that execute on the host later, each with when; a line or two each. `indent`: of every line but the
-/// first of each.
-pub(super) fn later_lines(report: &WorkspaceReport, indent: usize) -> Vec<String> {
+/// Lists the files that the host will execute, each with the reason. `indent` applies to all lines but the
+/// first of each entry.
+pub(super) fn autorun_lines(report: &WorkspaceReport, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for file in report.later.iter().take(MOST_NAMED) {
+    for file in report.later.iter().take(MAX_NAMED) {
         let AutorunFile { target, path, why, change, .. } = file;
         let (letter, style) = match change {
             AutorunChange::Created => ('A', GOOD),
@@ -290,48 +290,50 @@ pub(super) fn later_lines(report: &WorkspaceReport, indent: usize) -> Vec<String
             AutorunChange::Deleted => ('D', BAD),
         };
         let name = OsText::from(target.as_path().join(path.as_path()));
-        let name = shortened(&name, LONGEST_NAME);
+        let name = shortened(&name, MAX_NAME_LENGTH);
         let why = folded(&escape(why.as_bytes()), indent + 4);
         let pad = indent + 4;
         lines.push(format!("{style}{letter}{style:#} {name}\n{:pad$}{DIM}{why}{DIM:#}", ""));
     }
-    let more = report.later_more + report.later.len().saturating_sub(MOST_NAMED) as u64;
+    let more = report.later_more + report.later.len().saturating_sub(MAX_NAMED) as u64;
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
     if report.cut {
-        let words = "the tree was too large to be looked at whole: there may be others";
-        lines.push(folded(words, indent));
+        let warning = "the tree was too large to be scanned completely: there may be others";
+        lines.push(folded(warning, indent));
     }
     lines
 }
 
-/// At the end of a run that could write to the host.
-pub(super) fn tell_later(outcome: &Outcome) {
+/// Printed at the end of a run that could write to the host.
+pub(super) fn print_autorun_files(outcome: &Outcome) {
     let Some(report) = &outcome.workspace else { return };
-    // That not all was looked at is in `show`; it is no news at the end of every run in a large tree.
+    // `show` says that the scan was incomplete; repeating it after every run in a large tree is noise.
     if report.later.is_empty() {
         return;
     }
-    let lines = later_lines(report, 2);
+    let lines = autorun_lines(report, 2);
     let tail = outcome.id.tail();
     report::eprintln(&format!("{DIM}belljar {tail}{DIM:#} {WARN}runs later on the host:{WARN:#}"));
     lines.iter().for_each(|line| report::eprintln(&format!("  {line}")));
 }
 
-/// At the end of a run with overlay trees.
-pub(super) fn tell_end(outcome: &Outcome) {
-    tell_end_of(&outcome.id, outcome.workspace.as_ref());
+/// Printed at the end of a run with overlay trees.
+pub(super) fn print_summary(outcome: &Outcome) {
+    print_change_count(&outcome.id, outcome.workspace.as_ref());
 }
 
-pub(super) fn tell_end_of(run: &belljar::spec::RunId, report: Option<&WorkspaceReport>) {
+pub(super) fn print_change_count(run: &belljar::spec::RunId, report: Option<&WorkspaceReport>) {
     let Some(WorkspaceReport { created, modified, deleted, renamed, failed, .. }) = report else {
         return;
     };
     let tail = run.tail();
     if let Some(why) = failed {
         let why = belljar::spec::text::escape(why.as_bytes());
-        report::eprintln(&format!("{WARN}warning:{WARN:#} what it changed is not known: {why}"));
+        report::eprintln(&format!(
+            "{WARN}warning:{WARN:#} the run's changes could not be determined: {why}"
+        ));
     }
     let count = created + modified + deleted + renamed;
     if count > 0 {

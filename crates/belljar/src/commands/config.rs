@@ -1,4 +1,4 @@
-//! `belljar config`: the settings in force, and the manifest's schema.
+//! `belljar config`: prints the settings, or the manifest's schema.
 
 use belljar::config::{ConfigFiles, Flags, Invocation, ManifestSource, load_settings};
 use belljar::spec::EXIT_NOT_STARTED;

@@ -1,4 +1,4 @@
-//! `belljar cp`: files into a sandbox, or out of it.
+//! `belljar cp`: copies files into or out of a sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use belljar::spec::{EXIT_SIGNAL_BASE, EXIT_USAGE};
 use belljar::{CopyLimits, CopyReport, Error, Sandbox};
 
-use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, find_live, in_runtime, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, exit_code, find_live, in_runtime, open_home};
 use crate::cli::CopyArgs;
 use crate::report::{self, BAD, WARN};
 
@@ -15,21 +15,21 @@ pub(crate) fn run(args: &CopyArgs) -> i32 {
     exit_code(act(args))
 }
 
-/// One end of a copy.
+/// The source or the target of a copy.
 #[derive(Debug)]
 enum End {
-    Here(PathBuf),
+    Host(PathBuf),
     Inside { run: String, path: OsString },
 }
 
 fn act(args: &CopyArgs) -> CommandResult {
     let (run, inside, here, out) = match (end(&args.from), end(&args.to)) {
-        (End::Inside { run, path }, End::Here(here)) => (run, path, here, true),
-        (End::Here(here), End::Inside { run, path }) => (run, path, here, false),
+        (End::Inside { run, path }, End::Host(here)) => (run, path, here, true),
+        (End::Host(here), End::Inside { run, path }) => (run, path, here, false),
         _ => {
-            report::eprintln("error: one of the two must be RUN:/path, and the other a path here");
+            report::eprintln("error: one side must be RUN:/path, the other a path on this host");
             report::eprintln(
-                "hint:  belljar cp RUN:/workspace/file . (a path here with a colon: ./a:b)",
+                "hint:  belljar cp RUN:/workspace/file . (write a host path with a colon as ./a:b)",
             );
             return Ok(EXIT_USAGE);
         }
@@ -44,7 +44,7 @@ fn act(args: &CopyArgs) -> CommandResult {
                 false => sandbox.copy_in(here.clone(), &inside).await,
             }
         };
-        // Dropped when it is interrupted, so that nothing half-made is left.
+        // An interrupted copy is dropped, which removes partial files.
         let copied = tokio::select! {
             copied = copying => copied,
             signal = interrupted() => return Ok(EXIT_SIGNAL_BASE + signal?),
@@ -52,26 +52,26 @@ fn act(args: &CopyArgs) -> CommandResult {
         match copied {
             Ok(copied) => {
                 if out {
-                    belljar::run::note_copied_out(&home, &arrived(&here, &inside))?;
+                    belljar::run::note_copied_out(&home, &copied_path(&here, &inside))?;
                 }
-                Ok(tell(&copied, args.quiet))
+                Ok(print_skipped(&copied, args.quiet))
             }
             Err(Error::Copy(error)) => {
-                report::eprintln(&format!("{BAD}error:{BAD:#} {error}")); // it tells its cause itself
-                Ok(EXIT_SOMETHING_OFF)
+                report::eprintln(&format!("{BAD}error:{BAD:#} {error}")); // the text includes the cause
+                Ok(EXIT_INCOMPLETE)
             }
             Err(error) => Err(error.into()),
         }
     })
 }
 
-/// Where a copy from inside came to be: in a directory that was there, under its own name.
-fn arrived(here: &Path, inside: &OsStr) -> PathBuf {
+/// The path of the copy on the host: below `here` if that is an existing directory.
+fn copied_path(here: &Path, inside: &OsStr) -> PathBuf {
     let below = Path::new(inside).file_name().map(|name| here.join(name));
     below.filter(|path| path.symlink_metadata().is_ok()).unwrap_or_else(|| here.to_owned())
 }
 
-/// The first signal that asks to end.
+/// Waits for the first signal that asks this process to end.
 async fn interrupted() -> std::io::Result<i32> {
     use tokio::signal::unix::{SignalKind, signal};
     let (hangup, interrupt, terminate) =
@@ -84,18 +84,18 @@ async fn interrupted() -> std::io::Result<i32> {
     })
 }
 
-fn tell(copied: &CopyReport, quiet: bool) -> i32 {
+fn print_skipped(copied: &CopyReport, quiet: bool) -> i32 {
     let skipped = copied.skipped.len() as u64 + copied.unlisted;
     if !quiet {
         for (path, why) in &copied.skipped {
             let why = belljar::spec::text::escape(why.as_bytes());
-            report::eprintln(&format!("{WARN}left out:{WARN:#} {path}: {why}"));
+            report::eprintln(&format!("{WARN}skipped:{WARN:#} {path}: {why}"));
         }
         if copied.unlisted > 0 {
             report::eprintln(&format!("and {} more", copied.unlisted));
         }
     }
-    if skipped == 0 { 0 } else { EXIT_SOMETHING_OFF }
+    if skipped == 0 { 0 } else { EXIT_INCOMPLETE }
 }
 
 /// A colon after a slash is part of a path.
@@ -108,6 +108,6 @@ fn end(text: &OsStr) -> End {
             let path = OsStr::from_bytes(&bytes[at + 1..]).to_owned();
             End::Inside { run: run.to_owned(), path }
         }
-        _ => End::Here(PathBuf::from(text)),
+        _ => End::Host(PathBuf::from(text)),
     }
 }

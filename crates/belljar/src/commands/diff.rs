@@ -1,4 +1,4 @@
-//! `belljar diff`: what a run changed in its overlay trees.
+//! `belljar diff`: prints a run's changes to its overlay trees.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::changes::GitsOwn;
+use super::changes::GitData;
 use super::descriptor::{is_closed, write_all};
-use super::{CommandResult, EXIT_SOMETHING_OFF, changes, exit_code, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, changes, exit_code, open_home};
 use crate::cli::DiffArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN};
 
-/// So much is read to count lines; the rest is shown by its size.
-pub(super) const MOST_COUNTED: u64 = 64 << 20;
+/// How many bytes are read to count lines; further files are shown by their size.
+pub(super) const MAX_COUNTED_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
-#[error("neither the run nor the tree has {path}; belljar diff {run} lists what was changed")]
+#[error("{path} is neither in the run nor in the tree; belljar diff {run} lists the changes")]
 struct NoSuchPath {
     path: OsText,
     run: String,
@@ -45,7 +45,7 @@ fn act(args: &DiffArgs) -> CommandResult {
         found.changes.retain(|change| is_wanted(tree, change, &args.paths));
         trees.push((tree, found));
     }
-    // A path that was mistyped must not look like one without changes.
+    // A mistyped path must not look like a path without changes.
     for path in &args.paths {
         let one = std::slice::from_ref(path);
         let mut all = trees
@@ -61,10 +61,10 @@ fn act(args: &DiffArgs) -> CommandResult {
             return Err(NoSuchPath { path, run: args.run.clone() }.into());
         }
     }
-    // Who names a path of a repository means it.
+    // A path of a repository that was named is listed.
     let gits = match args.all || !args.paths.is_empty() {
-        true => GitsOwn::Listed,
-        false => GitsOwn::Counted,
+        true => GitData::Listed,
+        false => GitData::Counted,
     };
     let any = trees.iter().any(|(_, found)| !found.changes.is_empty());
     if args.json {
@@ -72,8 +72,9 @@ fn act(args: &DiffArgs) -> CommandResult {
         report::json(&AllShown { run: &run, trees })?;
     } else if args.patch {
         for (tree, found) in &trees {
-            let shown =
-                |change: &&Change| gits == GitsOwn::Listed || changes::gits_own(change).is_none();
+            let shown = |change: &&Change| {
+                gits == GitData::Listed || changes::git_data_dir(change).is_none()
+            };
             for change in found.changes.iter().filter(shown) {
                 match show_patch(&tree.patch(change)?) {
                     Err(error) if is_closed(&error) => return Ok(0),
@@ -91,7 +92,7 @@ fn act(args: &DiffArgs) -> CommandResult {
             if many && !found.changes.is_empty() {
                 page.push_str(&format!("{BOLD}{}{BOLD:#}\n", tree.note.target));
             }
-            let mut budget = MOST_COUNTED;
+            let mut budget = MAX_COUNTED_BYTES;
             let listed = found.changes.iter().map(|change| {
                 let counted = count(tree, change, &mut budget);
                 (change, counted)
@@ -103,10 +104,10 @@ fn act(args: &DiffArgs) -> CommandResult {
         }
         report::out(&page);
     }
-    Ok(if any && args.exit_code { EXIT_SOMETHING_OFF } else { 0 })
+    Ok(if any && args.exit_code { EXIT_INCOMPLETE } else { 0 })
 }
 
-/// What is below a directory that was named is meant too.
+/// Whether a change is at or below one of the paths.
 fn is_wanted(tree: &OpenTree, change: &Change, paths: &[PathBuf]) -> bool {
     let is_below = |path: &OsText| {
         let (source, target) = (tree.note.source.as_path(), tree.note.target.as_path());
@@ -120,7 +121,7 @@ fn is_wanted(tree: &OpenTree, change: &Change, paths: &[PathBuf]) -> bool {
     paths.is_empty() || is_below(&change.path) || from.is_some_and(is_below)
 }
 
-/// Nothing where too much was read already. What cannot be read any more is not counted either.
+/// Counts changed lines. `None` if the budget is used up, or the files cannot be read any more.
 pub(super) fn count(tree: &OpenTree, change: &Change, budget: &mut u64) -> Option<Shown> {
     let sizes = [&change.before, &change.after].into_iter().flatten().map(|facts| facts.size);
     *budget = budget.checked_sub(sizes.sum())?;
@@ -138,7 +139,7 @@ struct TreeShown<'a> {
     found: &'a Changes,
 }
 
-/// One change after the other: there may be very many.
+/// Serializes one change after the other, since there may be very many.
 impl Serialize for TreeShown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { tree, found } = self;
@@ -156,7 +157,7 @@ struct ChangesShown<'a>(&'a TreeShown<'a>);
 impl Serialize for ChangesShown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(TreeShown { tree, found }) = self;
-        let mut budget = MOST_COUNTED;
+        let mut budget = MAX_COUNTED_BYTES;
         let one = |change: &Change| as_json(change, count(tree, change, &mut budget));
         serializer.collect_seq(found.changes.iter().map(one))
     }
@@ -177,7 +178,7 @@ fn as_json(change: &Change, shown: Option<Shown>) -> Value {
     value
 }
 
-/// Exact bytes, unless a person looks at them: then nothing of them drives the terminal.
+/// Prints a patch: the exact bytes, or escaped text with colours on a terminal.
 pub(super) fn show_patch(patch: &[u8]) -> io::Result<()> {
     let colored = anstream::AutoStream::choice(&io::stdout()) != ColorChoice::Never;
     if !colored && !io::stdout().is_terminal() {

@@ -1,12 +1,11 @@
-//! `belljar discard`: throws away what runs changed.
+//! `belljar discard`: discards the changes of runs.
 
 use belljar::home::Home;
 use belljar::store;
 use belljar::workspace;
 
 use super::{
-    CommandResult, EXIT_SOMETHING_OFF, exit_code, in_runtime, open_home, prompt, reconcile_first,
-    stop,
+    CommandResult, EXIT_INCOMPLETE, exit_code, in_runtime, open_home, prompt, reconcile_first, stop,
 };
 use crate::cli::DiscardArgs;
 use crate::report;
@@ -23,17 +22,17 @@ fn act(args: &DiscardArgs) -> CommandResult {
         match discard(&home, query, args) {
             Ok(Some(id)) if !args.quiet => report::out(&format!("{id}\n")),
             Ok(Some(_)) => {}
-            Ok(None) => code = EXIT_SOMETHING_OFF,
+            Ok(None) => code = EXIT_INCOMPLETE,
             Err(error) => {
                 report::failure(error.as_ref());
-                code = EXIT_SOMETHING_OFF;
+                code = EXIT_INCOMPLETE;
             }
         }
     }
     Ok(code)
 }
 
-/// `None`: the answer was no.
+/// `None` if the user answered no.
 fn discard(
     home: &Home,
     query: &str,
@@ -43,9 +42,9 @@ fn discard(
     if run.is_live() && !args.force {
         return Err(workspace::DiscardError::Live { run: run.id }.into());
     }
-    let question = format!("Throw away what run {} changed, for good?", run.id.tail());
+    let question = format!("Discard the changes of run {} for good?", run.id.tail());
     if !args.yes && !prompt::confirm(&question)? {
-        report::eprintln("nothing was thrown away");
+        report::eprintln("nothing was discarded");
         return Ok(None);
     }
     if run.is_live() {

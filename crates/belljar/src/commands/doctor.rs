@@ -1,4 +1,4 @@
-//! `belljar doctor`: clauses by backends, found out by starting a canary in each.
+//! `belljar doctor`: starts a canary on each backend, and prints which clauses it enforces.
 
 use belljar::doctor::{BackendReport, EngineInfo, examine_all};
 use belljar::spec::{BackendName, Clause, Enforcement, Required};
@@ -15,7 +15,7 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
         }
     };
     let examined = examine_all(&belljar);
-    // What a run without a word about its backend would find.
+    // Whether `--backend auto` would find one.
     let usable = examined
         .iter()
         .any(|row| row.usable && BackendName::auto().any(|name| name == row.backend));
@@ -24,14 +24,14 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
             return 1;
         }
     } else {
-        report::out(&in_words(&examined));
+        report::out(&to_text(&examined));
     }
     i32::from(!usable)
 }
 
-fn in_words(examined: &[BackendReport]) -> String {
+fn to_text(examined: &[BackendReport]) -> String {
     let mut text = String::new();
-    // Problems first: that is what the reader came for.
+    // Problems first: they are what the user wants to see.
     for row in examined.iter().filter(|row| !row.usable && row.backend != BackendName::Host) {
         text.push_str(&problem(row));
     }
@@ -42,22 +42,22 @@ fn in_words(examined: &[BackendReport]) -> String {
         text.push_str(&format!("{WARN}⚠{WARN:#} {}\n", folded(&warning, 2)));
     }
     text.push_str(&format!(
-        "{DIM}host: no isolation; only with --backend host and every clause waived{DIM:#}\n"
+        "{DIM}host: no isolation; needs --backend host and a waiver of every clause{DIM:#}\n"
     ));
     text
 }
 
 fn problem(row: &BackendReport) -> String {
-    let why = row.why.as_deref().unwrap_or("it does not say why");
+    let why = row.why.as_deref().unwrap_or("no reason given");
     let name = row.backend.name();
-    let said = folded(&format!("{name}: {why}"), 2);
-    let said = said.strip_prefix(name).unwrap_or(&said);
-    let mut text = format!("{BAD}✗{BAD:#} {BOLD}{name}{BOLD:#}{said}\n");
+    let shown = folded(&format!("{name}: {why}"), 2);
+    let shown = shown.strip_prefix(name).unwrap_or(&shown);
+    let mut text = format!("{BAD}✗{BAD:#} {BOLD}{name}{BOLD:#}{shown}\n");
     if let Some(about) = about(row) {
         text.push_str(&format!("  {DIM}{}{DIM:#}\n", folded(&about, 2)));
     }
     match &row.fix {
-        // Lines to be pasted stay as they are.
+        // Commands to paste are not wrapped.
         Some(fix) if fix.contains('\n') => text.push_str(&format!("  fix: {fix}\n")),
         Some(fix) => text.push_str(&format!("  fix: {}\n", folded(fix, 7))),
         None => {}
@@ -65,7 +65,7 @@ fn problem(row: &BackendReport) -> String {
     text
 }
 
-/// Of an engine: which one it is. The jail is part of the kernel.
+/// Version and kind of an engine; `None` for the jail.
 pub(super) fn about(row: &BackendReport) -> Option<String> {
     let EngineInfo { api, rootless, local, runtimes } = row.engine.as_ref()?;
     let version = row.version.as_deref().unwrap_or("of an unknown version");
@@ -85,7 +85,7 @@ fn clauses(row: &BackendReport) -> String {
     }
     let Some(posture) = &row.posture else { return text };
     for (clause, enforcement) in posture.iter() {
-        // An engine holds most of it in the jail's own way: what it does not hold is what tells.
+        // For an engine, only the clauses that are not enforced are listed.
         if about.is_none() || !enforcement.is_enforced() {
             text.push_str(&line(clause, enforcement));
         }

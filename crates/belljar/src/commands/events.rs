@@ -1,4 +1,4 @@
-//! `belljar events`: the lines of a run's record, as they are stored.
+//! `belljar events`: prints the lines of a run's record as they are stored.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
@@ -13,12 +13,12 @@ use super::descriptor::{is_closed, write_all};
 use super::{CommandResult, exit_code, open_home};
 use crate::cli::EventsArgs;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longer lines are never written.
-const LONGEST: usize = 2 << 20;
+const MAX_LINE: usize = 2 << 20;
 
 #[derive(Debug, thiserror::Error)]
-#[error("line {line} is longer than any event; belljar verify {run} tells more")]
+#[error("line {line} of the record is too long for an event; to check it: belljar verify {run}")]
 struct TooLong {
     line: u64,
     run: String,
@@ -38,16 +38,16 @@ fn act(args: &EventsArgs) -> CommandResult {
     let mut lines = BufReader::new(File::from(file));
     let (mut line, mut count) = (Vec::new(), 0);
     loop {
-        // Looked at first: what is written before the end is read after it.
+        // Checked before reading, so that the last events are not missed.
         let live = matches!(store::life::of(&home, &run), Life::Live(_));
         loop {
-            let room = (LONGEST + 1 - line.len()) as u64;
+            let room = (MAX_LINE + 1 - line.len()) as u64;
             Read::by_ref(&mut lines).take(room).read_until(b'\n', &mut line)?;
             if !line.ends_with(b"\n") {
-                if line.len() > LONGEST {
+                if line.len() > MAX_LINE {
                     return Err(TooLong { line: count + 1, run: run.to_string() }.into());
                 }
-                break; // not whole yet
+                break; // still being written
             }
             count += 1;
             if is_wanted(&args.kinds, &line) {
@@ -61,7 +61,7 @@ fn act(args: &EventsArgs) -> CommandResult {
         if !args.follow || !live {
             return Ok(0);
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -74,7 +74,7 @@ fn is_wanted(kinds: &[String], line: &[u8]) -> bool {
     kinds.iter().any(|wanted| Some(wanted.as_str()) == kind)
 }
 
-/// JSON escapes most of what could drive a terminal; on one, the rest is escaped too.
+/// JSON escapes most control characters; on a terminal, the rest is escaped too.
 fn show(line: &[u8]) -> io::Result<()> {
     if !io::stdout().is_terminal() {
         return write_all(rustix::stdio::stdout(), line);

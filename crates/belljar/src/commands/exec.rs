@@ -1,4 +1,4 @@
-//! `belljar exec`: one more command in a sandbox that is there.
+//! `belljar exec`: runs a command in an existing sandbox.
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -13,7 +13,7 @@ use crate::cli::ExecArgs;
 use crate::report;
 
 #[derive(Debug, thiserror::Error)]
-#[error("-e {0}: that is no name of a variable; write NAME=VALUE, or NAME to pass the host's")]
+#[error("-e {0}: expected NAME=VALUE, or NAME to pass the host's value")]
 struct BadVariable(String);
 
 pub(crate) fn run(args: ExecArgs) -> i32 {
@@ -39,21 +39,21 @@ fn act(args: ExecArgs) -> CommandResult {
         if args.detach {
             return match exec.lives_on().spawn().await {
                 Ok(running) => {
-                    std::mem::forget(running); // dropping it would close the command's output
+                    running.detach();
                     Ok(0)
                 }
-                Err(error) => not_begun(error, &program),
+                Err(error) => not_started(error, &program),
             };
         }
         let (exec, keyboard) = with_streams(exec, args.interactive, (args.tty, args.no_tty));
         match exec.spawn().await {
             Ok(running) => Ok(finish(follow(running, Role::Owner, keyboard).await?)),
-            Err(error) => not_begun(error, &program),
+            Err(error) => not_started(error, &program),
         }
     })
 }
 
-/// A terminal where a person sits; else standard input, unless a person would have to type it.
+/// A terminal where the caller has one; else standard input, unless that is a keyboard.
 pub(super) fn with_streams(
     exec: Exec,
     interactive: bool,
@@ -75,14 +75,14 @@ pub(super) fn finish(followed: Followed) -> i32 {
         && std::io::stderr().is_terminal()
     {
         report::eprintln(
-            "belljar: its time was over, and it was ended with everything it had started",
+            "belljar: the command timed out and was killed, with everything it had started",
         );
     }
     followed.code()
 }
 
-/// 126 and 127 as in `run`.
-pub(super) fn not_begun(error: Error, program: &OsStr) -> CommandResult {
+/// Exit codes 126 and 127, as in `run`.
+pub(super) fn not_started(error: Error, program: &OsStr) -> CommandResult {
     match error {
         Error::Exec { failure, .. } => {
             report::not_executed(&belljar::spec::OsText::from(program).to_string(), &failure);
@@ -102,6 +102,6 @@ fn with_variable(exec: Exec, text: &OsStr) -> Result<Exec, BadVariable> {
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty()).ok_or_else(bad)?;
     Ok(match value {
         Some(value) => exec.env(name, value),
-        None => exec, // the host has none to pass
+        None => exec, // not set on the host
     })
 }

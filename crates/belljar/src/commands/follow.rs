@@ -1,6 +1,6 @@
-//! Follows a command over a connection: its output, its input, signals, the window's size.
+//! Connects the caller's terminal to a running command: output, input, signals and the window size.
 //!
-//! Output is written by a thread that may wait for its reader, so that a signal is heard meanwhile.
+//! A thread writes the output, because it may block; signals are handled meanwhile.
 
 use std::io;
 
@@ -19,24 +19,24 @@ const INT: i32 = 2;
 const PIPE: i32 = 13;
 const TERM: i32 = 15;
 const SIGNALLED: i32 = belljar::spec::EXIT_SIGNAL_BASE;
-/// ctrl-p and ctrl-q: let go of the command.
+/// ctrl-p and ctrl-q: detach from the command.
 const DETACH_FIRST: u8 = 0x10;
 const DETACH_SECOND: u8 = 0x11;
-const TYPED_AT_ONCE: usize = 16 << 10;
-const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+const INPUT_BUFFER: usize = 16 << 10;
+const KILL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What this end is to the command: decides what a signal means.
+/// How this process is related to the command; decides what a signal does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The command ends with this.
+    /// The command ends when this process does.
     Owner,
-    /// The command is the run's own, in a sandbox that stays.
+    /// The command is the main command of a sandbox that is kept.
     Keeper,
-    /// The command runs on without this.
+    /// The command outlives this process.
     Viewer,
 }
 
-/// What the caller's standard input is to the command.
+/// How the caller's standard input reaches the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keyboard {
     None,
@@ -45,21 +45,21 @@ pub(super) enum Keyboard {
     Terminal,
 }
 
-/// How it went.
+/// How following the command ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Followed {
     Exited(Exit),
-    /// Ended from here, with this code.
+    /// This process killed the command, and exits with this code.
     Ended(i32),
-    /// The command runs on.
-    LetGo(i32),
+    /// The command runs on; this process exits with this code.
+    Detached(i32),
 }
 
 impl Followed {
     pub(super) fn code(self) -> i32 {
         match self {
             Self::Exited(exit) => exit.process_code(),
-            Self::Ended(code) | Self::LetGo(code) => code,
+            Self::Ended(code) | Self::Detached(code) => code,
         }
     }
 }
@@ -79,20 +79,20 @@ pub(super) async fn follow(
         _ => None,
     };
     if let Some(input) = running.stdin().filter(|_| keyboard != Keyboard::None) {
-        tokio::spawn(type_in(input, typed(), keys));
+        tokio::spawn(forward_input(input, read_stdin(), keys));
     }
-    let followed = Follower { asked: 0, role }.until_end(&mut running, &mut signals, &mut detached);
+    let followed =
+        Follower { signals: 0, role }.until_end(&mut running, &mut signals, &mut detached);
     let followed = followed.await;
     drop(raw);
-    if let Ok(Followed::LetGo(_)) = followed {
-        // Dropping it would close the command's output.
-        std::mem::forget(running);
+    if let Ok(Followed::Detached(_)) = followed {
+        running.detach();
     }
     followed
 }
 
-/// Comes back when the keys were pressed; never where nobody can.
-async fn pressed(detached: &mut Option<oneshot::Receiver<()>>) {
+/// Returns when the detach keys were pressed; never where they are not watched.
+async fn detach_pressed(detached: &mut Option<oneshot::Receiver<()>>) {
     if let Some(keys) = detached
         && keys.await.is_ok()
     {
@@ -109,8 +109,8 @@ enum Step {
 
 #[derive(Debug)]
 struct Follower {
-    /// How many signals asked the command to end.
-    asked: u32,
+    /// How many signals have asked the command to end.
+    signals: u32,
     role: Role,
 }
 
@@ -132,7 +132,7 @@ impl Follower {
                         return Ok(followed);
                     }
                 }
-                () = pressed(detached) => return Ok(Followed::LetGo(0)),
+                () = detach_pressed(detached) => return Ok(Followed::Detached(0)),
                 written = finished(&mut writing), if writing.is_some() => {
                     writing = None;
                     match written {
@@ -164,14 +164,14 @@ impl Follower {
             running.resize(size.rows, size.columns)?;
             return Ok(None);
         }
-        self.asked += 1;
+        self.signals += 1;
         let interrupts = matches!(signal, INT | QUIT);
         match self.role {
-            Role::Viewer if !interrupts || self.asked > 1 => {
-                return Ok(Some(Followed::LetGo(0)));
+            Role::Viewer if !interrupts || self.signals > 1 => {
+                return Ok(Some(Followed::Detached(0)));
             }
-            Role::Owner if !interrupts || self.asked > 1 => {}
-            Role::Keeper if self.asked > 1 => {}
+            Role::Owner if !interrupts || self.signals > 1 => {}
+            Role::Keeper if self.signals > 1 => {}
             Role::Keeper if !interrupts => {
                 running.signal(TERM)?;
                 return Ok(None);
@@ -189,22 +189,23 @@ impl Follower {
         Ok(Some(Followed::Ended(code)))
     }
 
-    /// As with `| head`: nobody wants more of it.
+    /// The reader of our output has gone, as with `| head`.
     async fn on_closed(&self, running: &mut Running, error: &io::Error) -> Followed {
         if !is_closed(error) {
             report::eprintln(&format!("error: cannot write the command's output: {error}\r"));
         }
         match self.role {
-            Role::Viewer => return Followed::LetGo(SIGNALLED + PIPE),
+            Role::Viewer => return Followed::Detached(SIGNALLED + PIPE),
             Role::Owner | Role::Keeper => drop(end(running).await),
         }
         Followed::Ended(SIGNALLED + PIPE)
     }
 }
 
-/// Kills it with everything it started. A supervisor that does not answer does so when this end goes.
+/// Kills the command with everything it started. A supervisor that does not respond in time does it when
+/// this connection closes.
 async fn end(running: &mut Running) -> Option<Exit> {
-    tokio::time::timeout(KILLED_WITHIN, running.kill()).await.ok()?.ok()
+    tokio::time::timeout(KILL_TIMEOUT, running.kill()).await.ok()?.ok()
 }
 
 async fn next(running: &mut Running, output_ended: bool) -> Step {
@@ -225,11 +226,11 @@ fn write(chunk: &Chunk) -> io::Result<()> {
     }
 }
 
-/// Standard input, read by a thread of its own: it may be a file, a pipe or a terminal.
-fn typed() -> mpsc::Receiver<Vec<u8>> {
+/// Reads standard input in a thread: it may be a file, a pipe or a terminal.
+fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(2);
     std::thread::spawn(move || {
-        let mut buffer = [0; TYPED_AT_ONCE];
+        let mut buffer = [0; INPUT_BUFFER];
         loop {
             match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -245,19 +246,19 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
     receiver
 }
 
-async fn type_in(
+async fn forward_input(
     mut input: Input,
-    mut typed: mpsc::Receiver<Vec<u8>>,
+    mut stdin: mpsc::Receiver<Vec<u8>>,
     mut keys: Option<DetachKeys>,
 ) {
-    while let Some(mut bytes) = typed.recv().await {
+    while let Some(mut bytes) = stdin.recv().await {
         if let Some(watching) = &mut keys
-            && watching.look_through(&mut bytes) == Pressed::Yes
+            && watching.scan(&mut bytes) == Pressed::Yes
         {
             if let Some(watching) = keys.take() {
-                let _ = watching.sender.send(()); // it ended meanwhile
+                let _ = watching.sender.send(()); // fails if the command has ended meanwhile
             }
-            // Nothing more goes in, and its end must not be taken for the end of the input.
+            // Dropping it would send the command the end of its input.
             return std::mem::forget(input);
         }
         if input.write_all(&bytes).await.is_err() {
@@ -281,8 +282,8 @@ enum Pressed {
 }
 
 impl DetachKeys {
-    /// The first key is held back until the next byte tells what was meant.
-    fn look_through(&mut self, bytes: &mut Vec<u8>) -> Pressed {
+    /// Removes the detach keys from the input; the first key is held back until the next byte arrives.
+    fn scan(&mut self, bytes: &mut Vec<u8>) -> Pressed {
         let mut passed = Vec::with_capacity(bytes.len() + 1);
         for byte in bytes.drain(..) {
             if self.first && byte == DETACH_SECOND {
@@ -305,10 +306,10 @@ const QUIT: i32 = 3;
 const HUP: i32 = 1;
 const WINCH: i32 = 28;
 
-/// Comes back once, when the terminal is gone.
+/// Returns once, when the terminal has hung up.
 async fn hung_up(gone: &mut Option<oneshot::Receiver<()>>) {
     let is_gone = match gone {
-        Some(told) => told.await.is_ok(),
+        Some(receiver) => receiver.await.is_ok(),
         None => false,
     };
     *gone = None;
@@ -323,7 +324,7 @@ struct Signals {
     terminate: Signal,
     hangup: Signal,
     window: Signal,
-    /// The caller's terminal is gone. One that controls no session goes without a signal.
+    /// Reports that the caller's terminal has hung up: one that controls no session sends no signal.
     gone: Option<oneshot::Receiver<()>>,
 }
 
@@ -360,17 +361,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_two_keys_together_let_go() {
+    fn only_the_two_keys_together_detach() {
         let mut keys = keys();
         let mut pass = |bytes: &[u8]| {
             let mut bytes = bytes.to_vec();
-            (keys.look_through(&mut bytes), bytes)
+            (keys.scan(&mut bytes), bytes)
         };
         assert_eq!(pass(b"a\x10b"), (Pressed::No, b"a\x10b".to_vec()));
         assert_eq!(pass(b"\x10"), (Pressed::No, Vec::new()), "held back");
         assert_eq!(pass(b"\x10"), (Pressed::No, b"\x10".to_vec()), "the first of two");
         assert_eq!(pass(b"\x11").0, Pressed::Yes);
         let mut keys = self::keys();
-        assert_eq!(keys.look_through(&mut b"ls\x10\x11".to_vec()), Pressed::Yes);
+        assert_eq!(keys.scan(&mut b"ls\x10\x11".to_vec()), Pressed::Yes);
     }
 }

@@ -1,4 +1,4 @@
-//! `apply -i`: file by file, and hunk by hunk, as `git add -p` does it.
+//! `apply -i`: asks about each file and each hunk, as `git add -p` does.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use super::prompt::{self, AskError};
 use super::{changes, diff};
 use crate::report;
 
-const HELP: &str = "y  apply this\nn  do not\nq  quit: nothing more\n\
-    a  apply this and all that follows (of the file, where it is a hunk)\n\
-    d  do not apply this, nor what follows\ns  split the hunk\n?  this help";
+const HELP: &str = "y  apply this\nn  skip this\nq  quit: skip this and everything after it\n\
+    a  apply this and the rest (for a hunk: the rest of the file)\n\
+    d  skip this and the rest (for a hunk: the rest of the file)\ns  split the hunk\n?  print this help";
 
-/// What is left of the draft is what was chosen.
+/// Removes from the draft what the user does not choose.
 pub(super) fn choose(draft: &mut Draft) -> Result<(), AskError> {
-    let mut mood = Mood::Ask;
+    let mut mode = AskMode::Ask;
     for tree in &mut draft.trees {
         let todo = std::mem::take(&mut tree.todo);
         let implied = implied(&todo);
@@ -26,15 +26,15 @@ pub(super) fn choose(draft: &mut Draft) -> Result<(), AskError> {
         for mut one in todo {
             let path = one.change.path.as_path().to_owned();
             if implied.contains(&path) {
-                // Goes with what is above it.
+                // Follows the decision about its parent.
                 if !path.ancestors().skip(1).any(|above| refused.contains(above)) {
                     kept.push(one);
                 }
                 continue;
             }
-            match ask_about(tree, &mut one, &mut mood)? {
-                Verdict::Apply => kept.push(one),
-                Verdict::Skip => drop(refused.insert(path)),
+            match ask_about(tree, &mut one, &mut mode)? {
+                Choice::Apply => kept.push(one),
+                Choice::Skip => drop(refused.insert(path)),
             }
         }
         tree.todo = without_empty_directories(kept, &implied);
@@ -42,21 +42,21 @@ pub(super) fn choose(draft: &mut Draft) -> Result<(), AskError> {
     Ok(())
 }
 
-/// How the questions go on.
+/// Whether the following questions are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
+enum AskMode {
     Ask,
     ApplyAll,
     SkipAll,
 }
 
-enum Verdict {
+enum Choice {
     Apply,
     Skip,
 }
 
-/// Nobody is asked about directories that come with files in them, nor about what a directory held that
-/// becomes a file.
+/// Paths without a question: directories that come with files in them, and the content of a directory
+/// that becomes a file.
 fn implied(todo: &[Todo]) -> BTreeSet<PathBuf> {
     let mut implied = BTreeSet::new();
     let replaced: BTreeSet<PathBuf> = todo
@@ -85,14 +85,14 @@ fn is_directory(todo: &Todo) -> bool {
     facts.is_some_and(|facts| facts.kind == Kind::Directory)
 }
 
-/// New directories whose content was refused do not come either.
+/// Drops new directories whose content was skipped.
 fn without_empty_directories(mut todo: Vec<Todo>, implied: &BTreeSet<PathBuf>) -> Vec<Todo> {
     let others: Vec<OsText> =
         todo.iter().filter(|one| !is_directory(one)).map(|one| one.change.path.clone()).collect();
     todo.retain(|one| {
         let path = one.change.path.as_path();
         !is_directory(one)
-            || !implied.contains(path) // it was asked about
+            || !implied.contains(path) // the user was asked about it
             || one.change.what != What::Created
             || others.iter().any(|other| other.as_path().starts_with(path))
             || one.change.after.is_none()
@@ -100,38 +100,38 @@ fn without_empty_directories(mut todo: Vec<Todo>, implied: &BTreeSet<PathBuf>) -
     todo
 }
 
-fn ask_about(tree: &TreeDraft, todo: &mut Todo, mood: &mut Mood) -> Result<Verdict, AskError> {
-    match mood {
-        Mood::Ask => {}
-        Mood::ApplyAll => return Ok(Verdict::Apply),
-        Mood::SkipAll => return Ok(Verdict::Skip),
+fn ask_about(tree: &TreeDraft, todo: &mut Todo, mode: &mut AskMode) -> Result<Choice, AskError> {
+    match mode {
+        AskMode::Ask => {}
+        AskMode::ApplyAll => return Ok(Choice::Apply),
+        AskMode::SkipAll => return Ok(Choice::Skip),
     }
     if let Some((before, after)) = tree.texts(todo) {
-        return ask_hunks(todo, &before, &after, mood);
+        return ask_hunks(todo, &before, &after, mode);
     }
     let (letter, style) = changes::letter(&todo.change);
     report::out(&format!("  {style}{letter}{style:#} {}\n", changes::name(&todo.change)));
     if let Ok(patch) = tree.tree.patch(&todo.change) {
-        let _ = diff::show_patch(&patch); // nobody reads it any more: the question is still asked
+        let _ = diff::show_patch(&patch); // if the output is closed, the question is still asked
     }
     loop {
         match key(prompt::answer("Apply this? [y,n,q,a,d,?]")?).as_str() {
-            "y" => return Ok(Verdict::Apply),
-            "n" => return Ok(Verdict::Skip),
+            "y" => return Ok(Choice::Apply),
+            "n" => return Ok(Choice::Skip),
             "a" => {
-                *mood = Mood::ApplyAll;
-                return Ok(Verdict::Apply);
+                *mode = AskMode::ApplyAll;
+                return Ok(Choice::Apply);
             }
             "q" | "d" => {
-                *mood = Mood::SkipAll;
-                return Ok(Verdict::Skip);
+                *mode = AskMode::SkipAll;
+                return Ok(Choice::Skip);
             }
             _ => report::eprintln(HELP),
         }
     }
 }
 
-/// The end of the input is the end of the questions.
+/// The end of the input counts as `q`.
 fn key(answer: Option<String>) -> String {
     answer.map_or_else(|| "q".to_owned(), |answer| answer.to_ascii_lowercase())
 }
@@ -140,8 +140,8 @@ fn ask_hunks(
     todo: &mut Todo,
     before: &[u8],
     after: &[u8],
-    mood: &mut Mood,
-) -> Result<Verdict, AskError> {
+    mode: &mut AskMode,
+) -> Result<Choice, AskError> {
     let (letter, style) = changes::letter(&todo.change);
     report::out(&format!("  {style}{letter}{style:#} {}\n", changes::name(&todo.change)));
     let mut waiting: VecDeque<Hunk> = unified::lines(before, after).hunks.into();
@@ -170,7 +170,7 @@ fn ask_hunks(
             "q" => {
                 skipped += 1 + waiting.len();
                 waiting.clear();
-                *mood = Mood::SkipAll;
+                *mode = AskMode::SkipAll;
             }
             _ => {
                 report::eprintln(HELP);
@@ -179,15 +179,15 @@ fn ask_hunks(
         }
     }
     if chosen.is_empty() {
-        return Ok(Verdict::Skip);
+        return Ok(Choice::Skip);
     }
     if skipped > 0 {
         todo.take_text(with(before, &chosen));
     }
-    Ok(Verdict::Apply)
+    Ok(Choice::Apply)
 }
 
-/// The text with these hunks in it. They are in order and do not overlap.
+/// Applies hunks, which are in order and do not overlap.
 fn with(before: &[u8], hunks: &[Hunk]) -> Vec<u8> {
     let lines = unified::split(before);
     let mut text = Vec::new();
@@ -206,7 +206,7 @@ fn with(before: &[u8], hunks: &[Hunk]) -> Vec<u8> {
     text
 }
 
-/// At every run of lines that stay between two changes. The lines that stay go with the part before them.
+/// Splits a hunk at the unchanged lines between two changes; they belong to the part before them.
 fn split(hunk: &Hunk) -> Vec<Hunk> {
     let mut parts: Vec<Hunk> = Vec::new();
     let (mut before, mut after) = (hunk.before.start, hunk.after.start);

@@ -1,4 +1,4 @@
-//! `belljar image`.
+//! `belljar image`: builds images for engines.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -12,11 +12,11 @@ use belljar::spec::{BackendName, EXIT_NOT_STARTED, OsText};
 use serde_json::json;
 
 use super::progress::PullLine;
-use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, exit_code, open_home};
 use crate::cli::{BuildArgs, ImageArgs, ImageVerb};
 use crate::report::{self, BOLD, DIM, GOOD, WARN};
 
-/// Of what a quiet build said, if it then fails.
+/// Lines of a quiet build's output that are shown if it fails.
 const LAST_LINES: usize = 20;
 
 pub(crate) fn run(args: ImageArgs) -> i32 {
@@ -44,7 +44,7 @@ fn build(args: &BuildArgs) -> CommandResult {
         rebuild: if args.force { Rebuild::Always } else { Rebuild::WhenChanged },
     };
     let quiet = args.quiet || args.json;
-    let screen = Screen { quiet, progress: PullLine::new(!quiet), said: Mutex::default() };
+    let screen = Screen { quiet, progress: PullLine::new(!quiet), last_lines: Mutex::default() };
     match image::build(&home, request, &screen) {
         Ok(outcome) => {
             if args.json {
@@ -58,11 +58,10 @@ fn build(args: &BuildArgs) -> CommandResult {
         Err(error) => {
             screen.show_last_lines();
             if args.json {
-                let words = error.to_string();
-                report::json(&json!({ "error": words, "fix": error.fix() }))?;
+                report::json(&json!({ "error": error.to_string(), "fix": error.fix() }))?;
             }
             report::error(&error, error.fix().as_deref());
-            Ok(if error.is_build_failure() { EXIT_SOMETHING_OFF } else { EXIT_NOT_STARTED })
+            Ok(if error.is_build_failure() { EXIT_INCOMPLETE } else { EXIT_NOT_STARTED })
         }
     }
 }
@@ -79,17 +78,17 @@ fn object(outcome: &Outcome) -> serde_json::Value {
     })
 }
 
-/// What somebody sees of a build. What the engine says came from a Dockerfile and its programs: no byte
-/// of it drives the terminal.
+/// Prints the progress of a build. The engine's output comes from the Dockerfile and its programs, so it is
+/// escaped.
 #[derive(Debug)]
 struct Screen {
     quiet: bool,
     progress: PullLine,
-    said: Mutex<VecDeque<String>>,
+    last_lines: Mutex<VecDeque<String>>,
 }
 
 impl Screen {
-    fn say(&self, text: &str) {
+    fn print(&self, text: &str) {
         if !self.quiet {
             self.progress.clear();
             report::eprintln(text);
@@ -99,14 +98,15 @@ impl Screen {
     fn over(&self, outcome: &Outcome) {
         let Outcome { name, backend, why, .. } = outcome;
         match why.is_empty() {
-            true => self.say(&format!("{GOOD}{name}{GOOD:#} on {backend} is up to date")),
-            false => self.say(&format!("{GOOD}{name}{GOOD:#} on {backend} is built")),
+            true => self.print(&format!("{GOOD}{name}{GOOD:#} on {backend} is up to date")),
+            false => self.print(&format!("{GOOD}{name}{GOOD:#} on {backend} is built")),
         }
     }
 
     fn show_last_lines(&self) {
-        let said = self.said.lock().map(|said| said.iter().cloned().collect::<Vec<_>>());
-        for line in said.unwrap_or_default() {
+        let last_lines =
+            self.last_lines.lock().map(|last_lines| last_lines.iter().cloned().collect::<Vec<_>>());
+        for line in last_lines.unwrap_or_default() {
             report::eprintln(&line);
         }
     }
@@ -124,30 +124,33 @@ impl PullProgress for Screen {
 
 impl Watcher for Screen {
     fn skipped(&self, path: &OsText, what: &str) {
-        self.say(&format!("{WARN}left out:{WARN:#} {path} is {what}"));
+        self.print(&format!("{WARN}skipped:{WARN:#} {path} is {what}"));
     }
 
     fn written_by_runs(&self) {
-        self.say(&format!(
-            "{WARN}note:{WARN:#} a run could have written files of the context, and the Dockerfile may \
-             execute them; --network none keeps the build off the network"
+        self.print(&format!(
+            "{WARN}note:{WARN:#} a run could write to the build context, and the Dockerfile may execute \
+             its files; use --network none to build without a network"
         ));
     }
 
     fn begins(&self, name: &str, backend: BackendName, why: &[RebuildReason]) {
         let why: Vec<String> = why.iter().map(ToString::to_string).collect();
-        self.say(&format!("{BOLD}{name}{BOLD:#} on {backend}: building, since {}", why.join("; ")));
+        self.print(&format!(
+            "{BOLD}{name}{BOLD:#} on {backend}: building, because {}",
+            why.join("; ")
+        ));
     }
 
     fn line(&self, line: &str) {
         let line = escape(line.replace('\t', "    ").as_bytes());
         let line = format!("{DIM}  {line}{DIM:#}");
         if !self.quiet {
-            self.say(&line);
-        } else if let Ok(mut said) = self.said.lock() {
-            said.push_back(line);
-            if said.len() > LAST_LINES {
-                said.pop_front();
+            self.print(&line);
+        } else if let Ok(mut last_lines) = self.last_lines.lock() {
+            last_lines.push_back(line);
+            if last_lines.len() > LAST_LINES {
+                last_lines.pop_front();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `belljar init`: asks what a run here should be, writes it down, and shows what that would hold.
+//! `belljar init`: asks for a run's settings, writes the manifest, and shows the resulting posture.
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
@@ -28,13 +28,11 @@ const DONE_PHRASE: &str = "ALL DONE";
 const ITERATIONS: u32 = 20;
 
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "nobody can be asked here: the input is no terminal; use --yes to take the defaults for what no flag says"
-)]
+#[error("not a terminal, so nothing can be asked; use --yes for the defaults")]
 struct NoTerminal;
 
 #[derive(Debug, thiserror::Error)]
-#[error("nothing was written: the answers ended before the questions did")]
+#[error("nothing was written: the input ended before the last question")]
 struct NoAnswer;
 
 pub(crate) fn run(args: &InitArgs) -> i32 {
@@ -46,7 +44,7 @@ fn act(args: &InitArgs) -> CommandResult {
     let existing = if args.force { Existing::Rename } else { Existing::Refuse };
     let manifest = directory.join(belljar::spec::manifest::FILE_NAME);
     if existing == Existing::Refuse && !args.dry_run && manifest.symlink_metadata().is_ok() {
-        // Before anybody is asked in vain.
+        // Checked before the questions.
         return Err(scaffold::ScaffoldError::Exists(manifest).into());
     }
     let answers = match args.yes {
@@ -64,7 +62,7 @@ fn act(args: &InitArgs) -> CommandResult {
     if args.json {
         return as_json(&begun, planned);
     }
-    tell(&begun, &answers, planned);
+    print_next_steps(&begun, &answers, planned);
     Ok(0)
 }
 
@@ -84,12 +82,12 @@ fn as_json(begun: &InitReport, planned: Result<DryRun, Box<dyn Error>>) -> Comma
     Ok(0)
 }
 
-/// What flags say, and defaults for the rest.
+/// The answers from flags, and defaults for the rest.
 fn without_asking(args: &InitArgs) -> Answers {
     let agent = match args.agent {
         Some(AgentFlag::Kind(kind)) => Some(kind),
         Some(AgentFlag::None) => None,
-        // Words of a command can mean nothing else.
+        // A command line implies the agent "command".
         None => (!args.command.is_empty()).then_some(AgentKind::Command),
     };
     Answers {
@@ -114,7 +112,7 @@ fn is_loop(args: &InitArgs) -> bool {
 }
 
 fn agent_answer(args: &InitArgs, kind: AgentKind) -> AgentAnswer {
-    // A command may have nothing to be told.
+    // A command needs no prompt.
     let default = (kind != AgentKind::Command).then(|| PROMPT.to_owned());
     let prompt_file = args.prompt_file.clone().or(default);
     AgentAnswer { kind, command: args.command.clone(), prompt_file }
@@ -124,7 +122,7 @@ fn repeat_answer(args: &InitArgs) -> RepeatAnswer {
     let until = match (&args.until_file, &args.until_says) {
         (Some(file), _) => UntilAnswer::File(file.clone()),
         (None, Some(phrase)) => UntilAnswer::Says(phrase.clone()),
-        // Without a workspace there is no place for a file.
+        // A file needs a workspace.
         (None, None) if args.workspace_mode == Some(WorkspaceMode::None) => {
             UntilAnswer::Says(DONE_PHRASE.to_owned())
         }
@@ -138,11 +136,11 @@ fn repeat_answer(args: &InitArgs) -> RepeatAnswer {
     }
 }
 
-/// The same, with questions on what no flag says.
+/// The answers from flags and from questions.
 fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
     let mut answers = without_asking(args);
     if args.backend.is_none() {
-        report::eprintln(&format!("{DIM}trying the backends of this machine …{DIM:#}"));
+        report::eprintln(&format!("{DIM}testing the backends of this machine …{DIM:#}"));
         let found = examine_all(&std::env::current_exe()?);
         answers.backend = ask_backend(&found)?;
         if args.fallback.is_empty() && answers.backend != BackendChoice::Auto {
@@ -150,12 +148,14 @@ fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
         }
     }
     if args.workspace_mode.is_none() {
-        report::eprintln("files here: overlay (nothing changes until you apply it), ro, rw, none");
-        let question = "which?";
+        report::eprintln(
+            "this directory: overlay (nothing changes until you apply it), ro, rw, none",
+        );
+        let question = "mode?";
         answers.mode = ask(question, WorkspaceMode::Overlay.name(), cli::mode)?;
     }
     if args.allow_hosts.is_empty() {
-        answers.allow_hosts = ask("hosts it may reach, with blanks between?", "none", |text| {
+        answers.allow_hosts = ask("hosts to allow, separated by blanks?", "none", |text| {
             Ok(match text {
                 "none" => Vec::new(),
                 _ => text
@@ -167,11 +167,11 @@ fn asked(args: &InitArgs) -> Result<Answers, Box<dyn Error>> {
         })?;
     }
     if args.memory.is_none() {
-        let question = "memory, such as 4g (half: half of this machine's)?";
+        let question = "memory limit, such as 4g (half: half of this machine's)?";
         answers.memory = ask(question, "half", |text| optional(text, "half"))?;
     }
     if args.time.is_none() {
-        let question = "time after which a run is ended, such as 8h?";
+        let question = "time limit of a run, such as 8h?";
         answers.time = ask(question, "none", |text| optional(text, "none"))?;
     }
     ask_agent(args, &mut answers)?;
@@ -188,34 +188,34 @@ fn ask_agent(args: &InitArgs, answers: &mut Answers) -> Result<(), Box<dyn Error
     }
     let Some(agent) = &mut answers.agent else { return Ok(()) };
     if agent.kind == AgentKind::Command && agent.command.is_empty() {
-        // Words without quotes: a shell is the place for more, and no shell reads this.
-        agent.command = ask("its program and arguments?", "", |text| {
-            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-            if words.is_empty() { Err("a program is needed".to_owned()) } else { Ok(words) }
+        // Split at blanks; quotes are not supported.
+        agent.command = ask("program and arguments?", "", |text| {
+            let argv: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            if argv.is_empty() { Err("enter a program".to_owned()) } else { Ok(argv) }
         })?;
     }
     if args.prompt_file.is_none() {
         let default = if agent.kind == AgentKind::Command { "none" } else { PROMPT };
         let may_be_none = agent.kind == AgentKind::Command;
-        agent.prompt_file = ask("the file with what it is told?", default, |text| match text {
+        agent.prompt_file = ask("prompt file?", default, |text| match text {
             "none" if may_be_none => Ok(None),
             _ => Ok(Some(text.to_owned())),
         })?;
     }
-    if !is_loop(args) && ask("run it again and again: yes, no?", "no", yes_or_no)? {
+    if !is_loop(args) && ask("run it in a loop: yes, no?", "no", yes_or_no)? {
         let mut repeat = repeat_answer(args);
-        repeat.max_iterations = Some(ask("at most how often?", "20", number)?);
+        repeat.max_iterations = Some(ask("maximum number of iterations?", "20", number)?);
         repeat.until = Some(match answers.mode {
             WorkspaceMode::None => {
-                let question = "until it says which words?";
+                let question = "stop when a message contains which phrase?";
                 UntilAnswer::Says(ask(question, DONE_PHRASE, |text| Ok(text.to_owned()))?)
             }
             _ => {
-                let question = "until which file is there?";
+                let question = "stop when which file exists?";
                 UntilAnswer::File(ask(question, DONE_FILE, |text| Ok(text.to_owned()))?)
             }
         });
-        let cost = ask("until it has cost how many US dollars?", "none", |text| match text {
+        let cost = ask("cost limit in US dollars?", "none", |text| match text {
             "none" => Ok(None),
             _ => cli::dollars(text).map(Some),
         })?;
@@ -225,13 +225,13 @@ fn ask_agent(args: &InitArgs, answers: &mut Answers) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Those in which a canary ran, first of all what it takes for the others.
+/// Lists the backends with the result of their tests, and asks for one.
 fn ask_backend(found: &[BackendReport]) -> Result<BackendChoice, Box<dyn Error>> {
     for row in found.iter().filter(|row| row.backend != BackendName::Host) {
         let (mark, style) = if row.usable { ("✓", GOOD) } else { ("✗", WARN) };
         let why = row.why.as_deref().map(|why| format!(": {}", escape(why.as_bytes())));
-        let words = format!("{}{}", row.backend, why.unwrap_or_default());
-        report::eprintln(&format!("  {style}{mark}{style:#} {}", report::folded(&words, 4)));
+        let text = format!("{}{}", row.backend, why.unwrap_or_default());
+        report::eprintln(&format!("  {style}{mark}{style:#} {}", report::folded(&text, 4)));
     }
     let usable = found.iter().filter(|row| row.usable && row.backend != BackendName::Host);
     let names: Vec<&str> = usable.map(|row| row.backend.name()).collect();
@@ -242,7 +242,7 @@ fn ask_backend(found: &[BackendReport]) -> Result<BackendChoice, Box<dyn Error>>
             |row: &&BackendReport| BackendChoice::from(row.backend) == choice && !row.usable;
         match found.iter().find(unusable) {
             Some(_) if choice != BackendChoice::Auto => {
-                Err(format!("{text} cannot be used here; belljar doctor tells more"))
+                Err(format!("{text} is not available here; see belljar doctor"))
             }
             _ => Ok(choice),
         }
@@ -262,17 +262,17 @@ fn ask_fallback(
     if others.is_empty() {
         return Ok(Vec::new());
     }
-    let question = format!("may another be taken instead ({}), in which order?", others.join(", "));
+    let question = format!("fallback backends ({}), in order?", others.join(", "));
     ask(&question, "none", |text| match text {
         "none" => Ok(Vec::new()),
         _ => {
-            let words = text.split([' ', ',']).filter(|word| !word.is_empty());
-            words.map(cli::backend_name).collect()
+            let names = text.split([' ', ',']).filter(|name| !name.is_empty());
+            names.map(cli::backend_name).collect()
         }
     })
 }
 
-/// Again, until the answer makes sense. An empty line is the default.
+/// Repeats a question until the answer is valid. An empty line means the default.
 fn ask<T>(
     question: &str,
     default: &str,
@@ -280,11 +280,11 @@ fn ask<T>(
 ) -> Result<T, Box<dyn Error>> {
     let shown = if default.is_empty() { String::new() } else { format!(" [{default}]") };
     loop {
-        let said = answer(&format!("{question}{shown}"))
+        let line = answer(&format!("{question}{shown}"))
             .map_err(|error: AskError| Box::<dyn Error>::from(error))?
             .ok_or(NoAnswer)?;
-        let said = if said.is_empty() { default } else { said.as_str() };
-        match parse(said) {
+        let line = if line.is_empty() { default } else { line.as_str() };
+        match parse(line) {
             Ok(value) => return Ok(value),
             Err(why) => report::eprintln(&format!("{WARN}{}{WARN:#}", escape(why.as_bytes()))),
         }
@@ -305,17 +305,17 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(true),
         "n" | "no" => Ok(false),
-        _ => Err("yes or no?".to_owned()),
+        _ => Err("enter yes or no".to_owned()),
     }
 }
 
 fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "a number, please".to_owned())
+    text.parse().map_err(|_| "enter a number".to_owned())
 }
 
-/// As `run --dry-run` would have it.
+/// The plan, as `run --dry-run` makes it.
 fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, Box<dyn Error>> {
-    // Without an agent any command has the same posture.
+    // The posture does not depend on the command.
     let command = if answers.agent.is_some() { Vec::new() } else { vec!["true".into()] };
     let keep = if answers.agent.is_some() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let flags = Flags { command, ..Flags::default() };
@@ -324,20 +324,22 @@ fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, B
     Ok(prepare(spec, keep, Fetch::No)?.dry_run())
 }
 
-fn tell(begun: &InitReport, answers: &Answers, planned: Result<DryRun, Box<dyn Error>>) {
-    report::eprintln(&format!("{GOOD}wrote{GOOD:#} {}, and trusted it as it is", begun.manifest));
+fn print_next_steps(
+    begun: &InitReport,
+    answers: &Answers,
+    planned: Result<DryRun, Box<dyn Error>>,
+) {
+    report::eprintln(&format!("{GOOD}wrote{GOOD:#} {}, and trusted it", begun.manifest));
     if let Some(old) = &begun.set_aside {
-        report::eprintln(&format!("{GOOD}kept{GOOD:#}  the one of before as {old}"));
+        report::eprintln(&format!("{GOOD}kept{GOOD:#}  the old manifest as {old}"));
     }
     if let Some(prompt) = &begun.prompt_made {
         report::eprintln(&format!("{GOOD}wrote{GOOD:#} {prompt}, for you to fill in"));
     }
     match planned {
-        Ok(dry_run) => report::out(&format!("\n{}", show_plan::posture_in_words(&dry_run))),
+        Ok(dry_run) => report::out(&format!("\n{}", show_plan::posture_text(&dry_run))),
         Err(error) => {
-            report::eprintln(&format!(
-                "{WARN}warning:{WARN:#} what it would hold is not known yet:"
-            ));
+            report::eprintln(&format!("{WARN}warning:{WARN:#} the posture is not known yet:"));
             report::cause(error);
         }
     }

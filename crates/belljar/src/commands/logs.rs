@@ -1,4 +1,4 @@
-//! `belljar logs`: what a run's commands put out, from the record.
+//! `belljar logs`: prints the recorded output of a run's commands.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -13,14 +13,14 @@ use jiff::Timestamp;
 
 use super::agent_follow::{self, Form, Until};
 use super::descriptor::{is_closed, write_all};
-use super::outputs::{Content, Copies, Go, Key, Outputs, Pieces};
+use super::outputs::{Content, Copies, Flow, Key, Outputs, Pieces};
 use super::screen::Escaper;
 use super::{CommandResult, exit_code, open_home, time_format};
 use crate::cli::LogsArgs;
 use crate::report;
 
-/// How soon more is looked for. The record itself is written every 50 ms.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often `--follow` looks for more. The record is written every 50 ms.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &LogsArgs) -> i32 {
     exit_code(act(args))
@@ -31,23 +31,23 @@ fn act(args: &LogsArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?.id;
     if args.agent {
-        let until = if args.follow { Until::TheEnd } else { Until::Now };
-        let form = if args.json { Form::Json } else { Form::Words };
+        let until = if args.follow { Until::RunEnds } else { Until::Now };
+        let form = if args.json { Form::Json } else { Form::Text };
         return agent_follow::print(&home, &run, until, form, since);
     }
     let directory = home.run_dir(&run);
-    let wanted = Wanted { exec: args.exec, stream: stream(args), since };
+    let filter = Filter { exec: args.exec, stream: stream(args), since };
     let mut outputs = Outputs::new(directory.clone());
-    for_each(&directory, &wanted, |piece| {
+    for_each(&directory, &filter, |piece| {
         outputs.learn(&piece);
-        Ok(Go::On)
+        Ok(Flow::Continue)
     })?;
     let skip = match args.tail {
-        Some(tail) => lines(&directory, &wanted, &mut outputs)?.saturating_sub(tail),
+        Some(tail) => lines(&directory, &filter, &mut outputs)?.saturating_sub(tail),
         None => 0,
     };
     let printer = Printer::new(args, skip);
-    print(&home, &run, args.follow, &wanted, outputs, printer)
+    print(&home, &run, args.follow, &filter, outputs, printer)
 }
 
 fn stream(args: &LogsArgs) -> Option<OutputStream> {
@@ -58,21 +58,21 @@ fn stream(args: &LogsArgs) -> Option<OutputStream> {
     }
 }
 
-/// Which pieces are shown.
+/// Which pieces of output are shown.
 #[derive(Debug)]
-struct Wanted {
+struct Filter {
     exec: Option<u32>,
     stream: Option<OutputStream>,
     since: Option<Timestamp>,
 }
 
-impl Wanted {
-    /// Who names one command wants to see it, whatever it is.
+impl Filter {
+    /// A copy is shown only if its exec number is given.
     fn copies(&self) -> Copies {
         if self.exec.is_some() { Copies::Shown } else { Copies::LeftOut }
     }
 
-    fn has(&self, piece: &OutputPiece) -> bool {
+    fn matches(&self, piece: &OutputPiece) -> bool {
         let late = |since: &Timestamp| piece.time.parse::<Timestamp>().is_ok_and(|at| at >= *since);
         self.exec.is_none_or(|exec| exec == piece.exec)
             && self.stream.is_none_or(|stream| stream == piece.stream)
@@ -82,35 +82,35 @@ impl Wanted {
 
 fn for_each(
     directory: &Path,
-    wanted: &Wanted,
-    mut take: impl FnMut(OutputPiece) -> Result<Go, Box<dyn std::error::Error>>,
+    filter: &Filter,
+    mut take: impl FnMut(OutputPiece) -> Result<Flow, Box<dyn std::error::Error>>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let mut pieces = Pieces::open(directory, wanted.copies())?;
+    let mut pieces = Pieces::open(directory, filter.copies())?;
     while let Some(piece) = pieces.next()? {
-        if take(piece)? == Go::Stop {
+        if take(piece)? == Flow::Stop {
             break;
         }
     }
     Ok(())
 }
 
-/// How many lines there are so far; one that has no end yet counts.
+/// Counts the lines so far; an unfinished line counts.
 fn lines(
     directory: &Path,
-    wanted: &Wanted,
+    filter: &Filter,
     outputs: &mut Outputs,
 ) -> Result<u64, Box<dyn std::error::Error>> {
     let (mut count, mut whole) = (0, true);
-    for_each(directory, wanted, |piece| {
-        if !wanted.has(&piece) {
-            return Ok(Go::On);
+    for_each(directory, filter, |piece| {
+        if !filter.matches(&piece) {
+            return Ok(Flow::Continue);
         }
         let counted = outputs.read(&piece, &mut |content| {
             if let Content::Bytes(bytes) = content {
                 count += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
                 whole = bytes.ends_with(b"\n");
             }
-            Go::On
+            Flow::Continue
         });
         Ok(counted?)
     })?;
@@ -121,19 +121,19 @@ fn print(
     home: &Home,
     run: &RunId,
     follow: bool,
-    wanted: &Wanted,
+    filter: &Filter,
     mut outputs: Outputs,
     mut printer: Printer,
 ) -> CommandResult {
-    let mut pieces = Pieces::open(&home.run_dir(run), wanted.copies())?;
+    let mut pieces = Pieces::open(&home.run_dir(run), filter.copies())?;
     loop {
-        // Looked at first: what is written before the end is read after it.
+        // Checked before reading, so that the last output is not missed.
         let live = matches!(store::life::of(home, run), Life::Live(_));
         while let Some(piece) = pieces.next()? {
-            if wanted.has(&piece) {
+            if filter.matches(&piece) {
                 let (key, time) = ((piece.exec, piece.stream), piece.time.as_str());
                 let take = &mut |content: Content<'_>| printer.take(key, time, content);
-                if outputs.read(&piece, take)? == Go::Stop {
+                if outputs.read(&piece, take)? == Flow::Stop {
                     return printer.stopped();
                 }
             }
@@ -141,18 +141,18 @@ fn print(
         if !follow || !live {
             break;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
     printer.finish()
 }
 
-/// Where the bytes go, and as what.
+/// Writes the output to stdout and stderr.
 #[derive(Debug)]
 struct Printer {
     stdout: Sink,
     stderr: Sink,
     timestamps: bool,
-    /// Line ends to pass before anything is shown.
+    /// Lines to skip before the first that is shown.
     skip: u64,
     lost: BTreeMap<Key, u64>,
     failed: Option<io::Error>,
@@ -161,7 +161,7 @@ struct Printer {
 #[derive(Debug)]
 struct Sink {
     stream: OutputStream,
-    /// On a terminal.
+    /// Set on a terminal.
     escaper: Option<Escaper>,
     in_line: bool,
 }
@@ -183,19 +183,21 @@ impl Printer {
         }
     }
 
-    fn take(&mut self, key: Key, time: &str, content: Content<'_>) -> Go {
+    fn take(&mut self, key: Key, time: &str, content: Content<'_>) -> Flow {
         let mut bytes = match content {
             Content::Lost(count) => {
                 *self.lost.entry(key).or_default() += count;
-                return Go::On;
+                return Flow::Continue;
             }
             Content::Bytes(bytes) => bytes,
         };
         if let Some(lost) = self.lost.remove(&key) {
-            tell_lost(key, lost);
+            print_lost(key, lost);
         }
         while self.skip > 0 {
-            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Go::On };
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+                return Flow::Continue;
+            };
             bytes = &bytes[end + 1..];
             self.skip -= 1;
         }
@@ -205,24 +207,24 @@ impl Printer {
             OutputStream::Stderr => &mut self.stderr,
         };
         match sink.write(bytes, time) {
-            Ok(()) => Go::On,
+            Ok(()) => Flow::Continue,
             Err(error) => {
                 self.failed = Some(error);
-                Go::Stop
+                Flow::Stop
             }
         }
     }
 
     fn finish(mut self) -> CommandResult {
         for (key, lost) in &self.lost {
-            tell_lost(*key, *lost);
+            print_lost(*key, *lost);
         }
         let ended = self.stdout.end().and(self.stderr.end());
         self.failed = ended.err();
         self.stopped()
     }
 
-    /// A reader that went away is no error.
+    /// A closed pipe is no error.
     fn stopped(self) -> CommandResult {
         match self.failed {
             Some(error) if !is_closed(&error) => Err(error.into()),
@@ -231,11 +233,11 @@ impl Printer {
     }
 }
 
-fn tell_lost((exec, stream): Key, lost: u64) {
+fn print_lost((exec, stream): Key, lost: u64) {
     let of = if exec == 0 { String::new() } else { format!(" of command {exec}") };
     let name = stream.name();
     report::eprintln(&format!(
-        "belljar: {lost} bytes of {name}{of} are missing here (limits.output)"
+        "belljar: {lost} bytes of {name}{of} were not recorded (limits.output)"
     ));
 }
 

@@ -1,4 +1,4 @@
-//! One file a command.
+//! The commands, one file per verb.
 
 mod agent_follow;
 mod agent_log;
@@ -64,10 +64,10 @@ use belljar::store::{self, RunInfo};
 
 use crate::report::{self, WARN};
 
-/// It was done, and something is not as it should be.
-const EXIT_SOMETHING_OFF: i32 = 1;
+/// Exit code of a command that ran and found or left something wrong.
+const EXIT_INCOMPLETE: i32 = 1;
 
-/// An exit code, or why belljar could not do it.
+/// An exit code, or why the command could not run.
 type CommandResult = Result<i32, Box<dyn Error>>;
 
 pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
@@ -78,7 +78,7 @@ pub(crate) fn open_home() -> Result<Home, HomeError> {
     Home::open(&environment())
 }
 
-/// The code to exit with; an error is printed.
+/// Prints an error, if any, and returns the exit code.
 fn exit_code(result: CommandResult) -> i32 {
     result.unwrap_or_else(|error| {
         report::failure(error.as_ref());
@@ -87,15 +87,13 @@ fn exit_code(result: CommandResult) -> i32 {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "run {run} is not alive ({state}), so nothing can be done in it; belljar ps lists those that are"
-)]
+#[error("run {run} is not alive ({state}); belljar ps lists the live runs")]
 struct NotAlive {
     run: RunId,
     state: String,
 }
 
-/// The run that somebody wants to enter.
+/// Finds a run that must be alive.
 fn find_live(home: &Home, query: &str) -> Result<RunInfo, Box<dyn Error>> {
     let run = store::find(home, query)?;
     if run.is_live() {
@@ -104,19 +102,19 @@ fn find_live(home: &Home, query: &str) -> Result<RunInfo, Box<dyn Error>> {
     Err(NotAlive { run: run.id, state: ps::state(&run) }.into())
 }
 
-/// For what speaks with supervisors. One thread, and none of it before it is needed.
+/// Runs a future that talks to supervisors, on a single-threaded runtime.
 fn in_runtime(work: impl Future<Output = CommandResult>) -> CommandResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(work);
-    // A thread that still waits for the keyboard, or for a reader of our output, is left behind.
+    // Does not wait for a thread that is blocked on the keyboard or on a reader of our output.
     runtime.shutdown_background();
     done
 }
 
-/// What dead supervisors left is finished first, so that it can be removed too.
+/// Closes the records of dead supervisors, so that their runs can be removed too.
 fn reconcile_first(home: &Home) -> Result<(), Box<dyn Error>> {
     for what in belljar::run::reconcile(home)?.left {
-        report::eprintln(&format!("{WARN}warning:{WARN:#} leftovers of a run stay: {what}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} a run left something behind: {what}"));
     }
     Ok(())
 }

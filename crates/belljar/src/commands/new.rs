@@ -1,4 +1,4 @@
-//! `belljar new`: a folder for one piece of work.
+//! `belljar new`: creates a numbered folder for one task.
 
 use belljar::scaffold::{Template, new_folder};
 

@@ -8,14 +8,14 @@ use belljar::record::{
 };
 use belljar::spec::{EventKind, OutputStream};
 
-/// Files that are open at once: commands follow each other, so the last few are enough.
-const MOST_OPEN: usize = 8;
-const READ_AT_ONCE: usize = 64 << 10;
+/// Files that are open at once: commands run one after the other, so a few are enough.
+const MAX_OPEN: usize = 8;
+const READ_BUFFER: usize = 64 << 10;
 
 /// A stream of a command.
 pub(super) type Key = (u32, OutputStream);
 
-/// Whether the bytes of copies count. What `cp` carries is no output of a command.
+/// Whether the bytes that `cp` transfers are shown, which are not a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copies {
     LeftOut,
@@ -27,7 +27,7 @@ pub(super) enum Copies {
 pub(super) struct Pieces {
     events: EventReader,
     copies: Copies,
-    /// Copies that run.
+    /// Copies that are running.
     copying: BTreeSet<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Pieces {
         Ok(Self { events: EventReader::open(directory)?, copies, copying: BTreeSet::new() })
     }
 
-    /// Nothing means: nothing more so far.
+    /// `None` if there is no more so far.
     pub(super) fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
         while let Some(event) = self.events.next()? {
             let exec = event.data.get("exec").and_then(serde_json::Value::as_u64);
@@ -47,7 +47,7 @@ impl Pieces {
                 }
                 (EventKind::ExecExit, Some(exec)) => drop(self.copying.remove(&exec)),
                 (EventKind::Output, Some(exec)) if !self.copying.contains(&exec) => {
-                    // One that makes no sense is for `verify` to tell.
+                    // An invalid event is skipped here; `verify` reports it.
                     let Ok(output) = serde_json::from_value::<OutputEvent>(event.data) else {
                         continue;
                     };
@@ -62,25 +62,25 @@ impl Pieces {
     }
 }
 
-/// What a piece holds.
+/// The content of a piece.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),
-    /// So many bytes were not kept.
+    /// This many bytes were not recorded.
     Lost(u64),
 }
 
-/// Whether more of it is wanted.
+/// Whether to continue reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Go {
-    On,
+pub(super) enum Flow {
+    Continue,
     Stop,
 }
 
 #[derive(Debug)]
 pub(super) struct Outputs {
     directory: PathBuf,
-    /// How long each stream is, as far as the log says.
+    /// The length of each stream, as far as the log is known.
     totals: HashMap<Key, u64>,
     open: Vec<(Key, OutputReader)>,
     buffer: Vec<u8>,
@@ -88,11 +88,11 @@ pub(super) struct Outputs {
 
 impl Outputs {
     pub(super) fn new(directory: PathBuf) -> Self {
-        let buffer = vec![0; READ_AT_ONCE];
+        let buffer = vec![0; READ_BUFFER];
         Self { directory, totals: HashMap::new(), open: Vec::new(), buffer }
     }
 
-    /// What is kept of a stream depends on how long it is, so all that is known is told first.
+    /// Notes a piece before anything is read: which bytes of a stream are kept depends on its length.
     pub(super) fn learn(&mut self, piece: &OutputPiece) {
         let total = self.totals.entry((piece.exec, piece.stream)).or_default();
         *total = (*total).max(piece.offset.saturating_add(piece.length));
@@ -101,8 +101,8 @@ impl Outputs {
     pub(super) fn read(
         &mut self,
         piece: &OutputPiece,
-        take: &mut dyn FnMut(Content<'_>) -> Go,
-    ) -> Result<Go, OutputError> {
+        take: &mut dyn FnMut(Content<'_>) -> Flow,
+    ) -> Result<Flow, OutputError> {
         self.learn(piece);
         let key = (piece.exec, piece.stream);
         let at = self.reader(key, piece.limit)?;
@@ -110,8 +110,8 @@ impl Outputs {
         let end = piece.offset.saturating_add(piece.length);
         let mut offset = piece.offset;
         while offset < end {
-            let most = usize::try_from(end - offset).unwrap_or(usize::MAX).min(READ_AT_ONCE);
-            let went = match reader.read_at(offset, &mut self.buffer[..most])? {
+            let most = usize::try_from(end - offset).unwrap_or(usize::MAX).min(READ_BUFFER);
+            let flow = match reader.read_at(offset, &mut self.buffer[..most])? {
                 Piece::Bytes(count) => {
                     offset += count as u64;
                     take(Content::Bytes(&self.buffer[..count]))
@@ -124,14 +124,14 @@ impl Outputs {
                 }
                 Piece::End => break,
             };
-            if went == Go::Stop {
-                return Ok(Go::Stop);
+            if flow == Flow::Stop {
+                return Ok(Flow::Stop);
             }
         }
-        Ok(Go::On)
+        Ok(Flow::Continue)
     }
 
-    /// The place of an open reader that knows of everything.
+    /// The index of an open reader that knows the stream's length.
     fn reader(&mut self, key: Key, limit: u64) -> Result<usize, OutputError> {
         let total = self.totals.get(&key).copied().unwrap_or_default();
         if let Some(at) = self.open.iter().position(|(open, _)| *open == key) {
@@ -139,7 +139,7 @@ impl Outputs {
             return Ok(at);
         }
         let reader = OutputReader::open(&self.directory, key.0, key.1, total, limit)?;
-        if self.open.len() == MOST_OPEN {
+        if self.open.len() == MAX_OPEN {
             self.open.remove(0);
         }
         self.open.push((key, reader));

@@ -1,4 +1,4 @@
-//! `belljar port`: where the host reaches a run's ports.
+//! `belljar port`: prints the host addresses of a run's published ports.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use super::{CommandResult, exit_code, find_live, open_home, run_file};
 use crate::cli::PortArgs;
 use crate::report;
 
-/// The record is written in groups.
-const SOON: Duration = Duration::from_secs(2);
+/// How long to wait for the ports to appear in the record, which is written in groups.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 enum PortError {
@@ -30,7 +30,7 @@ fn act(args: &PortArgs) -> CommandResult {
     let home = open_home()?;
     let run = find_live(&home, &args.run)?.id;
     let wanted = run_file::read(&home, &run).map_or(0, |file| file.spec.egress.publish.len());
-    let until = Instant::now() + SOON;
+    let until = Instant::now() + RECORD_TIMEOUT;
     let mut ports = loop {
         let ports = network_report(&home, &run)?.ports;
         if ports.len() >= wanted || Instant::now() >= until {
@@ -55,7 +55,7 @@ fn act(args: &PortArgs) -> CommandResult {
     Ok(0)
 }
 
-/// As docker prints it; of a port that was asked for, the address alone.
+/// As docker prints it; only the address if a port was given.
 fn line(published: &Published, asked: Option<u16>) -> String {
     let outside = SocketAddr::new(published.address, published.host_port);
     match asked {

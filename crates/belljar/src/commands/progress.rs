@@ -1,5 +1,4 @@
-//! One line on the terminal that says how far an image has come. It is written over itself, and gone at
-//! the end.
+//! Draws a progress line for image downloads, and removes it at the end.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -7,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use belljar::run::PullProgress;
 
-/// Often enough for an eye.
-const EVERY: Duration = Duration::from_millis(100);
-const USUAL_WIDTH: usize = 80;
+/// Redrawing more often is not visible.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+const DEFAULT_WIDTH: usize = 80;
 const CLEAR: &str = "\r\x1b[K";
 
-/// Says something only on a terminal that somebody looks at.
+/// The progress line; drawn only on a terminal.
 #[derive(Debug)]
 pub(crate) struct PullLine {
     wanted: bool,
@@ -26,7 +25,7 @@ impl PullLine {
         Self { wanted, drawn: Mutex::new(None) }
     }
 
-    /// Takes the line away, for other words.
+    /// Removes the line, so that other text can be printed.
     pub(crate) fn clear(&self) {
         if let Ok(mut drawn) = self.drawn.lock()
             && drawn.take().is_some()
@@ -39,7 +38,7 @@ impl PullLine {
 impl PullProgress for PullLine {
     fn fetched(&self, image: &str, bytes: u64, of: u64) {
         let Ok(mut drawn) = self.drawn.lock() else { return };
-        if !self.wanted || drawn.is_some_and(|last| last.elapsed() < EVERY) {
+        if !self.wanted || drawn.is_some_and(|last| last.elapsed() < REDRAW_INTERVAL) {
             return;
         }
         *drawn = Some(Instant::now());
@@ -53,15 +52,18 @@ impl PullProgress for PullLine {
 
 fn put(text: &str) {
     let mut to = std::io::stderr();
-    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush()); // nobody has to see it
+    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush()); // the progress line is optional
 }
 
 fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
-    size.ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0).unwrap_or(USUAL_WIDTH)
+    size.ok()
+        .map(|size| usize::from(size.ws_col))
+        .filter(|width| *width > 0)
+        .unwrap_or(DEFAULT_WIDTH)
 }
 
-/// The image's name gives way on a narrow terminal, the numbers do not.
+/// On a narrow terminal the image's name is cut, the numbers are not.
 fn line(image: &str, bytes: u64, of: u64, width: usize) -> String {
     const BAR: u128 = 20;
     let full = (u128::from(bytes.min(of)) * BAR).checked_div(of.into()).unwrap_or(0);
@@ -74,7 +76,7 @@ fn line(image: &str, bytes: u64, of: u64, width: usize) -> String {
         false => image.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
     };
     let whole = format!("{begin}{name}{numbers}");
-    // A line that is too long would wrap, and could not be taken away.
+    // A line that wraps could not be removed.
     whole.chars().take(width.saturating_sub(1)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Questions to whoever sits there.
+//! Asks the user questions on the terminal.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -15,13 +15,13 @@ pub(super) enum AskError {
     Read(#[source] io::Error),
 }
 
-/// One line; `None` at the end of the input.
+/// Reads one line as the answer; `None` at the end of the input.
 pub(super) fn answer(question: &str) -> Result<Option<String>, AskError> {
     let mut out = anstream::stderr();
     let _ = write!(out, "{BOLD}{question}{BOLD:#} ");
     let _ = out.flush();
     let mut line = String::new();
-    // Bytes that are no text are no answer.
+    // Bytes that are not UTF-8 count as an empty answer.
     match io::stdin().lock().read_line(&mut line) {
         Ok(0) => Ok(None),
         Ok(_) => Ok(Some(line.trim().to_owned())),
@@ -30,7 +30,7 @@ pub(super) fn answer(question: &str) -> Result<Option<String>, AskError> {
     }
 }
 
-/// The same where nobody may be there: no answer in that time is a no.
+/// Asks for a yes; no answer within the time counts as no.
 pub(super) fn confirm_within(span: Duration, question: &str) -> Result<bool, AskError> {
     let stdin = io::stdin();
     let mut out = anstream::stderr();
@@ -51,7 +51,7 @@ fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
-/// Anything but a clear yes is a no.
+/// Asks for a yes; anything else counts as no.
 pub(super) fn confirm(question: &str) -> Result<bool, AskError> {
     if !io::stdin().is_terminal() {
         return Err(AskError::NoTerminal);

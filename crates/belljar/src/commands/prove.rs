@@ -1,13 +1,13 @@
-//! `belljar prove`: the attack catalogue against a backend of this host.
+//! `belljar prove`: runs the attack catalogue against a backend of this host.
 
-use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
+use belljar::prove::{Arm, Case, Identity, TestBed, Verdict, catalogue, prove};
 use belljar::spec::{BackendName, EXIT_NOT_STARTED, EXIT_USAGE};
 use serde_json::json;
 
 use crate::cli::ProveArgs;
 use crate::report::{self, BAD, BOLD, GOOD, WARN, folded};
 
-/// Where the words of a verdict begin.
+/// The column of the verdicts.
 const INDENT: usize = 31;
 
 pub(crate) fn run(args: &ProveArgs) -> i32 {
@@ -22,8 +22,8 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     if args.list {
         return list(&cases, args);
     }
-    let stage = match backend(args).and_then(|backend| stage(args, backend)) {
-        Ok(stage) => stage,
+    let testbed = match backend(args).and_then(|backend| testbed(args, backend)) {
+        Ok(testbed) => testbed,
         Err(refused) => {
             report::eprintln(&format!("{BAD}error:{BAD:#} {}", refused.why));
             return refused.code;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ProveArgs) -> i32 {
     };
     let mut verdicts = Vec::new();
     for case in cases {
-        let verdict = prove(&case, &stage);
+        let verdict = prove(&case, &testbed);
         if !args.json {
             report::out(&line(&case, &verdict));
         }
@@ -60,7 +60,7 @@ fn backend(args: &ProveArgs) -> Result<Option<BackendName>, Refused> {
         None => Err(Refused { why: format!("no backend is called \"{name}\""), code: EXIT_USAGE }),
         Some(BackendName::Host) => Err(Refused {
             why: "the host backend has no boundary: there is nothing to prove, and the attacks \
-                  would meet this machine"
+                  would hit this machine"
                 .to_owned(),
             code: EXIT_USAGE,
         }),
@@ -68,11 +68,11 @@ fn backend(args: &ProveArgs) -> Result<Option<BackendName>, Refused> {
     }
 }
 
-fn stage(args: &ProveArgs, backend: Option<BackendName>) -> Result<Stage, Refused> {
+fn testbed(args: &ProveArgs, backend: Option<BackendName>) -> Result<TestBed, Refused> {
     let refused = |why: String| Refused { why, code: EXIT_NOT_STARTED };
     if let Some(backend) = backend {
         belljar::backend_facts(backend).map_err(|reason| {
-            refused(format!("the {backend} backend cannot be used here: {}", reason.why))
+            refused(format!("the {backend} backend is not available here: {}", reason.why))
         })?;
     }
     let belljar = std::env::current_exe().map_err(|error| refused(error.to_string()))?;
@@ -85,14 +85,14 @@ fn stage(args: &ProveArgs, backend: Option<BackendName>) -> Result<Stage, Refuse
     };
     arm.env =
         std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(finds_engine)).collect();
-    // The launcher gets a home that the cases fill with what looks like secrets, settings of engines among
-    // them. So the engine is found here, with the user's own.
+    // The launcher gets a home with fake secrets, fake engine settings among them. So the engine is looked
+    // up here, with the user's settings.
     let found = belljar::engine_variables();
     arm.env.extend(found.into_iter().map(|(name, value)| (name.into(), value.into())));
-    Stage::new(arm).map_err(|error| refused(error.to_string()))
+    TestBed::new(arm).map_err(|error| refused(error.to_string()))
 }
 
-/// In the catalogue's order; none named means all.
+/// The named cases in the catalogue's order; all if none is named.
 fn chosen(names: &[String]) -> Result<Vec<Case>, &String> {
     let all = catalogue();
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|case| case.name == **name)) {
@@ -124,7 +124,7 @@ fn list(cases: &[Case], args: &ProveArgs) -> i32 {
     0
 }
 
-/// A backend that breaks, and a case that breaks: neither proves anything.
+/// Whether the attack succeeded, or the case itself failed.
 fn failed(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Broke { .. } | Verdict::Failed { .. })
 }
@@ -138,14 +138,14 @@ fn line(case: &Case, verdict: &Verdict) -> String {
             ("–", WARN)
         }
     };
-    let words = match verdict {
+    let result = match verdict {
         Verdict::Held { how } => how.clone(),
         other => format!("{}: {}", other.word(), other.why()),
     };
     format!(
         "{style}{mark}{style:#} {:<width$}{}\n",
         case.name,
-        folded(&words, INDENT),
+        folded(&result, INDENT),
         width = INDENT - 2
     )
 }
@@ -160,8 +160,8 @@ fn summary(verdicts: &[(Case, Verdict)]) -> String {
     let mut text =
         format!("{style}{held} held, {broke} broke{style:#}, {others} could not be shown\n");
     for (case, _) in verdicts.iter().filter(|(_, verdict)| verdict.has_broken()) {
-        let words = format!("{}: {} ({})", case.name, case.attack, case.clause);
-        text.push_str(&format!("  {BAD}✗{BAD:#} {}\n", folded(&words, 4)));
+        let line = format!("{}: {} ({})", case.name, case.attack, case.clause);
+        text.push_str(&format!("  {BAD}✗{BAD:#} {}\n", folded(&line, 4)));
     }
     text
 }

@@ -11,9 +11,7 @@ use belljar::spec::{Retention, RunId};
 use belljar::store::{self, Which};
 use belljar::workspace::is_unreviewed;
 
-use super::{
-    CommandResult, EXIT_SOMETHING_OFF, environment, exit_code, open_home, reconcile_first,
-};
+use super::{CommandResult, EXIT_INCOMPLETE, environment, exit_code, open_home, reconcile_first};
 use crate::cli::PruneArgs;
 use crate::report;
 
@@ -21,13 +19,13 @@ pub(crate) fn run(args: &PruneArgs) -> i32 {
     exit_code(act(args))
 }
 
-/// What was, or would be, removed.
+/// What was removed, or would be.
 #[derive(Debug, Default)]
-struct Gone {
+struct PruneReport {
     runs: Vec<RunId>,
-    /// Only what they left behind; their records stay.
+    /// Runs whose files were removed, but not their records.
     sandboxes: Vec<RunId>,
-    /// They stay: nobody has decided about their changes.
+    /// Runs that stay, because their changes were neither applied nor discarded.
     unreviewed: Vec<RunId>,
     failed: Vec<String>,
 }
@@ -35,59 +33,59 @@ struct Gone {
 fn act(args: &PruneArgs) -> CommandResult {
     let home = open_home()?;
     reconcile_first(&home)?;
-    let gone = if args.keep.is_some() || args.older_than.is_some() {
+    let report = if args.keep.is_some() || args.older_than.is_some() {
         by_rules(&home, args)?
     } else {
         by_retention(&home, args)?
     };
     if args.json {
         report::json(&serde_json::json!({
-            "dry_run": args.dry_run, "runs": gone.runs, "sandboxes": gone.sandboxes,
-            "unreviewed": gone.unreviewed, "failed": gone.failed,
+            "dry_run": args.dry_run, "runs": report.runs, "sandboxes": report.sandboxes,
+            "unreviewed": report.unreviewed, "failed": report.failed,
         }))?;
     } else if !args.quiet {
         let would = if args.dry_run { "would be " } else { "" };
-        let whole = gone.runs.iter().map(|run| format!("{run} {would}removed\n"));
-        let parts = gone.sandboxes.iter();
-        let parts = parts.map(|run| format!("{run} {would}emptied; its record stays\n"));
+        let whole = report.runs.iter().map(|run| format!("{run} {would}removed\n"));
+        let parts = report.sandboxes.iter();
+        let parts = parts.map(|run| format!("{run} {would}emptied; its record is kept\n"));
         report::out(&whole.chain(parts).collect::<String>());
-        for run in &gone.unreviewed {
+        for run in &report.unreviewed {
             let run = run.tail();
             report::eprintln(&format!(
-                "{run} stays: its changes were neither applied nor discarded; belljar diff {run}"
+                "{run} is kept: its changes were neither applied nor discarded; belljar diff {run}"
             ));
         }
     }
-    for failed in &gone.failed {
+    for failed in &report.failed {
         report::eprintln(&format!("error: {failed}"));
     }
-    Ok(if gone.failed.is_empty() { 0 } else { EXIT_SOMETHING_OFF })
+    Ok(if report.failed.is_empty() { 0 } else { EXIT_INCOMPLETE })
 }
 
-fn by_rules(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::Error>> {
+fn by_rules(home: &Home, args: &PruneArgs) -> Result<PruneReport, Box<dyn std::error::Error>> {
     let rules = PruneRules {
         keep: args.keep,
         older_than: args.older_than.map(Duration::from),
         now: SystemTime::now(),
     };
     let mode = if args.dry_run { PruneMode::DryRun } else { PruneMode::Remove };
-    let mut gone = Gone::default();
+    let mut report = PruneReport::default();
     for pruned in retention::prune(home, rules, mode)? {
         match pruned.removal {
-            Removal::WouldRemove | Removal::Removed => gone.runs.push(pruned.run.id),
-            Removal::Unreviewed => gone.unreviewed.push(pruned.run.id),
-            Removal::Failed(error) => gone.failed.push(error.to_string()),
+            Removal::WouldRemove | Removal::Removed => report.runs.push(pruned.run.id),
+            Removal::Unreviewed => report.unreviewed.push(pruned.run.id),
+            Removal::Failed(error) => report.failed.push(error.to_string()),
         }
     }
-    Ok(gone)
+    Ok(report)
 }
 
-/// What every run does for its own name at its end, for all names.
-fn by_retention(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::error::Error>> {
+/// Applies the retention settings to all names; a run does so for its name when it ends.
+fn by_retention(home: &Home, args: &PruneArgs) -> Result<PruneReport, Box<dyn std::error::Error>> {
     let retention = retention(home)?;
     let runs = store::list(home, Which::All)?;
     let names: BTreeSet<Option<String>> = runs.into_iter().map(|run| run.name).collect();
-    let mut gone = Gone::default();
+    let mut report = PruneReport::default();
     for name in names {
         if args.dry_run {
             let ledger = Ledger::open(home)?;
@@ -95,22 +93,22 @@ fn by_retention(home: &Home, args: &PruneArgs) -> Result<Gone, Box<dyn std::erro
             let parts = ledger.kept_beyond(&name, retention.sandboxes)?;
             let parts: Vec<RunId> = parts.into_iter().filter(|run| !whole.contains(run)).collect();
             let undecided = |run: &RunId| is_unreviewed(home, run);
-            gone.unreviewed.extend(whole.iter().chain(&parts).filter(|run| undecided(run)));
-            gone.sandboxes.extend(parts.into_iter().filter(|run| !undecided(run)));
-            gone.runs.extend(whole.into_iter().filter(|run| !undecided(run)));
+            report.unreviewed.extend(whole.iter().chain(&parts).filter(|run| undecided(run)));
+            report.sandboxes.extend(parts.into_iter().filter(|run| !undecided(run)));
+            report.runs.extend(whole.into_iter().filter(|run| !undecided(run)));
         } else {
             let retained = retention::apply_retention(home, &name, retention)?;
-            gone.runs.extend(retained.runs);
-            gone.sandboxes.extend(retained.sandboxes);
-            gone.unreviewed.extend(retained.unreviewed);
-            gone.failed.extend(retained.failed.iter().map(ToString::to_string));
+            report.runs.extend(retained.runs);
+            report.sandboxes.extend(retained.sandboxes);
+            report.unreviewed.extend(retained.unreviewed);
+            report.failed.extend(retained.failed.iter().map(ToString::to_string));
         }
     }
-    Ok(gone)
+    Ok(report)
 }
 
 fn retention(home: &Home) -> Result<Retention, Box<dyn std::error::Error>> {
-    // The rules want a command; which one has no bearing on this.
+    // The settings require a command; any will do.
     let flags = Flags { command: vec!["true".into()], ..Flags::default() };
     let invocation = Invocation::new(std::env::current_dir()?, environment(), flags);
     Ok(config::load(&invocation, home)?.retention)

@@ -1,4 +1,4 @@
-//! `belljar ps`: what runs there are.
+//! `belljar ps`: lists runs.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use super::{CommandResult, exit_code, open_home, run_file, time_format};
 use crate::cli::PsArgs;
 use crate::report::{self, BOLD};
 
-/// A longer name is cut: the table must fit a terminal.
-const WIDEST_NAME: usize = 16;
+/// Longer names are cut, so that the table fits a terminal.
+const MAX_NAME_WIDTH: usize = 16;
 
 pub(crate) fn run(args: &PsArgs) -> i32 {
     exit_code(act(args))
@@ -44,7 +44,7 @@ fn act(args: &PsArgs) -> CommandResult {
     Ok(0)
 }
 
-/// As `--json` prints it.
+/// A run as `--json` prints it.
 #[derive(Serialize)]
 struct Listed<'a> {
     #[serde(flatten)]
@@ -53,7 +53,7 @@ struct Listed<'a> {
     ports: Vec<Published>,
 }
 
-/// Of a run that is alive; the record has them.
+/// The published ports of a live run, from its record.
 fn ports(home: &Home, run: &RunInfo) -> Vec<Published> {
     let publishes = |file: &run_file::RunFile| !file.spec.egress.publish.is_empty();
     if !run.is_live() || !run_file::read(home, &run.id).is_ok_and(|file| publishes(&file)) {
@@ -75,7 +75,7 @@ fn table(runs: &[RunInfo], ports: &[String], most: usize) -> String {
     let states = runs.iter().map(|run| state(run).chars().count());
     let state_width = states.max().unwrap_or(0).max(10);
     let widest = ports.iter().map(String::len).max().unwrap_or(0);
-    // A column that only a run with ports needs.
+    // The column is left out if no run has ports.
     let widest = if widest == 0 { 0 } else { widest.max("PORTS".len()) + 2 };
     let row = |cells: [&str; 7]| {
         let [tail, name, state, backend, age, ports, command] = cells;
@@ -98,14 +98,14 @@ fn table(runs: &[RunInfo], ports: &[String], most: usize) -> String {
 }
 
 fn name(run: &RunInfo) -> String {
-    run.name.as_deref().map_or("-".to_owned(), |name| cut(&escape(name.as_bytes()), WIDEST_NAME))
+    run.name.as_deref().map_or("-".to_owned(), |name| cut(&escape(name.as_bytes()), MAX_NAME_WIDTH))
 }
 
 fn command(run: &RunInfo) -> &str {
     if run.command.is_empty() { "(kept for exec)" } else { &run.command }
 }
 
-/// Where it is, or how it ended.
+/// The state of a live run, or how a run ended.
 pub(super) fn state(run: &RunInfo) -> String {
     use belljar::spec::StopReason::{Exited, Signal};
     match (run.reason, run.exit) {

@@ -1,9 +1,9 @@
-//! `belljar reconcile`: finishes what dead supervisors left.
+//! `belljar reconcile`: closes the records of dead supervisors, and removes their leftovers.
 
 use belljar::ledger;
 use belljar::run::Reconciled;
 
-use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, exit_code, open_home};
 use crate::cli::ReconcileArgs;
 use crate::report::{self, WARN};
 
@@ -28,23 +28,23 @@ fn act(args: &ReconcileArgs) -> CommandResult {
             report::eprintln(&format!("{} rows were added to the ledger", rebuilt.added));
             if let Some(path) = rebuilt.damaged {
                 report::eprintln(&format!(
-                    "{WARN}warning:{WARN:#} the damaged ledger is at {}; where its records ended is \
-                     not known any more",
+                    "{WARN}warning:{WARN:#} the damaged ledger is at {}; the record ends that it \
+                     listed are lost",
                     path.display()
                 ));
             }
         }
-        tell(&found);
+        print(&found);
     }
-    Ok(if found.left.is_empty() { 0 } else { EXIT_SOMETHING_OFF })
+    Ok(if found.left.is_empty() { 0 } else { EXIT_INCOMPLETE })
 }
 
-fn tell(found: &Reconciled) {
+fn print(found: &Reconciled) {
     let each = [
-        (&found.lost, "its supervisor was gone; recorded as lost"),
-        (&found.finished, "was over; its record is whole now"),
-        (&found.discarded, "never began; nothing of it stays"),
-        (&found.undone, "was being applied when that was cut short; nothing of it was applied"),
+        (&found.lost, "lost its supervisor; recorded as lost"),
+        (&found.finished, "had ended; its record is complete now"),
+        (&found.discarded, "never started; removed"),
+        (&found.undone, "was being applied when apply was interrupted; nothing was applied"),
     ];
     for (runs, what) in each {
         for run in runs {
@@ -52,9 +52,9 @@ fn tell(found: &Reconciled) {
         }
     }
     for what in &found.left {
-        report::eprintln(&format!("{WARN}warning:{WARN:#} left: {what}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} could not be removed: {what}"));
     }
     if found.is_empty() {
-        report::eprintln("nothing was left");
+        report::eprintln("nothing to reconcile");
     }
 }

@@ -1,4 +1,4 @@
-//! The one object that `run --json` prints and `--result` writes.
+//! The JSON object that `run --json` prints and `--result` writes.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) struct RunResult<'a> {
     id: Option<&'a RunId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<BackendName>,
-    /// Backends that were tried before it, or all of them.
+    /// Backends that were tried and skipped.
     #[serde(skip_serializing_if = "<[SkippedBackend]>::is_empty")]
     not_taken: &'a [SkippedBackend],
     outcome: &'static str,
@@ -37,14 +37,14 @@ pub(crate) struct RunResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     posture: Option<&'a Posture>,
     usage: Usage,
-    /// What it changed in its trees.
+    /// The run's changes to its trees.
     #[serde(skip_serializing_if = "Option::is_none")]
     workspace: Option<&'a WorkspaceReport>,
-    /// Control files that were not there before, by their names inside.
+    /// Control files that the run created, by their paths inside.
     new_control_files: Vec<OsText>,
 }
 
-/// The control files of a report that were not there before the run.
+/// The paths inside of the control files that the run created.
 pub(crate) fn names_inside(report: &WorkspaceReport) -> Vec<OsText> {
     let name =
         |file: &NewControlFile| OsText::from(file.target.as_path().join(file.path.as_path()));
@@ -78,7 +78,7 @@ impl<'a> RunResult<'a> {
         }
     }
 
-    /// Nothing was started.
+    /// The result of a refused launch.
     pub(crate) fn refused(error: &'a LaunchError) -> Self {
         let (reason, source) = match error.refusal().kind {
             RefusalKind::Refused => (StopReason::Refused, ExitSource::Policy),
@@ -106,7 +106,7 @@ impl<'a> RunResult<'a> {
         result
     }
 
-    /// It did not even come to a plan.
+    /// The result of an error from before the launch.
     pub(crate) fn failed(error: &dyn Error, code: i32) -> Self {
         let mut chain = vec![error.to_string()];
         let mut cause = error.source();
@@ -139,7 +139,7 @@ fn joined(captured: &Captured) -> OsText {
     OsText::from_bytes([captured.head.as_slice(), captured.tail.as_slice()].concat())
 }
 
-/// Whole or not at all.
+/// Writes the file atomically.
 pub(crate) fn write_result(path: &Path, result: &impl Serialize) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(result)?;
     text.push(b'\n');

@@ -1,4 +1,4 @@
-//! `belljar resume` and `belljar fork`: a new run that begins with a checkpoint of another.
+//! `belljar resume` and `belljar fork`: start a new run from a checkpoint of another.
 
 use belljar::config;
 use belljar::run::{Ask, Extend, ResumeMismatch, Resumed, prepare_resume};
@@ -12,23 +12,23 @@ use crate::cli::{ForkArgs, ResumeArgs, ResumeOriginArgs};
 use crate::report;
 
 pub(crate) fn resume(args: &ResumeArgs) -> i32 {
-    act(&args.run, &args.birth, ResumeKind::Resume, None)
+    act(&args.run, &args.origin, ResumeKind::Resume, None)
 }
 
 pub(crate) fn fork(args: &ForkArgs) -> i32 {
-    act(&args.run, &args.birth, ResumeKind::Fork, args.name.clone())
+    act(&args.run, &args.origin, ResumeKind::Fork, args.name.clone())
 }
 
 fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>) -> i32 {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let wishes = match (extend(args), allow(args)) {
+    let options = match (extend(args), allow(args)) {
         (Ok(extend), Ok(allow)) => (extend, allow),
         (Err(why), _) | (_, Err(why)) => {
             report::eprintln(&format!("error: {why}"));
             return EXIT_USAGE;
         }
     };
-    match start(run, args, how, name, wishes) {
+    match start(run, args, how, name, options) {
         Ok(code) => code,
         Err(error) => {
             let object = RunResult::failed(error.as_ref(), EXIT_NOT_STARTED);
@@ -36,7 +36,7 @@ fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>
                 let _ = report::json(&object);
             }
             if let Some(path) = &args.result {
-                let _ = write_result(path, &object); // the exit code tells it too
+                let _ = write_result(path, &object); // the exit code reports the failure too
             }
             report::failure(error.as_ref());
             EXIT_NOT_STARTED
@@ -52,20 +52,20 @@ fn start(
     (extend, allow): (Extend, Vec<ResumeMismatch>),
 ) -> CommandResult {
     let home = open_home()?;
-    reconcile_first(&home)?; // a run whose supervisor died has its end after this
+    reconcile_first(&home)?; // closes the record of a run whose supervisor died
     let run = store::find(&home, run)?.id;
     let env = environment();
     let ask = Ask { how, run, from: args.from, extend, allow, name };
     let Resumed { spec, birth, lock } = prepare_resume(&home, &ask, &env)?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let secrets = config::secret_values(&spec, &env, &cwd)?;
-    let manner = OutputMode {
-        stay: if args.detach { Attach::Leave } else { Attach::Here },
+    let mode = OutputMode {
+        attach: if args.detach { Attach::Detach } else { Attach::Wait },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
     };
-    agent_run::start(&manner, &home, spec, secrets, Some((Box::new(birth), lock)))
+    agent_run::start(&mode, &home, spec, secrets, Some((Box::new(birth), lock)))
 }
 
 fn extend(args: &ResumeOriginArgs) -> Result<Extend, String> {
@@ -78,7 +78,7 @@ fn extend(args: &ResumeOriginArgs) -> Result<Extend, String> {
     };
     let cost = match args.extend_cost_usd {
         Some(dollars) => Money::from_dollars(dollars)
-            .ok_or_else(|| format!("--extend-cost-usd: {dollars} is no amount of money"))?,
+            .ok_or_else(|| format!("--extend-cost-usd: {dollars} is not a valid amount"))?,
         None => Money::ZERO,
     };
     Ok(Extend {

@@ -1,4 +1,4 @@
-//! `run --reuse`: a command in the sandbox of that name, as `exec` would run it.
+//! `run --reuse`: runs a command in the kept sandbox of that name, as `exec` does.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -12,24 +12,24 @@ use belljar::spec::{OsText, RunId, RunSpec, RunState};
 use belljar::{Client, Exec};
 use serde_json::json;
 
-use super::background::{keyboard, tell_id};
-use super::exec::{finish, not_begun};
+use super::background::{keyboard, print_id};
+use super::exec::{finish, not_started};
 use super::follow::{Keyboard, Role, follow};
 use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, DIM};
 
-/// What became of looking for the sandbox.
-pub(super) enum Entered {
-    /// The command ran in it, with this code.
-    Here(i32),
-    /// There is none, and nobody else can start one while this is held.
-    Nowhere(NameLock),
+/// Whether a kept sandbox was found.
+pub(super) enum Reuse {
+    /// The command ran in it, and ended with this code.
+    Exited(i32),
+    /// There is none, and no other process can start one while this lock is held.
+    NotRunning(NameLock),
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "run {run} is called \"{name}\" and goes with its command, so it is none to reuse; wait for it, \
+    "run {run} is called \"{name}\" but was not started with --keep, so it cannot be reused; wait for it, \
      stop it, or use another name"
 )]
 struct NotKept {
@@ -37,16 +37,12 @@ struct NotKept {
     run: RunId,
 }
 
-pub(super) fn enter(
-    args: &RunArgs,
-    home: &Home,
-    spec: &RunSpec,
-) -> Result<Entered, Box<dyn Error>> {
+pub(super) fn enter(args: &RunArgs, home: &Home, spec: &RunSpec) -> Result<Reuse, Box<dyn Error>> {
     let name = spec.name.as_deref().unwrap_or_default();
     let lock = NameLock::take(home, name)?;
-    let Some(run) = reuse::live(home, name, &lock)? else { return Ok(Entered::Nowhere(lock)) };
-    drop(lock); // it is there, and others may have it too
-    in_runtime(run_in(args, home, &run.id, spec)).map(Entered::Here)
+    let Some(run) = reuse::live(home, name, &lock)? else { return Ok(Reuse::NotRunning(lock)) };
+    drop(lock); // several commands may share the sandbox
+    in_runtime(run_in(args, home, &run.id, spec)).map(Reuse::Exited)
 }
 
 async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> CommandResult {
@@ -60,22 +56,19 @@ async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Com
     let object = json!({
         "id": run, "state": RunState::Running, "backend": status.backend, "reused": true,
     });
-    let Some(program) = spec.command.first() else { return tell_id(args, run, object) };
+    let Some(program) = spec.command.first() else { return print_id(args, run, object) };
     let exec = command(&client, spec, fit);
     if args.detach {
         return match exec.lives_on().spawn().await {
             Ok(running) => {
-                std::mem::forget(running); // dropping it would close the command's output
-                tell_id(args, run, object)
+                running.detach();
+                print_id(args, run, object)
             }
-            Err(error) => not_begun(error, &os(program)),
+            Err(error) => not_started(error, &os(program)),
         };
     }
     if !args.quiet && std::io::stderr().is_terminal() {
-        report::eprintln(&format!(
-            "{DIM}belljar {}{DIM:#} the sandbox is used again\r",
-            run.tail()
-        ));
+        report::eprintln(&format!("{DIM}belljar {}{DIM:#} reusing the sandbox\r", run.tail()));
     }
     let keyboard = keyboard(spec);
     let exec = match keyboard {
@@ -88,11 +81,11 @@ async fn run_in(args: &RunArgs, home: &Home, run: &RunId, spec: &RunSpec) -> Com
     };
     match exec.spawn().await {
         Ok(running) => Ok(finish(follow(running, Role::Owner, keyboard).await?)),
-        Err(error) => not_begun(error, &os(program)),
+        Err(error) => not_started(error, &os(program)),
     }
 }
 
-/// With the variables and the directory that it would have in a sandbox of its own.
+/// The command, with the variables and the working directory that it would have in a new sandbox.
 fn command(client: &Client, spec: &RunSpec, fit: Fit) -> Exec {
     let mut exec = client.exec(spec.command.iter().map(os)).workdir(os(&fit.workdir));
     for (name, value) in fit.env {

@@ -1,11 +1,11 @@
-//! `belljar rm`: removes runs that are over, with their records.
+//! `belljar rm`: removes ended runs and their records.
 
 use belljar::home::Home;
 use belljar::retention::{self, UnreviewedChanges};
 use belljar::store;
 
 use super::{
-    CommandResult, EXIT_SOMETHING_OFF, exit_code, in_runtime, open_home, reconcile_first, stop,
+    CommandResult, EXIT_INCOMPLETE, exit_code, in_runtime, open_home, reconcile_first, stop,
 };
 use crate::cli::RmArgs;
 use crate::report;
@@ -24,7 +24,7 @@ fn act(args: &RmArgs) -> CommandResult {
             Ok(_) => {}
             Err(error) => {
                 report::failure(error.as_ref());
-                code = EXIT_SOMETHING_OFF;
+                code = EXIT_INCOMPLETE;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `belljar run`.
+//! `belljar run`: starts a command or an agent in a new sandbox.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use belljar::spec::{
 use super::agent_run::{self, Attach, OutputMode};
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
-use super::reuse::{self, Entered};
+use super::reuse::{self, Reuse};
 use super::{
     background, changes, control_files, environment, open_home, show_plan, time_format, why,
 };
@@ -27,18 +27,18 @@ use crate::cli::RunArgs;
 use crate::cli::StdioKind;
 use crate::report::{self, BOLD, DIM, WARN};
 
-/// The settings want a command; a sandbox that is kept for exec has none of its own.
+/// Stands in for the command of a sandbox that is kept for exec: the settings require one.
 const NO_COMMAND: &str = "true";
 
 pub(crate) fn run(args: Box<RunArgs>) -> i32 {
-    // Directories of the run get the modes they are given, whatever the caller's shell has set.
+    // The modes of the run's directories must not depend on the caller's umask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let around = StdioKind {
+    let stdio = StdioKind {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
-    let mut invocation = invocation(&args, &around);
-    // Wrong usage makes nothing, not even the home.
+    let mut invocation = invocation(&args, &stdio);
+    // Wrong usage creates nothing, not even the home.
     if let Err(error) = config::check_flags(&invocation) {
         return failed(&args, &error, EXIT_USAGE);
     }
@@ -47,8 +47,8 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if wants_agent && !config::may_name_agent(&invocation) {
         return refused(&args, &LaunchError::NoCommand);
     }
-    if args.json && args.keeps() && !args.leaves() && !args.dry_run {
-        let needs = "-d too: nothing of a kept sandbox is captured".to_owned();
+    if args.json && args.keeps() && !args.is_detached() && !args.dry_run {
+        let needs = "-d: the output of a kept sandbox is not captured".to_owned();
         let error =
             LaunchError::Conflict { option: "--json with --keep or --reuse".to_owned(), needs };
         return failed(&args, &error, EXIT_USAGE);
@@ -87,7 +87,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         return failed(&args, &error, EXIT_USAGE);
     }
     if spec.backend == BackendChoice::Host && !args.tty {
-        spec.terminal = Terminal::None; // nothing stands between the command and the caller's own
+        spec.terminal = Terminal::None; // the command uses the caller's terminal directly
     }
     if no_command {
         spec.command.clear();
@@ -102,8 +102,8 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     let mut name = None;
     if args.reuse && !args.dry_run {
         name = match reuse::enter(&args, &home, &spec) {
-            Ok(Entered::Here(code)) => return code,
-            Ok(Entered::Nowhere(name)) => Some(name),
+            Ok(Reuse::Exited(code)) => return code,
+            Ok(Reuse::NotRunning(name)) => Some(name),
             Err(error) => {
                 write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
                 report::failure(error.as_ref());
@@ -121,7 +121,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if args.dry_run {
         return show_plan::show(&prepared.dry_run(), args.json);
     }
-    // Last: a program may have to be asked, and a person with it.
+    // Last: a secret may come from a program that asks the user.
     let secrets = match prepared.refusal() {
         Some(_) => Ok(Vec::new()),
         None => config::secret_values(&spec, &invocation.env, &invocation.cwd),
@@ -151,16 +151,16 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         }
     };
     if !args.quiet && prepared.refusal().is_none() {
-        prepared.not_taken().iter().for_each(report::not_taken);
+        prepared.not_taken().iter().for_each(report::skipped_backend);
     }
-    let tell = !args.quiet && !args.json && std::io::stderr().is_terminal();
-    let mut announcer = Announcer { tell, warn: !args.quiet };
+    let verbose = !args.quiet && !args.json && std::io::stderr().is_terminal();
+    let mut announcer = Announcer { verbose, warn: !args.quiet };
     let prepared = prepared.with_secrets(secrets);
     let outcome = match launch(&home, prepared, streams, &mut announcer) {
         Ok(outcome) => outcome,
         Err(error) => return refused(&args, &error),
     };
-    finish(&args, &spec, &outcome, tell)
+    finish(&args, &spec, &outcome, verbose)
 }
 
 fn start_agent(
@@ -169,20 +169,20 @@ fn start_agent(
     spec: RunSpec,
     secrets: Vec<belljar::spec::egress::SecretValue>,
 ) -> i32 {
-    let manner = OutputMode {
-        stay: if args.leaves() { Attach::Leave } else { Attach::Here },
+    let mode = OutputMode {
+        attach: if args.is_detached() { Attach::Detach } else { Attach::Wait },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
     };
-    agent_run::start(&manner, home, spec, secrets, None).unwrap_or_else(|error| {
+    agent_run::start(&mode, home, spec, secrets, None).unwrap_or_else(|error| {
         write_failed(args, error.as_ref(), EXIT_NOT_STARTED);
         report::failure(error.as_ref());
         EXIT_NOT_STARTED
     })
 }
 
-/// Nothing came to be.
+/// Reports an error from before the launch.
 fn failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) -> i32 {
     write_failed(args, error, code);
     report::error(error, None);
@@ -195,13 +195,13 @@ fn write_failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) {
         let _ = report::json(&result);
     }
     if let Some(path) = &args.result {
-        let _ = write_result(path, &result); // the exit code tells it too
+        let _ = write_result(path, &result); // the exit code reports the failure too
     }
 }
 
-fn invocation(args: &RunArgs, around: &StdioKind) -> Invocation {
+fn invocation(args: &RunArgs, stdio: &StdioKind) -> Invocation {
     let cwd = std::env::current_dir().unwrap_or_default();
-    let mut invocation = Invocation::new(cwd, environment(), args.flags(around));
+    let mut invocation = Invocation::new(cwd, environment(), args.flags(stdio));
     if args.no_config {
         invocation.source = ManifestSource::None;
         invocation.config_files = ConfigFiles::Ignore;
@@ -211,7 +211,7 @@ fn invocation(args: &RunArgs, around: &StdioKind) -> Invocation {
     invocation
 }
 
-/// A flag that makes no sense is wrong usage; everything else is a refusal.
+/// Whether the exit code is that of wrong usage; every other error is a refusal.
 fn is_usage(error: &ConfigError) -> bool {
     use belljar::spec::resolve::ResolveError;
     matches!(
@@ -244,15 +244,15 @@ fn streams(args: &RunArgs, spec: &RunSpec) -> std::io::Result<Streams> {
     Ok(Streams { stdin, output, terminal })
 }
 
-/// One line at the start, for a person.
+/// Prints one line when the run has started, and warnings.
 struct Announcer {
-    tell: bool,
+    verbose: bool,
     warn: bool,
 }
 
 impl Observer for Announcer {
     fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture) {
-        if !self.tell {
+        if !self.verbose {
             return;
         }
         let weaker: Vec<String> = posture
@@ -276,7 +276,7 @@ impl Observer for Announcer {
 
     fn not_taken(&mut self, step: &SkippedBackend) {
         if self.warn {
-            report::not_taken(step);
+            report::skipped_backend(step);
         }
     }
 
@@ -287,13 +287,13 @@ impl Observer for Announcer {
         };
         for what in left.iter().filter(|_| self.warn) {
             report::eprintln(&format!(
-                "{WARN}warning:{WARN:#} leftovers of an earlier run stay: {what}\r"
+                "{WARN}warning:{WARN:#} an earlier run left something behind: {what}\r"
             ));
         }
     }
 }
 
-fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 {
+fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, verbose: bool) -> i32 {
     let code = outcome.exit.process_code();
     let result = RunResult::of(outcome);
     if args.json && report::json(&result).is_err() {
@@ -313,39 +313,39 @@ fn finish(args: &RunArgs, spec: &RunSpec, outcome: &Outcome, tell: bool) -> i32 
     if let Some(detail) = &outcome.detail
         && !args.json
     {
-        report::eprintln(&format!("{WARN}error:{WARN:#} the run was ended: {detail}"));
+        report::eprintln(&format!("{WARN}error:{WARN:#} belljar stopped the run: {detail}"));
     }
     if outcome.unanchored {
         report::eprintln(&format!(
-            "{WARN}warning:{WARN:#} the run is recorded, and the ledger could not be told; \
-             belljar reconcile does it"
+            "{WARN}warning:{WARN:#} the run is recorded, but not in the ledger; \
+             to add it: belljar reconcile"
         ));
     }
     if let Some(leak) = &outcome.leak {
-        report::eprintln(&format!("{WARN}warning:{WARN:#} something of the run is left: {leak}"));
+        report::eprintln(&format!("{WARN}warning:{WARN:#} the run left something behind: {leak}"));
     }
     if args.learn && !args.quiet && !args.json {
         learned(outcome);
     }
-    if tell && outcome.failure.is_none() {
+    if verbose && outcome.failure.is_none() {
         report::eprintln(&format!(
             "{DIM}belljar {}{DIM:#} {}, {}",
             outcome.id.tail(),
-            in_words(outcome),
+            to_text(outcome),
             time_format::duration(outcome.usage.wall_ms),
         ));
     }
-    if tell {
-        changes::tell_end(outcome);
+    if verbose {
+        changes::print_summary(outcome);
     }
     if !args.quiet && !args.json {
-        changes::tell_later(outcome);
-        control_files::tell_end(outcome);
+        changes::print_autorun_files(outcome);
+        control_files::print_new(outcome);
     }
     code
 }
 
-/// To stderr: stdout is the command's.
+/// Prints the hosts that `--learn` found, to stderr: stdout is the command's.
 fn learned(outcome: &Outcome) {
     let account =
         open_home().ok().and_then(|home| network::network_report(&home, &outcome.id).ok());
@@ -355,18 +355,18 @@ fn learned(outcome: &Outcome) {
     }
 }
 
-fn in_words(outcome: &Outcome) -> String {
+fn to_text(outcome: &Outcome) -> String {
     match (outcome.exit.code, outcome.exit.signal) {
         (Some(code), _) => format!("{} {code}", outcome.reason.name()),
         (None, Some(signal)) if outcome.reason == StopReason::Signal => {
-            format!("ended by signal {signal}")
+            format!("killed by signal {signal}")
         }
         (None, Some(signal)) => format!("{}, by signal {signal}", outcome.reason.name()),
         (None, None) => outcome.reason.name().to_owned(),
     }
 }
 
-/// 126 and 127, with the tool that would bring the program in.
+/// Explains exit codes 126 and 127, and suggests the mount that adds a program of the host.
 fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
     let name = spec.command.first().map(ToString::to_string).unwrap_or_default();
     report::not_executed(&name, failure);
@@ -377,12 +377,12 @@ fn explain_failure(failure: &ExecFailure, spec: &RunSpec) {
     let hint = match found.parent().and_then(|bin| bin.parent()) {
         Some(prefix) if found.parent().is_some_and(|bin| bin.ends_with("bin")) => {
             format!(
-                "the host has it at {}; bring it in with: --tool {}",
+                "the host has it at {}; to mount it: --tool {}",
                 found.display(),
                 prefix.display()
             )
         }
-        _ => format!("the host has it at {0}; bring it in with: -v {0}:{0}", found.display()),
+        _ => format!("the host has it at {0}; to mount it: -v {0}:{0}", found.display()),
     };
     report::eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
 }
@@ -397,13 +397,13 @@ fn on_host_path(name: &str) -> Option<std::path::PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Nothing was started.
+/// Reports a run that was not started.
 fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
     if args.json {
         let _ = report::json(&RunResult::refused(error));
     }
     if let Some(path) = &args.result {
-        let _ = write_result(path, &RunResult::refused(error)); // the exit code tells it too
+        let _ = write_result(path, &RunResult::refused(error)); // the exit code reports the failure too
     }
     let hint = error.fix();
     report::error(error, None);

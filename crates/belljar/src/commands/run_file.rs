@@ -1,4 +1,4 @@
-//! A run's `run.json`, as the command needs it.
+//! Reads a run's `run.json`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,18 +10,18 @@ use belljar::spec::{PlannedImage, Posture, RunId, RunSpec, SkippedBackend};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
-/// Arguments, variables and an attestation fit many times.
-const MOST_BYTES: u64 = 64 << 20;
+/// Far more than arguments, variables and an attestation need.
+const MAX_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the record {}: {error}; belljar verify {run} tells more", .path.display())]
+#[error("cannot read the record {}: {error}; to check it: belljar verify {run}", .path.display())]
 pub(super) struct RunFileError {
     path: PathBuf,
     run: RunId,
     error: io::Error,
 }
 
-/// What was decided and how it ended.
+/// The settings, the plan and the outcome of a run.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunFile {
     pub(super) spec: RunSpec,
@@ -51,6 +51,6 @@ fn bytes(path: &PathBuf) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -1,8 +1,8 @@
-//! Output of a sandbox on a person's terminal: what could drive the terminal is shown as text.
+//! Escapes a sandbox's output for the user's terminal, so that it cannot control the terminal.
 
 use belljar::spec::text::escape;
 
-/// Keeps what a later piece may complete: a cut character, or the first half of a line's end.
+/// Holds back what the next piece may complete: a cut character, or the first half of a line ending.
 #[derive(Debug, Default)]
 pub(super) struct Escaper {
     held: Vec<u8>,
@@ -17,13 +17,13 @@ impl Escaper {
         shown(&all)
     }
 
-    /// What is still held.
+    /// Returns what is still held back.
     pub(super) fn rest(&mut self) -> String {
         shown(&std::mem::take(&mut self.held))
     }
 }
 
-/// Newlines and tabs are as they are; a return right before a newline moves nothing.
+/// Newlines and tabs stay; a carriage return right before a newline is dropped.
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -42,7 +42,7 @@ fn shown(bytes: &[u8]) -> String {
     text
 }
 
-/// How many bytes at the end may be the beginning of something.
+/// How many bytes at the end may be the start of a character or a line ending.
 fn unfinished(bytes: &[u8]) -> usize {
     if bytes.ends_with(b"\r") {
         return 1;
@@ -51,7 +51,7 @@ fn unfinished(bytes: &[u8]) -> usize {
     match std::str::from_utf8(tail) {
         Ok(_) => 0,
         Err(_) => {
-            // The last byte that begins a character of several.
+            // The last byte that starts a multi-byte character.
             let Some(at) = tail.iter().rposition(|byte| *byte >= 0xc0) else { return 0 };
             match std::str::from_utf8(&tail[at..]) {
                 Err(error) if error.error_len().is_none() => tail.len() - at,
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_drives_a_terminal() {
+    fn control_characters_are_escaped() {
         let hostile = b"a\x1b]0;title\x07b\r\x9b2J\xc2\x9b\tc\n\x7f";
         let shown = pieces(&[hostile]);
         assert!(shown.chars().all(|c| !c.is_control() || c == '\n' || c == '\t'), "{shown:?}");

@@ -1,4 +1,4 @@
-//! `belljar shell`: a shell in a sandbox that is there, or in a fresh one.
+//! `belljar shell`: opens a shell in an existing sandbox, or in a new one.
 
 use std::io::IsTerminal;
 
@@ -8,13 +8,13 @@ use belljar::spec::wire::control::Keep;
 use belljar::{Client, store};
 use clap::Parser;
 
-use super::exec::not_begun;
+use super::exec::not_started;
 use super::follow::{Keyboard, Role, follow};
 use super::{CommandResult, exit_code, find_live, in_runtime, open_home, terminal};
 use crate::cli::{Arguments, ShellArgs, Verb};
 use crate::report;
 
-/// What `$SHELL` names outside need not be there inside.
+/// The program in the host's `$SHELL` may not exist inside.
 const SHELL: [&str; 3] = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"];
 
 pub(crate) fn run(args: &ShellArgs) -> i32 {
@@ -25,23 +25,23 @@ fn act(args: &ShellArgs) -> CommandResult {
     let home = open_home()?;
     let run = match &args.run {
         Some(query) => find_live(&home, query)?.id,
-        None => match kept(&home)?.as_slice() {
+        None => match kept_sandboxes(&home)?.as_slice() {
             [one] => *one,
             others => {
                 if !others.is_empty() {
                     let count = others.len();
                     report::eprintln(&format!(
-                        "belljar: {count} sandboxes are kept, so this is a fresh one; to enter one \
+                        "belljar: {count} sandboxes are kept, so this is a new one; to enter one \
                          of them: belljar shell RUN"
                     ));
                 }
-                return in_a_fresh_one();
+                return in_new_sandbox();
             }
         },
     };
     in_runtime(async {
         let client = Client::connect(home.path(), &run).await?;
-        // A script that is piped in is no person: its end has to be the shell's.
+        // A piped script gets no terminal: the shell has to see its end.
         let exec = client.exec(SHELL);
         let (exec, keyboard) = match std::io::stdin().is_terminal() {
             true => {
@@ -52,18 +52,18 @@ fn act(args: &ShellArgs) -> CommandResult {
         };
         match exec.spawn().await {
             Ok(running) => Ok(follow(running, Role::Owner, keyboard).await?.code()),
-            Err(error) => not_begun(error, "sh".as_ref()),
+            Err(error) => not_started(error, "sh".as_ref()),
         }
     })
 }
 
-/// Sandboxes that stay until they are stopped.
-fn kept(home: &Home) -> Result<Vec<RunId>, Box<dyn std::error::Error>> {
+/// Live sandboxes that are kept until they are stopped.
+fn kept_sandboxes(home: &Home) -> Result<Vec<RunId>, Box<dyn std::error::Error>> {
     let live = store::list(home, store::Which::Live)?;
     let mut kept = Vec::new();
     let asked = in_runtime(async {
         for run in live {
-            // One that ends just now is none to enter.
+            // The run may end at any time.
             let Ok(client) = Client::connect(home.path(), &run.id).await else { continue };
             if client.status().await.is_ok_and(|status| status.keep == Keep::UntilStopped) {
                 kept.push(run.id);
@@ -75,10 +75,10 @@ fn kept(home: &Home) -> Result<Vec<RunId>, Box<dyn std::error::Error>> {
 }
 
 /// As `belljar run -it -- bash`.
-fn in_a_fresh_one() -> CommandResult {
+fn in_new_sandbox() -> CommandResult {
     let terminal = std::io::stdin().is_terminal().then_some("-t");
-    let words = ["belljar", "run", "-i"].into_iter().chain(terminal).chain(["--"]).chain(SHELL);
-    match Arguments::try_parse_from(words)?.verb {
+    let argv = ["belljar", "run", "-i"].into_iter().chain(terminal).chain(["--"]).chain(SHELL);
+    match Arguments::try_parse_from(argv)?.verb {
         Verb::Run(run) => Ok(super::run::run(run)),
         _ => Ok(belljar::spec::EXIT_USAGE),
     }

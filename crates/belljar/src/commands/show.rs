@@ -1,4 +1,4 @@
-//! `belljar show`: one run on a page.
+//! `belljar show`: prints one run on a page.
 
 use belljar::home::Home;
 use belljar::lineage::{Lineage, lineage};
@@ -16,7 +16,7 @@ use super::{
 use crate::cli::ShowArgs;
 use crate::report::{self, BOLD, DIM, GOOD, WARN, folded};
 
-/// Where the second column begins.
+/// The column of the values.
 pub(super) const INDENT: usize = 12;
 
 pub(crate) fn run(args: &ShowArgs) -> i32 {
@@ -60,17 +60,17 @@ fn act(args: &ShowArgs) -> CommandResult {
 pub(super) struct Page(String);
 
 impl Page {
-    /// As it is.
+    /// Appends text unchanged.
     pub(super) fn text(&mut self, text: &str) {
         self.0.push_str(text);
     }
 
-    pub(super) fn row(&mut self, key: &str, words: &str) {
+    pub(super) fn row(&mut self, key: &str, value: &str) {
         let pad = " ".repeat(INDENT.saturating_sub(key.len()));
-        self.0.push_str(&format!("{BOLD}{key}{BOLD:#}{pad}{words}\n"));
+        self.0.push_str(&format!("{BOLD}{key}{BOLD:#}{pad}{value}\n"));
     }
 
-    /// Several under one key.
+    /// Appends several lines under one key.
     pub(super) fn rows(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
         for (at, line) in lines.into_iter().enumerate() {
             self.row(if at == 0 { key } else { "" }, &line);
@@ -84,8 +84,8 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
     page.rows("name", run.name.as_deref().map(|name| escape(name.as_bytes())));
     let work = file.and_then(|file| file.spec.agent.as_deref());
     let command = match file {
-        Some(_) if work.is_some() => "none of its own; it has an agent".to_owned(),
-        Some(file) if file.spec.command.is_empty() => "none of its own; kept for exec".to_owned(),
+        Some(_) if work.is_some() => "none; runs an agent".to_owned(),
+        Some(file) if file.spec.command.is_empty() => "none; kept for exec".to_owned(),
         Some(file) => belljar::spec::text::quote_command(&file.spec.command),
         None => run.command.clone(),
     };
@@ -99,10 +99,10 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
         page.row("why", &folded(&escape(failure.to_string().as_bytes()), INDENT));
     }
     if let Some(work) = work {
-        show_agent::decided(&mut page, work);
+        show_agent::settings(&mut page, work);
     }
     if let Some(line) = line {
-        show_agent::born(&mut page, line);
+        show_agent::ancestry(&mut page, line);
     }
     let until = run.stopped_ms.map(|time| format!(" to {}", time_format::shown(time)));
     let since = time_format::shown(run.created_ms);
@@ -111,17 +111,17 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
         page.row("backend", backend.name());
     }
     if let Some(image) = file.and_then(|file| file.image.as_ref()) {
-        page.rows("image", image_in_words(image));
+        page.rows("image", image_lines(image));
     }
     if let Some(file) = file {
         let step = |step: &SkippedBackend| folded(&escape(step.to_string().as_bytes()), INDENT);
-        page.rows("not taken", file.not_taken.iter().map(step));
-        decided(&mut page, &file.spec);
+        page.rows("skipped", file.not_taken.iter().map(step));
+        settings(&mut page, &file.spec);
         posture(&mut page, file);
     }
     let workspace = detail.and_then(|outcome| outcome.workspace.as_ref());
     if let Some(report) = workspace {
-        page.rows("runs later", changes::later_lines(report, INDENT));
+        page.rows("runs later", changes::autorun_lines(report, INDENT));
         page.rows("new control", control_files::lines(report));
         let quarantine = home.run_dir(&run.id).join("quarantine");
         if quarantine.is_dir() {
@@ -136,13 +136,13 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
         page.row("plan", &format!("{DIM}{}{DIM:#}", escape(file.plan_hash.as_bytes())));
     }
     if let Some(line) = line {
-        show_agent::done(&mut page, line);
+        show_agent::results(&mut page, line);
     }
     page.0
 }
 
-/// What it was called, what it was, and where that came from.
-pub(super) fn image_in_words(image: &PlannedImage) -> Vec<String> {
+/// The image's name, id and digest.
+pub(super) fn image_lines(image: &PlannedImage) -> Vec<String> {
     let PlannedImage { name, id, digest, .. } = image;
     let mut lines = vec![escape(name.as_bytes()), format!("id {}", escape(id.as_bytes()))];
     lines.extend(digest.as_ref().map(|digest| format!("digest {}", escape(digest.as_bytes()))));
@@ -150,15 +150,15 @@ pub(super) fn image_in_words(image: &PlannedImage) -> Vec<String> {
 }
 
 fn state(run: &RunInfo) -> String {
-    let word = ps::state(run);
-    let (Some(reason), Some(exit)) = (run.reason, run.exit) else { return word };
+    let state = ps::state(run);
+    let (Some(reason), Some(exit)) = (run.reason, run.exit) else { return state };
     let source = serde_json::to_value(exit.source).ok();
     let source = source.as_ref().and_then(|source| source.as_str()).unwrap_or_default();
     let code = exit.process_code();
-    format!("{word} (reason {}, exit code {code} of the {source})", reason.name())
+    format!("{state} (reason {}, exit code {code} of the {source})", reason.name())
 }
 
-fn decided(page: &mut Page, spec: &RunSpec) {
+fn settings(page: &mut Page, spec: &RunSpec) {
     let mount = |mount: &Mount| {
         let Mount { source, target, mode } = mount;
         mount_line(mode.name(), &target.to_string(), &source.to_string())
@@ -180,27 +180,27 @@ fn decided(page: &mut Page, spec: &RunSpec) {
     page.rows("labels", labels);
 }
 
-/// What appears inside under its own path is said once.
+/// Prints the path once where source and target are the same.
 fn mount_line(mode: &str, target: &str, source: &str) -> String {
-    let words = match target == source {
+    let paths = match target == source {
         true => target.to_owned(),
         false => format!("{target} from {source}"),
     };
-    format!("{mode:<3} {}", folded(&words, INDENT + 4))
+    format!("{mode:<3} {}", folded(&paths, INDENT + 4))
 }
 
 fn network(spec: &RunSpec) -> Vec<String> {
     let EgressSpec { reach, allow_private, secrets, routes, publish, .. } = &spec.egress;
     let line = |text: String| folded(&escape(text.as_bytes()), INDENT);
     let mut lines = match (reach, spec.network_allow.as_slice()) {
-        (Reach::Learn, _) => vec!["every public name, to learn which are needed".to_owned()],
+        (Reach::Learn, _) => vec!["every public host, to learn which are needed".to_owned()],
         (Reach::Listed, []) if !spec.has_network_access_after_setup() => vec!["none".to_owned()],
         (Reach::Listed, rules) => vec![line(rules.join(", "))],
     };
     lines.retain(|line| !line.is_empty());
     if !spec.setup_network().is_empty() {
         let rules = spec.setup_network().join(", ");
-        lines.push(line(format!("until the set-up has ended: {rules}")));
+        lines.push(line(format!("during set-up: {rules}")));
     }
     lines.extend(allow_private.iter().map(|host| line(format!("private {host}"))));
     lines.extend(
@@ -220,7 +220,7 @@ fn network(spec: &RunSpec) -> Vec<String> {
     lines
 }
 
-/// What does not hold stands there in full; what holds is counted.
+/// Counts the enforced clauses, and explains the others.
 fn posture(page: &mut Page, file: &RunFile) {
     let held = file.posture.iter().filter(|(_, enforcement)| enforcement.is_enforced()).count();
     page.row("posture", &format!("{GOOD}{held} clauses enforced{GOOD:#}"));
@@ -241,23 +241,23 @@ fn limits(limits: &Limits) -> String {
     let span = |span: std::time::Duration| {
         HumanDuration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).to_string()
     };
-    let mut said = Vec::new();
-    said.extend(limits.memory.map(|bytes| format!("memory {}", Size(bytes))));
-    said.extend(limits.millicpus.map(|cpus| format!("cpus {}.{:03}", cpus / 1000, cpus % 1000)));
-    said.extend(limits.pids.map(|count| format!("pids {count}")));
-    said.extend(limits.time.map(|time| format!("time {}", span(time))));
-    said.extend(limits.idle.map(|idle| format!("idle {}", span(idle))));
-    said.extend(limits.disk.map(|bytes| format!("disk {}", Size(bytes))));
-    said.push(format!("output {}", Size(limits.output)));
-    said.push(format!("stop_timeout {}", span(limits.stop_timeout)));
-    said.join(", ")
+    let mut parts = Vec::new();
+    parts.extend(limits.memory.map(|bytes| format!("memory {}", Size(bytes))));
+    parts.extend(limits.millicpus.map(|cpus| format!("cpus {}.{:03}", cpus / 1000, cpus % 1000)));
+    parts.extend(limits.pids.map(|count| format!("pids {count}")));
+    parts.extend(limits.time.map(|time| format!("time {}", span(time))));
+    parts.extend(limits.idle.map(|idle| format!("idle {}", span(idle))));
+    parts.extend(limits.disk.map(|bytes| format!("disk {}", Size(bytes))));
+    parts.push(format!("output {}", Size(limits.output)));
+    parts.push(format!("stop_timeout {}", span(limits.stop_timeout)));
+    parts.join(", ")
 }
 
 fn usage(usage: &Usage) -> String {
-    let mut said = vec![format!("{} of wall clock", time_format::duration(usage.wall_ms))];
-    said.extend(usage.cpu_ms.map(|ms| format!("{} of cpu", time_format::duration(ms))));
-    said.extend(usage.memory_peak.map(|bytes| format!("{} KiB of memory", bytes / 1024)));
-    said.extend(usage.pids_peak.map(|count| format!("{count} processes at most")));
-    said.extend(usage.written.map(|bytes| format!("{} KiB written", bytes / 1024)));
-    folded(&said.join(", "), INDENT)
+    let mut parts = vec![format!("{} wall clock", time_format::duration(usage.wall_ms))];
+    parts.extend(usage.cpu_ms.map(|ms| format!("{} of cpu", time_format::duration(ms))));
+    parts.extend(usage.memory_peak.map(|bytes| format!("{} KiB of memory", bytes / 1024)));
+    parts.extend(usage.pids_peak.map(|count| format!("{count} processes at most")));
+    parts.extend(usage.written.map(|bytes| format!("{} KiB written", bytes / 1024)));
+    folded(&parts.join(", "), INDENT)
 }

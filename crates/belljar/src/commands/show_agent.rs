@@ -1,4 +1,4 @@
-//! The agent's part of `belljar show`: what it was exit_code, what each iteration came to, over every run of the line.
+//! The agent's part of `belljar show`: its settings and its iterations, over every run that was resumed.
 
 use belljar::lineage::{Child, LineIteration, Lineage};
 use belljar::spec::text::quote_command;
@@ -6,21 +6,21 @@ use belljar::spec::{AgentWork, ResumeKind};
 use serde_json::{Value, json};
 
 use super::agent_follow::width;
-use super::agent_summary::{agent, birth, counted, limits, result, short, span, used};
+use super::agent_summary::{agent, counted, limits, origin, result, short, span, used};
 use super::show::{INDENT, Page};
 use super::wrap::{columns, one_line};
 use crate::report::{BAD, BOLD, DIM, GOOD, folded};
 
-/// On the page; `--json` has all of them.
-const MOST_ITERATIONS: usize = 30;
-/// Of one entry on the page.
-const LONGEST: usize = 400;
-const WIDEST_RESULT: usize = 16;
-/// Narrower last words say nothing.
-const FEWEST_WORDS: usize = 8;
+/// Iterations on the page; `--json` has all of them.
+const MAX_ITERATIONS: usize = 30;
+/// Length of one value on the page.
+const MAX_LENGTH: usize = 400;
+const MAX_RESULT_WIDTH: usize = 16;
+/// A narrower column of messages is left out.
+const MIN_MESSAGE_WIDTH: usize = 8;
 
-/// What it was to do.
-pub(super) fn decided(page: &mut Page, work: &AgentWork) {
+/// The agent, its prompt and its limits.
+pub(super) fn settings(page: &mut Page, work: &AgentWork) {
     let spec = &work.agent;
     page.row("agent", &folded(&agent(spec), INDENT));
     let first = spec.prompt.lines().find(|line| !line.trim().is_empty());
@@ -29,17 +29,17 @@ pub(super) fn decided(page: &mut Page, work: &AgentWork) {
         "set-up",
         work.setup
             .as_ref()
-            .map(|setup| folded(&one_line(&quote_command(&setup.command), LONGEST), INDENT)),
+            .map(|setup| folded(&one_line(&quote_command(&setup.command), MAX_LENGTH), INDENT)),
     );
     if !work.repeat.is_once() {
-        page.row("loop", &folded(&one_line(&limits(&work.repeat), LONGEST), INDENT));
+        page.row("loop", &folded(&one_line(&limits(&work.repeat), MAX_LENGTH), INDENT));
     }
 }
 
-/// Where it comes from, and who goes on from it.
-pub(super) fn born(page: &mut Page, line: &Lineage) {
-    let own = line.last().and_then(|member| member.origin.as_ref());
-    page.rows("born", own.map(|own| folded(&birth(own), INDENT)));
+/// The run that it was resumed from, and the runs that were resumed from it.
+pub(super) fn ancestry(page: &mut Page, line: &Lineage) {
+    let parent = line.last().and_then(|member| member.origin.as_ref());
+    page.rows("origin", parent.map(|parent| folded(&origin(parent), INDENT)));
     page.rows("broken", line.broken.as_ref().map(|why| folded(&why.to_string(), INDENT)));
     let child = |Child { run, how, iteration }: &Child| {
         let verb = match how {
@@ -51,16 +51,16 @@ pub(super) fn born(page: &mut Page, line: &Lineage) {
     page.rows("children", line.children.iter().map(child));
 }
 
-/// What it did.
-pub(super) fn done(page: &mut Page, line: &Lineage) {
+/// The agent's totals and iterations.
+pub(super) fn results(page: &mut Page, line: &Lineage) {
     let member = line.last();
     let why = member.and_then(|member| member.agent.as_ref()).map(|agent| &agent.why);
-    page.rows("ended", why.map(|why| folded(&one_line(why, LONGEST), INDENT)));
+    page.rows("ended", why.map(|why| folded(&one_line(why, MAX_LENGTH), INDENT)));
     let tally = line.tally();
-    let mut said = vec![counted(u64::from(tally.iterations), "iteration")];
-    said.extend(used(tally.turns, &tally.usage));
-    said.push(span(tally.elapsed_ms));
-    page.row("agent used", &folded(&said.join(", "), INDENT));
+    let mut parts = vec![counted(u64::from(tally.iterations), "iteration")];
+    parts.extend(used(tally.turns, &tally.usage));
+    parts.push(span(tally.elapsed_ms));
+    page.row("agent used", &folded(&parts.join(", "), INDENT));
     if !line.iterations.is_empty() {
         page.text("\n");
         page.text(&table(line, width()));
@@ -68,13 +68,13 @@ pub(super) fn done(page: &mut Page, line: &Lineage) {
     let open = member.and_then(|member| member.last_started);
     if let Some(open) = open.filter(|number| line.iteration(*number).is_none()) {
         let is_live = member.is_some_and(|member| member.reason.is_none());
-        let how = if is_live { "was begun" } else { "did not come to its end" };
+        let how = if is_live { "is running" } else { "did not finish" };
         page.text(&format!("{DIM}iteration {open} {how}{DIM:#}\n"));
     }
 }
 
 fn table(line: &Lineage, most: usize) -> String {
-    let left_out = line.iterations.len().saturating_sub(MOST_ITERATIONS);
+    let left_out = line.iterations.len().saturating_sub(MAX_ITERATIONS);
     let listed = &line.iterations[left_out..];
     let several = line.runs.len() > 1;
     let head = ["#", "RUN", "RESULT", "TURNS", "TOKENS", "COST", "CHANGED", "TIME"];
@@ -89,29 +89,29 @@ fn table(line: &Lineage, most: usize) -> String {
         .collect();
     let fixed: usize = widths.iter().filter(|width| **width > 0).map(|width| width + 2).sum();
     let room = most.saturating_sub(fixed);
-    let one = |cells: [&str; 8], words: &str| {
+    let one = |cells: [&str; 8], message: &str| {
         let mut text = String::new();
         for (at, cell) in cells.into_iter().enumerate().filter(|(at, _)| widths[*at] > 0) {
             let pad = " ".repeat(widths[at].saturating_sub(columns(cell)));
-            // Words to the left, numbers to the right.
+            // Text to the left, numbers to the right.
             text.push_str(&match at {
                 1 | 2 => format!("{cell}{pad}  "),
                 _ => format!("{pad}{cell}  "),
             });
         }
-        if room >= FEWEST_WORDS {
-            text.push_str(&one_line(words, room));
+        if room >= MIN_MESSAGE_WIDTH {
+            text.push_str(&one_line(message, room));
         }
         text.trim_end().to_owned()
     };
-    let mut text = format!("{BOLD}{}{BOLD:#}\n", one(head, "LAST WORDS"));
+    let mut text = format!("{BOLD}{}{BOLD:#}\n", one(head, "LAST MESSAGE"));
     if left_out > 0 {
-        let words = counted(left_out as u64, "earlier one");
-        text.push_str(&format!("{DIM}… {words}: belljar show --json has all{DIM:#}\n"));
+        let count = counted(left_out as u64, "earlier one");
+        text.push_str(&format!("{DIM}… {count}: belljar show --json has all{DIM:#}\n"));
     }
     for (iteration, cells) in listed.iter().zip(&rows) {
-        let words = iteration.report.message.as_deref().unwrap_or_default();
-        let row = one(cells.each_ref().map(String::as_str), words);
+        let message = iteration.report.message.as_deref().unwrap_or_default();
+        let row = one(cells.each_ref().map(String::as_str), message);
         let style = match (&iteration.report.failure, iteration.report.done) {
             (Some(_), _) => BAD,
             (None, Some(true)) => GOOD,
@@ -120,7 +120,7 @@ fn table(line: &Lineage, most: usize) -> String {
         text.push_str(&format!("{style}{row}{style:#}\n"));
     }
     if listed.iter().any(|one| one.kept) {
-        text.push_str(&format!("{DIM}* can be gone back to: --from N of resume and fork{DIM:#}\n"));
+        text.push_str(&format!("{DIM}* checkpoint kept: belljar resume --from N{DIM:#}\n"));
     }
     text
 }
@@ -131,7 +131,7 @@ fn cells(one: &LineIteration) -> [String; 8] {
     [
         format!("{}{}", report.iteration, if *kept { "*" } else { " " }),
         run.tail().to_owned(),
-        one_line(&result(report), WIDEST_RESULT),
+        one_line(&result(report), MAX_RESULT_WIDTH),
         report.turns.to_string(),
         short(report.usage.tokens()),
         if cost.micros() == 0 { "-".to_owned() } else { cost.to_string() },
@@ -140,7 +140,7 @@ fn cells(one: &LineIteration) -> [String; 8] {
     ]
 }
 
-/// The same for `--json`.
+/// Adds the agent's data for `--json`.
 pub(super) fn add_data(shown: &mut Value, line: &Lineage) -> serde_json::Result<()> {
     let member = line.last();
     shown["iterations"] = serde_json::to_value(&line.iterations)?;
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn many_iterations_are_the_last_ones() {
         let lines = shown((1..=35).map(|number| iteration(number, |_| {})).collect(), 80);
-        assert_eq!(lines.len(), 1 + 1 + MOST_ITERATIONS + 1);
+        assert_eq!(lines.len(), 1 + 1 + MAX_ITERATIONS + 1);
         assert!(lines[1].starts_with("… 5 earlier ones"), "{}", lines[1]);
         assert!(lines[2].starts_with(" 6* "), "{}", lines[2]);
     }

@@ -1,4 +1,4 @@
-//! `run --dry-run`: the plan in words, or as data.
+//! `run --dry-run`: prints the plan as text or JSON.
 
 use belljar::run::DryRun;
 use belljar::spec::{Access, EXIT_NOT_STARTED, MountKind, OsText, PlannedMount, Presence, Source};
@@ -12,26 +12,26 @@ pub(crate) fn show(dry_run: &DryRun, as_json: bool) -> i32 {
             return EXIT_NOT_STARTED;
         }
     } else {
-        report::out(&in_words(dry_run));
+        report::out(&to_text(dry_run));
     }
     if dry_run.missing.is_empty() { 0 } else { EXIT_NOT_STARTED }
 }
 
-fn in_words(dry_run: &DryRun) -> String {
+fn to_text(dry_run: &DryRun) -> String {
     let plan = &dry_run.plan;
     let mut text = String::new();
-    let mut line = |words: String| {
-        text.push_str(&words);
+    let mut line = |row: String| {
+        text.push_str(&row);
         text.push('\n');
     };
     line(format!("{BOLD}backend{BOLD:#}   {}", plan.backend));
     for step in &dry_run.not_taken {
-        let said = format!("{WARN}not{WARN:#} {step}");
-        line(format!("          {}", report::folded(&said, 10)));
+        let shown = format!("{WARN}skipped{WARN:#} {step}");
+        line(format!("          {}", report::folded(&shown, 10)));
     }
-    for (at, words) in plan.image.iter().flat_map(show::image_in_words).enumerate() {
+    for (at, value) in plan.image.iter().flat_map(show::image_lines).enumerate() {
         let key = if at == 0 { "image" } else { "" };
-        line(format!("{BOLD}{key:<9}{BOLD:#} {words}"));
+        line(format!("{BOLD}{key:<9}{BOLD:#} {value}"));
     }
     match &dry_run.agent {
         None => {
@@ -41,13 +41,13 @@ fn in_words(dry_run: &DryRun) -> String {
             ));
         }
         Some(work) => {
-            let mut row = |key: &str, words: String| {
-                line(format!("{BOLD}{key:<9}{BOLD:#} {}", report::folded(&words, 10)));
+            let mut row = |key: &str, value: String| {
+                line(format!("{BOLD}{key:<9}{BOLD:#} {}", report::folded(&value, 10)));
             };
             row("agent", agent_summary::agent(&work.agent));
             let set_up =
                 work.setup.as_ref().map(|setup| belljar::spec::text::quote_command(&setup.command));
-            set_up.into_iter().for_each(|words| row("set-up", words));
+            set_up.into_iter().for_each(|command| row("set-up", command));
             if !work.repeat.is_once() {
                 row("loop", agent_summary::limits(&work.repeat));
             }
@@ -59,23 +59,23 @@ fn in_words(dry_run: &DryRun) -> String {
     line(format!("{BOLD}plan{BOLD:#}      {DIM}{}{DIM:#}", dry_run.plan_hash));
     line(format!("\n{BOLD}mounts{BOLD:#}"));
     for mount in &plan.mounts {
-        line(format!("  {}", mount_in_words(mount, &dry_run.layered)));
+        line(format!("  {}", mount_line(mount, &dry_run.layered)));
     }
     text.push('\n');
     text.push_str(&posture(dry_run));
     text
 }
 
-/// The backend, and clause by clause what it would hold.
-pub(crate) fn posture_in_words(dry_run: &DryRun) -> String {
+/// The backend, and the enforcement of each clause.
+pub(crate) fn posture_text(dry_run: &DryRun) -> String {
     let backend = dry_run.plan.backend;
     format!("{BOLD}backend{BOLD:#}   {backend}\n{}", posture(dry_run))
 }
 
 fn posture(dry_run: &DryRun) -> String {
     let mut text = String::new();
-    let mut line = |words: String| {
-        text.push_str(&words);
+    let mut line = |row: String| {
+        text.push_str(&row);
         text.push('\n');
     };
     line(format!("{BOLD}posture{BOLD:#}"));
@@ -93,7 +93,7 @@ fn posture(dry_run: &DryRun) -> String {
         ));
     }
     if !dry_run.missing.is_empty() {
-        line(format!("\n{BAD}would not start:{BAD:#} these clauses are required and do not hold"));
+        line(format!("\n{BAD}would not start:{BAD:#} these required clauses are not enforced"));
         for unmet in &dry_run.missing {
             line(format!("  {}", unmet.clause));
         }
@@ -101,15 +101,15 @@ fn posture(dry_run: &DryRun) -> String {
     text
 }
 
-fn mount_in_words(mount: &PlannedMount, layered: &[OsText]) -> String {
+fn mount_line(mount: &PlannedMount, layered: &[OsText]) -> String {
     let target = mount.target.to_string();
     match &mount.what {
         MountKind::Bind { source, access, presence, .. } => {
             let from = match source {
                 Source::Path { path } => path.to_string(),
-                Source::RunHome => "the run's own home".to_owned(),
-                Source::RunTrust => "the run's own certificate authority".to_owned(),
-                Source::RunTrustBundle => "the host's authorities and the run's own".to_owned(),
+                Source::RunHome => "the run's home".to_owned(),
+                Source::RunTrust => "the run's certificate authority".to_owned(),
+                Source::RunTrustBundle => "the host's and the run's authorities".to_owned(),
             };
             let how = match access {
                 Access::ReadOnly => "ro  ",

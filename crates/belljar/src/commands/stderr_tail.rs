@@ -1,5 +1,4 @@
-//! The last lines that an agent, or its set-up, complained with. Its own format has no place for them, and they say
-//! why it failed.
+//! Reads the last lines of a failed command's output, which usually explain the failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,18 +7,18 @@ use belljar::record::{OutputEvent, OutputReader, Piece};
 use belljar::spec::{Event, EventKind, OutputStream};
 use serde::Deserialize;
 
-/// Of the end of a stream.
-const MOST_BYTES: u64 = 4096;
+/// Bytes read from the end of a stream.
+const MAX_BYTES: u64 = 4096;
 
 /// A command that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(super) struct FailedExec {
     pub(super) exec: u32,
-    /// Whether it has no format, so that standard output may say why as well.
+    /// Whether its standard output is plain text, which may explain the failure too.
     pub(super) is_plain: bool,
 }
 
-pub(super) struct Complaints {
+pub(super) struct StderrTails {
     directory: PathBuf,
     streams: BTreeMap<(u32, bool), Stored>,
 }
@@ -30,12 +29,12 @@ struct Stored {
     limit: u64,
 }
 
-impl Complaints {
+impl StderrTails {
     pub(super) fn of(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), streams: BTreeMap::new() }
     }
 
-    /// Where the streams end, as far as the log has come.
+    /// Notes the length of an output stream.
     pub(super) fn note(&mut self, event: &Event) {
         if event.kind != EventKind::Output {
             return;
@@ -48,8 +47,8 @@ impl Complaints {
         }
     }
 
-    /// Nothing, where nothing was said.
-    pub(super) fn last(&self, failed: Failed) -> String {
+    /// The last lines of stderr, or of a plain stdout; empty if there was no output.
+    pub(super) fn last(&self, failed: FailedExec) -> String {
         let error = self.end_of(failed.exec, OutputStream::Stderr);
         match error.trim().is_empty() && failed.is_plain {
             true => self.end_of(failed.exec, OutputStream::Stdout),
@@ -57,7 +56,7 @@ impl Complaints {
         }
     }
 
-    /// What cannot be read is told by `belljar logs` and `verify`.
+    /// Read errors are ignored here; `belljar logs` and `verify` report them.
     fn end_of(&self, exec: u32, stream: OutputStream) -> String {
         let is_error = stream == OutputStream::Stderr;
         let Some(Stored { total, limit }) = self.streams.get(&(exec, is_error)) else {
@@ -66,9 +65,9 @@ impl Complaints {
         let Ok(reader) = OutputReader::open(&self.directory, exec, stream, *total, *limit) else {
             return String::new();
         };
-        let (mut at, mut bytes) = (total.saturating_sub(MOST_BYTES), Vec::new());
-        let begins_within = at > 0;
-        let mut buffer = [0; MOST_BYTES as usize];
+        let (mut at, mut bytes) = (total.saturating_sub(MAX_BYTES), Vec::new());
+        let is_cut = at > 0;
+        let mut buffer = [0; MAX_BYTES as usize];
         loop {
             match reader.read_at(at, &mut buffer) {
                 Ok(Piece::Bytes(length)) => {
@@ -81,7 +80,7 @@ impl Complaints {
         }
         let text = String::from_utf8_lossy(&bytes);
         match text.split_once('\n') {
-            Some((_, whole)) if begins_within => whole.to_owned(),
+            Some((_, whole)) if is_cut => whole.to_owned(),
             _ => text.into_owned(),
         }
     }

@@ -1,4 +1,4 @@
-//! `belljar stop`: ends runs, with everything in them, and waits for that.
+//! `belljar stop`: stops runs and waits until they have ended.
 
 use std::time::Duration;
 
@@ -12,20 +12,22 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::task::JoinSet;
 
 use super::{
-    CommandResult, EXIT_SOMETHING_OFF, exit_code, in_runtime, open_home, reconcile_first, run_file,
+    CommandResult, EXIT_INCOMPLETE, exit_code, in_runtime, open_home, reconcile_first, run_file,
 };
 use crate::cli::StopArgs;
 use crate::report::{self, WARN};
 
-/// What a supervisor needs besides the grace: to take everything apart and write it down.
-const BESIDES_THE_GRACE: Duration = Duration::from_secs(10);
-/// The settings' own default, for a record that cannot be read.
-const USUAL_GRACE: Duration = Duration::from_secs(10);
-const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// What a supervisor needs after the grace period, to remove the sandbox and close the record.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The default of the settings, for a run whose record cannot be read.
+const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 enum StopError {
-    #[error("run {run} is live, and its supervisor does not answer and could not be ended: {why}")]
+    #[error(
+        "run {run} is alive, but its supervisor does not respond and could not be killed: {why}"
+    )]
     NotEnded { run: RunId, why: String },
 }
 
@@ -51,7 +53,7 @@ fn act(args: &StopArgs) -> CommandResult {
                 Ok(()) => report::out(&format!("{run}\n")),
                 Err(error) => {
                     report::failure(error.as_ref());
-                    code = EXIT_SOMETHING_OFF;
+                    code = EXIT_INCOMPLETE;
                 }
             }
         }
@@ -59,7 +61,7 @@ fn act(args: &StopArgs) -> CommandResult {
     })
 }
 
-/// One that is over already is as good.
+/// Stops one run; a run that has ended already is no error.
 pub(super) async fn stop(
     home: &Home,
     run: &RunInfo,
@@ -68,16 +70,16 @@ pub(super) async fn stop(
     if !run.is_live() {
         return reconcile_first(home).map_err(|error| error.to_string().into());
     }
-    let own_grace = || {
+    let run_grace = || {
         let spec = run_file::read(home, &run.id).ok().map(|file| file.spec);
-        spec.map_or(USUAL_GRACE, |spec| spec.limits.stop_timeout)
+        spec.map_or(DEFAULT_GRACE, |spec| spec.limits.stop_timeout)
     };
-    let within = grace.unwrap_or_else(own_grace) + BESIDES_THE_GRACE;
-    match tokio::time::timeout(within, ask(home, &run.id, grace)).await {
+    let timeout = grace.unwrap_or_else(run_grace) + SHUTDOWN_TIMEOUT;
+    match tokio::time::timeout(timeout, request_stop(home, &run.id, grace)).await {
         Ok(Ok(Some(report))) => {
             if let Some(leak) = report.leak {
                 report::eprintln(&format!(
-                    "{WARN}warning:{WARN:#} something of the run is left: {leak}"
+                    "{WARN}warning:{WARN:#} the run left something behind: {leak}"
                 ));
             }
             return Ok(());
@@ -89,32 +91,32 @@ pub(super) async fn stop(
     reconcile_first(home).map_err(|error| error.to_string().into())
 }
 
-/// Comes back when it is over: with its supervisor's word, or without.
-async fn ask(
+/// Returns when the run has ended, with its supervisor's report if there is one.
+async fn request_stop(
     home: &Home,
     run: &RunId,
     grace: Option<Duration>,
 ) -> Result<Option<StopReport>, Error> {
-    while is_held(home, run) {
-        let told = match Client::connect(home.path(), run).await {
+    while is_live(home, run) {
+        let response = match Client::connect(home.path(), run).await {
             Ok(client) => client.stop(grace).await,
             Err(error) => Err(error),
         };
-        match told {
-            // It is about to open its socket, has closed it already, or is dying.
-            Err(Error::Lost { .. }) => tokio::time::sleep(TRY_AGAIN).await,
-            told => return told.map(Some),
+        match response {
+            // The supervisor has not opened its socket yet, has closed it already, or is dying.
+            Err(Error::Lost { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
+            response => return response.map(Some),
         }
     }
     Ok(None)
 }
 
-fn is_held(home: &Home, run: &RunId) -> bool {
+fn is_live(home: &Home, run: &RunId) -> bool {
     matches!(store::life::of(home, run), Life::Live(_))
 }
 
-/// The sandbox ends with it. Whose socket it is, the kernel tells; asked again once the process is
-/// pinned, so that its number cannot have come to mean another.
+/// Kills the supervisor, and with it the sandbox. The kernel names the process behind the socket; checked
+/// again once the process is pinned, so that a reused pid cannot be hit.
 fn kill_supervisor(home: &Home, run: &RunId) -> Result<(), StopError> {
     let failed = |why: String| StopError::NotEnded { run: *run, why };
     let listener = || {

@@ -1,4 +1,4 @@
-//! The caller's terminal, while a command inside has one of its own.
+//! The caller's terminal: its size, its raw mode, and its hang-up.
 
 use std::io::IsTerminal;
 
@@ -9,13 +9,13 @@ use rustix::stdio::stdin;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::oneshot;
 
-/// Whether the command gets a terminal: asked for, or because a person sits there.
+/// Whether the command gets a terminal: by flag, or because stdin and stdout are terminals.
 pub(super) fn wanted(asked: bool, refused: bool) -> bool {
-    let person = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    asked || (person && !refused)
+    let both = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    asked || (both && !refused)
 }
 
-/// Of the caller's terminal; the usual one where there is none.
+/// The size of the caller's terminal; 24 by 80 without one.
 pub(super) fn size() -> WindowSize {
     let found = tcgetwinsize(stdin()).or_else(|_| tcgetwinsize(rustix::stdio::stdout())).ok();
     found.filter(|size| size.ws_row > 0 && size.ws_col > 0).map_or(
@@ -24,12 +24,12 @@ pub(super) fn size() -> WindowSize {
     )
 }
 
-/// Tells when the caller's terminal is gone; nothing where there is none.
+/// Reports when the caller's terminal hangs up; `None` without a terminal.
 pub(super) fn watch() -> Option<oneshot::Receiver<()>> {
     let streams = [stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     let terminal = streams.into_iter().find(|stream| stream.is_terminal())?;
     let (sender, receiver) = oneshot::channel();
-    // Nothing is asked for, so it waits until the terminal is hung up, or for as long as this process lives.
+    // No events are requested, so `poll` returns only when the terminal hangs up.
     std::thread::spawn(move || {
         let mut fds = [PollFd::new(&terminal, PollFlags::empty())];
         loop {
@@ -39,12 +39,12 @@ pub(super) fn watch() -> Option<oneshot::Receiver<()>> {
                 Ok(_) => break,
             }
         }
-        let _ = sender.send(()); // nobody waits for it any more
+        let _ = sender.send(()); // the receiver may be gone
     });
     Some(receiver)
 }
 
-/// In raw mode for as long as this lives; then as it was.
+/// Puts standard input into raw mode, and restores it on drop.
 #[derive(Debug)]
 pub(super) struct RawTerminal {
     before: Option<Termios>,

@@ -1,4 +1,4 @@
-//! Times and spans as people read and write them.
+//! Parses and formats times and durations.
 
 use belljar::spec::HumanDuration;
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "\"{0}\" is no time; write a span (10m), or a time as 2026-01-31T12:00:00Z (UTC where no zone is said)"
+    "\"{0}\" is not a time; expected a span (10m), or a time such as 2026-01-31T12:00:00Z (UTC without a zone)"
 )]
 pub(super) struct BadTime(String);
 
@@ -18,7 +18,7 @@ pub(super) fn since(text: &str) -> Result<Timestamp, BadTime> {
         let millis = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         let now = Timestamp::now().as_millisecond();
         let then = Timestamp::from_millisecond(now.saturating_sub(millis));
-        return Ok(then.unwrap_or(Timestamp::MIN)); // before all times: everything
+        return Ok(then.unwrap_or(Timestamp::MIN)); // before the earliest time
     }
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
@@ -32,11 +32,11 @@ pub(super) fn shown(unix_millis: u64) -> String {
     let millis = i64::try_from(unix_millis).unwrap_or(i64::MAX);
     match Timestamp::from_millisecond(millis) {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
-        Err(_) => "at no time".to_owned(),
+        Err(_) => "unknown time".to_owned(),
     }
 }
 
-/// How long ago, in the largest unit.
+/// The time since then, in the largest unit.
 pub(super) fn age(unix_millis: u64) -> String {
     let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     let seconds = now.saturating_sub(unix_millis) / 1000;

@@ -1,4 +1,4 @@
-//! `belljar trust`: shows what a manifest or another file asks for, and records that it may.
+//! `belljar trust`: shows what a manifest or another file asks for, and trusts it.
 
 use belljar::config::trust::{
     Kind, TreeBefore, TrustState, distrust, examine, examine_file, kind, trust, trust_tree,
@@ -27,18 +27,18 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
         let tree = std::fs::canonicalize(tree).unwrap_or_else(|_| tree.clone());
         let what = match before {
             TreeBefore::Writable => {
-                "counts as yours again: links in it are followed, files in it are read"
+                "is trusted again: links in it are followed, files in it are read"
             }
-            TreeBefore::Clean => "could not be written by any run; nothing to do",
+            TreeBefore::Clean => "is trusted already: no run could write to it",
         };
         report::eprintln(&format!("{} {what}", OsText::from(tree.as_path())));
         return Ok(());
     }
     if args.forget {
         let before = distrust(&args.path, &home)?;
-        let word =
-            if before == TrustState::Unknown { "was not trusted" } else { "is trusted no more" };
-        report::eprintln(&format!("{} {word}", OsText::from(args.path.as_path())));
+        let what =
+            if before == TrustState::Unknown { "was not trusted" } else { "is no longer trusted" };
+        report::eprintln(&format!("{} {what}", OsText::from(args.path.as_path())));
         return Ok(());
     }
     let kind = if args.context.is_some() { Kind::Dockerfile } else { kind(&args.path) };
@@ -62,6 +62,6 @@ fn act(args: &TrustArgs) -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     trust(&examined, &home)?;
-    report::eprintln("trusted, as it is now; a change makes it untrusted again");
+    report::eprintln("trusted, with its current content; after a change, trust it again");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `belljar verify`: is a record what the run wrote, all of it, in its order?
+//! `belljar verify`: checks that records are complete, unchanged and in order.
 
 use belljar::home::Home;
 use belljar::ledger::{Ledger, LedgerError};
@@ -6,7 +6,7 @@ use belljar::record::{HomeKey, KeyError, Life, Report, verify_recorded};
 use belljar::store::{self, RunInfo, Which};
 use serde_json::json;
 
-use super::{CommandResult, EXIT_SOMETHING_OFF, exit_code, open_home};
+use super::{CommandResult, EXIT_INCOMPLETE, exit_code, open_home};
 use crate::cli::VerifyArgs;
 use crate::report::{self, BAD, GOOD};
 
@@ -42,7 +42,7 @@ fn act(args: &VerifyArgs) -> CommandResult {
     if args.json {
         report::json(&objects)?;
     }
-    Ok(if all_sound { 0 } else { EXIT_SOMETHING_OFF })
+    Ok(if all_sound { 0 } else { EXIT_INCOMPLETE })
 }
 
 fn check(
@@ -58,7 +58,7 @@ fn check(
     let row = ledger.map(|ledger| ledger.get(&run.id)).transpose()?.flatten();
     let life = match run.life {
         store::Life::Over => Life::Over,
-        // Its end is still to be written, by its supervisor or by reconcile.
+        // The supervisor or reconcile has yet to write the record's end.
         store::Life::Live(_) | store::Life::Unfinished => Life::Live,
     };
     Ok(verify_recorded(home, &run.id, key, row.as_ref(), life))
@@ -68,8 +68,8 @@ fn line(run: &RunInfo, found: &Report) -> String {
     let style = if found.verdict.is_sound() { GOOD } else { BAD };
     let so_far = match run.life {
         store::Life::Over => "",
-        store::Life::Live(_) => " so far; it is live",
-        store::Life::Unfinished => " so far; its end is missing: belljar reconcile",
+        store::Life::Live(_) => " so far; the run is alive",
+        store::Life::Unfinished => " so far; the end is missing: belljar reconcile",
     };
     let verdict = belljar::spec::text::escape(found.verdict.to_string().as_bytes());
     let (events, bytes) = (found.events, found.output_bytes);

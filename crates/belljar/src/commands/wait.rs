@@ -1,4 +1,4 @@
-//! `belljar wait`: until runs are over.
+//! `belljar wait`: waits until runs have ended.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use belljar::{Client, Error};
 use super::{CommandResult, exit_code, in_runtime, open_home, reconcile_first};
 use crate::cli::WaitArgs;
 
-const TRY_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &WaitArgs) -> i32 {
     exit_code(act(args))
 }
 
-/// The code of the first that did not end with 0.
+/// Returns the first exit code that is not 0.
 fn act(args: &WaitArgs) -> CommandResult {
     let home = open_home()?;
     let found = args.runs.iter().map(|query| store::find(&home, query));
@@ -24,7 +24,7 @@ fn act(args: &WaitArgs) -> CommandResult {
     in_runtime(async {
         let mut code = 0;
         for run in found {
-            let ended = until_over(&home, &run.id).await?;
+            let ended = wait_for(&home, &run.id).await?;
             if code == 0 {
                 code = ended;
             }
@@ -33,16 +33,16 @@ fn act(args: &WaitArgs) -> CommandResult {
     })
 }
 
-async fn until_over(home: &Home, run: &RunId) -> CommandResult {
+async fn wait_for(home: &Home, run: &RunId) -> CommandResult {
     while is_live(home, run) {
-        let told = match Client::connect(home.path(), run).await {
+        let response = match Client::connect(home.path(), run).await {
             Ok(client) => client.stopped().await,
             Err(error) => Err(error),
         };
-        match told {
+        match response {
             Ok(report) => return Ok(report.exit.process_code()),
-            // It is about to open its socket, has closed it already, or is dying.
-            Err(Error::Lost { .. }) => tokio::time::sleep(TRY_AGAIN).await,
+            // The supervisor has not opened its socket yet, has closed it already, or is dying.
+            Err(Error::Lost { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
             Err(error) => return Err(error.into()),
         }
     }

@@ -1,4 +1,4 @@
-//! `belljar why`: what did not get out, why, and what would let it.
+//! `belljar why`: explains which connections were denied, and how to allow them.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::cli::WhyArgs;
 use crate::report::{self, BAD, BOLD, DIM, GOOD, WARN, folded};
 
 /// The most frequent come first.
-const MOST_SHOWN: usize = 40;
+const MAX_SHOWN: usize = 40;
 
 pub(crate) fn run(args: &WhyArgs) -> i32 {
     exit_code(act(args))
@@ -36,9 +36,7 @@ fn act(args: &WhyArgs) -> CommandResult {
     let shut = file.as_ref().is_some_and(|file| !file.spec.has_network_access_after_setup());
     report::out(&page(&account, has_network_access));
     if has_network_access && shut {
-        report::out(
-            "Only the set-up had a way out. Once it had ended, nothing was on the run's list.\n",
-        );
+        report::out("Only the set-up had network access. After it, the run had none.\n");
     }
     if learned {
         report::out(&learned_list(&account));
@@ -49,18 +47,16 @@ fn act(args: &WhyArgs) -> CommandResult {
 fn page(account: &NetworkReport, has_network_access: bool) -> String {
     let mut text = String::new();
     if !has_network_access {
-        text.push_str(
-            "The run had no way out at all: nothing was on its list, and nothing was asked.\n",
-        );
-        text.push_str("  to open one host: --allow-host HOST, or in belljar.toml\n");
+        text.push_str("This run had no network access and did not try to use any.\n");
+        text.push_str("  to allow one host: --allow-host HOST, or in belljar.toml\n");
         text.push_str("  [network]\n  allow = [\"HOST\"]\n");
         return text;
     }
-    for denied in account.denied.iter().take(MOST_SHOWN) {
+    for denied in account.denied.iter().take(MAX_SHOWN) {
         text.push_str(&denial(denied));
     }
-    if let Some(more) = account.denied.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
-        text.push_str(&format!("… and {more} more that were denied; --json has all of them\n"));
+    if let Some(more) = account.denied.len().checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
+        text.push_str(&format!("… and {more} more denials; --json has all of them\n"));
     }
     for hit in &account.budgets {
         text.push_str(&format!("{WARN}budget{WARN:#}  {}\n", budget(hit)));
@@ -75,12 +71,12 @@ fn page(account: &NetworkReport, has_network_access: bool) -> String {
         ));
         text.push_str(&format!(
             "        {}\n",
-            folded(&format!("it was allowed, and: {error}"), 8)
+            folded(&format!("allowed, but the connection failed: {error}"), 8)
         ));
     }
     if account.lost {
         text.push_str(&format!(
-            "{BAD}lost{BAD:#}    the proxy died, and from then on nothing got out\n"
+            "{BAD}lost{BAD:#}    the proxy died; after that, the run had no network access\n"
         ));
     }
     if text.is_empty() {
@@ -124,14 +120,14 @@ fn budget(hit: &EgressBudgetHit) -> String {
     }
 }
 
-/// What `--learn` found, ready to be put into a manifest.
+/// The hosts that `--learn` found, as a manifest section.
 pub(crate) fn learned_list(account: &NetworkReport) -> String {
     let rules: BTreeSet<String> = account.minimal_allow_list().into_iter().collect();
     if rules.is_empty() {
-        return "# nothing was reached; an empty list would have served\n[network]\nallow = []\n"
-            .to_owned();
+        return "# no host was used; an empty list is enough\n[network]\nallow = []\n".to_owned();
     }
-    let mut text = "# the smallest list that would have served\n[network]\nallow = [\n".to_owned();
+    let mut text =
+        "# the smallest list that allows what was used\n[network]\nallow = [\n".to_owned();
     for rule in rules {
         text.push_str(&format!("  \"{}\",\n", escape(rule.as_bytes())));
     }

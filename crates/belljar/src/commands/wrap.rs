@@ -1,4 +1,4 @@
-//! Texts of others on lines of a terminal: escaped, broken at words, cut where they are long.
+//! Escapes, wraps and cuts untrusted text for the terminal.
 
 use belljar::spec::text::escape;
 
@@ -10,15 +10,15 @@ pub(super) struct Room {
     pub(super) lines: usize,
 }
 
-/// Of a text: what fits, and how many lines do not.
+/// The lines that fit, and the number of those that do not.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) lines: Vec<String>,
     pub(super) more: usize,
 }
 
-/// Every character that could drive a terminal is escaped. The first line begins with `first`, every other with as
-/// many blanks. Lines of the text stay lines; empty ones at its ends go, and several in a row become one.
+/// Wraps a text, and escapes control characters. The first line begins with `first`, the others with as many
+/// blanks. Line breaks stay; empty lines at both ends are dropped, and several in a row become one.
 pub(super) fn wrapped(text: &str, first: &str, room: Room) -> Shown {
     let indent = " ".repeat(columns(first));
     let width = room.width.saturating_sub(indent.len()).max(16);
@@ -42,7 +42,7 @@ pub(super) fn wrapped(text: &str, first: &str, room: Room) -> Shown {
     Shown { lines, more }
 }
 
-/// On one line, cut at so many columns.
+/// Puts a text on one line, cut at `most` columns.
 pub(super) fn one_line(text: &str, most: usize) -> String {
     let mut shown = String::new();
     let mut used = 0;
@@ -62,7 +62,7 @@ fn clean(line: &str) -> String {
     escape(line.replace('\t', "    ").as_bytes())
 }
 
-/// Lines of code keep their indent, also where they are broken.
+/// Breaks a line at words; the pieces keep its indent.
 fn broken(line: &str, width: usize) -> Vec<String> {
     if columns(line) <= width {
         return vec![line.to_owned()];
@@ -95,7 +95,7 @@ pub(super) fn columns(text: &str) -> usize {
     text.chars().map(column_count).sum()
 }
 
-/// As terminals draw it: scripts of East Asia and pictures take two.
+/// Columns on a terminal: East Asian characters and emoji take two.
 fn column_count(c: char) -> usize {
     match u32::from(c) {
         0x1100..=0x115f

@@ -1,5 +1,4 @@
-//! A sandbox to be, from code, from a manifest, or both: the same layers, ceiling and trust as the
-//! command's.
+//! Configures and starts sandboxes, with the same layers, ceiling and trust as the command line.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,12 +18,12 @@ use super::connector::{Connector, Destination, Supervisors};
 use super::error::Error;
 use super::exec::collect;
 use super::output::{DEFAULT_OUTPUT_LIMIT, Output};
-use super::{Bonded, Sandbox};
+use super::{Ownership, Sandbox};
 
-/// What a kept sandbox is decided with: the rules want a command, and it has none of its own.
+/// Stands in for the command of a kept sandbox: the settings require one.
 const NO_COMMAND: &str = "true";
 
-/// Made by [`Sandbox::builder`]. Relative paths start in the current directory.
+/// Settings of a sandbox; see [`Sandbox::builder`]. Relative paths start in the current directory.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxBuilder {
     flags: Flags,
@@ -36,7 +35,7 @@ pub struct SandboxBuilder {
     output_limit: Option<usize>,
 }
 
-/// A run of one command, from its start to its record.
+/// The result of a run of one command.
 #[derive(Clone, Debug)]
 pub struct RunOutput {
     pub run: RunId,
@@ -46,22 +45,22 @@ pub struct RunOutput {
 }
 
 impl SandboxBuilder {
-    /// `Auto` unless it is said: on Linux the jail, else docker, podman; see [`Sandbox::not_taken`].
+    /// The default is `Auto`: the jail, docker, podman, in this order; see [`Sandbox::not_taken`].
     pub fn backend(mut self, backend: BackendChoice) -> Self {
         self.flags.backend = Some(backend.name().to_owned());
         self
     }
 
-    /// What is tried, in this order, where the backend cannot be used or does not hold what is required.
+    /// Backends to try, in order, if the first is not available or does not enforce a required clause.
     pub fn fallback(mut self, backends: impl IntoIterator<Item = BackendName>) -> Self {
         let names: Vec<String> = backends.into_iter().map(|name| format!("\"{name}\"")).collect();
         self.flags.settings.push(format!("sandbox.fallback=[{}]", names.join(",")));
         self
     }
 
-    /// The tree to work on; the current directory, `rw`, unless this or a manifest says otherwise.
+    /// The directory to work in. The default is the manifest's, or the current directory, `rw`.
     pub fn workspace(mut self, path: impl AsRef<Path>, mode: MountMode) -> Self {
-        // A mode at the end keeps a colon in the path out of it, and the word "none" too.
+        // With an explicit mode, neither a colon in the path nor the name "none" is special.
         let text = [path.as_ref().as_os_str().as_bytes(), b":", mode.name().as_bytes()].concat();
         self.flags.workspace = Some(OsStr::from_bytes(&text).to_owned());
         self
@@ -90,7 +89,7 @@ impl SandboxBuilder {
         self
     }
 
-    /// A file system in memory, of so many bytes.
+    /// Mounts a file system in memory.
     pub fn tmpfs(mut self, target: impl AsRef<Path>, bytes: u64) -> Self {
         let target = target.as_ref().as_os_str().as_bytes();
         let text = [target, b":size=", bytes.to_string().as_bytes()].concat();
@@ -98,49 +97,49 @@ impl SandboxBuilder {
         self
     }
 
-    /// An install prefix: read-only at its own path, its `bin` on `PATH`.
+    /// Mounts an install prefix read-only at the same path, and adds its `bin` to `PATH`.
     pub fn tool(mut self, prefix: impl AsRef<Path>) -> Self {
         self.flags.tools.push(prefix.as_ref().into());
         self
     }
 
-    /// Allows this sensitive path as a source.
+    /// Allows a mount of this sensitive path.
     pub fn allow_source(mut self, path: impl AsRef<Path>) -> Self {
         self.flags.allow_sources.push(path.as_ref().into());
         self
     }
 
-    /// A control file of an `rw` workspace (`.git/config`) that the run may write to.
+    /// Lets the run write this control file of an `rw` workspace (`.git/config`).
     pub fn allow_control(mut self, name: impl Into<OsString>) -> Self {
         self.flags.allow_control.push(name.into());
         self
     }
 
-    /// A name in the workspace that is not there inside.
+    /// Hides this file of the workspace.
     pub fn hide(mut self, name: impl Into<OsString>) -> Self {
         self.flags.hide.push(name.into());
         self
     }
 
-    /// Where commands start.
+    /// The working directory of commands.
     pub fn workdir(mut self, path: impl AsRef<Path>) -> Self {
         self.flags.workdir = Some(path.as_ref().into());
         self
     }
 
-    /// `host`, or a directory that holds a root file system.
+    /// The root file system: `host`, or a directory.
     pub fn rootfs(mut self, path: impl AsRef<Path>) -> Self {
         self.flags.rootfs = Some(path.as_ref().into());
         self
     }
 
-    /// The image that engines start from.
+    /// The image for an engine.
     pub fn image(mut self, name: impl Into<String>) -> Self {
         self.flags.image = Some(name.into());
         self
     }
 
-    /// When an engine fetches the image: `missing`, `always` or `never`.
+    /// When the engine pulls the image: `missing`, `always` or `never`.
     pub fn pull(mut self, when: impl Into<String>) -> Self {
         self.flags.pull = Some(when.into());
         self
@@ -152,7 +151,7 @@ impl SandboxBuilder {
         self
     }
 
-    /// Never 0.
+    /// The ids inside; not 0.
     pub fn user(mut self, uid: u32, gid: u32) -> Self {
         self.flags.user = Some(format!("{uid}:{gid}"));
         self
@@ -164,31 +163,31 @@ impl SandboxBuilder {
         self
     }
 
-    /// The host's value of this variable.
+    /// Passes the host's value of this variable.
     pub fn pass_env(mut self, name: impl Into<OsString>) -> Self {
         self.flags.pass_env.push(name.into());
         self
     }
 
-    /// `host[:port]`; nothing is reachable unless it is named.
+    /// Allows connections to `host[:port]`; no other host can be reached.
     pub fn allow_host(mut self, rule: impl Into<String>) -> Self {
         self.flags.allow_hosts.push(rule.into());
         self
     }
 
-    /// A credential that stays outside: `env=NAME,host=HOST,header=NAME`, as `--secret` has it.
+    /// Adds a secret to requests, which the run never sees: `env=NAME,host=HOST,header=NAME`, as `--secret`.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.flags.secrets.push(secret.into());
         self
     }
 
-    /// `[[ADDRESS:]HOST_PORT:]PORT`: lets the host reach a port inside.
+    /// Publishes a port of the run: `[[ADDRESS:]HOST_PORT:]PORT`.
     pub fn publish(mut self, port: impl Into<String>) -> Self {
         self.flags.publish.push(port.into());
         self
     }
 
-    /// Bytes of the whole tree, swap included.
+    /// Memory limit of the whole run in bytes, swap included.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.flags.memory = Some(bytes.to_string());
         self
@@ -199,7 +198,7 @@ impl SandboxBuilder {
         self
     }
 
-    /// Processes and threads.
+    /// Limit of processes and threads.
     pub fn pids(mut self, count: u32) -> Self {
         self.flags.pids_limit = Some(count.to_string());
         self
@@ -211,13 +210,13 @@ impl SandboxBuilder {
         self
     }
 
-    /// How long the sandbox may live, by the wall clock.
+    /// How long the sandbox may live.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.flags.timeout = Some(format!("{}ms", time.as_millis()));
         self
     }
 
-    /// Between the request to stop and the end of everything.
+    /// Time between TERM and KILL when the run is stopped.
     pub fn stop_timeout(mut self, time: Duration) -> Self {
         self.flags.stop_timeout = Some(format!("{}ms", time.as_millis()));
         self
@@ -233,75 +232,75 @@ impl SandboxBuilder {
         self
     }
 
-    /// Demands that a clause holds, or nothing is started.
+    /// Refuses to start unless this clause is enforced.
     pub fn require(mut self, clause: Clause) -> Self {
         self.flags.require.push(clause.to_string());
         self
     }
 
-    /// Starts although a clause does not hold, for a reason that the record keeps.
+    /// Starts even if this clause is not enforced; the reason is recorded.
     pub fn waive(mut self, clause: Clause, reason: &str) -> Self {
         self.flags.waive.push(format!("{clause}={reason}"));
         self
     }
 
-    /// Any manifest key, as `-c` has it: `limits.memory=2g`.
+    /// Sets any manifest key, as `-c` does: `limits.memory=2g`.
     pub fn setting(mut self, assignment: impl Into<String>) -> Self {
         self.flags.settings.push(assignment.into());
         self
     }
 
-    /// This manifest, which is trusted because it is named. Without it the nearest one counts.
+    /// Uses and trusts this manifest. The default is the nearest one.
     pub fn manifest(mut self, path: impl Into<PathBuf>) -> Self {
         self.manifest = Some(path.into());
         self
     }
 
-    /// No manifest and no configuration file; the administrator's ceiling still holds.
+    /// Uses no manifest and no configuration file; the administrator's ceiling still applies.
     pub fn no_config(mut self) -> Self {
         self.no_config = true;
         self
     }
 
-    /// Belljar's home; `BELLJAR_HOME` or the user's own where none is named.
+    /// Belljar's home. The default is `BELLJAR_HOME`, or the user's.
     pub fn home(mut self, path: impl Into<PathBuf>) -> Self {
         self.home = Some(path.into());
         self
     }
 
-    /// The belljar executable; see [`super::find_executable`] for what is used otherwise.
+    /// The belljar executable. The default is that of [`super::find_executable`].
     pub fn belljar(mut self, path: impl Into<PathBuf>) -> Self {
         self.executable = Some(path.into());
         self
     }
 
-    /// How the supervisor is reached: for tests, a [`crate::testing::FakeBackend`].
+    /// How to connect to the supervisor: in tests, a [`crate::testing::FakeBackend`].
     pub fn connector(mut self, connector: impl Connector + 'static) -> Self {
         self.connector = Some(Arc::new(connector));
         self
     }
 
-    /// How much of each stream [`SandboxBuilder::run`] keeps.
+    /// How many bytes of each stream [`SandboxBuilder::run`] keeps.
     pub fn limit_output(mut self, bytes: usize) -> Self {
         self.output_limit = Some(bytes);
         self
     }
 
-    /// What it comes to, without starting anything.
+    /// Resolves the settings without starting anything.
     pub fn build_spec(&self) -> Result<RunSpec, Error> {
-        self.decide(Vec::new()).map(|decided| decided.spec)
+        self.resolve(Vec::new()).map(|resolved| resolved.spec)
     }
 
-    /// Starts a sandbox that stays until it is stopped or dropped.
+    /// Starts a sandbox that lives until it is stopped or dropped.
     pub async fn start(self) -> Result<Sandbox, Error> {
         let request = (Keep::UntilStopped, Bond::EndsWithConnection, Streams::Unwatched);
         let (client, launched, home) = self.launch(Vec::new(), request).await?;
         let LaunchedRun { backend, posture, not_taken, .. } = launched;
-        let bonded = Bonded::Owner { backend, posture, not_taken };
-        Ok(Sandbox::new(client, launched.run, home, bonded))
+        let ownership = Ownership::Owner { backend, posture, not_taken };
+        Ok(Sandbox::new(client, launched.run, home, ownership))
     }
 
-    /// A fresh sandbox for one command, which goes with it.
+    /// Runs one command in a new sandbox, which ends with the command.
     pub async fn run<A: Into<OsString>>(
         self,
         argv: impl IntoIterator<Item = A>,
@@ -324,11 +323,11 @@ impl SandboxBuilder {
         argv: Vec<OsString>,
         (keep, bond, streams): (Keep, Bond, Streams),
     ) -> Result<(Client, LaunchedRun, PathBuf), Error> {
-        let connector = self.reached_by();
-        // Reads files, which may be slow.
-        let decide = move || self.decide(argv).and_then(Decided::with_secrets);
-        let decided = tokio::task::spawn_blocking(decide).await;
-        let (home, spec, secrets) = decided
+        let connector = self.choose_connector();
+        // In a blocking task: it reads files.
+        let resolve = move || self.resolve(argv).and_then(Resolved::with_secrets);
+        let resolved = tokio::task::spawn_blocking(resolve).await;
+        let (home, spec, secrets) = resolved
             .map_err(|error| Error::io("read the settings")(std::io::Error::other(error)))??;
         let mut client = Client::over(&*connector, &Destination::New).await?;
         let home_text = home.as_path().into();
@@ -338,7 +337,7 @@ impl SandboxBuilder {
         Ok((client, launched, home))
     }
 
-    fn reached_by(&self) -> Arc<dyn Connector> {
+    fn choose_connector(&self) -> Arc<dyn Connector> {
         match (&self.connector, &self.executable) {
             (Some(connector), _) => Arc::clone(connector),
             (None, Some(path)) => Arc::new(Supervisors::with_executable(path)),
@@ -346,8 +345,8 @@ impl SandboxBuilder {
         }
     }
 
-    /// An empty command is that of a kept sandbox.
-    fn decide(&self, argv: Vec<OsString>) -> Result<Decided, Error> {
+    /// An empty command stands for a kept sandbox.
+    fn resolve(&self, argv: Vec<OsString>) -> Result<Resolved, Error> {
         let env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
         let cwd = std::env::current_dir().map_err(Error::io("find the current directory"))?;
         let kept = argv.is_empty();
@@ -361,7 +360,7 @@ impl SandboxBuilder {
             invocation.source = ManifestSource::File(file.clone());
         }
         config::check_flags(&invocation)?;
-        let home = self.home.clone().or_else(|| self.reached_by().home());
+        let home = self.home.clone().or_else(|| self.choose_connector().home());
         let home = match home {
             Some(path) => Home::open_at(path)?,
             None => Home::open(&invocation.env)?,
@@ -370,19 +369,19 @@ impl SandboxBuilder {
         if kept {
             spec.command.clear();
         }
-        Ok(Decided { home: home.path().to_owned(), spec, invocation })
+        Ok(Resolved { home: home.path().to_owned(), spec, invocation })
     }
 }
 
-/// What the layers came to.
-struct Decided {
+/// The resolved settings of a launch.
+struct Resolved {
     home: PathBuf,
     spec: RunSpec,
     invocation: Invocation,
 }
 
-impl Decided {
-    /// Asks for the values of secrets, which may take a while.
+impl Resolved {
+    /// Reads the values of secrets, which may run a program.
     fn with_secrets(self) -> Result<(PathBuf, RunSpec, Vec<SecretValue>), Error> {
         let Self { home, spec, invocation } = self;
         let secrets = config::secret_values(&spec, &invocation.env, &invocation.cwd)

@@ -1,4 +1,4 @@
-//! A connection to the supervisor of one run: what [`super::Sandbox`] and the command are made of.
+//! The client of a run's supervisor, used by [`super::Sandbox`] and by the command line.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use tokio::sync::oneshot;
 use super::connector::{Connector, Destination, Supervisors};
 use super::error::Error;
 use super::exec::Exec;
-use super::link::{self, Greeting, Link, Number};
+use super::link::{self, Greeting, Link, TaskNumber};
 use super::running::Running;
 
-/// A supervisor that does not answer within this is taken for dead.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait for the supervisor's first message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One connection. Dropping it closes it; what that means was decided when things were started
-/// ([`Bond`]).
+/// A connection to a supervisor. Dropping it closes the connection; what ends with it depends on the
+/// [`Bond`].
 #[derive(Debug)]
 pub struct Client {
     link: Arc<Link>,
@@ -35,14 +35,14 @@ pub struct LaunchedRun {
     pub run: RunId,
     pub backend: BackendName,
     pub posture: Posture,
-    /// Backends that come before it in the operator's order, and why they were not taken.
+    /// Backends that were tried before this one, and why they were skipped.
     pub not_taken: Vec<SkippedBackend>,
-    /// The run's own command, if its streams are followed.
+    /// The run's main command, if its streams are followed.
     pub command: Option<Running>,
 }
 
 impl Client {
-    /// Connects to a run that is alive.
+    /// Connects to a live run.
     pub async fn connect(home: &Path, run: &RunId) -> Result<Self, Error> {
         let to = Destination::Live { home: home.to_owned(), run: *run };
         Self::over(&Supervisors::new(), &to).await
@@ -84,28 +84,28 @@ impl Client {
         let silent = |why: &str| {
             let who = connector.executable().filter(|_| *to == Destination::New);
             let who = who.map(|path| format!("; is {} a belljar of this build?", path.display()));
-            Error::lost(format!("{why} before it had answered{}", who.unwrap_or_default()))
+            Error::lost(format!("{why} before it had responded{}", who.unwrap_or_default()))
         };
-        match tokio::time::timeout(HELLO_WITHIN, answered).await {
+        match tokio::time::timeout(HELLO_TIMEOUT, answered).await {
             Ok(Err(Error::Lost { why })) => Err(silent(&why)),
             Ok(Err(Error::NotDone(ControlError::OtherBuild { theirs, .. }))) => {
-                // "theirs" is whose build the supervisor does not have.
+                // "theirs" is seen from the supervisor: our build.
                 let theirs =
                     if theirs == belljar_spec::BUILD { "another".to_owned() } else { theirs };
                 Err(other_build(connector, theirs))
             }
             Ok(answer) => answer,
-            Err(_) => Err(silent(&format!("{} s passed", HELLO_WITHIN.as_secs()))),
+            Err(_) => Err(silent(&format!("{} s passed", HELLO_TIMEOUT.as_secs()))),
         }
     }
 
-    /// The run at the other end; `None` until one was launched.
+    /// The run of this connection; `None` before the launch.
     pub fn run(&self) -> Option<RunId> {
         self.run
     }
 
-    /// Only over a connection to a new supervisor, and only once. `input` is the whole of the
-    /// command's standard input; without it, and with [`Streams::InputAndOutput`], it comes through
+    /// Launches a run; works only on a connection to a new supervisor, and only once. `input` is the
+    /// complete standard input of the command; without it, and with [`Streams::InputAndOutput`], write to
     /// [`Running::stdin`].
     pub async fn launch(
         &mut self,
@@ -115,15 +115,15 @@ impl Client {
         let streams = request.streams;
         let backend = named(request.spec.backend);
         let program = request.spec.command.first().cloned().unwrap_or_default();
-        let say = ToSupervisor::Launch(Box::new(request));
+        let message = ToSupervisor::Launch(Box::new(request));
         let command = match streams {
             Streams::Unwatched => {
-                self.link.send(&say)?;
+                self.link.send(&message)?;
                 None
             }
             _ => {
-                self.link.begin(Number::RunsOwn, streams, input, |_| say)?;
-                // The run's command goes with the run, not with its handle.
+                self.link.begin(TaskNumber::Main, streams, input, |_| message)?;
+                // The main command ends with the run, not with this handle.
                 Some(Running::new(&self.link, 0, Bond::LivesOn, program))
             }
         };
@@ -139,7 +139,7 @@ impl Client {
         Ok(LaunchedRun { run, backend, posture, not_taken, command })
     }
 
-    /// One more command in the sandbox.
+    /// Prepares a command in the sandbox.
     pub fn exec<A: Into<std::ffi::OsString>>(&self, argv: impl IntoIterator<Item = A>) -> Exec {
         Exec::new(&self.link, argv.into_iter().map(Into::into).collect())
     }
@@ -148,10 +148,10 @@ impl Client {
         Exec::of(&self.link, work)
     }
 
-    /// Follows the run's own command from now on. Dropping the handle lets it run on.
+    /// Attaches to the run's main command. Dropping the handle does not end the command.
     pub async fn attach(&self, streams: Streams) -> Result<Running, Error> {
-        let say = |_| ToSupervisor::Attach { streams };
-        self.link.begin(Number::RunsOwn, streams, None, say)?;
+        let message = |_| ToSupervisor::Attach { streams };
+        self.link.begin(TaskNumber::Main, streams, None, message)?;
         let running = Running::new(&self.link, 0, Bond::LivesOn, "the run's command".into());
         running.started().await?;
         Ok(running)
@@ -170,13 +170,13 @@ impl Client {
             Ok(answer) => answer.map_err(Error::from),
             Err(_) => {
                 let lost = self.link.lock().check();
-                Err(lost.err().unwrap_or(Error::lost("it did not answer")))
+                Err(lost.err().unwrap_or(Error::lost("it did not respond")))
             }
         }
     }
 
-    /// TERM to all, and after the grace (the run's own where it is `None`) everything is killed.
-    /// Comes back when the run's end is recorded; a run that is over already is no error.
+    /// Sends TERM to every process, and KILL after `grace` (`None`: the run's stop timeout). Returns when the
+    /// end of the run is recorded; a run that has ended already is no error.
     pub async fn stop(&self, grace: Option<Duration>) -> Result<StopReport, Error> {
         let over = self.link.lock().stopped.clone();
         if let Some(report) = over {
@@ -187,13 +187,13 @@ impl Client {
         self.stopped().await
     }
 
-    /// Asks for the end, and does not wait for it.
+    /// Requests the stop without waiting for it.
     pub fn ask_to_stop(&self, grace: Option<Duration>) -> Result<(), Error> {
         let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         self.link.send(&ToSupervisor::Stop { grace_ms })
     }
 
-    /// Waits for the run's end without asking for it.
+    /// Waits for the end of the run without requesting it.
     pub async fn stopped(&self) -> Result<StopReport, Error> {
         let report = self.link.wait(|state| match (&state.stopped, state.refusal.take()) {
             (Some(report), _) => Some(Ok(report.clone())),

@@ -1,5 +1,4 @@
-//! How a supervisor is reached: by starting one, by the socket of a live run, or by a stand-in of a
-//! test.
+//! Connects to a supervisor: a new process, the socket of a live run, or a fake in a test.
 
 use std::fmt;
 use std::future::Future;
@@ -17,16 +16,16 @@ use tokio::process::{Child, Command};
 use super::error::Error;
 use super::locate;
 
-/// With the byte that ends it.
-const LONGEST_ADDRESS: usize = 108;
+/// Longest path of a socket address, with the terminating NUL.
+const MAX_ADDRESS: usize = 108;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a connection is made of.
+/// The byte stream of a connection.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// A supervisor at the other end.
+/// A connection to a supervisor.
 pub struct Connection {
     pub(super) stream: Box<dyn Transport>,
     pub(super) child: Option<Child>,
@@ -37,7 +36,7 @@ impl Connection {
         Self { stream: Box::new(stream), child: None }
     }
 
-    /// A supervisor that is a child of this process and is reaped when the connection is over.
+    /// The supervisor is a child of this process, to be reaped when the connection has closed.
     pub fn with_child(mut self, child: Child) -> Self {
         self.child = Some(child);
         self
@@ -50,31 +49,31 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Which supervisor is wanted.
+/// Which supervisor to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A new one, which waits for a launch.
+    /// A new one, which waits for a launch request.
     New,
-    /// That of a run which is alive.
+    /// The supervisor of a live run.
     Live { home: PathBuf, run: RunId },
 }
 
-/// Reaches supervisors. Embedders' tests use [`crate::testing::FakeBackend`].
+/// Connects to supervisors. Tests of embedding programs use [`crate::testing::FakeBackend`].
 pub trait Connector: fmt::Debug + Send + Sync {
     fn connect<'a>(&'a self, to: &'a Destination) -> BoxFuture<'a, Result<Connection, Error>>;
 
-    /// The home to use where the builder names none; `None` for the caller's own.
+    /// The home to use if the builder names none; `None` for the caller's.
     fn home(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Which executable answers, for an error that names it.
+    /// The supervisor's executable, for error messages.
     fn executable(&self) -> Option<PathBuf> {
         None
     }
 }
 
-/// The real one: `belljar __supervise`, or the socket in the home.
+/// The real connector: starts `belljar __supervise`, or connects to a socket in the home.
 #[derive(Clone, Debug, Default)]
 pub struct Supervisors {
     executable: Option<PathBuf>,
@@ -135,7 +134,7 @@ async fn connect_live(home: &Path, run: &RunId) -> Result<Connection, Error> {
         Err(error) => {
             let why = match error.kind() {
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                    format!("run {run} is not alive; belljar ps lists those that are")
+                    format!("run {run} is not alive; belljar ps lists the live runs")
                 }
                 _ => format!("cannot connect to {}: {error}", path.display()),
             };
@@ -149,7 +148,7 @@ async fn connect_to(path: &Path) -> std::io::Result<UnixStream> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return UnixStream::connect(path).await;
     };
-    if path.as_os_str().len() < LONGEST_ADDRESS {
+    if path.as_os_str().len() < MAX_ADDRESS {
         return UnixStream::connect(path).await;
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -158,11 +157,11 @@ async fn connect_to(path: &Path) -> std::io::Result<UnixStream> {
     UnixStream::connect(Path::new(&short).join(name)).await
 }
 
-/// Where things are: the home, the engines, and how they are reached.
-const PASSED_ON: &[&str] = &[
+/// Variables that the supervisor needs to find the home and the engines.
+const PASSED_VARIABLES: &[&str] = &[
     "PATH",
     "HOME",
-    // The authorities that the run's proxy believes.
+    // The certificate authorities that the run's proxy trusts.
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     belljar_spec::env::HOME,
@@ -185,12 +184,12 @@ const PASSED_ON: &[&str] = &[
     belljar_spec::env::TEST_LEASE_MS,
 ];
 
-/// Only what says where things are crosses into the supervisor's environment.
+/// A command with only those variables in its environment.
 pub(super) fn command(executable: &Path) -> Command {
     let mut command = Command::new(executable);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     for (name, value) in std::env::vars_os() {
-        let known = PASSED_ON.iter().any(|known| name == *known);
+        let known = PASSED_VARIABLES.iter().any(|known| name == *known);
         if known || name.as_encoded_bytes().starts_with(b"XDG_") {
             command.env(name, value);
         }

@@ -1,4 +1,4 @@
-//! What can go wrong for a program that embeds belljar.
+//! The error type of the library.
 
 use std::path::PathBuf;
 
@@ -10,25 +10,25 @@ use belljar_spec::{BackendName, ExecFailure, OsText, Unmet};
 use super::copy::CopyError;
 use super::output::Output;
 
-/// Why something did not happen. The text says what to do next where there is something.
+/// An error of the library. The text includes a fix where there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The backend cannot be used on this host.
-    #[error("{} cannot be used here: {why}{}", named(*backend), next(Some(fix)))]
+    /// The backend is not available on this host.
+    #[error("{} is not available here: {why}{}", named(*backend), next(Some(fix)))]
     Unavailable { backend: Option<BackendName>, why: String, fix: String },
-    /// A required clause does not hold, so nothing was started.
+    /// A required clause is not enforced, so nothing was started.
     #[error("refused to start: {}{}{}", chain(causes), listed(missing), next(fix.as_ref()))]
     Refused { missing: Vec<Unmet>, causes: Vec<String>, fix: Option<String> },
-    /// It was tried and failed.
-    #[error("the sandbox was not started: {}{}", chain(causes), next(fix.as_ref()))]
+    /// The sandbox failed to start.
+    #[error("the sandbox did not start: {}{}", chain(causes), next(fix.as_ref()))]
     Start { causes: Vec<String>, fix: Option<String> },
-    /// The command never began; the sandbox is as it was.
+    /// The command was not executed; the sandbox is unchanged.
     #[error("cannot run {program}: {failure}")]
     Exec { program: OsText, failure: ExecFailure },
-    /// The command's time, or the run's, was over. What it had printed is here.
-    #[error("the command did not end in time and was ended, with everything it had started")]
+    /// The command or the run timed out. `output` is what the command had printed.
+    #[error("the command timed out and was killed, with everything it had started")]
     Deadline { output: Box<Output> },
-    /// The supervisor would not do it.
+    /// The supervisor refused the request.
     #[error("not done: {0}")]
     NotDone(#[from] ControlError),
     #[error(transparent)]
@@ -42,13 +42,13 @@ pub enum Error {
     )]
     NoExecutable { looked: String },
     #[error(
-        "{} is belljar {theirs} and this program was built with {ours}; install the same one, or \
+        "{} is belljar {theirs}, but this program was built with {ours}; install the same one, or \
          name it with {}",
         shown(path),
         belljar_spec::env::EXE
     )]
     OtherBuild { path: Option<PathBuf>, ours: String, theirs: String },
-    #[error("the connection to the sandbox's supervisor is gone: {why}")]
+    #[error("lost the connection to the sandbox's supervisor: {why}")]
     Lost { why: String },
     #[error(transparent)]
     Copy(#[from] CopyError),
@@ -70,14 +70,14 @@ impl Error {
         Self::Lost { why: why.into() }
     }
 
-    /// `backend` is the one that was asked for by name.
+    /// `backend` is the one that the caller named, if any.
     pub(crate) fn of_refusal(refusal: LaunchRefusal, backend: Option<BackendName>) -> Self {
         let LaunchRefusal { kind, causes, missing, fix } = refusal;
         match kind {
             RefusalKind::Unavailable => Self::Unavailable {
                 backend,
                 why: chain(&causes),
-                fix: fix.unwrap_or_else(|| "belljar doctor tells what this host lacks".to_owned()),
+                fix: fix.unwrap_or_else(|| "see belljar doctor".to_owned()),
             },
             RefusalKind::Refused => Self::Refused { missing, causes, fix },
             RefusalKind::Start => Self::Start { causes, fix },
@@ -108,5 +108,5 @@ fn next(fix: Option<&String>) -> String {
 
 fn shown(path: &Option<PathBuf>) -> String {
     let path = path.as_deref().map(|path| OsText::from(path).to_string());
-    path.unwrap_or_else(|| "what answered".to_owned())
+    path.unwrap_or_else(|| "the supervisor".to_owned())
 }

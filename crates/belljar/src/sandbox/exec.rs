@@ -1,4 +1,4 @@
-//! One command in a sandbox, before it runs.
+//! Configures a command and starts it in a sandbox.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use belljar_spec::wire::control::{Bond, Streams, TaskRequest, ToSupervisor, Wind
 use belljar_spec::{ExitSource, OsText};
 
 use super::error::Error;
-use super::link::{Link, Number};
+use super::link::{Link, TaskNumber};
 use super::output::{Collected, DEFAULT_OUTPUT_LIMIT, Output, output};
 use super::running::Running;
 use super::task::Source;
@@ -21,7 +21,7 @@ enum Input {
     Streamed,
 }
 
-/// A command to be. [`Exec::output`] collects, [`Exec::spawn`] streams.
+/// A command that was not started yet. [`Exec::output`] collects its output, [`Exec::spawn`] streams it.
 #[derive(Debug)]
 pub struct Exec {
     link: Arc<Link>,
@@ -55,7 +55,7 @@ impl Exec {
         }
     }
 
-    /// On top of the sandbox's own variables.
+    /// Sets a variable, in addition to the sandbox's.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), Some(value.into().into())));
         self
@@ -66,56 +66,56 @@ impl Exec {
         self
     }
 
-    /// The sandbox's own where none is named.
+    /// The working directory. The default is the sandbox's.
     pub fn workdir(mut self, path: impl Into<OsString>) -> Self {
         self.workdir = Some(path.into().into());
         self
     }
 
-    /// The whole of its standard input; without this and [`Exec::stdin_stream`] it has none.
+    /// The complete standard input. The default is none.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = Input::Whole(bytes.into());
         self
     }
 
-    /// Its standard input comes through [`Running::stdin`].
+    /// Standard input is written to [`Running::stdin`].
     pub fn stdin_stream(mut self) -> Self {
         self.input = Input::Streamed;
         self
     }
 
-    /// After this it is ended, with everything it started; see [`Error::Deadline`].
+    /// Kills the command, with everything it started, after this time; see [`Error::Deadline`].
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How many bytes of each stream [`Exec::output`] keeps: half of it the head, half the tail.
+    /// How many bytes of each stream [`Exec::output`] keeps: half from the start, half from the end.
     pub fn limit_output(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// A terminal of its own. What it shows is standard output to [`Exec::output`].
+    /// Gives the command a terminal. Its output is the standard output of [`Exec::output`].
     pub fn terminal(mut self, rows: u16, columns: u16) -> Self {
         self.terminal = Some(WindowSize { rows, columns });
         self
     }
 
-    /// It outlives its handle and the connection, and ends with the sandbox at the latest.
+    /// The command outlives its handle and the connection, but not the sandbox.
     pub fn lives_on(mut self) -> Self {
         self.bond = Bond::LivesOn;
         self
     }
 
-    /// Runs it to its end. A command that fails is no error: see [`Output::exit`].
+    /// Runs the command to its end. A command that fails is no error: see [`Output::exit`].
     pub async fn output(self) -> Result<Output, Error> {
         let limit = self.limit;
         let running = self.spawn().await?;
         collect(running, limit).await
     }
 
-    /// Comes back when it runs.
+    /// Starts the command, and returns when it runs.
     pub async fn spawn(self) -> Result<Running, Error> {
         let streams = match (self.terminal, &self.input) {
             (Some(size), _) => Streams::Terminal(size),
@@ -138,15 +138,15 @@ impl Exec {
             let request = TaskRequest { task, work, env, workdir, streams, timeout_ms, bond };
             ToSupervisor::Exec(Box::new(request))
         };
-        let task = self.link.begin(Number::Next, streams, feed, request)?;
-        // From here on a caller that gives up drops this, which ends the command.
+        let task = self.link.begin(TaskNumber::Next, streams, feed, request)?;
+        // From here on, a cancelled future drops this, which kills the command.
         let running = Running::new(&self.link, task, bond, program);
         running.started().await?;
         Ok(running)
     }
 }
 
-/// Everything it prints, and its end.
+/// Collects the output of a command, and waits for its end.
 pub(super) async fn collect(mut running: Running, limit: usize) -> Result<Output, Error> {
     let (mut stdout, mut stderr) = (Collected::new(limit), Collected::new(limit));
     while let Some(chunk) = running.next().await {

@@ -1,8 +1,7 @@
-//! The client's end of a connection to a supervisor: one task of the runtime moves the bytes, and
-//! every handle looks at the same state.
+//! The client's side of a connection: one task moves the bytes, and all handles share one state.
 //!
-//! Memory is bounded by the windows of the streams: what is not read here is not acknowledged, so the
-//! other end stops sending it.
+//! Memory is bounded by the windows of the streams: what is not read is not acknowledged, so the
+//! supervisor stops sending.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -22,10 +21,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::connector::Connection;
 use super::error::Error;
-use super::task::{Phase, Taken, Task, flows};
+use super::task::{Delivery, Phase, Task, flows};
 
-/// What is still to be said when a handle goes is given this long.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long sending the last messages may take after the client was dropped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct Greeting {
@@ -48,17 +47,17 @@ pub(super) struct State {
     next_task: u32,
     pub(super) greeting: Option<Greeting>,
     pub(super) launch: Option<Result<Launched, LaunchRefusal>>,
-    /// Who asked for the status, in order: one that gave up does not take another's answer.
+    /// Pending status requests, in order: a cancelled one must not take the response of another.
     pub(super) asked: VecDeque<oneshot::Sender<Result<RunStatus, ControlError>>>,
-    /// A refusal of a request that is about no task.
+    /// The refusal of a request that belongs to no task.
     pub(super) refusal: Option<ControlError>,
     pub(super) stopped: Option<StopReport>,
-    /// Why nothing more comes.
+    /// Why the connection was lost.
     pub(super) lost: Option<String>,
     closing: bool,
-    /// Who waits for something that is about no task.
+    /// Futures that wait for something that belongs to no task.
     pub(super) wakers: Vec<Waker>,
-    /// Who waits for room.
+    /// Futures that wait for room to write.
     pub(super) writers: Vec<Waker>,
 }
 
@@ -88,11 +87,11 @@ impl Link {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock calls foreign code, so the state is whole even after a panic.
+        // No code under the lock can panic half-way, so the state is consistent even if it is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is to be sent.
+    /// Wakes the task that sends.
     pub(super) fn flush(&self) {
         self.wake.notify_one();
     }
@@ -111,7 +110,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until `look` has an answer; also answers when the connection is gone.
+    /// Waits until `look` returns something, or the connection is lost.
     pub(super) async fn wait<T>(
         &self,
         mut look: impl FnMut(&mut State) -> Option<Result<T, Error>>,
@@ -133,7 +132,7 @@ impl Link {
     /// Opens a task's streams and sends the request that names them.
     pub(super) fn begin(
         &self,
-        number: Number,
+        number: TaskNumber,
         kind: Streams,
         feed: Option<Vec<u8>>,
         request: impl FnOnce(u32) -> ToSupervisor,
@@ -141,8 +140,8 @@ impl Link {
         let mut state = self.lock();
         state.check()?;
         let number = match number {
-            Number::RunsOwn => 0,
-            Number::Next => state.take_number()?,
+            TaskNumber::Main => 0,
+            TaskNumber::Next => state.take_number()?,
         };
         let bad = |why: &str| ControlError::BadTask { task: number, why: why.to_owned() };
         let streams = TaskStreams::of(number).ok_or_else(|| bad("there is no such number"))?;
@@ -174,7 +173,7 @@ impl Link {
         Ok(number)
     }
 
-    /// What is to be sent, after everything that waits for room had its chance.
+    /// The bytes to send, after pending input was added.
     fn take_outgoing(&self) -> Vec<u8> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -206,11 +205,11 @@ impl Link {
     }
 }
 
-/// Which number a task gets.
+/// The number of a task.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Number {
+pub(super) enum TaskNumber {
     /// 0.
-    RunsOwn,
+    Main,
     Next,
 }
 
@@ -221,7 +220,7 @@ pub(super) fn register(wakers: &mut Vec<Waker>, context: &Context<'_>) {
 }
 
 pub(super) fn wire(error: WireError) -> Error {
-    Error::lost(format!("what came makes no sense: {error}"))
+    Error::lost(format!("invalid message: {error}"))
 }
 
 fn feed(mux: &mut Mux, task: &mut Task) {
@@ -241,26 +240,26 @@ fn feed(mux: &mut Mux, task: &mut Task) {
 }
 
 impl State {
-    /// Why nothing can be asked any more.
+    /// An error if no more requests can be sent.
     pub(super) fn check(&self) -> Result<(), Error> {
         match (&self.stopped, &self.lost) {
             (Some(report), _) => {
                 let detail = report.detail.as_ref().map(|why| format!(", {why}"));
                 let reason = report.reason.name();
                 Err(Error::lost(format!(
-                    "the run is over ({reason}{})",
+                    "the run has ended ({reason}{})",
                     detail.unwrap_or_default()
                 )))
             }
             (None, Some(why)) => Err(Error::lost(why.clone())),
-            (None, None) if self.closing => Err(Error::lost("the sandbox was let go of")),
+            (None, None) if self.closing => Err(Error::lost("the sandbox's handle was dropped")),
             (None, None) => Ok(()),
         }
     }
 
     fn take_number(&mut self) -> Result<u32, Error> {
         let number = self.next_task;
-        self.next_task = number.checked_add(1).ok_or(Error::lost("its numbers are used up"))?;
+        self.next_task = number.checked_add(1).ok_or(Error::lost("no task numbers are left"))?;
         Ok(number)
     }
 
@@ -279,9 +278,9 @@ impl State {
                         task.wake();
                         taken
                     }
-                    None => Taken::ByNobody,
+                    None => Delivery::Discarded,
                 };
-                if taken == Taken::ByNobody {
+                if taken == Delivery::Discarded {
                     self.mux.consumed(stream, count);
                 }
             }
@@ -355,7 +354,7 @@ impl State {
                 let opened = flows(task.streams, task.kind);
                 opened.iter().for_each(|(stream, _)| self.mux.forget(*stream));
             }
-            // The number is free again when this end has said so too.
+            // The stream is free again only when this side has ended it too.
             Phase::Exited(_) if task.takes_input() => self.mux.end(task.streams.stdin),
             _ => {}
         }
@@ -366,34 +365,34 @@ impl State {
     }
 }
 
-/// Moves bytes until either end is done; then the supervisor, where it is a child, is reaped.
+/// Moves bytes until either side closes; then reaps the supervisor, if it is a child.
 pub(super) async fn drive(link: Arc<Link>, connection: Connection) {
     let Connection { stream, child } = connection;
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut buffer = vec![0; 64 * 1024];
     let (mut out, mut written) = (Vec::new(), 0);
-    // A supervisor that is leaving no longer listens, and its last words still have to be read.
-    let mut deaf: Option<String> = None;
+    // A supervisor that is shutting down no longer reads, but its last messages must still be received.
+    let mut write_error: Option<String> = None;
     let why = loop {
-        if deaf.is_some() || written == out.len() {
+        if write_error.is_some() || written == out.len() {
             (out, written) = (link.take_outgoing(), 0);
         }
         if link.lock().closing {
-            let out = if deaf.is_some() { Vec::new() } else { out.split_off(written) };
-            let _ = tokio::time::timeout(LAST_WORDS, writer.write_all(&out)).await;
-            break "the sandbox was let go of".to_owned();
+            let out = if write_error.is_some() { Vec::new() } else { out.split_off(written) };
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, writer.write_all(&out)).await;
+            break "the sandbox's handle was dropped".to_owned();
         }
         tokio::select! {
             read = reader.read(&mut buffer) => match read {
-                Ok(0) => break deaf.unwrap_or_else(|| "it closed the connection".to_owned()),
+                Ok(0) => break write_error.unwrap_or_else(|| "it closed the connection".to_owned()),
                 Ok(count) => if let Err(error) = link.arrived(&buffer[..count]) {
-                    break format!("what came makes no sense: {error}");
+                    break format!("invalid message: {error}");
                 },
                 Err(error) => break error.to_string(),
             },
-            wrote = writer.write(&out[written..]), if deaf.is_none() && written < out.len() => match wrote {
+            wrote = writer.write(&out[written..]), if write_error.is_none() && written < out.len() => match wrote {
                 Ok(count) => written += count,
-                Err(error) => deaf = Some(error.to_string()),
+                Err(error) => write_error = Some(error.to_string()),
             },
             () = link.wake.notified() => {}
         }
@@ -401,6 +400,6 @@ pub(super) async fn drive(link: Arc<Link>, connection: Connection) {
     link.lose(why);
     drop((reader, writer)); // the supervisor ends when it sees this
     if let Some(mut child) = child {
-        let _ = child.wait().await; // how it ended changes nothing; the record has it
+        let _ = child.wait().await; // its exit status does not matter; the record has the result
     }
 }

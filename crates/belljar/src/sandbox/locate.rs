@@ -1,4 +1,4 @@
-//! Finds the belljar executable that this program needs.
+//! Finds the belljar executable.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use super::error::Error;
 
 const NAME: &str = "belljar";
 
-/// `BELLJAR_EXE`; else beside this program, or one directory up (where cargo puts examples and
-/// tests); else on `PATH`.
+/// Finds the executable: `BELLJAR_EXE`; else next to this program, or one directory up from cargo's
+/// examples and tests; else on `PATH`.
 pub fn find_executable() -> Result<PathBuf, Error> {
     let named = std::env::var_os(belljar_spec::env::EXE).filter(|path| !path.is_empty());
     if let Some(path) = named {
@@ -17,7 +17,7 @@ pub fn find_executable() -> Result<PathBuf, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = candidates(own.as_deref(), std::env::split_paths(&path));
     places.iter().find(|place| is_program(place)).cloned().ok_or_else(|| Error::NoExecutable {
-        looked: format!("{NAME} beside this program and on PATH"),
+        looked: format!("{NAME} next to this program and on PATH"),
     })
 }
 
@@ -28,7 +28,7 @@ fn candidates(own: Option<&Path>, path: impl Iterator<Item = PathBuf>) -> Vec<Pa
         .filter(|directory| directory.ends_with("examples") || directory.ends_with("deps"))
         .and_then(Path::parent);
     let near = [beside, above].into_iter().flatten().map(Path::to_owned);
-    // A relative entry of PATH would make the working directory decide what is started.
+    // A relative entry of PATH would let the working directory decide what is started.
     near.chain(path.filter(|entry| entry.is_absolute())).map(|place| place.join(NAME)).collect()
 }
 

@@ -1,9 +1,8 @@
-//! Sandboxes for programs: [`Sandbox`] and what belongs to it.
+//! The library's API: starts sandboxes and runs commands in them.
 //!
-//! Every sandbox has a supervisor, a `belljar` process of its own of the same build as this library,
-//! and the library speaks with it over one connection. No process or thread of the embedding program
-//! is ever cloned into a sandbox, so all of this is safe in a program with many threads. It needs a
-//! tokio runtime with I/O and time enabled.
+//! Every sandbox has a supervisor, a separate `belljar` process of the same build as this library. The
+//! library talks to it over one connection. The embedding program is never forked into a sandbox, so this is
+//! safe in a program with many threads. It needs a tokio runtime with I/O and time enabled.
 
 mod backends;
 mod builder;
@@ -37,24 +36,24 @@ pub use output::{DEFAULT_OUTPUT_LIMIT, Omitted, Output};
 pub use running::{Input, Reader, Running};
 pub use task::{Chunk, Source};
 
-/// What this end is to the run.
+/// Whether this handle owns the run.
 #[derive(Debug)]
-enum Bonded {
-    /// It was started here, and ends with this.
+enum Ownership {
+    /// The run was started by this handle, and ends with it.
     Owner {
         backend: BackendName,
         posture: Posture,
         not_taken: Vec<SkippedBackend>,
     },
-    Visitor,
+    Attached,
 }
 
-/// A sandbox that stands, in which many commands can run at once.
+/// A live sandbox, in which many commands can run at once.
 ///
-/// Dropping one that was started here ends the run and everything in it: the connection closes, the
-/// supervisor sees that and cleans up by itself, and the runtime reaps it in the background. Nothing
-/// blocks. [`Sandbox::stop`] does the same and waits for it. Commands that are still held as
-/// [`Running`] end with the sandbox.
+/// Dropping a sandbox that this handle started stops the run and everything in it: the connection closes,
+/// the supervisor notices and cleans up, and the runtime reaps it in the background. Nothing blocks.
+/// [`Sandbox::stop`] does the same and waits. Commands that are still held as [`Running`] end with the
+/// sandbox.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -99,7 +98,7 @@ pub struct Sandbox {
     client: Client,
     run: RunId,
     home: PathBuf,
-    bonded: Bonded,
+    ownership: Ownership,
 }
 
 impl Sandbox {
@@ -107,23 +106,23 @@ impl Sandbox {
         SandboxBuilder::default()
     }
 
-    fn new(client: Client, run: RunId, home: PathBuf, bonded: Bonded) -> Self {
-        Self { client, run, home, bonded }
+    fn new(client: Client, run: RunId, home: PathBuf, ownership: Ownership) -> Self {
+        Self { client, run, home, ownership }
     }
 
-    /// A run that is alive, in the caller's own home. Dropping this does not end it.
+    /// Attaches to a live run in the caller's home. Dropping the handle does not stop the run.
     pub async fn open(run: &RunId) -> Result<Self, Error> {
         let env = std::env::vars_os().collect();
         let home = belljar_record::home::Home::open(&env)?;
         Self::attach_to(home.path(), run).await
     }
 
-    /// A run that is alive, in this home. Dropping this does not end it.
+    /// Attaches to a live run in this home. Dropping the handle does not stop the run.
     pub async fn attach_to(home: &Path, run: &RunId) -> Result<Self, Error> {
         Self::attach_over(&Supervisors::new(), home, run).await
     }
 
-    /// The same, through a connector of the caller's.
+    /// The same, through a custom connector.
     pub async fn attach_over(
         connector: &dyn Connector,
         home: &Path,
@@ -131,7 +130,7 @@ impl Sandbox {
     ) -> Result<Self, Error> {
         let to = Destination::Live { home: home.to_owned(), run: *run };
         let client = Client::over(connector, &to).await?;
-        Ok(Self::new(client, *run, home.to_owned(), Bonded::Visitor))
+        Ok(Self::new(client, *run, home.to_owned(), Ownership::Attached))
     }
 
     pub fn id(&self) -> RunId {
@@ -142,37 +141,36 @@ impl Sandbox {
         &self.home
     }
 
-    /// What was promised for each clause; `None` for a run that was started elsewhere, whose record
-    /// has it.
+    /// The enforcement of each clause; `None` for a run that this handle did not start (see its record).
     pub fn posture(&self) -> Option<&Posture> {
-        match &self.bonded {
-            Bonded::Owner { posture, .. } => Some(posture),
-            Bonded::Visitor => None,
+        match &self.ownership {
+            Ownership::Owner { posture, .. } => Some(posture),
+            Ownership::Attached => None,
         }
     }
 
     pub fn backend(&self) -> Option<BackendName> {
-        match &self.bonded {
-            Bonded::Owner { backend, .. } => Some(*backend),
-            Bonded::Visitor => None,
+        match &self.ownership {
+            Ownership::Owner { backend, .. } => Some(*backend),
+            Ownership::Attached => None,
         }
     }
 
-    /// Backends that come before it in the operator's order, and why they were not taken. Nothing for a run
-    /// that was started elsewhere, whose record has it.
+    /// Backends that were tried before this one, and why they were skipped. Empty for a run that this handle
+    /// did not start (see its record).
     pub fn not_taken(&self) -> &[SkippedBackend] {
-        match &self.bonded {
-            Bonded::Owner { not_taken, .. } => not_taken,
-            Bonded::Visitor => &[],
+        match &self.ownership {
+            Ownership::Owner { not_taken, .. } => not_taken,
+            Ownership::Attached => &[],
         }
     }
 
-    /// The connection, for what the command line does.
+    /// The connection, for what this type does not offer.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// One more command. Nothing happens before [`Exec::output`] or [`Exec::spawn`].
+    /// Prepares a command. It starts with [`Exec::output`] or [`Exec::spawn`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -191,9 +189,9 @@ impl Sandbox {
         self.client.exec(argv)
     }
 
-    /// Copies a file or a tree to the host, within the default [`CopyLimits`]. An existing directory
-    /// gets it under its own name, an existing file is replaced, and a directory never is. Links that
-    /// lead out of the tree are left out and reported; on an error nothing is left.
+    /// Copies a file or a tree to the host, within the default [`CopyLimits`]. The copy goes below an
+    /// existing directory, and replaces an existing file, but never a directory. Links that lead out of the
+    /// tree are skipped and reported; after an error nothing is left behind.
     pub async fn copy_out(
         &self,
         inside: impl AsRef<Path>,
@@ -225,8 +223,8 @@ impl Sandbox {
         self.client.status().await
     }
 
-    /// TERM to everything inside, then, after the run's grace, KILL; comes back when the run's end is
-    /// recorded.
+    /// Sends TERM to every process inside, and KILL after the run's stop timeout. Returns when the end of the
+    /// run is recorded.
     pub async fn stop(&self) -> Result<StopReport, Error> {
         self.client.stop(None).await
     }

@@ -1,21 +1,21 @@
-//! What a command printed, collected in bounded memory: the head and the tail of what is too long.
+//! Collects a command's output in bounded memory: the head and the tail of a long stream.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use belljar_spec::{Exit, ExitSource};
 
-/// What is kept of each stream unless [`super::Exec::limit_output`] says otherwise.
+/// Bytes kept of each stream unless [`super::Exec::limit_output`] is set.
 pub const DEFAULT_OUTPUT_LIMIT: usize = 1 << 20;
 
-/// A finished command.
+/// The output and the exit of a command that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Past the limit: the head, and right after it the tail.
+    /// If it is longer than the limit: the head, directly followed by the tail.
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub exit: Exit,
-    /// Whose exit it is: 124 to 127 can be the program's own.
+    /// Where the exit code comes from: 124 to 127 can be the program's.
     pub source: ExitSource,
     /// Something was left out of `stdout` or `stderr`; the run's record has more.
     pub truncated: bool,
@@ -34,7 +34,7 @@ impl Output {
         self.exit.code == Some(0)
     }
 
-    /// For people and models: broken UTF-8 replaced, and a line where something is left out.
+    /// As text: invalid UTF-8 is replaced, and a line marks where bytes are left out.
     pub fn stdout_text(&self) -> String {
         text(&self.stdout, self.omitted.stdout)
     }

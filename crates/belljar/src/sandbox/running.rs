@@ -1,4 +1,4 @@
-//! A command that runs: its output as it comes, its input, its end.
+//! A running command: its output, its input and its exit.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,28 +12,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::error::Error;
 use super::link::{Link, State, register};
-use super::task::{Chunk, Phase, Source, Taken};
+use super::task::{Chunk, Delivery, Phase, Source};
 
-/// A command in the sandbox. Dropping it ends the command and everything it started, unless it was
-/// told to live on.
+/// A running command in the sandbox. Dropping it kills the command and everything it started, unless
+/// [`Exec::lives_on`](super::Exec::lives_on) was set.
 #[derive(Debug)]
 pub struct Running {
     link: Arc<Link>,
     task: u32,
     bond: Bond,
     program: OsText,
-    /// Streams that have a reader of their own.
-    apart: Vec<Source>,
+    /// Streams that were handed out as a [`Reader`].
+    separate: Vec<Source>,
     input_taken: bool,
 }
 
 impl Running {
     pub(super) fn new(link: &Arc<Link>, task: u32, bond: Bond, program: OsText) -> Self {
         let link = Arc::clone(link);
-        Self { link, task, bond, program, apart: Vec::new(), input_taken: false }
+        Self { link, task, bond, program, separate: Vec::new(), input_taken: false }
     }
 
-    /// Waits until it runs, or is known not to.
+    /// Waits until the command has started or failed to.
     pub(super) async fn started(&self) -> Result<(), Error> {
         poll_fn(|context| {
             let mut state = self.link.lock();
@@ -72,8 +72,8 @@ impl Running {
         }
     }
 
-    /// The next piece of output, in the order of arrival; `None` after the last one. What is not read
-    /// makes the command wait, and takes no more memory than a window of 64 KiB a stream.
+    /// The next piece of output, in the order of arrival; `None` after the last one. A command whose output
+    /// is not read blocks once 64 KiB per stream are buffered.
     pub async fn next(&mut self) -> Option<Chunk> {
         poll_fn(|context| self.poll_next(context)).await
     }
@@ -82,13 +82,13 @@ impl Running {
         let mut state = self.link.lock();
         let gone = state.check().is_err();
         let Some(task) = state.tasks.get_mut(&self.task) else { return Poll::Ready(None) };
-        if let Some((stream, chunk)) = task.pop_oldest(&self.apart) {
+        if let Some((stream, chunk)) = task.pop_oldest(&self.separate) {
             state.mux.consumed(stream, chunk.bytes.len());
             drop(state);
             self.link.flush();
             return Poll::Ready(Some(chunk));
         }
-        let mut rest = task.inboxes.iter().filter(|inbox| !self.apart.contains(&inbox.source));
+        let mut rest = task.inboxes.iter().filter(|inbox| !self.separate.contains(&inbox.source));
         if task.is_over() || gone || rest.all(|inbox| inbox.ended) {
             return Poll::Ready(None);
         }
@@ -96,8 +96,8 @@ impl Running {
         Poll::Pending
     }
 
-    /// Standard output by itself; `None` with a terminal, and the second time. [`Running::next`] leaves
-    /// it out from then on.
+    /// Standard output as a separate reader; `None` with a terminal, and the second time. [`Running::next`]
+    /// leaves it out from then on.
     pub fn stdout(&mut self) -> Option<Reader> {
         self.reader(Source::Stdout)
     }
@@ -106,7 +106,7 @@ impl Running {
         self.reader(Source::Stderr)
     }
 
-    /// What a terminal shows.
+    /// The output of a command with a terminal, as a separate reader.
     pub fn terminal(&mut self) -> Option<Reader> {
         self.reader(Source::Terminal)
     }
@@ -115,10 +115,10 @@ impl Running {
         let state = self.link.lock();
         let inboxes = &state.tasks.get(&self.task)?.inboxes;
         let stream = inboxes.iter().find(|inbox| inbox.source == source)?.stream;
-        if self.apart.contains(&source) {
+        if self.separate.contains(&source) {
             return None;
         }
-        self.apart.push(source);
+        self.separate.push(source);
         Some(Reader { link: Arc::clone(&self.link), task: self.task, stream })
     }
 
@@ -144,7 +144,7 @@ impl Running {
         self.link.send(&ToSupervisor::Resize { task: self.task, size })
     }
 
-    /// Ends it and everything it started, and waits for that.
+    /// Kills the command and everything it started, and waits for its end.
     pub async fn kill(&mut self) -> Result<Exit, Error> {
         if !self.is_over() {
             self.link.send(&ToSupervisor::Kill { task: self.task })?;
@@ -156,11 +156,18 @@ impl Running {
         self.link.lock().tasks.get(&self.task).is_none_or(|task| task.is_over())
     }
 
-    /// Waits for its end. Output that was not read, and has no reader of its own, is dropped.
+    /// Lets go of the command: it runs on, and its output streams stay open.
+    ///
+    /// Dropping the handle of a command that lives on would close its output.
+    pub fn detach(self) {
+        std::mem::forget(self);
+    }
+
+    /// Waits for the command's end. Unread output without a separate reader is dropped.
     pub async fn wait(&mut self) -> Result<Exit, Error> {
         poll_fn(|context| {
             let mut state = self.link.lock();
-            drop_output(&mut state, self.task, &self.apart);
+            drop_output(&mut state, self.task, &self.separate);
             let lost = state.check();
             let Some(task) = state.tasks.get_mut(&self.task) else {
                 return Poll::Ready(lost.and(Err(gone())));
@@ -181,14 +188,14 @@ impl Running {
 }
 
 fn gone() -> Error {
-    Error::lost("the command is not known here any more")
+    Error::lost("the command is no longer known")
 }
 
-/// What is there and what comes is acknowledged unread.
+/// Acknowledges unread output, present and future, so that the command is not blocked.
 fn drop_output(state: &mut State, task: u32, but: &[Source]) {
     let Some(task) = state.tasks.get_mut(&task) else { return };
     for inbox in task.inboxes.iter_mut().filter(|inbox| !but.contains(&inbox.source)) {
-        inbox.taken = Taken::ByNobody;
+        inbox.taken = Delivery::Discarded;
         let count = inbox.chunks.drain(..).map(|(_, bytes)| bytes.len()).sum();
         state.mux.consumed(inbox.stream, count);
     }
@@ -208,7 +215,7 @@ impl Drop for Running {
         task.abandoned = true;
         task.wake();
         match self.bond {
-            // A message that short always fits; a connection that is gone ends the command too.
+            // The message is short, so it always fits; a lost connection kills the command too.
             Bond::EndsWithConnection => {
                 task.feeding = false;
                 task.feed.clear();
@@ -216,7 +223,7 @@ impl Drop for Running {
                 input.into_iter().for_each(|input| state.mux.end(input));
                 drop(state.mux.send(&ToSupervisor::Kill { task: self.task }));
             }
-            // Input that was given as a whole still goes in.
+            // Input that was given as a whole is still sent.
             Bond::LivesOn => {
                 task.inboxes.iter().for_each(|inbox| state.mux.reset(inbox.stream));
             }
@@ -225,7 +232,7 @@ impl Drop for Running {
     }
 }
 
-/// One stream of output.
+/// One output stream of a command.
 #[derive(Debug)]
 pub struct Reader {
     link: Arc<Link>,
@@ -243,7 +250,7 @@ impl AsyncRead for Reader {
         let lost = state.check();
         let aborted = |why: String| io::Error::new(io::ErrorKind::ConnectionAborted, why);
         let Some(task) = state.tasks.get_mut(&self.task).filter(|task| !task.abandoned) else {
-            return Poll::Ready(Err(aborted("the command was let go of".to_owned())));
+            return Poll::Ready(Err(aborted("the command's handle was dropped".to_owned())));
         };
         let over = task.is_over();
         let Some(inbox) = task.inbox(self.stream) else { return Poll::Ready(Ok(())) };
@@ -271,20 +278,20 @@ impl AsyncRead for Reader {
 }
 
 impl Drop for Reader {
-    /// The command goes on; what it prints here is dropped.
+    /// The command runs on; its output on this stream is dropped.
     fn drop(&mut self) {
         let mut state = self.link.lock();
         let Some(task) = state.tasks.get_mut(&self.task) else { return };
         let Some(inbox) = task.inbox(self.stream) else { return };
-        inbox.taken = Taken::ByNobody;
+        inbox.taken = Delivery::Discarded;
         let count = inbox.chunks.drain(..).map(|(_, bytes)| bytes.len()).sum();
         state.mux.consumed(self.stream, count);
         self.link.flush();
     }
 }
 
-/// What is written here is the command's standard input. Shutting it down, or dropping it, is the end
-/// of the input; a terminal stays open when it is dropped.
+/// Writes to the command's standard input. Shutting it down or dropping it ends the input; dropping a
+/// terminal's input leaves it open.
 #[derive(Debug)]
 pub struct Input {
     link: Arc<Link>,
@@ -306,7 +313,7 @@ impl AsyncWrite for Input {
         }
         let task = state.tasks.get(&self.task);
         if task.is_none_or(|task| task.is_over() || task.input_refused || task.abandoned) {
-            return Poll::Ready(Err(broken("the command reads no more")));
+            return Poll::Ready(Err(broken("the command has closed its input")));
         }
         let taken = state.mux.send_data(self.stream, bytes);
         if taken == 0 && !bytes.is_empty() {
@@ -319,7 +326,7 @@ impl AsyncWrite for Input {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(())) // the connection's own task sends what was taken
+        Poll::Ready(Ok(())) // the connection's task sends what was accepted
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,4 +1,4 @@
-//! One command as this end of the connection knows it.
+//! The client's state of one command.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -7,12 +7,12 @@ use belljar_spec::wire::Flow;
 use belljar_spec::wire::control::{ControlError, Streams, TaskStreams};
 use belljar_spec::{ExecFailure, Exit};
 
-/// Where a piece of output came from.
+/// The stream of a piece of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Stdout,
     Stderr,
-    /// Both at once, with control sequences.
+    /// The terminal: both streams, with control sequences.
     Terminal,
 }
 
@@ -32,23 +32,22 @@ pub(super) enum Phase {
     Refused(ControlError),
 }
 
-/// What becomes of bytes that arrive.
+/// What happens to output that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    ByReader,
-    /// Nobody will read them: they are dropped, so that the command does not wait.
-    ByNobody,
+pub(super) enum Delivery {
+    ToReader,
+    /// There is no reader: the bytes are dropped, so that the command is not blocked.
+    Discarded,
 }
 
-/// Output that arrived and was not read. Never more than a stream's window: what is not read is not
-/// acknowledged.
+/// Unread output, at most a stream's window: what is not read is not acknowledged.
 #[derive(Debug)]
 pub(super) struct Inbox {
     pub(super) stream: u32,
     pub(super) source: Source,
     pub(super) chunks: VecDeque<(u64, Vec<u8>)>,
     pub(super) ended: bool,
-    pub(super) taken: Taken,
+    pub(super) taken: Delivery,
 }
 
 #[derive(Debug)]
@@ -57,11 +56,11 @@ pub(super) struct Task {
     pub(super) kind: Streams,
     pub(super) inboxes: Vec<Inbox>,
     pub(super) phase: Phase,
-    /// Input that was given as a whole and waits for room.
+    /// Input that was given as a whole and waits for a free window.
     pub(super) feed: VecDeque<u8>,
     pub(super) feeding: bool,
     pub(super) input_refused: bool,
-    /// Nobody holds it any more; the entry waits for its end.
+    /// The handle was dropped; the entry stays until the command ends.
     pub(super) abandoned: bool,
     pub(super) wakers: Vec<Waker>,
     arrivals: u64,
@@ -74,7 +73,7 @@ impl Task {
             source,
             chunks: VecDeque::new(),
             ended: false,
-            taken: Taken::ByReader,
+            taken: Delivery::ToReader,
         };
         let inboxes = match kind {
             Streams::Unwatched => Vec::new(),
@@ -109,17 +108,17 @@ impl Task {
         self.inboxes.iter_mut().find(|inbox| inbox.stream == stream)
     }
 
-    pub(super) fn arrived(&mut self, stream: u32, bytes: Vec<u8>) -> Taken {
+    pub(super) fn arrived(&mut self, stream: u32, bytes: Vec<u8>) -> Delivery {
         self.arrivals += 1;
         let number = self.arrivals;
-        let Some(inbox) = self.inbox(stream) else { return Taken::ByNobody };
-        if inbox.taken == Taken::ByReader && !bytes.is_empty() {
+        let Some(inbox) = self.inbox(stream) else { return Delivery::Discarded };
+        if inbox.taken == Delivery::ToReader && !bytes.is_empty() {
             inbox.chunks.push_back((number, bytes));
         }
         inbox.taken
     }
 
-    /// The oldest piece of any stream that nobody else reads.
+    /// The oldest piece of all streams except those with a separate reader.
     pub(super) fn pop_oldest(&mut self, but: &[Source]) -> Option<(u32, Chunk)> {
         let inboxes = self.inboxes.iter_mut().filter(|inbox| !but.contains(&inbox.source));
         let oldest = inboxes
@@ -134,7 +133,7 @@ impl Task {
     }
 }
 
-/// The streams that both ends open for a task, seen from the client.
+/// The streams of a task, seen from the client.
 pub(super) fn flows(streams: TaskStreams, kind: Streams) -> Vec<(u32, Flow)> {
     let output = [(streams.stdout, Flow::Incoming), (streams.stderr, Flow::Incoming)];
     match kind {

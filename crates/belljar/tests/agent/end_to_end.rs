@@ -110,7 +110,7 @@ fn a_night(lab: &Lab, backend: &str) {
     let page = call(&["show", "night"]).done();
     // Ids and paths above it are as long as they are.
     let out = page.out();
-    let table: Vec<&str> = out.lines().skip_while(|line| !line.contains("LAST WORDS")).collect();
+    let table: Vec<&str> = out.lines().skip_while(|line| !line.contains("LAST MESSAGE")).collect();
     assert!(table.len() >= 6 && table.iter().all(|line| line.chars().count() <= 80), "{page}");
     let logged = call(&["logs", "--agent", "night"]).done();
     assert!(logged.expect(0).out().contains("All is well."), "{logged}");

@@ -201,11 +201,11 @@ fn show_tells_the_whole_line_of_runs() {
     for part in [
         "claude, model m-1",
         "# Task",
-        "until there is DONE, 5 iterations, $25.00",
+        "until DONE exists, 5 iterations, $25.00",
         &format!("continues run {first} after iteration 3"),
         "the file DONE is there",
         "5 iterations, 60 turns, 170k tokens, $2.10, 16m 0s",
-        "LAST WORDS",
+        "LAST MESSAGE",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
@@ -215,7 +215,7 @@ fn show_tells_the_whole_line_of_runs() {
     assert!(rows[4].contains(second.tail()) && rows[4].contains("done"), "{page}");
     let parent = agents.belljar(&["show", first.as_str()]).expect(0).out();
     assert!(parent.contains(&format!("{second} continues it after iteration 3")), "{parent}");
-    assert!(parent.contains("iteration 4 did not come to its end"), "{parent}");
+    assert!(parent.contains("iteration 4 did not finish"), "{parent}");
 
     let data = agents.belljar(&["show", "--json", second.as_str()]).expect(0).json();
     let listed = data["iterations"].as_array().unwrap();
@@ -231,7 +231,7 @@ fn show_tells_the_whole_line_of_runs() {
     // A run with a command has nothing of this.
     let plain = agents.like["id"].as_str().unwrap();
     let page = agents.belljar(&["show", plain]).expect(0).out();
-    assert!(!page.contains("LAST WORDS") && !page.contains("agent"), "{page}");
+    assert!(!page.contains("LAST MESSAGE") && !page.contains("agent"), "{page}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn steps_that_are_not_taken_are_told_and_recorded() {
         let words = || FALL_TO_JAIL.iter().chain(&["--", "echo", "here"]);
         let done = without_engines(lab.run(words()));
         assert_eq!(done.expect(0).out(), "here\n");
-        done.says(&["the docker backend is not taken: ", "the podman backend is not taken: "]);
+        done.says(&["skipped the docker backend: ", "skipped the podman backend: "]);
         assert_eq!(done.err().lines().count(), 2, "{done}");
         let quiet = without_engines(lab.run(["-q"].iter().chain(words())));
         assert_eq!((quiet.out(), quiet.err()), ("here\n".to_owned(), String::new()));
@@ -73,7 +73,7 @@ fn steps_that_are_not_taken_are_told_and_recorded() {
         assert_eq!(start["data"]["backend"], "jail");
 
         let page = lab.belljar(["show", id]).done().expect(0).out();
-        assert!(page.contains("not taken   docker: "), "{page}");
+        assert!(page.contains("skipped     docker: "), "{page}");
 
         let file = lab.path("tmp/result.json");
         let call = lab.run(["--result", file.to_str().unwrap()].iter().chain(words()));
@@ -82,7 +82,7 @@ fn steps_that_are_not_taken_are_told_and_recorded() {
         assert_eq!(names(&written["not_taken"]), ["docker", "podman"]);
 
         let detached = without_engines(lab.run(["-d", "--json"].iter().chain(words())));
-        detached.expect(0).says(&["the docker backend is not taken", "the podman backend is not"]);
+        detached.expect(0).says(&["skipped the docker backend", "skipped the podman backend"]);
         let object = detached.json();
         assert_eq!(names(&object["not_taken"]), ["docker", "podman"], "{object:#}");
         lab.belljar(["wait", object["id"].as_str().unwrap()]).done().expect(0);
@@ -99,7 +99,7 @@ fn a_dry_run_tells_the_steps() {
     assert_eq!(plan["plan"]["backend"], "jail");
     assert_eq!(names(&plan["not_taken"]), ["docker", "podman"]);
     let shown = without_engines(lab.run(["--dry-run"].iter().chain(words())));
-    assert!(shown.expect(0).out().contains("not docker: "), "{shown}");
+    assert!(shown.expect(0).out().contains("skipped docker: "), "{shown}");
     lab.assert_nothing_was_made();
 }
 
@@ -171,7 +171,7 @@ fn the_host_is_taken_only_where_it_is_written_and_all_is_waived() {
     let done = without_engines(lab.run(words));
     let work = std::fs::canonicalize(lab.work()).unwrap();
     assert_eq!(done.expect(0).out(), format!("on {}\n", work.display()));
-    done.says(&["the docker backend is not taken"]);
+    done.says(&["skipped the docker backend"]);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn an_engine_that_cannot_start_is_passed_over_and_its_attempt_recorded() {
     let call = lab.run(words(&[])).input(Input::Bytes(b"all of it".to_vec()));
     let done = with(call, &engine.address(), NOWHERE).done();
     assert_eq!(done.expect(0).out(), "all of it", "nothing of the input was lost on the way");
-    done.says(&["the docker backend is not taken: ", "every run fails here", "the podman backend"]);
+    done.says(&["skipped the docker backend: ", "every run fails here", "the podman backend"]);
     let runs = lab.runs();
     assert_eq!(runs.len(), 2, "one that failed to start, and one that ran");
     let (failed, ran) = (lab.record(&runs[0]), lab.record(&runs[1]));

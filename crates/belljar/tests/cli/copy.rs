@@ -63,7 +63,7 @@ fn what_must_not_come_out_is_left_out_and_told() {
                  mkfifo pipe; ln -s good near; printf x > 'new\nline'; mkdir -p a; ln -s .. a/parent",
         );
         let done = belljar(lab, &["cp", "k:/tmp/t", "out"]);
-        done.expect(1).says(&["left out:", "abs", "up", "pipe"]);
+        done.expect(1).says(&["skipped:", "abs", "up", "pipe"]);
         assert!(!done.err().contains("new\nline"));
         let out = lab.work().join("out");
         assert_eq!(fs::read_to_string(out.join("good")).unwrap(), "good\n");
@@ -103,7 +103,7 @@ fn a_link_is_never_followed_out_of_the_target() {
 fn wrong_ends_and_missing_files_are_told() {
     let lab = Lab::me();
     keep(&lab);
-    belljar(&lab, &["cp", "a", "b"]).expect(2).says(&["one of the two must be RUN:/path"]);
+    belljar(&lab, &["cp", "a", "b"]).expect(2).says(&["one side must be RUN:/path"]);
     belljar(&lab, &["cp", "k:/a", "k:/b"]).expect(2);
     belljar(&lab, &["cp", "k:/no/such", "."]).expect(1).says(&["/no/such", "No such file"]);
     belljar(&lab, &["cp", "no-such", "k:/tmp/x"]).expect(1).says(&["no-such", "No such file"]);

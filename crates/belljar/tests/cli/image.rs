@@ -100,7 +100,7 @@ fn what_is_sent_is_the_context_and_nothing_else() {
             "all is well",
             "pipe is a FIFO",
             "socket is a socket",
-            "building, since the image does not exist",
+            "building, because the image does not exist",
         ]);
         // Kept as it is, where the engine takes it.
         symlink("../../..", context.join("up")).unwrap();
@@ -189,7 +189,7 @@ fn a_dockerfile_that_a_run_could_have_changed_is_trusted_by_content() {
     built(&["-q", "--force"]).expect(0);
     // Its files may change, which is said; what they are built by and which are left out may not.
     lab.make_file("work/a", "a");
-    built(&[]).expect(0).says(&["a run could have written files of the context"]);
+    built(&[]).expect(0).says(&["a run could write to the build context"]);
     lab.make_file("work/.dockerignore", "");
     built(&["-q"]).expect(125).says(&["has changed since it was trusted"]);
     fs::remove_file(lab.work().join(".dockerignore")).unwrap();

@@ -42,7 +42,7 @@ fn what_init_writes_is_trusted_and_a_run_uses_it() {
 #[test]
 fn without_a_terminal_nobody_is_asked() {
     let lab = Lab::me();
-    belljar(&lab, &["init"]).expect(125).says(&["nobody can be asked", "--yes"]);
+    belljar(&lab, &["init"]).expect(125).says(&["nothing can be asked", "--yes"]);
     assert!(!lab.work().join("belljar.toml").exists());
     belljar(&lab, &["init", "--yes"]).expect(0);
     assert!(lab.work().join("belljar.toml").exists());
@@ -121,17 +121,17 @@ fn a_person_is_asked_and_may_answer_wrongly() {
         lab.belljar(["init", "--backend", "auto", "--memory", "1g"]).through(PtyRun::SESSION);
     let mut person = PtyRun::start(&call, 24, 80);
     for (question, answer) in [
-        ("files here:", "sideways"),
+        ("this directory:", "sideways"),
         ("there is no workspace mode", "ro"),
-        ("hosts it may reach", "pypi.org, files.pythonhosted.org"),
-        ("time after which", "soon"),
-        ("time after which", "2h"),
+        ("hosts to allow", "pypi.org, files.pythonhosted.org"),
+        ("time limit", "soon"),
+        ("time limit", "2h"),
         ("agent:", "command"),
         ("program and arguments", ""),
-        ("a program is needed", "sh agent.sh"),
-        ("what it is told", ""),
-        ("again and again", "y"),
-        ("how often", "7"),
+        ("enter a program", "sh agent.sh"),
+        ("prompt file", ""),
+        ("in a loop", "y"),
+        ("number of iterations", "7"),
         ("which file", ""),
         ("US dollars", "2.5"),
     ] {
@@ -164,7 +164,7 @@ fn backends_that_were_found_can_be_chosen() {
     person.wait_for("backend:");
     assert!(person.screen().contains("jail"), "{}", person.screen());
     person.type_in("auto\n");
-    for question in ["files here:", "hosts it may reach", "memory", "time after which"] {
+    for question in ["this directory:", "hosts to allow", "memory", "time limit"] {
         person.wait_for(question);
         person.type_in("\n");
     }
@@ -175,7 +175,7 @@ fn backends_that_were_found_can_be_chosen() {
     fs::remove_file(lab.work().join("belljar.toml")).unwrap();
     let call = lab.belljar(["init", "--backend", "auto"]).through(PtyRun::SESSION);
     let mut person = PtyRun::start(&call, 24, 80);
-    person.wait_for("files here:");
+    person.wait_for("this directory:");
     person.type_in("\u{4}");
     assert_eq!(person.end().0, 125);
     assert!(!lab.work().join("belljar.toml").exists());

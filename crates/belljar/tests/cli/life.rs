@@ -148,7 +148,7 @@ fn a_killed_supervisor_is_found_and_recorded_as_lost() {
         }
         wait_until_gone(Duration::from_secs(5), &marker, &lab.exe);
         let told = belljar(lab, &["verify", &id]);
-        assert!(told.expect(0).out().contains("its end is missing"), "{told}");
+        assert!(told.expect(0).out().contains("the end is missing"), "{told}");
         belljar(lab, &["rm", "--help"]).expect(0);
         let told = belljar(lab, &["reconcile", "--json"]);
         assert_eq!(told.expect(0).json()["lost"], serde_json::json!([id]));

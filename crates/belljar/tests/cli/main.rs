@@ -21,4 +21,5 @@ mod life;
 mod new;
 mod record;
 mod reuse;
+mod snapshots;
 mod terminal;

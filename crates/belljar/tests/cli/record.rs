@@ -46,7 +46,7 @@ fn logs_select_by_line_stream_command_and_time() {
         assert_eq!(out(&["--tail", "1000"]).0, all);
         assert_eq!(out(&["--since", "1h"]).0, all);
         assert_eq!(out(&["--since", "2099-01-01T00:00:00Z"]).0, "");
-        belljar(lab, &["logs", "--since", "soon", "k"]).expect(125).says(&["is no time"]);
+        belljar(lab, &["logs", "--since", "soon", "k"]).expect(125).says(&["is not a time"]);
         let timed = out(&["-t", "--exec", "0", "--stdout"]).0;
         let is_timed = |line: &str| {
             line.starts_with("20") && line.as_bytes()[10] == b'T' && line.contains("Z ")
@@ -96,7 +96,7 @@ fn what_is_lost_is_told_and_the_rest_is_exact() {
     let all: String = (0..5000).map(|at| format!("line {at}\n")).collect();
     let done = belljar(&lab, &["logs", "l"]);
     let lost = all.len() - 4096;
-    done.expect(0).says(&[&format!("{lost} bytes of stdout are missing here")]);
+    done.expect(0).says(&[&format!("{lost} bytes of stdout were not recorded")]);
     assert_eq!(done.out(), format!("{}{}", &all[..2048], &all[all.len() - 2048..]));
     assert_eq!(belljar(&lab, &["logs", "--tail", "2", "l"]).out(), "line 4998\nline 4999\n");
     // A reader that has enough ends it.

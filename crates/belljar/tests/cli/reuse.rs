@@ -145,7 +145,7 @@ fn wrong_usage_and_other_runs_of_that_name_are_told() {
     let lab = Lab::me();
     lab.run(["--reuse", "--", "true"]).done().expect(2).says(&["--reuse needs --name"]);
     let words = ["--name", "x", "--reuse", "--json", "--", "true"];
-    lab.run(words).done().expect(2).says(&["-d too"]);
+    lab.run(words).done().expect(2).says(&["needs -d"]);
     lab.assert_nothing_was_made();
     let waived = ["--backend", "host", "--waive", "all=a test", "--name", "x", "--reuse"];
     let done = lab.run(waived.iter().chain(&["--", "true"])).done();
@@ -156,7 +156,7 @@ fn wrong_usage_and_other_runs_of_that_name_are_told() {
     stop(&lab);
     lab.run(["-d", "--", "sleep", "1000"]).done().expect(0);
     let done = reuse(&lab, &[], "true").done();
-    done.expect(125).says(&["goes with its command"]);
+    done.expect(125).says(&["was not started with --keep"]);
     stop(&lab);
     for _ in 0..2 {
         lab.run(["--keep"]).done().expect(0);
@@ -175,7 +175,7 @@ fn it_has_the_callers_terminal() {
     run.type_in("typed\n");
     let (code, screen) = run.end();
     assert_eq!(code, 5, "{screen}");
-    assert!(screen.contains("is used again") && screen.contains("got typed"), "{screen}");
+    assert!(screen.contains("reusing the sandbox") && screen.contains("got typed"), "{screen}");
     stop(&lab);
 }
 

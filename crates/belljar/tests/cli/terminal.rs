@@ -92,7 +92,7 @@ fn attach_follows_and_lets_go() {
         let (code, screen) = run.end();
         assert_eq!(code, 0, "{screen:?}");
         assert!(
-            screen.contains("runs on") && screen.contains(id.trim().get(9..).unwrap()),
+            screen.contains("keeps running") && screen.contains(id.trim().get(9..).unwrap()),
             "{screen:?}"
         );
         let mut run = start(lab, &["attach", "a"]);
@@ -133,7 +133,7 @@ fn a_shell_in_the_only_kept_sandbox_or_in_a_fresh_one() {
         run.wait_for("sum 42");
         run.wait_for("\n/workspace");
         run.type_in("exit 4\r");
-        assert_eq!(run.end().0, 4, "a fresh one");
+        assert_eq!(run.end().0, 4, "a new one");
         assert_eq!(lab.live(), Vec::<String>::new());
         keep(lab);
         let mut run = start(lab, &["shell"]);

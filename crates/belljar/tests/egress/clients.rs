@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use belljar::spec::EventKind;
-use belljar_testkit::{Actor, Done, Lab, LabWorld, WORLD_CA, Way, each_user};
+use belljar_testkit::{Actor, Done, Lab, LabWorld, TlsHandling, WORLD_CA, each_user};
 
 /// Installed by `cargo xtask test`.
 const ALWAYS_THERE: [&str; 6] = ["curl", "git", "node", "pip3", "python3", "wget"];
@@ -29,10 +29,10 @@ fn on_host(program: &str) -> bool {
 
 /// Both ways, with what the client needs to be told in the first one.
 fn both_ways(world: &LabWorld<'_>, lab: &Lab, told: &[&str], script: &str) -> [Done; 2] {
-    Way::ALL.map(|way| {
+    TlsHandling::ALL.map(|way| {
         let (more, script) = match way {
-            Way::Tunnel => (told, script.replace(['⟨', '⟩'], "")),
-            Way::Opened => (&[][..], without_trust(script)),
+            TlsHandling::Tunnel => (told, script.replace(['⟨', '⟩'], "")),
+            TlsHandling::Opened => (&[][..], without_trust(script)),
         };
         let done = world.sh(way, more, &script).done();
         done.expect(0);
@@ -79,7 +79,7 @@ fn curl() {
         let script = format!(
             "curl -sS --noproxy '' --socks5-hostname 127.0.0.1:61080 --cacert {WORLD_CA} {ECHO}"
         );
-        let done = world.sh(Way::Tunnel, &[], &script).done();
+        let done = world.sh(TlsHandling::Tunnel, &[], &script).done();
         assert!(done.expect(0).out().contains("the world heard: GET"), "{done}");
         assert_eq!(lab.egress(EventKind::EgressAllowed)[0]["via"], "socks");
         // What nobody trusts is refused by the client in the one way and by the proxy in the other.
@@ -238,10 +238,10 @@ fn cargo() {
     );
     let (cargo, rustup) = (cargo.display().to_string(), rustup.display().to_string());
     let home = format!("RUSTUP_HOME={rustup}");
-    for way in Way::ALL {
+    for way in TlsHandling::ALL {
         let trust = format!("CARGO_HTTP_CAINFO={WORLD_CA}");
         let mut words = vec!["--tool", &cargo, "--tool", &rustup, "-e", &home];
-        if way == Way::Tunnel {
+        if way == TlsHandling::Tunnel {
             words.extend(["-e", &trust]);
         }
         let script = "export CARGO_HOME=/tmp/cargo; rm -f Cargo.lock; cargo run --quiet";
@@ -352,7 +352,7 @@ fn java() {
     );
     // Of the authorities that it is told nothing about, only the opened way has one.
     let script = "javac -J-Xshare:auto Main.java 2>/dev/null && java Main";
-    let done = world.sh(Way::Opened, &[], script).done();
+    let done = world.sh(TlsHandling::Opened, &[], script).done();
     assert!(done.expect(0).out().contains("the world heard: GET"), "{done}");
     assert_eq!(world.seen().beyond(&["93.184.216.34:443"]), Vec::<String>::new());
 }

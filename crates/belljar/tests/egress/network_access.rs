@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use belljar_testkit::{Lab, PATIENCE, each_actor, each_engine, processes_of, send, until};
+use belljar_testkit::{CALL_TIMEOUT, Lab, each_actor, each_engine, processes_of, send, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -176,7 +176,7 @@ fn a_dead_proxy_opens_nothing_and_the_run_goes_on() {
             let log = lab.home().join("runs").join(&run).join("events.jsonl");
             std::fs::read_to_string(log).unwrap().matches("\"egress.lost\"").count()
         };
-        assert!(until(PATIENCE, || lost() == 1), "it is not told");
+        assert!(until(CALL_TIMEOUT, || lost() == 1), "it is not told");
         live.close_input();
         let done = live.done();
         assert_eq!(done.expect(4).out().trim(), "up\n\ngoes on".trim());
@@ -208,7 +208,7 @@ fn the_host_reaches_a_published_port_and_only_while_the_run_lives() {
         let said = vec![b'x'; 1_000_000];
         let mut answer = Vec::new();
         assert!(
-            until(PATIENCE, || {
+            until(CALL_TIMEOUT, || {
                 answer = talk(host_port, &said);
                 !answer.is_empty() // until the server is up, whoever connects finds an end
             }),
@@ -230,7 +230,7 @@ fn the_host_reaches_a_published_port_and_only_while_the_run_lives() {
 /// What comes back for these bytes.
 fn talk(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(CALL_TIMEOUT)).unwrap();
     let mut writing = stream.try_clone().unwrap();
     let mut answer = Vec::new();
     std::thread::scope(|scope| {

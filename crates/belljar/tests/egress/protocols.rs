@@ -2,7 +2,7 @@
 //! TLS it checks both sides.
 
 use belljar::spec::EventKind;
-use belljar_testkit::{Lab, Way, each_user};
+use belljar_testkit::{Lab, TlsHandling, each_user};
 
 /// A connection by the proxy, in TLS, as a program of its own makes it.
 const OPEN: &str = r#"
@@ -23,8 +23,8 @@ fn python(script: &str) -> String {
 /// Where only the host's own authorities count, the world's is named.
 const TRUST: &[&str] = &["-e", "SSL_CERT_FILE=/workspace/world-ca.pem"];
 
-fn trust(way: Way) -> &'static [&'static str] {
-    if way == Way::Tunnel { TRUST } else { &[] }
+fn trust(way: TlsHandling) -> &'static [&'static str] {
+    if way == TlsHandling::Tunnel { TRUST } else { &[] }
 }
 
 #[test]
@@ -44,7 +44,7 @@ print(len(times), "spread" if times[-1] - times[0] > 0.3 else "at once")
     );
     each_user(|lab| {
         let world = lab.world();
-        for way in Way::ALL {
+        for way in TlsHandling::ALL {
             let done = world.sh(way, trust(way), &script).done();
             assert_eq!(done.expect(0).out(), "4 spread\n", "{way:?} {done}");
         }
@@ -72,7 +72,7 @@ print("echoed")
     );
     each_user(|lab| {
         let world = lab.world();
-        for way in Way::ALL {
+        for way in TlsHandling::ALL {
             let done = world.sh(way, trust(way), &script).done();
             assert_eq!(done.expect(0).out(), "101\nechoed\n", "{way:?} {done}");
         }
@@ -92,7 +92,7 @@ fn connections_are_used_again() {
              -o /dev/null {url}/small -o /dev/null {url}/zeros/3000000 \
              -o /dev/null --data-binary @/tmp/body {url}/echo"
         );
-        let done = world.sh(Way::Opened, &[], &script).done();
+        let done = world.sh(TlsHandling::Opened, &[], &script).done();
         done.expect(0);
         let out = done.out();
         let connects: u32 =
@@ -116,7 +116,7 @@ fn names_have_to_agree_in_every_version() {
             "curl -sS {version} -o /dev/null -w '%{{http_code}}' -H 'Host: other.example' \
              https://ok.example/x; curl -sS {version} https://ok.example/fine | grep -c world"
         );
-        let done = world.sh(Way::Opened, &[], &script).done();
+        let done = world.sh(TlsHandling::Opened, &[], &script).done();
         let out = done.expect(0).out();
         assert!(
             out.starts_with("400") || out.starts_with("403") || out.starts_with("421"),
@@ -162,7 +162,7 @@ fn a_redirect_is_a_request_of_its_own() {
     let script = "curl -sS -L -o /dev/null -w '%{http_code} %{num_redirects}\\n' \
          'http://ok.example/redirect?to=http://other.example/'; \
          curl -sS -L 'http://ok.example/redirect?to=http://metadata.example/' | head -c 60";
-    let done = world.sh(Way::Tunnel, &[], script).done();
+    let done = world.sh(TlsHandling::Tunnel, &[], script).done();
     assert!(done.out().starts_with("403 1\n"), "{done}");
     assert_eq!(world.seen().beyond(&["93.184.216.34:80"]), Vec::<String>::new());
 }

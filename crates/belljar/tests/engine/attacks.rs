@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
+use belljar::prove::{Arm, Case, Identity, TestBed, Verdict, catalogue, prove};
 use belljar_testkit::{Actor, Lab, TestEngine};
 use serde_json::Value;
 
@@ -55,12 +55,12 @@ fn attack(engine: TestEngine, lab: &Lab, cases: Vec<Case>, at_once: usize) -> Ve
     let todo = Mutex::new(VecDeque::from(cases));
     let done = Mutex::new(Vec::new());
     let work = || {
-        let stage = Stage::new(arm(engine, lab)).unwrap();
+        let testbed = TestBed::new(arm(engine, lab)).unwrap();
         loop {
             let next = todo.lock().unwrap().pop_front();
             let Some(case) = next else { return };
             let began = Instant::now();
-            let verdict = prove(&case, &stage);
+            let verdict = prove(&case, &testbed);
             let took = began.elapsed().as_millis();
             let (engine, word, why) = (engine.name(), verdict.word(), verdict.why());
             println!("{engine} {took:>6} ms  {:<29} {word}: {why}", case.name);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use belljar_testkit::{
-    Fault, Lab, Point, Whose, as_root, count_calls, marker, until, wait_until_gone,
+    Fault, Lab, Point, TraceScope, as_root, count_calls, marker, until, wait_until_gone,
 };
 
 /// A file system of its own below a lab, unmounted when dropped.
@@ -285,11 +285,11 @@ fn a_sync_that_fails_is_never_a_success() {
     let lab = Lab::me();
     let words = ["--no-config", "-q", "--", "sh", "-c", "echo out; echo x >> ran"];
     lab.run(words).done().expect(0);
-    let counts = count_calls(&lab, lab.run(words), Whose::Launcher, &["fdatasync", "fsync"]);
+    let counts = count_calls(&lab, lab.run(words), TraceScope::Launcher, &["fdatasync", "fsync"]);
     assert!(counts.get("fdatasync").is_some_and(|count| *count >= 2), "{counts:?}");
     for (call, count) in counts {
         for number in 1..=count {
-            let point = Point { call: call.clone(), number, whose: Whose::Launcher };
+            let point = Point { call: call.clone(), number, scope: TraceScope::Launcher };
             eprintln!("{point:?}");
             let before = lab.runs();
             let _ = fs::remove_file(lab.work().join("ran"));

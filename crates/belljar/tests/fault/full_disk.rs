@@ -142,7 +142,7 @@ impl Crowded {
     fn wait_until_full(&self) {
         let mark = self.lab.work().join("full");
         let _ = fs::remove_file(&mark);
-        assert!(until(belljar_testkit::PATIENCE, || mark.exists()), "the disk was never full");
+        assert!(until(belljar_testkit::CALL_TIMEOUT, || mark.exists()), "the disk was never full");
         assert!(self.full.left(&self.small.at) < 2, "it is not full");
     }
 

@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use belljar_testkit::{
-    Call, Input, Lab, Live, PATIENCE, alive, each_user, marker, processes_with, send, until,
+    CALL_TIMEOUT, Call, Input, Lab, Live, alive, each_user, marker, processes_with, send, until,
     wait_until_gone,
 };
 use rustix::process::Signal;
@@ -97,7 +97,7 @@ impl Terminal {
     #[track_caller]
     fn wait_for(&mut self, text: &str) {
         let mut seen = Vec::new();
-        let shown = until(PATIENCE, || {
+        let shown = until(CALL_TIMEOUT, || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = self.ours.read(&mut buffer) {
                 seen.extend_from_slice(&buffer[..length]);
@@ -192,7 +192,7 @@ fn a_newcomer_that_is_stopped_inside_keeps_nobody_waiting() {
             } else {
                 hung.push(format!("{words:?}"));
                 send(pid, Signal::KILL);
-                assert!(until(PATIENCE, || !alive(pid)));
+                assert!(until(CALL_TIMEOUT, || !alive(pid)));
             }
         }
         // The sandbox can be ended all the same.

@@ -2,20 +2,20 @@
 
 use std::fs;
 
-use belljar_testkit::{Fault, Lab, Point, Whose, count_calls, each_user, soak};
+use belljar_testkit::{Fault, Lab, Point, TraceScope, count_calls, each_user, soak};
 
 const WORDS: &[&str] =
     &["--no-config", "-q", "--", "sh", "-c", "echo x >> ran; echo out; sleep 0.01"];
 
 /// Every point at which it can fail, a few of each call unless there is time for all.
-fn points(lab: &Lab, whose: Whose, calls: &[&str], each: u32) -> Vec<Point> {
-    let counts = count_calls(lab, lab.run(WORDS), whose, calls);
+fn points(lab: &Lab, scope: TraceScope, calls: &[&str], each: u32) -> Vec<Point> {
+    let counts = count_calls(lab, lab.run(WORDS), scope, calls);
     assert!(!counts.is_empty(), "none of {calls:?} is called");
     let mut points = Vec::new();
     for (call, count) in counts {
         let each = if soak() { count } else { each.min(count) };
         let numbers = (0..each).map(|at| 1 + at * (count - 1) / (each - 1).max(1));
-        points.extend(numbers.map(|number| Point { call: call.clone(), number, whose }));
+        points.extend(numbers.map(|number| Point { call: call.clone(), number, scope }));
     }
     points
 }
@@ -59,8 +59,8 @@ fn fails_cleanly(lab: &Lab, points: &[Point], error: &'static str, words: &str) 
 #[test]
 fn no_process_can_be_made() {
     each_user(|lab| {
-        for whose in [Whose::Launcher, Whose::Everyone] {
-            let points = points(lab, whose, &["clone", "clone3", "fork", "vfork"], 4);
+        for scope in [TraceScope::Launcher, TraceScope::AllProcesses] {
+            let points = points(lab, scope, &["clone", "clone3", "fork", "vfork"], 4);
             fails_cleanly(lab, &points, "EAGAIN", "Resource temporarily unavailable");
         }
     });
@@ -69,7 +69,7 @@ fn no_process_can_be_made() {
 #[test]
 fn no_memory_for_a_process() {
     each_user(|lab| {
-        let points = points(lab, Whose::Everyone, &["clone", "clone3"], 4);
+        let points = points(lab, TraceScope::AllProcesses, &["clone", "clone3"], 4);
         fails_cleanly(lab, &points, "ENOMEM", "Cannot allocate memory");
     });
 }
@@ -78,7 +78,7 @@ fn no_memory_for_a_process() {
 #[test]
 fn no_memory_for_the_launcher() {
     each_user(|lab| {
-        for point in points(lab, Whose::Launcher, &["mmap", "brk"], 8) {
+        for point in points(lab, TraceScope::Launcher, &["mmap", "brk"], 8) {
             eprintln!("{point:?}");
             let before = lab.runs();
             let _ = fs::remove_file(lab.work().join("ran"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use belljar::prove::{Arm, Case, Identity, Stage, Verdict, catalogue, prove};
+use belljar::prove::{Arm, Case, Identity, TestBed, Verdict, catalogue, prove};
 use belljar::spec::BackendName;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -64,11 +64,11 @@ fn belljar() -> PathBuf {
 }
 
 /// A missing arm is an error where the jail must work, and loud everywhere.
-fn stage(who: Who) -> Option<Stage> {
+fn testbed(who: Who) -> Option<TestBed> {
     match who.identity() {
         Ok(identity) => {
             let arm = Arm::new(belljar(), Some(BackendName::Jail), identity);
-            Some(Stage::new(arm).expect("a place to play"))
+            Some(TestBed::new(arm).expect("a place to play"))
         }
         Err(why) => {
             assert!(!(as_root() && must_work("jail")), "no arm for {who:?}: {why}");
@@ -79,12 +79,12 @@ fn stage(who: Who) -> Option<Stage> {
 }
 
 fn attack(who: Who, is_wanted: impl Fn(&Case) -> bool) {
-    let Some(stage) = stage(who) else { return };
+    let Some(testbed) = testbed(who) else { return };
     let mut wrong = Vec::new();
     let mut held = 0;
     for case in catalogue().into_iter().filter(is_wanted) {
         let began = Instant::now();
-        let verdict = prove(&case, &stage);
+        let verdict = prove(&case, &testbed);
         let line = format!("{:<29} {}: {}", case.name, verdict.word(), verdict.why());
         println!("{who:?} {:>5} ms  {line}", began.elapsed().as_millis());
         held += usize::from(verdict.has_held());
@@ -135,7 +135,7 @@ fn a_run_cannot_read_a_siblings_folder() {
 #[test]
 fn the_host_is_never_attacked() {
     let arm = Arm::new(belljar(), Some(BackendName::Host), Identity::Caller);
-    let refused = Stage::new(arm).expect_err("there is no boundary");
+    let refused = TestBed::new(arm).expect_err("there is no boundary");
     assert!(refused.to_string().contains("no boundary"), "{refused}");
 }
 

@@ -165,7 +165,7 @@ async fn a_sandbox_ends_when_it_is_stopped_or_let_go_of() {
     assert_eq!(running.wait().await.unwrap().signal, Some(15));
     assert_eq!(sandbox.stop().await.unwrap(), report, "a second stop finds it stopped");
     let error = sandbox.exec(["true"]).output().await.unwrap_err();
-    assert!(error.to_string().contains("the run is over (stopped)"), "{error}");
+    assert!(error.to_string().contains("the run has ended (stopped)"), "{error}");
     soon("its end", || fake.live() == 0).await;
 
     let sandbox = builder(&fake).start().await.unwrap();
@@ -204,7 +204,7 @@ async fn an_executable_that_is_no_belljar_is_named() {
     std::fs::write(&other, "#!/bin/sh\nexit 0\n").unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
     let error = start(&other).await.unwrap_err().to_string();
-    assert!(error.contains("before it had answered; is "), "{error}");
+    assert!(error.contains("before it had responded; is "), "{error}");
     assert!(error.contains("/other a belljar of this build?"), "{error}");
     let gone = belljar::spec::RunId::from_parts(1, 2);
     let error = Sandbox::attach_to(directory.path(), &gone).await.unwrap_err().to_string();
@@ -259,7 +259,7 @@ async fn a_run_is_reached_in_a_home_of_any_depth() {
         let listener = tokio::net::UnixListener::bind(address).unwrap();
         let answered = tokio::spawn(async move { listener.accept().await.map(drop) });
         let error = Sandbox::attach_to(&home, &run).await.unwrap_err().to_string();
-        assert!(error.contains("before it had answered"), "{error}");
+        assert!(error.contains("before it had responded"), "{error}");
         answered.await.unwrap().unwrap();
     }
 }

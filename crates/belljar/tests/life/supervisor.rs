@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use belljar::spec::wire::control::StopReport;
 use belljar::spec::{MountMode, StopReason};
 use belljar::{Error, Sandbox};
-use belljar_testkit::{Fault, Lab, Point, Whose, children_of, processes_of, send, soak};
+use belljar_testkit::{Fault, Lab, Point, TraceScope, children_of, processes_of, send, soak};
 
 /// A whole life: a start, a command that leaves something running, copies in and out, and the end.
 async fn life(lab: &Lab, executable: PathBuf) -> Result<StopReport, Error> {
@@ -171,7 +171,7 @@ fn killed_at_each_call() {
             text.lines().filter(|line| line.starts_with(&format!("{call}("))).count() as u32;
         let each = if soak() { count } else { count.min(3) };
         for number in (0..each).map(|at| 1 + at * (count - 1) / (each - 1).max(1)) {
-            let point = Point { call: (*call).to_owned(), number, whose: Whose::Launcher };
+            let point = Point { call: (*call).to_owned(), number, scope: TraceScope::Launcher };
             eprintln!("{point:?}");
             let before = tried.lab.runs();
             let ended = begin(&tried, &format!("-o /dev/null -e {}", point.inject(Fault::Kill)));

@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use belljar_testkit::{
-    Actor, Call, Fault, Lab, Point, Whose, as_root, count_calls, soak, test_user,
+    Actor, Call, Fault, Lab, Point, TraceScope, as_root, count_calls, soak, test_user,
 };
 
 /// Everything that makes, changes or takes away something that could stay behind.
@@ -106,7 +106,7 @@ struct Sweep {
     actor: Actor,
     case: Case,
     home: HomeIs,
-    whose: Whose,
+    scope: TraceScope,
     /// At most so many of each call, unless there is time for all.
     each: u32,
 }
@@ -141,13 +141,13 @@ impl Sweep {
         if self.home == HomeIs::WithLost {
             self.lose_one(&lab);
         }
-        let counts = count_calls(&lab, self.case.call(&lab), self.whose, CALLS);
+        let counts = count_calls(&lab, self.case.call(&lab), self.scope, CALLS);
         let mut points = Vec::new();
         for (call, count) in counts {
             let each = if soak() { count } else { self.each.min(count) };
             // Spread over all of them, the first and the last included.
             let numbers = (0..each).map(|at| 1 + at * (count - 1) / (each - 1).max(1));
-            let point = |number| Point { call: call.clone(), number, whose: self.whose };
+            let point = |number| Point { call: call.clone(), number, scope: self.scope };
             points.extend(numbers.map(point));
         }
         points
@@ -169,7 +169,7 @@ impl Sweep {
             tried.killed,
             tried.points,
             tried.lost,
-            self.whose,
+            self.scope,
             self.case,
             self.home,
             self.actor,
@@ -178,11 +178,11 @@ impl Sweep {
         lab.assert_all_sound(); // also what later runs could have spoilt
         // The count of some calls differs a little from run to run; most points must have been met.
         assert!(tried.points > 0);
-        if self.whose == Whose::Launcher {
+        if self.scope == TraceScope::Launcher {
             assert!(tried.killed * 10 >= tried.points * 9, "most of the points were not met");
         }
         // The control: with a fault that is never reached it works, so being traced is no fault.
-        let never = Point { call: "openat".to_owned(), number: 60_000, whose: self.whose };
+        let never = Point { call: "openat".to_owned(), number: 60_000, scope: self.scope };
         let done = never.hit(self.case.call(&lab), Fault::Kill).done();
         done.expect(0);
     }
@@ -228,40 +228,40 @@ impl Sweep {
     }
 }
 
-fn sweep(actor: Actor, case: Case, home: HomeIs, whose: Whose, each: u32) {
-    Sweep { actor, case, home, whose, each }.run();
+fn sweep(actor: Actor, case: Case, home: HomeIs, scope: TraceScope, each: u32) {
+    Sweep { actor, case, home, scope, each }.run();
 }
 
 #[test]
 fn killed_at_each_call_of_a_short_run() {
-    sweep(Actor::Me, Case::Nothing, HomeIs::Used, Whose::Launcher, 4);
+    sweep(Actor::Me, Case::Nothing, HomeIs::Used, TraceScope::Launcher, 4);
 }
 
 #[test]
 fn killed_at_each_call_of_a_run_that_works() {
-    sweep(Actor::Me, Case::Works, HomeIs::Used, Whose::Launcher, 3);
+    sweep(Actor::Me, Case::Works, HomeIs::Used, TraceScope::Launcher, 3);
 }
 
 #[test]
 fn killed_at_each_call_of_the_first_run_in_a_home() {
-    sweep(Actor::Me, Case::Nothing, HomeIs::Empty, Whose::Launcher, 3);
+    sweep(Actor::Me, Case::Nothing, HomeIs::Empty, TraceScope::Launcher, 3);
 }
 
 /// The one that finishes what another left is killed as well.
 #[test]
 fn killed_at_each_call_while_it_tidies_up() {
-    sweep(Actor::Me, Case::Nothing, HomeIs::WithLost, Whose::Launcher, 2);
+    sweep(Actor::Me, Case::Nothing, HomeIs::WithLost, TraceScope::Launcher, 2);
 }
 
 /// Also while old runs are being removed.
 #[test]
 fn killed_at_each_call_of_a_run_that_takes_older_ones_away() {
-    sweep(Actor::Me, Case::Retains, HomeIs::Used, Whose::Launcher, 2);
+    sweep(Actor::Me, Case::Retains, HomeIs::Used, TraceScope::Launcher, 2);
 }
 
 #[test]
 fn anybody_killed_at_each_call_of_a_run_that_works() {
-    sweep(Actor::Me, Case::Works, HomeIs::Used, Whose::Everyone, 2);
+    sweep(Actor::Me, Case::Works, HomeIs::Used, TraceScope::AllProcesses, 2);
 }
 
 #[test]
@@ -271,6 +271,6 @@ fn killed_at_each_call_as_an_ordinary_user() {
         eprintln!("NOT CHECKED: as an ordinary user (needs root and the user belljar-test)");
         return;
     }
-    sweep(Actor::User, Case::Works, HomeIs::Used, Whose::Launcher, 1);
-    sweep(Actor::User, Case::Works, HomeIs::Used, Whose::Everyone, 1);
+    sweep(Actor::User, Case::Works, HomeIs::Used, TraceScope::Launcher, 1);
+    sweep(Actor::User, Case::Works, HomeIs::Used, TraceScope::AllProcesses, 1);
 }

@@ -121,7 +121,7 @@ const KINDS: &[Kind] = &[
         let id = detached(lab, &["--keep"]);
         lab.belljar(["exec", &id, "--", "sh", "-c", "echo all: > Makefile; seq 1000"]).done();
         processes_of(&lab.exe).into_iter().for_each(|pid| send(pid, Signal::KILL));
-        assert!(until(belljar_testkit::PATIENCE, || processes_of(&lab.exe).is_empty()));
+        assert!(until(belljar_testkit::CALL_TIMEOUT, || processes_of(&lab.exe).is_empty()));
     }),
     ("a kept sandbox with commands", |lab| {
         let id = detached(lab, &["--keep"]);
@@ -135,7 +135,7 @@ const KINDS: &[Kind] = &[
     ("a detached run that is stopped", |lab| {
         let words = ["-q", "-d", "--", "sh", "-c", "echo all: > Makefile; sleep 60"];
         let id = lab.run(words).done().expect(0).out();
-        assert!(until(belljar_testkit::PATIENCE, || lab.work().join("Makefile").exists()));
+        assert!(until(belljar_testkit::CALL_TIMEOUT, || lab.work().join("Makefile").exists()));
         lab.belljar(["stop", "-t", "0", id.trim()]).done().expect(0);
     }),
     ("a run that is refused", |lab| {
@@ -170,10 +170,10 @@ const KINDS: &[Kind] = &[
             let events = lab.belljar(["events", "work"]).done().out();
             events.matches("iteration.start").count() >= number
         };
-        assert!(until(belljar_testkit::PATIENCE, || began(2)));
+        assert!(until(belljar_testkit::CALL_TIMEOUT, || began(2)));
         processes_of(&lab.exe).into_iter().for_each(|pid| send(pid, Signal::KILL));
         drop(live);
-        assert!(until(belljar_testkit::PATIENCE, || processes_of(&lab.exe).is_empty()));
+        assert!(until(belljar_testkit::CALL_TIMEOUT, || processes_of(&lab.exe).is_empty()));
         lab.belljar(["resume", "-q", "work"]).done();
     }),
 ];

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use belljar_testkit::{
-    Actor, Fault, Input, Lab, PATIENCE, Point, PtyRun, Whose, as_root, count_calls, each_user,
-    soak, until,
+    Actor, CALL_TIMEOUT, Fault, Input, Lab, Point, PtyRun, TraceScope, as_root, count_calls,
+    each_user, soak, until,
 };
 
 const OVERLAY: [&str; 3] = ["--no-config", "--workspace", ".:overlay"];
@@ -153,7 +153,7 @@ fn a_kill_at_any_call_leaves_the_tree_before_or_after() {
             let each = if soak() || changes { count } else { count.min(6) };
             for at in 0..each {
                 let number = 1 + at * (count - 1) / (each - 1).max(1);
-                let point = Point { call: call.clone(), number, whose: Whose::Launcher };
+                let point = Point { call: call.clone(), number, scope: TraceScope::Launcher };
                 let done = point.hit(lab.belljar(["apply", "--yes", &run]), Fault::Kill).done();
                 let told = lab.reconcile();
                 assert_eq!(told.left, Vec::<String>::new(), "{point:?} {done}");
@@ -181,7 +181,7 @@ fn counts(lab: &Lab, calls: &[&str]) -> BTreeMap<String, u32> {
     let lab = Lab::new(lab.actor);
     fill(&lab);
     let run = overlay(&lab, SCRIPT);
-    count_calls(&lab, lab.belljar(["apply", "--yes", &run]), Whose::Launcher, calls)
+    count_calls(&lab, lab.belljar(["apply", "--yes", &run]), TraceScope::Launcher, calls)
 }
 
 /// Names in `applying/` but for the lock.
@@ -212,7 +212,7 @@ fn a_call_that_fails_changes_nothing() {
         let counts = counts(lab, &calls);
         for (call, from_last, error) in points {
             let number = counts[call] - from_last;
-            let point = Point { call: call.to_owned(), number, whose: Whose::Launcher };
+            let point = Point { call: call.to_owned(), number, scope: TraceScope::Launcher };
             let call = lab.belljar(["apply", "--yes", &run]);
             let done = point.hit(call, Fault::Fails(error)).done();
             done.expect(125);
@@ -305,7 +305,7 @@ fn undecided_changes_are_not_taken_away_unasked() {
         let pruned = lab.belljar(["prune", "--keep", "0"]).done();
         pruned.expect(0);
         assert!(pruned.out().contains(&nothing), "{pruned}");
-        assert!(pruned.err().contains("stays"), "{pruned}");
+        assert!(pruned.err().contains("is kept"), "{pruned}");
         assert_eq!(lab.runs(), [run.as_str()]);
         // What [retention] says goes by the same rule.
         let rules = "[retention]\nruns = 1\nsandboxes = 0\n";
@@ -362,7 +362,7 @@ fn what_is_hostile_does_not_arrive() {
         assert!(missing("pipe"));
         let unknown = lab.belljar(["apply", "-y", &run, "no/such"]).done();
         unknown.expect(125);
-        assert!(unknown.err().contains("nothing was changed at no/such"), "{unknown}");
+        assert!(unknown.err().contains("no/such was not changed"), "{unknown}");
     });
 }
 
@@ -464,7 +464,7 @@ fn live(lab: &Lab, script: &str, ready: &str) -> String {
     run.expect(0);
     let run = run.out().trim().to_owned();
     let upper = lab.home().join("runs").join(&run).join("upper/0/data").join(ready);
-    assert!(until(PATIENCE, || upper.exists()), "it never came to it");
+    assert!(until(CALL_TIMEOUT, || upper.exists()), "it never came to it");
     run
 }
 
@@ -476,7 +476,7 @@ fn what_a_live_run_saw_is_known_when_somebody_changes_it() {
         let run = live(lab, script, "ready");
         // The supervisor takes it down by itself.
         let index = lab.home().join("runs").join(&run).join("base/0/index.json");
-        assert!(until(PATIENCE, || index.exists()));
+        assert!(until(CALL_TIMEOUT, || index.exists()));
         lab.make_file("work/src/a", read(lab, "src/a").replace("1\n2\n", "one\n2\n"));
         lab.belljar(["apply", "-y", &run, "src/a"]).done().expect(0);
         assert_eq!(read(lab, "src/a"), "one\n2\n3\n4\n5\n6\n7\n8\nnine\n10\n");

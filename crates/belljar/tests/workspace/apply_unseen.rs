@@ -60,7 +60,7 @@ fn the_watcher_sees_what_lies_in_the_tree_for_a_moment() {
         live.wait_for_output("ready");
         let staged = lab.make_file("work/.staged/file", "good\n");
         live.wait_for_output("seen .staged");
-        assert!(belljar_testkit::until(belljar_testkit::PATIENCE, || {
+        assert!(belljar_testkit::until(belljar_testkit::CALL_TIMEOUT, || {
             fs::read_to_string(&staged).is_ok_and(|text| text == "evil\n")
         }));
         lab.make_file("work/stop", "");

@@ -51,7 +51,7 @@ fn the_list_says_what_changed_and_what_to_beware_of() {
   M src/main.c                                              +1 -1
   A young/
   R old/list -> young/list
-15 paths changed: 9 made, 3 changed, 2 removed, 1 renamed; lines +4 -4
+15 paths changed: 9 added, 3 modified, 2 deleted, 1 renamed; lines +4 -4
 
 runs later on the host:
   M package.json

@@ -1,4 +1,4 @@
-//! What is left in the tree: links, special files, bombs, names, marks, second names, locked directories.
+//! Hostile files in the tree: links, special files, bombs, names, overlay marks, hard links, locked directories.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -7,10 +7,10 @@ use std::path::Path;
 use belljar_spec::Clause;
 
 use super::trial::{PROMPT, Trial, naive_has_secret, says_secret};
-use crate::answer::{Answer, Told};
 use crate::case::{Case, Severity, Verdict};
 use crate::probe::leave::evil_names;
-use crate::stage::{Run, Stage, StageError};
+use crate::probe_report::{AttemptResult, ProbeReport};
+use crate::testbed::{Run, TestBed, TestBedError};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -71,11 +71,11 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn all_done(told: &Told) -> Result<(), StageError> {
-    match told.tries.iter().find(|tried| tried.answer != Answer::Succeeded) {
+fn all_done(report: &ProbeReport) -> Result<(), TestBedError> {
+    match report.tries.iter().find(|tried| tried.answer != AttemptResult::Succeeded) {
         None => Ok(()),
         Some(tried) => {
-            Err(StageError::Unexpected(format!("inside, {}: {}", tried.what, tried.answer)))
+            Err(TestBedError::Unexpected(format!("inside, {}: {}", tried.what, tried.answer)))
         }
     }
 }
@@ -84,8 +84,8 @@ fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_symlink())
 }
 
-fn link(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
+fn link(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
     let secrets = trial.secrets()?;
     all_done(&trial.run("leave-links", [Path::new("/workspace"), &secrets])?)?;
     if !naive_has_secret(&trial.kept()?) {
@@ -114,15 +114,17 @@ fn link(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held("shown and applied as links; nothing read or written through one"))
 }
 
-fn special(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
-    let told = trial.run("leave-specials", ["/workspace"])?;
+fn special(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
+    let report = trial.run("leave-specials", ["/workspace"])?;
     let made = ["fifo for a file", "fifo", "socket"];
-    if let Some(missing) = made.iter().find(|what| told.answer(what) != Some(Answer::Succeeded)) {
+    if let Some(missing) =
+        made.iter().find(|what| report.answer(what) != Some(AttemptResult::Succeeded))
+    {
         return Ok(Verdict::no_control(format!("inside, no {missing} can be made")));
     }
     for what in ["node", "whiteout"] {
-        if told.answer(what) == Some(Answer::Succeeded) {
+        if report.answer(what) == Some(AttemptResult::Succeeded) {
             return Ok(Verdict::broke(format!("a device ({what}) was made")));
         }
     }
@@ -143,21 +145,21 @@ fn special(stage: &Stage) -> Result<Verdict, StageError> {
     }
 }
 
-fn bomb(stage: &Stage) -> Result<Verdict, StageError> {
+fn bomb(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const FILES: &str = "500";
     const DEPTH: &str = "1000";
-    let trial = Trial::new(stage)?;
+    let trial = Trial::new(testbed)?;
     // Or the limit on the disk ends the run before it has made all of it.
     let run = Run::over(&trial.tree, "leave-bombs", &trial.name)
         .flag("-c")
         .flag("limits.disk=none")
         .args(["/workspace", FILES, DEPTH]);
-    let told = stage.inside(&run)?.told()?;
-    if told.number("huge") < 1 << 40 || told.number("depth") < 600 {
+    let report = testbed.inside(&run)?.report()?;
+    if report.number("huge") < 1 << 40 || report.number("depth") < 600 {
         return Ok(Verdict::not_tried(format!(
             "inside, a file of {} bytes and a depth of {} is all there can be",
-            told.get("huge"),
-            told.get("depth")
+            report.get("huge"),
+            report.get("depth")
         )));
     }
     let looked = trial.diff(&[])?;
@@ -183,8 +185,8 @@ fn bomb(stage: &Stage) -> Result<Verdict, StageError> {
     )))
 }
 
-fn names(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
+fn names(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
     all_done(&trial.run("leave-names", ["/workspace"])?)?;
     for flags in [&[][..], &["-p"], &["--json"]] {
         let looked = trial.diff(flags)?;
@@ -212,10 +214,10 @@ fn names(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held("escaped where they are shown, and exact in the tree"))
 }
 
-fn whiteout(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
-    let told = trial.run("leave-marks", ["/workspace"])?;
-    if told.answer("remove other") != Some(Answer::Succeeded) {
+fn whiteout(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
+    let report = trial.run("leave-marks", ["/workspace"])?;
+    if report.answer("remove other") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("inside, nothing can be removed"));
     }
     trial.diff(&["-p"])?;
@@ -229,20 +231,20 @@ fn whiteout(stage: &Stage) -> Result<Verdict, StageError> {
             return Ok(Verdict::broke(format!("{name} is gone, and nobody removed it")));
         }
     }
-    if told.answer("whiteout over kept") == Some(Answer::Succeeded) {
+    if report.answer("whiteout over kept") == Some(AttemptResult::Succeeded) {
         return Ok(Verdict::broke("a device was made"));
     }
     Ok(Verdict::held("only what was removed inside was removed"))
 }
 
-fn hard_link(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
-    let elsewhere = stage.place()?.join("elsewhere");
-    stage.file(&elsewhere, "original\n")?;
+fn hard_link(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
+    let elsewhere = testbed.place()?.join("elsewhere");
+    testbed.file(&elsewhere, "original\n")?;
     let shared = trial.tree.join("shared");
-    std::fs::hard_link(&elsewhere, &shared).map_err(StageError::io("make a second name"))?;
-    let told = trial.run("leave-hard-links", ["/workspace"])?;
-    if told.answer("write shared") != Some(Answer::Succeeded) {
+    std::fs::hard_link(&elsewhere, &shared).map_err(TestBedError::io("make a second name"))?;
+    let report = trial.run("leave-hard-links", ["/workspace"])?;
+    if report.answer("write shared") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("inside, the file cannot be written to"));
     }
     trial.diff(&["-p"])?;
@@ -260,19 +262,19 @@ fn hard_link(stage: &Stage) -> Result<Verdict, StageError> {
         }
     }
     // What a program does that opens the file and writes.
-    let control = stage.place()?.join("control");
+    let control = testbed.place()?.join("control");
     let second = control.with_file_name("second");
-    stage.file(&control, "original\n")?;
-    std::fs::hard_link(&control, &second).map_err(StageError::io("make a second name"))?;
-    std::fs::write(&second, "by the run\n").map_err(StageError::io("write to it"))?;
+    testbed.file(&control, "original\n")?;
+    std::fs::hard_link(&control, &second).map_err(TestBedError::io("make a second name"))?;
+    std::fs::write(&second, "by the run\n").map_err(TestBedError::io("write to it"))?;
     if std::fs::read(&control).ok().as_deref() == Some(b"original\n") {
         return Ok(Verdict::no_control("writing through a second name changes nothing here"));
     }
     Ok(Verdict::held("replaced, not written through; each arrived with one name"))
 }
 
-fn undeletable(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
+fn undeletable(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
     all_done(&trial.run("leave-locked", ["/workspace", "40"])?)?;
     let kept = trial.kept()?;
     if !kept.join("locked").symlink_metadata().is_ok_and(|found| found.is_dir()) {
@@ -286,18 +288,18 @@ fn undeletable(stage: &Stage) -> Result<Verdict, StageError> {
     Ok(Verdict::held("40 levels that deny everything: removed"))
 }
 
-fn setuid(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
-    let told = trial.run("setuid", ["/workspace"])?;
-    if told.tries.is_empty() {
+fn setuid(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
+    let report = trial.run("setuid", ["/workspace"])?;
+    if report.tries.is_empty() {
         return Ok(Verdict::no_control("nothing was tried"));
     }
     let kept = trial.kept()?;
     // As a hole inside would have left it.
     let planted = kept.join("planted");
-    stage.file(&planted, "#!/bin/sh\n")?;
+    testbed.file(&planted, "#!/bin/sh\n")?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
-    std::fs::set_permissions(&planted, mode).map_err(StageError::io("set the bits"))?;
+    std::fs::set_permissions(&planted, mode).map_err(TestBedError::io("set the bits"))?;
     trial.diff(&[])?;
     trial.apply(&[])?;
     let arrived = trial.tree.join("planted");

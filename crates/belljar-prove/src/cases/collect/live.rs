@@ -1,4 +1,4 @@
-//! A run that changes its tree while somebody looks at it.
+//! A run that changes its tree while the host reads it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use belljar_spec::Clause;
 
 use super::trial::{SECRET, Trial, naive_has_secret, says_secret};
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError};
+use crate::testbed::{Run, TestBed, TestBedError};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -32,14 +32,14 @@ const WITHIN: Duration = Duration::from_secs(15);
 
 /// A directory and a link to the secrets are exchanged in a live run.
 fn swapping<'a>(
-    stage: &'a Stage,
-) -> Result<(Trial<'a>, std::path::PathBuf, crate::stage::Running), StageError> {
-    let trial = Trial::new(stage)?;
+    testbed: &'a TestBed,
+) -> Result<(Trial<'a>, std::path::PathBuf, crate::testbed::Running), TestBedError> {
+    let trial = Trial::new(testbed)?;
     let secrets = trial.secrets()?;
     let run = Run::over(&trial.tree, "swap-own", &trial.name)
         .args(["/workspace/mine", "60000"])
         .arg(&secrets);
-    let mut running = stage.start_inside(&run)?;
+    let mut running = testbed.start_inside(&run)?;
     running.hear("flipping")?;
     Ok((trial, secrets, running))
 }
@@ -49,15 +49,15 @@ fn untouched(secrets: &Path) -> bool {
     only_it && std::fs::read(secrets.join("secret")).ok().as_deref() == Some(SECRET.as_bytes())
 }
 
-fn swap_race(stage: &Stage) -> Result<Verdict, StageError> {
-    let (trial, secrets, running) = swapping(stage)?;
+fn swap_race(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (trial, secrets, running) = swapping(testbed)?;
     let kept = trial.kept()?;
     let began = Instant::now();
     let mut rounds = 0;
     while began.elapsed() < LASTS {
         for seen in [
-            stage.tool(["diff", "-p", &trial.name])?,
-            stage.tool(["apply", "--yes", &trial.name, "mine"])?,
+            testbed.tool(["diff", "-p", &trial.name])?,
+            testbed.tool(["apply", "--yes", &trial.name, "mine"])?,
         ] {
             if says_secret(&seen) {
                 return Ok(Verdict::broke("a command read through the link"));
@@ -71,27 +71,27 @@ fn swap_race(stage: &Stage) -> Result<Verdict, StageError> {
         rounds += 1;
     }
     let control = Instant::now();
-    let mut naive = false;
-    while !naive && control.elapsed() < WITHIN {
-        naive = naive_has_secret(&kept);
+    let mut open_proxy = false;
+    while !open_proxy && control.elapsed() < WITHIN {
+        open_proxy = naive_has_secret(&kept);
     }
     running.stop()?;
-    if !naive {
+    if !open_proxy {
         return Ok(Verdict::no_control("a program that follows links met none either"));
     }
     Ok(Verdict::held(format!("{rounds} rounds of diff and apply, nothing read or written")))
 }
 
-fn copy_race(stage: &Stage) -> Result<Verdict, StageError> {
-    let (trial, secrets, running) = swapping(stage)?;
-    let into = stage.place()?;
+fn copy_race(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (trial, secrets, running) = swapping(testbed)?;
+    let into = testbed.place()?;
     let began = Instant::now();
     let (mut rounds, mut copied) = (0, 0);
     // A busy machine may take long until one copy is whole.
     while began.elapsed() < LASTS || (copied == 0 && began.elapsed() < WITHIN) {
         let target = into.join(rounds.to_string());
         let from = format!("{}:/workspace/mine", trial.name);
-        let seen = stage.tool(["cp".as_ref(), from.as_ref(), target.as_os_str()])?;
+        let seen = testbed.tool(["cp".as_ref(), from.as_ref(), target.as_os_str()])?;
         copied += usize::from(seen.code == Some(0));
         let mut got = Vec::new();
         super::trial::collect_naively(&target, &mut got);
@@ -101,15 +101,15 @@ fn copy_race(stage: &Stage) -> Result<Verdict, StageError> {
         rounds += 1;
     }
     let (kept, control) = (trial.kept()?, Instant::now());
-    let mut naive = naive_has_secret(&kept);
-    while copied == 0 && !naive && control.elapsed() < WITHIN {
-        naive = naive_has_secret(&kept);
+    let mut open_proxy = naive_has_secret(&kept);
+    while copied == 0 && !open_proxy && control.elapsed() < WITHIN {
+        open_proxy = naive_has_secret(&kept);
     }
     running.stop()?;
     if !untouched(&secrets) {
         return Ok(Verdict::broke("the secret's directory was changed"));
     }
-    if copied == 0 && !naive {
+    if copied == 0 && !open_proxy {
         return Ok(Verdict::no_control("no copy was made, and nothing swapped"));
     }
     Ok(Verdict::held(format!("{rounds} copies, {copied} whole, none with the secret")))

@@ -1,7 +1,6 @@
-//! Attacks on whoever collects a run's work: `diff`, `apply`, `discard` and `cp`.
+//! Attacks on the tools that collect a run's work: `diff`, `apply`, `discard` and `cp`.
 //!
-//! Each is tried against belljar's own commands, and against what people write in a hurry: a program that walks the
-//! tree and follows what it finds.
+//! Each is tried against belljar's commands, and against a naive program that walks the tree and follows what it finds.
 
 mod files;
 mod live;

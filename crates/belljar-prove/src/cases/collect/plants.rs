@@ -1,13 +1,13 @@
-//! What runs on the host later: plants in a layered tree, and in one that is written to directly.
+//! Files that the host would execute later, in an overlay tree and in a writable tree.
 
 use std::path::Path;
 
 use belljar_spec::Clause;
 
 use super::trial::Trial;
-use crate::answer::Answer;
 use crate::case::{Case, Severity, Verdict};
-use crate::stage::{Run, Stage, StageError, Unprotected};
+use crate::probe_report::AttemptResult;
+use crate::testbed::{Run, TestBed, TestBedError, Unprotected};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -26,19 +26,19 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-fn git_plants(stage: &Stage) -> Result<Verdict, StageError> {
-    let trial = Trial::new(stage)?;
-    let sentinel = stage.place()?.join("sentinel");
+fn git_plants(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let trial = Trial::new(testbed)?;
+    let sentinel = testbed.place()?.join("sentinel");
     let command = format!("touch {}", sentinel.display());
-    let told = trial.run("leave-plants", ["/workspace", &command])?;
-    if told.answer("pre-commit") != Some(Answer::Succeeded) {
+    let report = trial.run("leave-plants", ["/workspace", &command])?;
+    if report.answer("pre-commit") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("inside, no hook can be written"));
     }
-    for words in [&["-p"][..], &["--json"], &[]] {
-        trial.diff(words)?;
+    for argv in [&["-p"][..], &["--json"], &[]] {
+        trial.diff(argv)?;
     }
     let applied = trial.apply(&[])?;
-    stage.tool(["show", &trial.name])?;
+    testbed.tool(["show", &trial.name])?;
     if sentinel.exists() {
         return Ok(Verdict::broke("one of belljar's commands executed a plant"));
     }
@@ -50,14 +50,14 @@ fn git_plants(stage: &Stage) -> Result<Verdict, StageError> {
     if trial.content("file").as_deref() != Some(b"changed\n") {
         return Ok(Verdict::no_control("the rest was not applied either"));
     }
-    let said = format!("{}{}", applied.stderr, String::from_utf8_lossy(&applied.stdout));
-    if !said.contains("Makefile") || !said.contains("runs later on the host") {
-        return Ok(Verdict::broke("nothing was said of what runs later on the host"));
+    let error_text = format!("{}{}", applied.stderr, String::from_utf8_lossy(&applied.stdout));
+    if !error_text.contains("Makefile") || !error_text.contains("runs later on the host") {
+        return Ok(Verdict::broke("apply did not list what runs later on the host"));
     }
-    Ok(Verdict::held("nothing executed; hooks, settings and .envrc held back, the rest told"))
+    Ok(Verdict::held("nothing executed; hooks, settings and .envrc held back, the rest listed"))
 }
 
-/// Those that are there. What is not can be made, and is told at the end of a run.
+/// Those that exist. Others can be created, and are reported at the end of a run.
 const THERE: &[&str] = &[
     ".git/config",
     ".git/config.worktree",
@@ -71,16 +71,16 @@ const THERE: &[&str] = &[
     ".claude/settings.local.json",
     ".bashrc",
 ];
-/// In a directory that is kept as a whole.
+/// In a directory that is protected as a whole.
 const MISSING: &[&str] = &[".git/hooks/post-checkout"];
 
-fn prepared(stage: &Stage, tree: &Path) -> Result<(), StageError> {
+fn prepared(testbed: &TestBed, tree: &Path) -> Result<(), TestBedError> {
     let git = [".git", ".git/hooks", ".git/objects", ".git/refs", "nested", "nested/.git"];
     for directory in git.iter().chain(&[".vscode", ".claude"]) {
-        stage.directory(&tree.join(directory), 0o755)?;
+        testbed.directory(&tree.join(directory), 0o755)?;
     }
     for name in [".git/HEAD", "nested/.git/HEAD", "room"].iter().chain(THERE) {
-        stage.file(&tree.join(name), "original\n")?;
+        testbed.file(&tree.join(name), "original\n")?;
     }
     Ok(())
 }
@@ -94,31 +94,32 @@ fn is_as_it_was(tree: &Path, name: &str) -> bool {
     path.symlink_metadata().is_err()
 }
 
-fn control_files(stage: &Stage) -> Result<Verdict, StageError> {
-    let tree = stage.workspace()?;
-    prepared(stage, &tree)?;
+fn control_files(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let tree = testbed.workspace()?;
+    prepared(testbed, &tree)?;
     let names: Vec<&str> = THERE.iter().chain(MISSING).copied().collect();
     let run = Run::of(&tree, "control-files").arg("/workspace").args(&names);
-    let inside = stage.inside(&run)?.told()?;
+    let inside = testbed.inside(&run)?.report()?;
     if let Some(name) = names.iter().find(|name| !is_as_it_was(&tree, name)) {
         return Ok(Verdict::broke(format!("{name} is not as it was")));
     }
-    if let Some(tried) = inside.tries.iter().find(|tried| tried.answer == Answer::Succeeded) {
+    if let Some(tried) = inside.tries.iter().find(|tried| tried.answer == AttemptResult::Succeeded)
+    {
         return Ok(Verdict::broke(format!("{} got through", tried.what)));
     }
     // The same steps on a file beside them, and on the same names where nothing covers them.
     let beside = Run::of(&tree, "control-files").args(["/workspace", "room"]);
-    if stage.inside(&beside)?.told()?.answer("write room") != Some(Answer::Succeeded) {
+    if testbed.inside(&beside)?.report()?.answer("write room") != Some(AttemptResult::Succeeded) {
         return Ok(Verdict::no_control("inside, a plain file cannot be written to either"));
     }
-    let control = stage.place()?;
-    prepared(stage, &control)?;
-    let mut words = vec!["control-files".as_ref(), control.as_os_str()];
-    words.extend(names.iter().map(|name| std::ffi::OsStr::new(*name)));
-    let outside = stage.outside(Unprotected::Directly, words)?.told()?;
+    let control = testbed.place()?;
+    prepared(testbed, &control)?;
+    let mut argv = vec!["control-files".as_ref(), control.as_os_str()];
+    argv.extend(names.iter().map(|name| std::ffi::OsStr::new(*name)));
+    let outside = testbed.outside(Unprotected::Directly, argv)?.report()?;
     if let Some(name) = names
         .iter()
-        .find(|name| outside.answer(&format!("write {name}")) != Some(Answer::Succeeded))
+        .find(|name| outside.answer(&format!("write {name}")) != Some(AttemptResult::Succeeded))
     {
         return Ok(Verdict::no_control(format!("outside, {name} cannot be written to either")));
     }

@@ -1,17 +1,17 @@
-//! A run over a tree, and the commands on what it left.
+//! Runs a probe over a tree, and belljar's commands on the result.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::answer::Told;
-use crate::stage::{Run, Seen, Stage, StageError};
+use crate::probe_report::ProbeReport;
+use crate::testbed::{ProcessOutput, Run, TestBed, TestBedError};
 
-/// Nobody who collects waits longer than this for something that never comes, however busy the machine is.
+/// A collecting command that takes longer is stuck, even on a busy machine.
 pub(super) const PROMPT: Duration = Duration::from_secs(90);
 
 pub(super) struct Trial<'a> {
-    pub(super) stage: &'a Stage,
+    pub(super) testbed: &'a TestBed,
     /// The real tree.
     pub(super) tree: PathBuf,
     pub(super) name: String,
@@ -19,20 +19,20 @@ pub(super) struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     /// A tree with `file`, `kept`, `other` and `sub/inner`.
-    pub(super) fn new(stage: &'a Stage) -> Result<Self, StageError> {
-        let tree = stage.workspace()?;
-        stage.directory(&tree.join("sub"), 0o755)?;
+    pub(super) fn new(testbed: &'a TestBed) -> Result<Self, TestBedError> {
+        let tree = testbed.workspace()?;
+        testbed.directory(&tree.join("sub"), 0o755)?;
         for name in ["file", "kept", "other", "sub/inner"] {
-            stage.file(&tree.join(name), "original\n")?;
+            testbed.file(&tree.join(name), "original\n")?;
         }
-        let name = stage.word()?;
-        Ok(Self { stage, tree, name })
+        let name = testbed.word()?;
+        Ok(Self { testbed, tree, name })
     }
 
     /// A directory that no run is given, with one file.
-    pub(super) fn secrets(&self) -> Result<PathBuf, StageError> {
-        let place = self.stage.place()?;
-        self.stage.file(&place.join("secret"), SECRET)?;
+    pub(super) fn secrets(&self) -> Result<PathBuf, TestBedError> {
+        let place = self.testbed.place()?;
+        self.testbed.file(&place.join("secret"), SECRET)?;
         Ok(place)
     }
 
@@ -40,41 +40,41 @@ impl<'a> Trial<'a> {
     pub(super) fn run<W: AsRef<std::ffi::OsStr>>(
         &self,
         probe: &str,
-        words: impl IntoIterator<Item = W>,
-    ) -> Result<Told, StageError> {
-        let run = Run::over(&self.tree, probe, &self.name).args(words);
-        self.stage.inside(&run)?.told()
+        argv: impl IntoIterator<Item = W>,
+    ) -> Result<ProbeReport, TestBedError> {
+        let run = Run::over(&self.tree, probe, &self.name).args(argv);
+        self.testbed.inside(&run)?.report()
     }
 
-    pub(super) fn diff(&self, flags: &[&str]) -> Result<Seen, StageError> {
-        let words = ["diff", &self.name].into_iter().chain(flags.iter().copied());
-        self.done(self.stage.tool(words)?, &[0])
+    pub(super) fn diff(&self, flags: &[&str]) -> Result<ProcessOutput, TestBedError> {
+        let argv = ["diff", &self.name].into_iter().chain(flags.iter().copied());
+        self.done(self.testbed.tool(argv)?, &[0])
     }
 
     /// With everything named, so that nothing is held back that can be had at all.
-    pub(super) fn apply(&self, paths: &[&str]) -> Result<Seen, StageError> {
-        let words = ["apply", "--yes", &self.name].into_iter().chain(paths.iter().copied());
+    pub(super) fn apply(&self, paths: &[&str]) -> Result<ProcessOutput, TestBedError> {
+        let argv = ["apply", "--yes", &self.name].into_iter().chain(paths.iter().copied());
         // 1: not everything that was asked for was done.
-        self.done(self.stage.tool(words)?, &[0, 1, 125])
+        self.done(self.testbed.tool(argv)?, &[0, 1, 125])
     }
 
-    pub(super) fn discard(&self) -> Result<Seen, StageError> {
-        self.done(self.stage.tool(["discard", "--yes", &self.name])?, &[0])
+    pub(super) fn discard(&self) -> Result<ProcessOutput, TestBedError> {
+        self.done(self.testbed.tool(["discard", "--yes", &self.name])?, &[0])
     }
 
-    fn done(&self, seen: Seen, codes: &[i32]) -> Result<Seen, StageError> {
+    fn done(&self, seen: ProcessOutput, codes: &[i32]) -> Result<ProcessOutput, TestBedError> {
         match seen.code {
             Some(code) if codes.contains(&code) => Ok(seen),
             _ => {
-                let said: String = seen.stderr.trim().chars().take(400).collect();
-                Err(StageError::Unexpected(format!("{}: {said}", seen.end())))
+                let error_text: String = seen.stderr.trim().chars().take(400).collect();
+                Err(TestBedError::Unexpected(format!("{}: {error_text}", seen.end())))
             }
         }
     }
 
-    /// Where the run's version of the tree is kept.
-    pub(super) fn kept(&self) -> Result<PathBuf, StageError> {
-        Ok(self.stage.run_directory(&self.name)?.join("upper/0/data"))
+    /// The directory with the run's version of the tree.
+    pub(super) fn kept(&self) -> Result<PathBuf, TestBedError> {
+        Ok(self.testbed.run_directory(&self.name)?.join("upper/0/data"))
     }
 
     pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
@@ -84,7 +84,7 @@ impl<'a> Trial<'a> {
 
 pub(super) const SECRET: &str = "a secret that no run was given\n";
 
-pub(super) fn says_secret(seen: &Seen) -> bool {
+pub(super) fn says_secret(seen: &ProcessOutput) -> bool {
     let secret = SECRET.trim_end().as_bytes();
     let has = |bytes: &[u8]| bytes.windows(secret.len()).any(|window| window == secret);
     has(&seen.stdout) || has(seen.stderr.as_bytes())

@@ -1,4 +1,4 @@
-//! Addresses that no run may reach, whatever its rules say.
+//! Addresses that no run may reach, whatever its rules are.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use belljar_spec::Clause;
 use super::trial::{self, allowed, inside, judge, ok_at, short, wrong};
 use crate::case::{Case, Severity, Verdict};
 use crate::dialogue::{Dialogue, get};
-use crate::stage::{Stage, StageError};
+use crate::testbed::{TestBed, TestBedError};
 use crate::world::names::{FORBIDDEN, METADATA, OTHER, PRIVATE};
 
 pub(super) const CASES: &[Case] = &[
@@ -50,24 +50,24 @@ fn at(address: &str, port: u16) -> String {
     SocketAddr::new(address, port).to_string()
 }
 
-/// By each door.
+/// Through each protocol of the proxy.
 fn asked_for(host: &str) -> Vec<Dialogue> {
     let authority = format!("{host}:80");
     vec![
         Dialogue::plain(host),
-        Dialogue::tunnel(&authority, [get(host, "/"), crate::dialogue::Step::Answer]),
-        Dialogue::socks(host, 80, [get(host, "/"), crate::dialogue::Step::Answer]),
+        Dialogue::tunnel(&authority, [get(host, "/"), crate::dialogue::Step::AttemptResult]),
+        Dialogue::socks(host, 80, [get(host, "/"), crate::dialogue::Step::AttemptResult]),
     ]
 }
 
-fn by_name(stage: &Stage) -> Result<Verdict, StageError> {
+fn by_name(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let dialogues: Vec<Dialogue> = FORBIDDEN.iter().flat_map(|(name, _)| asked_for(name)).collect();
-    // One whose other address is public must not be reached at that one either: which is taken is chance.
+    // A name that also has a public address must be refused too: which address is used is chance.
     let forbidden: Vec<String> = FORBIDDEN.iter().map(|(_, address)| at(address, 80)).collect();
-    judge(stage, ANY, &dialogues, &forbidden)
+    judge(testbed, ANY, &dialogues, &forbidden)
 }
 
-fn by_address(stage: &Stage) -> Result<Verdict, StageError> {
+fn by_address(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const SPELLINGS: &[&str] = &[
         "127.0.0.1",
         "127.1",
@@ -102,34 +102,34 @@ fn by_address(stage: &Stage) -> Result<Verdict, StageError> {
     let mut dialogues: Vec<Dialogue> = SPELLINGS.iter().flat_map(|host| asked_for(host)).collect();
     for address in ["127.0.0.1", METADATA, PRIVATE, "::1", "fd00:ec2::254", "::ffff:10.1.2.3"] {
         let address = address.parse().unwrap_or(IpAddr::from([0; 4]));
-        let rest = [get("x", "/"), crate::dialogue::Step::Answer];
+        let rest = [get("x", "/"), crate::dialogue::Step::AttemptResult];
         dialogues.push(Dialogue::socks_address(address, 80, rest));
     }
     let forbidden = ["127.0.0.1", "::1", METADATA, PRIVATE, "64:ff9b::a01:203", "fd00:ec2::254"];
-    judge(stage, ANY, &dialogues, &forbidden.map(|address| at(address, 80)))
+    judge(testbed, ANY, &dialogues, &forbidden.map(|address| at(address, 80)))
 }
 
-fn not_written(stage: &Stage) -> Result<Verdict, StageError> {
+fn not_written(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let other = at(OTHER, 80);
     let mut dialogues = asked_for(OTHER);
     let address = OTHER.parse().unwrap_or(IpAddr::from([0; 4]));
     dialogues.push(Dialogue::socks_address(
         address,
         80,
-        [get(OTHER, "/"), crate::dialogue::Step::Answer],
+        [get(OTHER, "/"), crate::dialogue::Step::AttemptResult],
     ));
-    let verdict = judge(stage, ANY, &dialogues, std::slice::from_ref(&other))?;
+    let verdict = judge(testbed, ANY, &dialogues, std::slice::from_ref(&other))?;
     if !verdict.has_held() {
         return Ok(verdict);
     }
     // Written, it is reached: the refusal is about the rule, and not about addresses as such.
-    let written = inside(stage, &["--allow-host", OTHER], &dialogues)?;
+    let written = inside(testbed, &["--allow-host", OTHER], &dialogues)?;
     let refused = dialogues.iter().find(|one| !written.was_answered(&one.what));
     Ok(match refused {
         Some(one) => {
-            let heard = short(written.heard(&one.what));
+            let probe_report = short(written.probe_report(&one.what));
             Verdict::no_control(format!(
-                "written in a rule it is refused too: {}: {heard}",
+                "written in a rule it is refused too: {}: {probe_report}",
                 one.what
             ))
         }
@@ -137,12 +137,12 @@ fn not_written(stage: &Stage) -> Result<Verdict, StageError> {
     })
 }
 
-fn rebinding(stage: &Stage) -> Result<Verdict, StageError> {
+fn rebinding(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let dialogue = Dialogue::plain("rebind.example");
     // One after the other, so that the name has changed by then.
     let again = dialogue.clone().called("the same once more");
     let flags = &["--allow-host", "ok.example", "--allow-host", "rebind.example"];
-    let first = inside(stage, flags, &[allowed(), dialogue.clone()])?;
+    let first = inside(testbed, flags, &[allowed(), dialogue.clone()])?;
     let ok = ok_at(80);
     if let Some(verdict) = trial::unfit(&first) {
         return Ok(verdict);
@@ -150,16 +150,16 @@ fn rebinding(stage: &Stage) -> Result<Verdict, StageError> {
     if let Some(at) = first.seen.beyond(&[&ok]).first() {
         return Ok(Verdict::broke(format!("{at} was reached")));
     }
-    // Now the resolver says loopback at once, as it is not reset in between.
+    // Now the resolver returns loopback at once, as it was not reset.
     let run = flags
         .iter()
-        .fold(crate::stage::Run::in_world(stage, "dialogues"), |run, flag| run.flag(flag));
-    let told = stage.inside(&run.arg(trial::spell(&[allowed(), again])?))?.told()?;
-    let second = trial::Tried { told, seen: stage.world()?.seen()? };
+        .fold(crate::testbed::Run::in_world(testbed, "dialogues"), |run, flag| run.flag(flag));
+    let report = testbed.inside(&run.arg(trial::spell(&[allowed(), again])?))?.report()?;
+    let second = trial::DialogueResults { report, seen: testbed.world()?.seen()? };
     if let Some(verdict) = wrong(&second, &[&ok]) {
         return Ok(verdict);
     }
-    let control = trial::control(stage, &[dialogue])?;
+    let control = trial::control(testbed, &[dialogue])?;
     if control.seen.accepted("127.0.0.1:80") == 0 {
         return Ok(Verdict::no_control("without a check, loopback was not reached either"));
     }

@@ -1,6 +1,7 @@
-//! The one way out: what the proxy lets through, and what it must never. Everything plays in a network of the
-//! stage's own, whose servers count; a run of belljar there has belljar's proxy, and the control has one that
-//! asks nothing.
+//! Attacks on the egress proxy.
+//!
+//! They run in a test network whose servers count connections. A run there uses belljar's proxy; the control uses a
+//! proxy that allows everything.
 
 mod addresses;
 mod direct;

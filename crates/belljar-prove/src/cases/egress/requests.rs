@@ -1,11 +1,11 @@
-//! Requests that can be read in two ways, and paths that are not what they look like.
+//! Ambiguous requests (smuggling), and disguised paths.
 
 use belljar_spec::Clause;
 
-use super::trial::{self, Tried, allowed, control, inside, ok_at, short};
+use super::trial::{self, DialogueResults, allowed, control, inside, ok_at, short};
 use crate::case::{Case, Severity, Verdict};
 use crate::dialogue::{Dialogue, Step, get, send, tls};
-use crate::stage::{Stage, StageError};
+use crate::testbed::{TestBed, TestBedError};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
 
 const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: ok.example\r\nX: ";
 
-/// Each is a request whose end is somewhere else for who reads it in another way, and the hidden one.
+/// Requests that two parsers end at different places, each with a hidden request.
 fn ambiguous(target: &str, host: &str) -> Vec<(&'static str, String)> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\n");
     let chunks = format!("0\r\n\r\n{HIDDEN}");
@@ -104,16 +104,16 @@ fn ambiguous(target: &str, host: &str) -> Vec<(&'static str, String)> {
 }
 
 /// No request of that mark may arrive as one of its own.
-fn smuggled(tried: &Tried) -> bool {
+fn smuggled(tried: &DialogueResults) -> bool {
     tried.seen.requests.iter().any(|one| one.head.starts_with("GET /smuggled"))
 }
 
-/// The hidden one ends here, for whoever reads it.
+/// The end of the hidden request.
 fn whole(text: &str) -> String {
     format!("{text}\r\n\r\n")
 }
 
-fn smuggling(stage: &Stage) -> Result<Verdict, StageError> {
+fn smuggling(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let plain = ambiguous("http://ok.example/", "ok.example");
     let mut dialogues: Vec<Dialogue> =
         plain.iter().map(|(what, text)| Dialogue::raw(what, whole(text))).collect();
@@ -126,44 +126,44 @@ fn smuggling(stage: &Stage) -> Result<Verdict, StageError> {
     let opened: Vec<Dialogue> = ambiguous("/", "ok.example")
         .iter()
         .map(|(what, text)| {
-            let steps = [tls("ok.example"), send(whole(text)), Step::Answer, Step::Rest];
+            let steps = [tls("ok.example"), send(whole(text)), Step::AttemptResult, Step::Rest];
             Dialogue::tunnel("ok.example:443", steps).called(format!("in TLS, {what}"))
         })
         .collect();
     let all: Vec<Dialogue> =
         [allowed()].into_iter().chain(dialogues.iter().cloned()).chain(opened).collect();
     let flags = ["--allow-host", "ok.example", "-c", "network.intercept=[\"ok.example\"]"];
-    let through = inside(stage, &flags, &all)?;
+    let through = inside(testbed, &flags, &all)?;
     if let Some(verdict) = trial::unfit(&through) {
         return Ok(verdict);
     }
     if smuggled(&through) {
         return Ok(Verdict::broke("the server got a request that nobody looked at"));
     }
-    // Refused as such: whoever takes one of them apart differently from the next server is no guard.
+    // Must be refused: a proxy that parses it differently than the server protects nothing.
     if let Some(what) = through.not_refused(&[trial::ALLOWED]) {
-        return Ok(Verdict::broke(format!("{what}: {}", short(through.heard(what)))));
+        return Ok(Verdict::broke(format!("{what}: {}", short(through.probe_report(what)))));
     }
-    if !smuggled(&control(stage, &dialogues)?) {
+    if !smuggled(&control(testbed, &dialogues)?) {
         return Ok(Verdict::no_control("without a check, the server did not get it either"));
     }
     Ok(Verdict::held(format!("{} requests refused", all.len() - 1)))
 }
 
-fn second_request(stage: &Stage) -> Result<Verdict, StageError> {
+fn second_request(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     let first = "GET http://ok.example/first HTTP/1.1\r\nHost: ok.example\r\n\r\n";
     let other =
         "GET http://other.example/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n";
     let metadata = "GET http://metadata.example/ HTTP/1.1\r\nHost: metadata.example\r\nConnection: close\r\n\r\n";
     let tunnel = "CONNECT other.example:443 HTTP/1.1\r\nHost: other.example:443\r\n\r\n";
     let dialogues = [
-        Dialogue::new("another host", [send(first), Step::Answer, send(other), Step::Rest]),
+        Dialogue::new("another host", [send(first), Step::AttemptResult, send(other), Step::Rest]),
         Dialogue::new("another host at once", [send(format!("{first}{other}")), Step::Rest]),
-        Dialogue::new("metadata", [send(first), Step::Answer, send(metadata), Step::Rest]),
-        Dialogue::new("a tunnel", [send(first), Step::Answer, send(tunnel), Step::Rest]),
+        Dialogue::new("metadata", [send(first), Step::AttemptResult, send(metadata), Step::Rest]),
+        Dialogue::new("a tunnel", [send(first), Step::AttemptResult, send(tunnel), Step::Rest]),
     ];
     let all: Vec<Dialogue> = [allowed()].into_iter().chain(dialogues.clone()).collect();
-    let through = inside(stage, &["--allow-host", "ok.example"], &all)?;
+    let through = inside(testbed, &["--allow-host", "ok.example"], &all)?;
     if let Some(verdict) = trial::unfit(&through) {
         return Ok(verdict);
     }
@@ -179,13 +179,13 @@ fn second_request(stage: &Stage) -> Result<Verdict, StageError> {
         return Ok(Verdict::no_control("the first requests did not arrive either"));
     }
     // A proxy that asks nothing sends all of it to where the first one went.
-    if !control(stage, &dialogues)?.seen.received("http://other.example/") {
+    if !control(testbed, &dialogues)?.seen.received("http://other.example/") {
         return Ok(Verdict::no_control("without a check, the second ones did not arrive either"));
     }
     Ok(Verdict::held(format!("{firsts} first requests arrived, 0 second ones")))
 }
 
-fn path_escape(stage: &Stage) -> Result<Verdict, StageError> {
+fn path_escape(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const PATHS: &[&str] = &[
         "/v1/../hidden",
         "/v1/%2e%2e/hidden",
@@ -213,22 +213,24 @@ fn path_escape(stage: &Stage) -> Result<Verdict, StageError> {
     };
     let mut dialogues: Vec<Dialogue> = PATHS
         .iter()
-        .map(|path| Dialogue::new(*path, [send(asking("GET", path)), Step::Answer]))
+        .map(|path| Dialogue::new(*path, [send(asking("GET", path)), Step::AttemptResult]))
         .collect();
     for method in ["DELETE", "get", "GET,DELETE"] {
         let text = asking(method, "/v1/hidden");
-        dialogues.push(Dialogue::new(format!("{method} /v1/hidden"), [send(text), Step::Answer]));
+        dialogues
+            .push(Dialogue::new(format!("{method} /v1/hidden"), [send(text), Step::AttemptResult]));
     }
     for path in ["/v1/../hidden", "/v1/%2e%2e/hidden", "/hidden"] {
-        let steps = [tls("ok.example"), get("ok.example", path), Step::Answer];
+        let steps = [tls("ok.example"), get("ok.example", path), Step::AttemptResult];
         let what = format!("in TLS, {path}");
         dialogues.push(Dialogue::tunnel("ok.example:443", steps).called(what));
     }
-    let good = Dialogue::new(trial::ALLOWED, [send(asking("GET", "/v1/good")), Step::Answer]);
+    let good =
+        Dialogue::new(trial::ALLOWED, [send(asking("GET", "/v1/good")), Step::AttemptResult]);
     let all: Vec<Dialogue> = [good].into_iter().chain(dialogues.clone()).collect();
     let flags =
         ["-c", "network.allow=[\"GET ok.example/v1\"]", "-c", "network.intercept=[\"ok.example\"]"];
-    let through = inside(stage, &flags, &all)?;
+    let through = inside(testbed, &flags, &all)?;
     if let Some(verdict) = trial::unfit(&through) {
         return Ok(verdict);
     }
@@ -237,9 +239,9 @@ fn path_escape(stage: &Stage) -> Result<Verdict, StageError> {
         return Ok(Verdict::broke(format!("the server got {}", short(&request.head))));
     }
     if let Some(what) = through.not_refused(&[trial::ALLOWED]) {
-        return Ok(Verdict::broke(format!("{what}: {}", short(through.heard(what)))));
+        return Ok(Verdict::broke(format!("{what}: {}", short(through.probe_report(what)))));
     }
-    let without = control(stage, &dialogues)?;
+    let without = control(testbed, &dialogues)?;
     let arrived = without.seen.requests.iter().filter(|one| one.head.contains("hidden")).count();
     if arrived < PATHS.len() {
         return Ok(Verdict::no_control(format!("without a check, {arrived} arrived")));

@@ -1,12 +1,12 @@
-//! A secret goes to one host, one port, one place of a request, and only where the other side is who it says.
+//! Checks that a secret goes only to its host, port and header, over verified TLS.
 
 use belljar_spec::Clause;
 
 use super::secrets::{SECRET, canary, with_secret};
-use super::trial::{Tried, allowed, of_run, short, spell, unfit};
+use super::trial::{DialogueResults, allowed, of_run, short, spell, unfit};
 use crate::case::{Case, Severity, Verdict};
 use crate::dialogue::{Dialogue, Step, get, send, tls};
-use crate::stage::{Run, Stage, StageError};
+use crate::testbed::{Run, TestBed, TestBedError};
 use crate::world::names::{KEEPER, UNTRUSTED};
 use crate::world::pages::ECHO;
 
@@ -35,14 +35,16 @@ fn asking(host: &str, path: &str, header: &str) -> Step {
     send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{header}Connection: close\r\n\r\n"))
 }
 
-fn elsewhere(stage: &Stage) -> Result<Verdict, StageError> {
-    let canary = canary(stage)?;
+fn elsewhere(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let canary = canary(testbed)?;
     let key = format!("x-api-key: {PLACEHOLDER}\r\n");
     let to = |authority: &str, name: &str, steps: Vec<Step>| {
         let all: Vec<Step> = [tls(name)].into_iter().chain(steps).collect();
         Dialogue::tunnel(authority, all)
     };
-    let one = |host: &str, path: &str, header: &str| vec![asking(host, path, header), Step::Answer];
+    let one = |host: &str, path: &str, header: &str| {
+        vec![asking(host, path, header), Step::AttemptResult]
+    };
     let redirected = "/redirect?to=https://other.example/caught";
     let in_body = format!(
         "POST /body HTTP/1.1\r\nHost: keeper.example\r\nX-Other: {PLACEHOLDER}\r\n\
@@ -57,7 +59,7 @@ fn elsewhere(stage: &Stage) -> Result<Verdict, StageError> {
         // As a client does that follows it, with all its headers.
         to("other.example:443", "other.example", one("other.example", "/caught", &key))
             .called("and where it leads"),
-        to("keeper.example:443", "keeper.example", vec![send(in_body), Step::Answer])
+        to("keeper.example:443", "keeper.example", vec![send(in_body), Step::AttemptResult])
             .called("another place"),
         to("untrusted.example:443", UNTRUSTED, one(UNTRUSTED, "/c", &key)).called("an impostor"),
         Dialogue::raw(
@@ -68,15 +70,15 @@ fn elsewhere(stage: &Stage) -> Result<Verdict, StageError> {
             ),
         ),
     ];
-    let run = Run::in_world(stage, "dialogues").arg(spell(&dialogues)?);
+    let run = Run::in_world(testbed, "dialogues").arg(spell(&dialogues)?);
     let hosts = ["keeper.example", "keeper.example:8443", "other.example", UNTRUSTED];
     let run = hosts
         .iter()
-        .fold(with_secret(stage, run, &canary)?, |run, host| run.flag("--allow-host").flag(host));
+        .fold(with_secret(testbed, run, &canary)?, |run, host| run.flag("--allow-host").flag(host));
     let second = SECRET.replace("keeper.example", UNTRUSTED).replace("WORLD_KEY", "OTHER_KEY");
     let run = run.flag("--secret").flag(SECRET).flag("--secret").flag(second);
     let run = run.launcher_env("OTHER_KEY", format!("{canary}-other"));
-    let tried = of_run(stage, &run)?;
+    let tried = of_run(testbed, &run)?;
     if let Some(verdict) = unfit(&tried) {
         return Ok(verdict);
     }
@@ -100,21 +102,22 @@ fn elsewhere(stage: &Stage) -> Result<Verdict, StageError> {
     let arrived = |path: &str| tried.seen.requests.iter().any(|one| one.head.contains(path));
     let own = tried.seen.requests.iter().filter(|one| one.head.contains(&canary)).count();
     if !arrived("/a ") || !arrived("/b ") || !arrived("/caught ") || own < 2 {
-        let words = dialogues.iter().map(|one| format!("{}: {}", one.what, heard(&tried, one)));
-        let words: Vec<String> = words.collect();
-        return Ok(Verdict::no_control(format!("not all of it arrived: {}", words.join("; "))));
+        let argv =
+            dialogues.iter().map(|one| format!("{}: {}", one.what, probe_report(&tried, one)));
+        let argv: Vec<String> = argv.collect();
+        return Ok(Verdict::no_control(format!("not all of it arrived: {}", argv.join("; "))));
     }
     Ok(Verdict::held(format!("its own host got it {own} times, nobody else did")))
 }
 
-fn heard(tried: &Tried, dialogue: &Dialogue) -> String {
-    short(tried.heard(&dialogue.what)).chars().take(80).collect()
+fn probe_report(tried: &DialogueResults, dialogue: &Dialogue) -> String {
+    short(tried.probe_report(&dialogue.what)).chars().take(80).collect()
 }
 
-fn blind_tunnel(stage: &Stage) -> Result<Verdict, StageError> {
-    let canary = canary(stage)?;
-    let manifest = stage.place()?.join("belljar.toml");
-    stage.file(
+fn blind_tunnel(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let canary = canary(testbed)?;
+    let manifest = testbed.place()?.join("belljar.toml");
+    testbed.file(
         &manifest,
         &format!(
             "[network]\nallow = [\"ok.example\", \"keeper.example\"]\n\
@@ -122,7 +125,7 @@ fn blind_tunnel(stage: &Stage) -> Result<Verdict, StageError> {
              [[route]]\nlisten = {ROUTE_PORT}\nto = \"https://keeper.example\"\nsecret = \"WORLD_KEY\"\n"
         ),
     )?;
-    let steps = || [tls("keeper.example"), get("keeper.example", "/blind"), Step::Answer];
+    let steps = || [tls("keeper.example"), get("keeper.example", "/blind"), Step::AttemptResult];
     let tunnels = [
         Dialogue::tunnel("keeper.example:443", steps()),
         Dialogue::tunnel("KEEPER.example.:443", steps()),
@@ -130,16 +133,16 @@ fn blind_tunnel(stage: &Stage) -> Result<Verdict, StageError> {
     ];
     let routed = Dialogue::new(
         "the route",
-        [asking(&format!("127.0.0.1:{ROUTE_PORT}"), "/routed", ""), Step::Answer],
+        [asking(&format!("127.0.0.1:{ROUTE_PORT}"), "/routed", ""), Step::AttemptResult],
     )
     .at_port(ROUTE_PORT);
     let dialogues: Vec<Dialogue> =
         [allowed(), routed.clone()].into_iter().chain(tunnels.clone()).collect();
-    let run = Run::in_world(stage, "dialogues").manifest(manifest).arg(spell(&dialogues)?);
+    let run = Run::in_world(testbed, "dialogues").manifest(manifest).arg(spell(&dialogues)?);
     let run = run
         .launcher_env("WORLD_KEY", &canary)
-        .launcher_env("SSL_CERT_FILE", stage.world()?.authority());
-    let tried = of_run(stage, &run)?;
+        .launcher_env("SSL_CERT_FILE", testbed.world()?.authority());
+    let tried = of_run(testbed, &run)?;
     if let Some(verdict) = unfit(&tried) {
         return Ok(verdict);
     }
@@ -147,16 +150,16 @@ fn blind_tunnel(stage: &Stage) -> Result<Verdict, StageError> {
         return Ok(Verdict::broke("a tunnel got through, which nobody could look into"));
     }
     if let Some(one) = tunnels.iter().find(|one| tried.was_answered(&one.what)) {
-        return Ok(Verdict::broke(format!("{}: {}", one.what, heard(&tried, one))));
+        return Ok(Verdict::broke(format!("{}: {}", one.what, probe_report(&tried, one))));
     }
-    let route = tried.heard(&routed.what);
+    let route = tried.probe_report(&routed.what);
     if !route.contains(ECHO) || !tried.seen.received(&canary) {
         return Ok(Verdict::Failed { why: format!("the route does not work: {}", short(route)) });
     }
     if route.contains(&canary) {
         return Ok(Verdict::broke("the value came back through the route"));
     }
-    let without = super::trial::control(stage, &tunnels)?;
+    let without = super::trial::control(testbed, &tunnels)?;
     if !without.seen.received("/blind") {
         return Ok(Verdict::no_control("without a check, no tunnel got through either"));
     }

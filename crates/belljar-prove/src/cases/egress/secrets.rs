@@ -1,14 +1,14 @@
-//! A secret that must be nowhere but in requests to its own host.
+//! Looks for a secret anywhere but in requests to its host.
 
 use std::path::{Path, PathBuf};
 
 use belljar_spec::Clause;
 use belljar_spec::egress::TRUST_DIRECTORY;
 
-use super::trial::{Tried, allowed, ok_at, short, spell, unfit};
+use super::trial::{DialogueResults, allowed, ok_at, short, spell, unfit};
 use crate::case::{Case, Severity, Verdict};
 use crate::dialogue::{Dialogue, Step, get, tls};
-use crate::stage::{Run, Stage, StageError};
+use crate::testbed::{Run, TestBed, TestBedError};
 use crate::world::names::KEEPER;
 use crate::world::pages::ECHO;
 
@@ -21,17 +21,17 @@ pub(super) const CASES: &[Case] = &[Case {
 }];
 
 /// Made of the stage's own name, so that nothing of another test is found.
-pub(super) fn canary(stage: &Stage) -> Result<String, StageError> {
-    Ok(format!("canary-{}", stage.word()?))
+pub(super) fn canary(testbed: &TestBed) -> Result<String, TestBedError> {
+    Ok(format!("canary-{}", testbed.word()?))
 }
 
 pub(super) fn backwards(text: &str) -> String {
     text.chars().rev().collect()
 }
 
-/// A run whose secret is the canary; its value comes from a variable of the launcher's.
-pub(super) fn with_secret(stage: &Stage, run: Run, canary: &str) -> Result<Run, StageError> {
-    let authority = stage.world()?.authority();
+/// A run with the canary as its secret, from a variable of the launcher.
+pub(super) fn with_secret(testbed: &TestBed, run: Run, canary: &str) -> Result<Run, TestBedError> {
+    let authority = testbed.world()?.authority();
     Ok(run
         .launcher_env("WORLD_KEY", canary)
         .launcher_env("SSL_CERT_FILE", authority)
@@ -44,7 +44,8 @@ pub(super) const SECRET: &str = "env=WORLD_KEY,host=keeper.example,header=x-api-
 const ASKED: &str = "the keeper";
 
 fn dialogues() -> Vec<Dialogue> {
-    let inside = |path: &str| [tls("keeper.example"), get("keeper.example", path), Step::Answer];
+    let inside =
+        |path: &str| [tls("keeper.example"), get("keeper.example", path), Step::AttemptResult];
     vec![
         allowed(),
         Dialogue::tunnel("keeper.example:443", inside("/")).called(ASKED),
@@ -53,53 +54,53 @@ fn dialogues() -> Vec<Dialogue> {
     ]
 }
 
-fn anywhere(stage: &Stage) -> Result<Verdict, StageError> {
-    let (canary, place) = (canary(stage)?, stage.place()?);
+fn anywhere(testbed: &TestBed) -> Result<Verdict, TestBedError> {
+    let (canary, place) = (canary(testbed)?, testbed.place()?);
     let places = ["/home", "/tmp", "/run", "/etc", "/var", "/dev/shm", TRUST_DIRECTORY];
-    let run = Run::in_world(stage, "hunt").arg(backwards(&canary)).arg(spell(&dialogues())?);
-    let run = with_secret(stage, run.args(places), &canary)?
+    let run = Run::in_world(testbed, "hunt").arg(backwards(&canary)).arg(spell(&dialogues())?);
+    let run = with_secret(testbed, run.args(places), &canary)?
         .flag("--allow-host")
         .flag("keeper.example")
         .flag("--secret")
         .flag(SECRET)
         .flag("--result")
         .flag(place.join("result.json"));
-    let inside = super::trial::of_run(stage, &run)?;
+    let inside = super::trial::of_run(testbed, &run)?;
     if let Some(verdict) = unfit(&inside) {
         return Ok(verdict);
     }
     if let Some(verdict) = not_put_in(&inside, &canary) {
         return Ok(verdict);
     }
-    let found = inside.told.tries.iter().find(|tried| tried.what.starts_with("found in "));
+    let found = inside.report.tries.iter().find(|tried| tried.what.starts_with("found in "));
     if let Some(found) = found {
         return Ok(Verdict::broke(found.what.clone()));
     }
-    let home = stage.belljar_home();
-    for tree in [&home, &stage.user_home(), &place] {
+    let home = testbed.belljar_home();
+    for tree in [&home, &testbed.user_home(), &place] {
         if let Some(path) = files_with(tree, &canary).first() {
             return Ok(Verdict::broke(format!("it is in {}", path.display())));
         }
     }
     // The same hunt finds it where it is.
-    let held = stage.place()?;
-    stage.file(&held.join("held"), &canary)?;
+    let held = testbed.place()?;
+    testbed.file(&held.join("held"), &canary)?;
     let held = held.display().to_string();
-    let words = ["hunt", &backwards(&canary), "[]", &held];
-    let control = stage.in_world(words)?.told()?;
+    let argv = ["hunt", &backwards(&canary), "[]", &held];
+    let control = testbed.in_world(argv)?.report()?;
     if control.tries.is_empty() || files_with(Path::new(&held), &canary).is_empty() {
         return Ok(Verdict::no_control("it is not found where it is either"));
     }
-    let looked_at = inside.told.number("looked at");
+    let looked_at = inside.report.number("looked at");
     Ok(Verdict::held(format!("the server got it; not in {looked_at} files, no answer, no record")))
 }
 
-/// A secret that nobody got proves nothing.
-fn not_put_in(inside: &Tried, canary: &str) -> Option<Verdict> {
-    let heard = inside.heard(ASKED);
-    if !heard.contains(ECHO) {
+/// A secret that no server received proves nothing.
+fn not_put_in(inside: &DialogueResults, canary: &str) -> Option<Verdict> {
+    let probe_report = inside.probe_report(ASKED);
+    if !probe_report.contains(ECHO) {
         return Some(Verdict::Failed {
-            why: format!("the keeper did not answer: {}", short(heard)),
+            why: format!("the keeper did not answer: {}", short(probe_report)),
         });
     }
     let at = format!("{KEEPER}:443");

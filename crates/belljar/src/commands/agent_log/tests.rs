@@ -158,7 +158,7 @@ fn failures_asides_and_the_end_are_told() {
          ✗ the agent ended with error_max_turns: too many\n\
          \x20 until make test: exit code 2\n\n\
          ── iteration 3 ended: failed (error_max_turns), 12 turns, 34k tokens, $0.42, 1\n   \
-         path changed, 3m 12s, not done yet, 2 lines not understood"
+         path changed, 3m 12s, not done yet, 2 lines not parsed"
     );
     reading.seconds += 90;
     let end = reading.text(&[

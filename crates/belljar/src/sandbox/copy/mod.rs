@@ -1,8 +1,8 @@
-//! Trees of files that go into a sandbox or come out of it.
+//! Copies files and trees into or out of a sandbox.
 //!
-//! What comes out is hostile: [`receive`] writes it into a new directory beside the target, step by
-//! step from descriptors, and moves it into place when it is whole. [`send`] reads the host's side
-//! without following a link.
+//! Data from a sandbox is hostile: [`receive`] writes it into a new directory next to the target, with
+//! descriptors only, and moves it into place when it is complete. [`send`] reads the host's side
+//! without following links.
 
 pub(crate) mod receive;
 pub(crate) mod send;
@@ -25,12 +25,12 @@ use super::task::Source;
 use receive::Receiver;
 use send::Sender;
 
-/// Of what was not copied this many are named.
+/// How many skipped entries are named.
 pub(crate) const MAX_LISTED: usize = 1000;
-/// How much of a complaint from inside is shown.
-const MAX_COMPLAINT: usize = 2048;
+/// How many bytes of an error message from inside are shown.
+const MAX_STDERR: usize = 2048;
 
-/// What a copy may come to. Checked against what is announced, before it is written.
+/// The limits of a copy, checked against the announced sizes before anything is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyLimits {
     pub bytes: u64,
@@ -47,9 +47,9 @@ impl Default for CopyLimits {
 pub struct CopyReport {
     pub files: u64,
     pub bytes: u64,
-    /// What was left out, and why: the first thousand.
+    /// The first thousand entries that were skipped, and why.
     pub skipped: Vec<(OsText, String)>,
-    /// How many more were left out.
+    /// How many more were skipped.
     pub unlisted: u64,
 }
 
@@ -65,11 +65,11 @@ impl CopyReport {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    #[error("what came out of the sandbox makes no sense: {0}")]
+    #[error("the sandbox sent an invalid archive: {0}")]
     Archive(#[from] ArchiveError),
-    #[error("what came out of the sandbox makes no sense: {path}: {why}")]
+    #[error("the sandbox sent an invalid archive: {path}: {why}")]
     Entry { path: OsText, why: &'static str },
-    #[error("the copy is not whole: it ended too early")]
+    #[error("the copy is incomplete: it ended too early")]
     Unfinished,
     #[error("the copy would be larger than {limit} bytes; copy less, or raise CopyLimits")]
     TooLarge { limit: u64 },
@@ -77,7 +77,7 @@ pub enum CopyError {
     TooMany { limit: u64 },
     #[error("{path} exists and is a directory; name another target, or remove it")]
     DirectoryInTheWay { path: OsText },
-    #[error("{path} names no file; end the target with a name")]
+    #[error("{path} has no file name; add one to the target")]
     NoName { path: OsText },
     #[error("nothing was copied: {why}")]
     Nothing { why: String },
@@ -94,7 +94,7 @@ pub enum CopyError {
     },
 }
 
-/// Copies the tree at `inside` to `target`; docker's rules for where it goes.
+/// Copies the tree at `inside` to `target`, with docker's rules for the target.
 pub(super) async fn copy_out(
     pack: impl FnOnce(Work) -> Exec,
     inside: OsText,
@@ -105,13 +105,13 @@ pub(super) async fn copy_out(
     let begun = move || Receiver::begin(&target, name.as_deref(), limits);
     let mut receiver = blocking(begun).await??;
     let mut running = pack(Work::Pack { path: inside.clone() }).spawn().await?;
-    let mut complaint = Collected::new(MAX_COMPLAINT);
+    let mut stderr = Collected::new(MAX_STDERR);
     let mut received = Ok(());
     while let Some(chunk) = running.next().await {
         match chunk.source {
             Source::Stdout | Source::Terminal => {
-                // The receiver goes along, so that a caller who gives up here leaves nothing: whoever
-                // drops it removes what it made.
+                // The receiver moves into the task, so that a cancelled copy drops it there, which removes
+                // its files.
                 (receiver, received) = blocking(move || {
                     let fed = receiver.feed(&chunk.bytes);
                     (receiver, fed)
@@ -121,15 +121,15 @@ pub(super) async fn copy_out(
                     break;
                 }
             }
-            Source::Stderr => complaint.push(&chunk.bytes),
+            Source::Stderr => stderr.push(&chunk.bytes),
         }
     }
     received?;
-    ended_well(&mut running, inside, complaint).await?;
+    check_exit(&mut running, inside, stderr).await?;
     Ok(blocking(move || receiver.finish()).await??)
 }
 
-/// Copies the tree at `source` to `inside`. With a slash at the end it keeps its name below that.
+/// Copies the tree at `source` to `inside`, or below it if `inside` ends with a slash.
 pub(super) async fn copy_in(
     unpack: impl FnOnce(Work) -> Exec,
     source: PathBuf,
@@ -153,7 +153,7 @@ pub(super) async fn copy_in(
             if piece.is_empty() {
                 break;
             }
-            // An input that is refused shows in the exit, with the reason.
+            // If the sandbox refuses the input, its exit reports the reason.
             if input.write_all(&piece).await.is_err() {
                 break;
             }
@@ -161,24 +161,24 @@ pub(super) async fn copy_in(
         drop(input);
         Ok::<_, Error>(sender)
     };
-    let mut complaint = Collected::new(MAX_COMPLAINT);
+    let mut stderr = Collected::new(MAX_STDERR);
     let printed = async {
         while let Some(chunk) = running.next().await {
             if chunk.source == Source::Stderr {
-                complaint.push(&chunk.bytes);
+                stderr.push(&chunk.bytes);
             }
         }
     };
     let (sender, ()) = tokio::join!(sent, printed);
     let sender = sender?;
-    ended_well(&mut running, inside, complaint).await?;
+    check_exit(&mut running, inside, stderr).await?;
     Ok(sender.report())
 }
 
-async fn ended_well(
+async fn check_exit(
     running: &mut Running,
     path: OsText,
-    complaint: Collected,
+    stderr: Collected,
 ) -> Result<(), CopyError> {
     let exit = running
         .wait()
@@ -187,9 +187,9 @@ async fn ended_well(
     if exit.code == Some(0) {
         return Ok(());
     }
-    let said = super::output::output(complaint, Collected::new(0), exit).stdout;
-    let said = belljar_spec::text::escape(said.trim_ascii());
-    let why = if said.is_empty() { format!("exit code {}", exit.process_code()) } else { said };
+    let stderr = super::output::output(stderr, Collected::new(0), exit).stdout;
+    let stderr = belljar_spec::text::escape(stderr.trim_ascii());
+    let why = if stderr.is_empty() { format!("exit code {}", exit.process_code()) } else { stderr };
     Err(CopyError::Inside { path, why })
 }
 

@@ -1,8 +1,8 @@
-//! Writes a hostile tree to the host: bytes in, files out, nothing outside of one new directory.
+//! Unpacks a hostile archive on the host, inside one new directory.
 //!
-//! Everything is made below a temporary directory beside the target, from descriptors, with `O_EXCL`
-//! and `O_NOFOLLOW`; only a whole tree is moved into place. Whatever goes wrong, dropping the receiver
-//! removes what it made.
+//! All files are created below a temporary directory next to the target, by descriptor, with `O_EXCL`
+//! and `O_NOFOLLOW`; only a complete tree is moved into place. Dropping the receiver removes what it
+//! created.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -19,17 +19,17 @@ use rustix::io::Errno;
 
 use super::{CopyError, CopyLimits, CopyReport, tree};
 
-/// The name of the tree's top while it is not in place.
+/// The temporary name of the tree's top.
 const TOP: &str = "tree";
 /// The longest explanation of why something was skipped.
 const MAX_WHY: u64 = 4096;
 
-/// A directory on the way to the entry that is being written.
+/// A parent directory of the entry that is being written.
 #[derive(Debug)]
 struct Open {
     name: Vec<u8>,
     directory: OwnedFd,
-    /// Set when it is left, since a directory that is read-only takes no entries.
+    /// Applied last, since no entries can be created in a read-only directory.
     finish: Option<(Mode, Timestamps)>,
 }
 
@@ -41,7 +41,7 @@ enum Expecting {
     Nothing,
 }
 
-/// What stands at the target when a copy begins.
+/// What exists at the target when a copy begins.
 #[derive(Debug, PartialEq, Eq)]
 enum InTheWay {
     Nothing,
@@ -71,7 +71,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// `name` is the source's: what an existing directory gets the tree as.
+    /// `name` is the source's, for a target that is an existing directory.
     pub(crate) fn begin(
         target: &Path,
         name: Option<&OsStr>,
@@ -84,7 +84,7 @@ impl Receiver {
         } else {
             let no_name = || CopyError::NoName { path: target.into() };
             if target.as_os_str().as_bytes().ends_with(b"/") {
-                return Err(no_name()); // a directory was meant, and there is none
+                return Err(no_name()); // the directory does not exist
             }
             let name = target.file_name().ok_or_else(no_name)?.to_owned();
             let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -94,7 +94,7 @@ impl Receiver {
             let path = OsText::from(path);
             move |errno: Errno| CopyError::Io { what, path, error: errno.into() }
         };
-        // The operator named this path, so its links are the operator's.
+        // The user named this path, so its links are trusted.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(&parent_path, flags, Mode::empty())
             .map_err(io("open the directory", &parent_path))?;
@@ -133,7 +133,7 @@ impl Receiver {
         })
     }
 
-    /// Takes the next bytes, however they are cut. An error is final.
+    /// Accepts the next bytes, in pieces of any size. An error is final.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), CopyError> {
         while !bytes.is_empty() {
             match &mut self.expecting {
@@ -152,7 +152,7 @@ impl Receiver {
                     self.end_text_if_whole()?;
                 }
                 Expecting::Nothing => {
-                    return Err(bad(b"", "something comes after the last entry"));
+                    return Err(bad(b"", "there is data after the last entry"));
                 }
             }
         }
@@ -160,7 +160,7 @@ impl Receiver {
     }
 
     fn take_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], CopyError> {
-        // A header is at most a path and a few numbers, so the buffer stays small.
+        // A header is a path and a few numbers, so the buffer stays small.
         let had = self.buffer.len();
         let enough = belljar_spec::wire::archive::HEADER + MAX_PATH;
         let take = bytes.len().min(enough.saturating_sub(had));
@@ -220,7 +220,7 @@ impl Receiver {
 
     fn end_content_if_whole(&mut self) {
         let Expecting::Content { file, left: 0, entry } = &self.expecting else { return };
-        // A file system without modes or times is no reason to fail.
+        // Errors are ignored: the file system may not support modes or times.
         let _ = rustix::fs::fchmod(file, mode(entry));
         let _ = rustix::fs::futimens(file, &times(entry));
         self.report.files += 1;
@@ -268,22 +268,22 @@ impl Receiver {
         self.report.skip(&entry.path, why);
     }
 
-    /// Does something with the last name of a path in the directory before it, which must be one that
-    /// this copy made.
+    /// Calls a function with the parent directory, which this copy must have created, and the last name of a
+    /// path.
     fn at<T>(
         &mut self,
         path: &[u8],
         make: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, Errno>,
     ) -> Result<T, CopyError> {
         let failed = |errno: Errno| match errno {
-            Errno::EXIST => bad(path, "it is there twice"),
+            Errno::EXIST => bad(path, "it occurs twice"),
             _ => io("make", path, errno.into()),
         };
         if path.is_empty() {
             return make(&self.staging, OsStr::new(TOP)).map_err(failed);
         }
         if self.open.is_empty() {
-            return Err(bad(path, "it is below something that is no directory"));
+            return Err(bad(path, "its parent is not a directory"));
         }
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         let (last, above) = names.split_last().ok_or_else(|| bad(path, "it has no name"))?;
@@ -296,8 +296,7 @@ impl Receiver {
                 Some(open) => tree::open_directory(&open.directory, OsStr::from_bytes(name)),
                 None => Err(Errno::NOENT),
             };
-            let directory =
-                directory.map_err(|_| bad(path, "it is below something that is no directory"))?;
+            let directory = directory.map_err(|_| bad(path, "its parent is not a directory"))?;
             self.open.push(Open { name: name.to_vec(), directory, finish: None });
         }
         let Some(open) = self.open.last() else { return Err(bad(path, "it has no parent")) };
@@ -312,13 +311,13 @@ impl Receiver {
         }
     }
 
-    /// Moves the tree into place, if it is whole.
+    /// Moves the tree into place, if it is complete.
     pub(crate) fn finish(mut self) -> Result<CopyReport, CopyError> {
         if !matches!(self.expecting, Expecting::Nothing) {
             return Err(CopyError::Unfinished);
         }
         if !self.has_top {
-            let why = self.top_skipped.take().unwrap_or_else(|| "nothing came".to_owned());
+            let why = self.top_skipped.take().unwrap_or_else(|| "the archive is empty".to_owned());
             return Err(CopyError::Nothing { why });
         }
         while self.open.len() > 1 {
@@ -358,8 +357,8 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // What cannot be removed has an odd name and mode 0700; there is nobody left to tell. The target may
-        // lie where the sandbox itself can write, so whatever is there now is taken for hostile.
+        // A directory that cannot be removed has an unusual name and mode 0700, and there is no way to report
+        // it. The sandbox may be able to write to the target, so its content is treated as hostile.
         if self.in_place {
             let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::REMOVEDIR);
             return;
@@ -377,28 +376,29 @@ fn make_temporary(parent: impl AsFd) -> Result<OsString, Errno> {
         let name = OsString::from_vec(format!(".belljar-copy.{process}.{count}").into_bytes());
         match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
             Ok(()) => return Ok(name),
-            Err(Errno::EXIST) => {} // of a process that was killed; its number came again
+            Err(Errno::EXIST) => {} // left by a killed process with the same pid
             Err(errno) => return Err(errno),
         }
     }
 }
 
-/// Only a link that stays inside whatever other links do: steps up come first, and not too many.
+/// Accepts only links that stay inside the tree whatever other links do: `..` only at the start, and not
+/// above the top.
 fn check_link(path: &[u8], target: &[u8]) -> Result<(), &'static str> {
     if target.is_empty() || target.contains(&0) {
-        return Err("which is no path");
+        return Err("which is not a path");
     }
     if target.starts_with(b"/") {
         return Err("which is absolute");
     }
     let depth = if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() };
-    // A link at the top of the tree has nothing of the tree beside it.
+    // A link that is itself the top of the tree cannot point into it.
     let Some(mut up) = depth.checked_sub(1) else { return Err("which is outside of the copy") };
     let mut went_down = false;
     for name in target.split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
-            b".." if went_down => return Err("which turns back on its way"),
+            b".." if went_down => return Err("which has \"..\" after a name"),
             b".." => up = up.checked_sub(1).ok_or("which is outside of the copy")?,
             _ => went_down = true,
         }

@@ -1,4 +1,4 @@
-//! Reads a tree of the host in pieces, without following a link.
+//! Packs a tree of the host into an archive, piece by piece, without following links.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 
 use super::{CopyError, CopyReport, tree};
 
-/// About as much as [`Sender::fill`] makes at once.
+/// The approximate size of a piece from [`Sender::fill`].
 const PIECE: usize = 64 * 1024;
 
 #[derive(Debug)]
 struct Level {
     directory: OwnedFd,
     names: std::vec::IntoIter<Vec<u8>>,
-    /// How long the path of this directory is.
+    /// The length of this directory's path.
     path: usize,
 }
 
@@ -41,7 +41,7 @@ enum Stage {
 /// A tree that is being sent.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    /// The directory in which the top is, and its name there.
+    /// The parent directory of the top, and the top's name.
     start: OwnedFd,
     name: Vec<u8>,
     stage: Stage,
@@ -58,7 +58,7 @@ impl Sender {
             None => (source, OsStr::new(".")), // such as "/" or ".."
         };
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        // The operator named this path, so the links on the way are the operator's.
+        // The user named this path, so its links are trusted.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(directory, flags, Mode::empty());
         let start = opened.map_err(|errno| failed("open", source.as_os_str().as_bytes(), errno))?;
@@ -77,7 +77,7 @@ impl Sender {
         self.report
     }
 
-    /// Appends the next piece; nothing when it is over.
+    /// Appends the next piece; nothing at the end.
     pub(crate) fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
         while out.len() < PIECE && self.stage != Stage::Over {
             if let Some(content) = &mut self.content {
@@ -131,11 +131,11 @@ impl Sender {
         }
         self.path.extend_from_slice(&name);
         if self.path.len() > MAX_PATH || self.levels.len() > MAX_DEPTH {
-            // It cannot even be named on the way.
+            // The archive cannot hold such a path.
             self.report.skip(&self.path, "its path is too long or too deep".to_owned());
             return;
         }
-        // The descriptor is needed while the levels change.
+        // Cloned, because the levels change meanwhile.
         let directory = self.levels.last().map(|level| level.directory.try_clone());
         let sent = match directory {
             Some(Ok(directory)) => self.send(directory.as_fd(), &name, out),
@@ -146,7 +146,7 @@ impl Sender {
         }
     }
 
-    /// Begins the entry `name` of a directory. An error means that nothing of it was sent.
+    /// Starts the entry `name` of a directory. After an error, nothing of it was sent.
     fn send(
         &mut self,
         at: std::os::fd::BorrowedFd<'_>,
@@ -163,12 +163,12 @@ impl Sender {
                 self.levels.push(Level { directory, names, path: self.path.len() });
             }
             FileType::RegularFile => {
-                // It may have become a FIFO since; that must not make this wait.
+                // Non-blocking: it may have become a FIFO meanwhile.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(at, name, flags, Mode::empty())?;
                 let found = rustix::fs::fstat(&file)?;
                 if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-                    self.skip("it is no file any more".to_owned(), out);
+                    self.skip("it is no longer a file".to_owned(), out);
                     return Ok(());
                 }
                 let size = u64::try_from(found.st_size).unwrap_or(0);

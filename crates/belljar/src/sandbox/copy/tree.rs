@@ -1,4 +1,4 @@
-//! Steps in a tree of the host, each from a directory's descriptor and none through a link.
+//! Opens and lists directories of the host by descriptor, without following links.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ pub(super) fn open_directory(at: impl AsFd, name: &OsStr) -> Result<OwnedFd, Err
     rustix::fs::openat(at, name, DIRECTORY, Mode::empty())
 }
 
-/// Names in a directory, without the two that every one has.
+/// The names in a directory, without `.` and `..`.
 pub(super) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {

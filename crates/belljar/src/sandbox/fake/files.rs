@@ -1,4 +1,4 @@
-//! Copies into and out of a fake sandbox: a directory of the host is its `/`.
+//! Copies files into and out of a fake sandbox, whose `/` is a directory of the host.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! A stand-in for a supervisor, for the tests of programs that embed belljar: the real protocol, and
-//! scripted commands at the other end. Nothing is started and nothing is isolated.
+//! A fake supervisor for the tests of programs that embed belljar: the real protocol with scripted
+//! commands. Nothing is started and nothing is isolated.
 
 mod files;
 mod reply;
@@ -22,22 +22,22 @@ pub use reply::FakeReply;
 
 type Script = dyn Fn(&FakeCall) -> FakeReply + Send + Sync;
 
-/// A command that was asked for.
+/// A command that was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FakeCall {
     pub argv: Vec<OsText>,
-    /// What the request changes of the sandbox's own variables.
+    /// The request's changes to the sandbox's variables.
     pub env: Vec<(String, Option<OsText>)>,
     pub workdir: Option<OsText>,
-    /// The whole of it.
+    /// The complete input.
     pub stdin: Vec<u8>,
     pub terminal: Option<WindowSize>,
     pub timeout: Option<Duration>,
 }
 
-/// What the tests of an embedder start instead of sandboxes. Clones share everything.
+/// Replaces real sandboxes in the tests of a program. Clones share everything.
 ///
-/// Without a script `true`, `false`, `echo`, `cat` and `sleep` do what they do; other programs are not
+/// Without a script, `true`, `false`, `echo`, `cat` and `sleep` work as usual; other programs are not
 /// found.
 #[derive(Clone)]
 pub struct FakeBackend {
@@ -88,7 +88,7 @@ impl FakeBackend {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What `program` does. It is called when the whole input is there.
+    /// Scripts `program`. The script is called when the complete input has arrived.
     pub fn on(
         self,
         program: &str,
@@ -98,19 +98,19 @@ impl FakeBackend {
         self
     }
 
-    /// No sandbox starts, for this reason.
+    /// Refuses every launch, for this reason.
     pub fn refuse(self, refusal: LaunchRefusal) -> Self {
         lock(&self.inner.settings).refusal = Some(refusal);
         self
     }
 
-    /// The supervisor says that it is of this build.
+    /// The supervisor reports this build.
     pub fn build(self, build: &str) -> Self {
         lock(&self.inner.settings).build = Some(build.to_owned());
         self
     }
 
-    /// What sandboxes promise; nothing, unless it is said.
+    /// The posture of sandboxes. By default, no clause is enforced.
     pub fn posture(self, posture: Posture) -> Self {
         lock(&self.inner.settings).posture = Some(posture);
         self
@@ -128,7 +128,7 @@ impl FakeBackend {
         self
     }
 
-    /// What one sees who attaches to the run's own command; without it there is none.
+    /// The main command of a run, for `attach`. By default there is none.
     pub fn attached(self, reply: FakeReply) -> Self {
         lock(&self.inner.settings).attached = Some(reply);
         self
@@ -139,7 +139,7 @@ impl FakeBackend {
         lock(&self.inner.log).calls.clone()
     }
 
-    /// What the sandboxes were started with.
+    /// The specs that sandboxes were started with.
     pub fn specs(&self) -> Vec<RunSpec> {
         lock(&self.inner.log).specs.clone()
     }
@@ -197,11 +197,11 @@ impl Connector for FakeBackend {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.home); // was never made, if nothing was started
+        let _ = std::fs::remove_dir_all(&self.home); // does not exist if nothing was started
     }
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A script that panicked has failed its test; the rest goes on.
+    // A script that panicked has failed its test; the others continue.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

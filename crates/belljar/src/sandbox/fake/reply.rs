@@ -1,4 +1,4 @@
-//! What a scripted command does.
+//! The reply of a scripted command: its output and its exit.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use belljar_spec::{ExecFailure, Exit, ExitSource, ExitStatus};
 
 use super::FakeCall;
 
-/// Made by a script. A plain one prints nothing and exits with 0 at once.
+/// Returned by a script. The default prints nothing and exits with 0 at once.
 #[derive(Clone, Debug)]
 pub struct FakeReply {
     pub stdout: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct FakeReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
     Time(Duration),
-    /// Until it is killed or its time is over.
+    /// Runs until it is killed or times out.
     Forever,
 }
 
@@ -54,33 +54,33 @@ impl FakeReply {
         self
     }
 
-    /// What it prints is there at once, and its end this much later.
+    /// Prints at once, and exits after this time.
     pub fn takes(mut self, time: Duration) -> Self {
         self.takes = Takes::Time(time);
         self
     }
 
-    /// It ends only when it is killed.
+    /// Ends only when it is killed.
     pub fn forever(mut self) -> Self {
         self.takes = Takes::Forever;
         self
     }
 
-    /// It never begins. A command with input has begun when its script is asked, and exits with the
+    /// Fails to start. A command with input has started before its script is called, so it exits with the
     /// failure's code instead.
     pub fn failure(failure: ExecFailure) -> Self {
         let code = failure.exit_code();
         Self { failure: Some(failure), ..Self::code(code) }
     }
 
-    /// The connection is lost after what it prints.
+    /// Loses the connection after the output.
     pub fn then_lost(mut self) -> Self {
         self.then_lost = true;
         self
     }
 }
 
-/// Programs that need no script.
+/// The built-in programs.
 pub(super) fn built_in(call: &FakeCall) -> Option<FakeReply> {
     let mut argv = call.argv.iter().map(|argument| argument.as_bytes());
     let name = argv.next()?;

@@ -33,7 +33,7 @@ struct Server {
     keep: Keep,
     tasks: BTreeMap<u32, Task>,
     execs: u32,
-    /// Set when everything was said.
+    /// Set when every message was sent.
     over: bool,
     owns_run: bool,
 }
@@ -346,14 +346,14 @@ impl Server {
 
     fn next_timer(&self) -> Instant {
         let times = self.tasks.values().flat_map(|task| {
-            // One that waits for its reader is looked at when the reader takes something.
+            // A task that is blocked on its reader continues when the reader acknowledges bytes.
             let drained = task.stdout.is_empty() && task.stderr.is_empty();
             [task.ends.filter(|_| drained), task.deadline]
         });
         times.flatten().min().unwrap_or_else(|| Instant::now() + FAR)
     }
 
-    /// Says whether the connection is to be lost now.
+    /// Whether the connection is to be dropped now.
     fn pump(&mut self) -> Result<bool, WireError> {
         let now = Instant::now();
         let mut lost = false;
@@ -362,7 +362,7 @@ impl Server {
             if task.deadline.is_some_and(|deadline| deadline <= now) {
                 task.deadline = None;
                 let exit = Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline);
-                // What it had printed is kept.
+                // The output so far is kept.
                 let (stdout, stderr) = (task.stdout.clone(), task.stderr.clone());
                 task.play(FakeReply { exit, ..FakeReply::code(0) });
                 (task.stdout, task.stderr) = (stdout, stderr);

@@ -1,4 +1,4 @@
-//! A scripted command that runs.
+//! A scripted command while it runs.
 
 use std::collections::VecDeque;
 use std::time::Duration;
