@@ -110,6 +110,8 @@ fn accept_and_run(
     }
     ballast::keep(home); // before this run can fill the disk
     let place = RunDir::make(home)?;
+    let _launch =
+        tracing::debug_span!("launch", run = %place.id, backend = %prepared.plan.backend).entered();
     let outcome = match bind(home, &place, prepared, secrets, observer) {
         Ok(pinned) => run_recorded(home, &place, prepared, pinned, secrets, caller, observer),
         Err(error) => {
@@ -157,6 +159,7 @@ fn bind(
     secrets: &mut [SecretValue],
     observer: &mut dyn Observer,
 ) -> Result<Pinned, LaunchError> {
+    let _bind = tracing::debug_span!("bind").entered();
     let arrived = Arrival::now();
     let read_failed = |error| LaunchError::Record { path: home.path().to_owned(), error };
     let known = writable_trees::known(home).map_err(read_failed)?;

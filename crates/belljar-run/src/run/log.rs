@@ -15,6 +15,7 @@ use belljar_record::redact::plan_without_secret_values;
 
 use super::LaunchError;
 use super::run_record::{new_record, write_record};
+use super::timings;
 use belljar_record::ballast;
 use belljar_record::home::Home;
 use belljar_record::ledger::Ledger;
@@ -42,6 +43,7 @@ impl<'a> RunLog<'a> {
         (prepared, posture): (&Prepared<'_>, &Posture),
         secrets: Secrets,
     ) -> Result<Self, LaunchError> {
+        timings::mark(timings::Phase::Bind);
         let key = HomeKey::load_or_make(home.path())?;
         let record = new_record(place.id, prepared, posture, &secrets);
         let plan = plan_without_secret_values(&prepared.plan, &secrets);
@@ -51,6 +53,7 @@ impl<'a> RunLog<'a> {
         recorder.event(EventKind::RunStart, &Start::of(&record))?;
         recorder.event(EventKind::SandboxPlanned, &json!({ "plan": plan }))?;
         recorder.flush()?;
+        timings::mark(timings::Phase::Record);
         Ok(Self { recorder, record, place })
     }
 

@@ -99,6 +99,7 @@ impl Supervisors {
 
     fn start(&self) -> Result<Connection, Error> {
         let executable = self.find()?;
+        tracing::debug!(executable = %executable.display(), "start a supervisor");
         let (ours, theirs) =
             std::os::unix::net::UnixStream::pair().map_err(Error::io("make a socket"))?;
         ours.set_nonblocking(true).map_err(Error::io("make a socket"))?;
@@ -183,6 +184,8 @@ const PASSED_ON: &[&str] = &[
     "REGISTRY_AUTH_FILE",
     "SSH_AUTH_SOCK",
     belljar_spec::env::TEST_LEASE_MS,
+    // What it logs; it goes no further than the run's proxy.
+    belljar_spec::env::LOG,
 ];
 
 /// Only what says where things are crosses into the supervisor's environment.
@@ -195,5 +198,7 @@ pub(super) fn command(executable: &Path) -> Command {
             command.env(name, value);
         }
     }
+    command
+        .envs(belljar_run::debug_log::setting().map(|setting| (belljar_spec::env::LOG, setting)));
     command
 }
