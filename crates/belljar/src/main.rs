@@ -2,19 +2,23 @@
 
 mod cli;
 mod commands;
+mod logging;
 mod report;
 
 use std::process::ExitCode;
 
+use belljar::spec::EXIT_NOT_STARTED;
 use clap::Parser;
 
 use cli::{Arguments, Verb};
 
 fn main() -> ExitCode {
+    logging::process_started();
     // Before anything else: PID 1 of a sandbox parses no arguments.
     if let Some(code) = belljar::run_as_init(std::env::args_os()) {
         return exit(code);
     }
+    logging::start_in_background(std::env::args_os());
     if let Some(code) = belljar::run::supervise_if_asked(std::env::args_os()) {
         return exit(code);
     }
@@ -36,6 +40,10 @@ fn main() -> ExitCode {
         }
     };
     arguments.color.apply();
+    if let Err(error) = logging::start(arguments.verbose) {
+        report::error(&error, None);
+        return exit(EXIT_NOT_STARTED);
+    }
     exit(match arguments.verb {
         Verb::Run(run) => commands::run::run(run),
         Verb::Resume(args) => commands::resume::resume(&args),

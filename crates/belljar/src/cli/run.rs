@@ -200,6 +200,9 @@ pub(crate) struct RunArgs {
     /// Write that object to a file and leave the streams alone
     #[arg(long, value_name = "FILE", conflicts_with = "json", help_heading = "Output")]
     pub(crate) result: Option<PathBuf>,
+    /// Print to stderr where the time went, once it is over
+    #[arg(long, conflicts_with = "dry_run", help_heading = "Output")]
+    pub(crate) timings: bool,
     /// Say nothing besides the command's own output
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,

@@ -15,6 +15,9 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
         }
     };
     let examined = examine_all(&belljar);
+    if let Some(file) = &args.bundle {
+        return super::bundle::write(file, &examined);
+    }
     // What a run without a word about its backend would find.
     let usable = examined
         .iter()
