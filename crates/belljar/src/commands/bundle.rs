@@ -3,17 +3,18 @@
 //! It holds no contents of trees and no output of commands. Values of settings and variables that could be secret are
 //! left out; what remains is still for its owner to read first, so nothing is sent anywhere.
 
-use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar::config::{Flags, Invocation, load_settings};
-use belljar::doctor::Examined;
+use belljar::config::{ConfigError, Flags, Invocation, load_settings};
+use belljar::doctor::{Examined, examine_all};
 use belljar::home::Home;
 use belljar::record::looks_secret;
 use belljar::spec::layers::{self, Shown, Variable};
+use belljar::spec::manifest::ManifestError;
 use belljar::spec::text::{error_chain, escape};
 use belljar::spec::{BUILD, env};
 use belljar::store;
@@ -46,8 +47,9 @@ const SYSTEM_FILES: [&str; 9] = [
     "/proc/sys/kernel/yama/ptrace_scope",
 ];
 
-pub(super) fn write(path: &Path, examined: &[Examined]) -> i32 {
-    match try_write(path, examined) {
+/// `belljar` is the executable, which the backends are examined with.
+pub(super) fn write(path: &Path, belljar: &Path) -> i32 {
+    match try_write(path, belljar) {
         Ok(code) => code,
         Err(error) => {
             report::error(error.as_ref(), None);
@@ -64,9 +66,10 @@ struct NotWritten {
     error: io::Error,
 }
 
-fn try_write(path: &Path, examined: &[Examined]) -> CommandResult {
-    let members = members(examined);
+fn try_write(path: &Path, belljar: &Path) -> CommandResult {
     let failed = |error| NotWritten { path: path.to_owned(), error };
+    refuse_existing(path).map_err(failed)?; // before anything that takes time
+    let members = members(&examine_all(belljar));
     write_new(path, &members).map_err(failed)?;
     let mut text = format!("{} holds:\n", path.display());
     for Member { name, content } in &members {
@@ -172,13 +175,15 @@ fn is_private(name: &str, value: &str) -> bool {
 }
 
 fn settings(home: &Home) -> Vec<u8> {
-    let loaded = || -> Result<_, Box<dyn Error>> {
-        let invocation = Invocation::new(std::env::current_dir()?, environment(), Flags::default());
-        Ok(load_settings(&invocation, home)?)
-    };
-    let loaded = match loaded() {
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let invocation = Invocation::new(cwd, environment(), Flags::default());
+    let loaded = match load_settings(&invocation, home) {
         Ok(loaded) => loaded,
-        Err(error) => return pretty(&json!({ "error": error_chain(error.as_ref()) })),
+        // It quotes the value that it is about.
+        Err(ConfigError::Manifest(ManifestError { place, key, .. })) => {
+            return pretty(&json!({ "error": format!("{place}: {key}: {HIDDEN}") }));
+        }
+        Err(error) => return pretty(&json!({ "error": error_chain(&error) })),
     };
     let shown = loaded.settings.shown().into_iter();
     let list: Vec<_> = shown
@@ -240,11 +245,15 @@ fn read_bounded(path: &Path) -> Option<Vec<u8>> {
     Some(content)
 }
 
+fn refuse_existing(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists")),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Whole or not at all, and never over a file that is there.
 fn write_new(path: &Path, members: &[Member]) -> io::Result<()> {
-    if path.symlink_metadata().is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists"));
-    }
     let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
     let mut draft_name = name.to_owned();
     draft_name.push(format!(".{}.draft", std::process::id()));
@@ -259,11 +268,13 @@ fn write_new(path: &Path, members: &[Member]) -> io::Result<()> {
 }
 
 fn write_tar(file: File, members: &[Member]) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut archive = tar::Builder::new(io::BufWriter::new(file));
     for Member { name, content } in members {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o600);
+        header.set_mtime(now);
         archive.append_data(&mut header, name, content.as_slice())?;
     }
     let mut file = archive.into_inner()?;

@@ -14,10 +14,10 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
             return 1;
         }
     };
-    let examined = examine_all(&belljar);
     if let Some(file) = &args.bundle {
-        return super::bundle::write(file, &examined);
+        return super::bundle::write(file, &belljar);
     }
+    let examined = examine_all(&belljar);
     // What a run without a word about its backend would find.
     let usable = examined
         .iter()

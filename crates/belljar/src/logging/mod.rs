@@ -26,7 +26,7 @@ pub(crate) fn process_started() -> Instant {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoggingError {
     #[error("the variable {name}: {0}", name = env::LOG)]
-    Variable(#[from] FilterError),
+    Variable(FilterError),
     #[error("the variable {} is not UTF-8", env::LOG)]
     NotUtf8,
 }
@@ -39,7 +39,7 @@ pub(crate) fn start(verbosity: u8) -> Result<(), LoggingError> {
         _ => Some("trace".to_owned()),
     };
     let Some(setting) = setting else { return Ok(()) };
-    let filter: Filter = setting.parse()?;
+    let filter: Filter = setting.parse().map_err(LoggingError::Variable)?;
     if filter.is_off() {
         return Ok(());
     }
