@@ -106,7 +106,7 @@ fn members(examined: &[Examined]) -> Vec<Member> {
         }
         Err(error) => add("home.txt", format!("{}\n", error_chain(error)).into()),
     }
-    for (run, name) in home.iter().flat_map(|home| run_files(home)) {
+    for (run, name) in home.iter().flat_map(run_files) {
         if let Some(content) = read_bounded(&run.join(&name)) {
             let id = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
             add(&format!("runs/{id}/{name}"), content);

@@ -75,13 +75,11 @@ fn variable() -> Result<Option<String>, LoggingError> {
     }
 }
 
-fn subscribe<W: Write>(
+fn subscribe<W: Write + 'static>(
     filter: Filter,
     format: LineFormat,
     writer: impl Fn() -> W + Send + Sync + 'static,
-) where
-    W: 'static,
-{
+) {
     let layer = tracing_subscriber::fmt::layer()
         .with_span_events(FmtSpan::CLOSE)
         .event_format(format)

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 
 use belljar_testkit::{Actor, Lab};
 
-const CANARY: &str = "canary-4f1d-never-in-a-log";
+/// In every value that must not be printed.
+const CANARY: &str = "canary-4f1d";
+const SECRET: &str = "canary-4f1d-of-a-secret";
+const VARIABLE: &str = "canary-4f1d-of-a-variable";
 const MAX_LOG: u64 = 8 << 20;
 
 fn jail() -> Lab {
@@ -34,11 +37,13 @@ fn finished_in_background(lab: &Lab, log: Option<&str>, script: &str) -> String 
 fn verbose_shows_the_launch_and_no_secret() {
     let lab = jail();
     let secret = "env=API_KEY,host=ok.example,header=x-api-key";
-    let variable = format!("TOKEN={CANARY}");
-    let words = ["-vv", "run", "--no-config", "--secret", secret, "-e", &variable, "--", "true"];
-    let done = lab.belljar(words).env("API_KEY", CANARY).done();
+    let variable = format!("A_TOKEN={VARIABLE}");
+    let flags = ["-vv", "run", "--no-config", "--allow-host", "ok.example", "--secret", secret];
+    let words = flags.iter().chain(&["-e", &variable, "--", "true"]);
+    let done = lab.belljar(words).env("API_KEY", SECRET).done();
+    done.expect(0);
     let id = lab.runs().pop().unwrap();
-    done.expect(0).says(&[
+    done.says(&[
         "settings layer origin=built-in",
         "backend chosen backend=jail",
         &format!("launch{{run={id} backend=jail}}: bind: close"),
@@ -83,6 +88,10 @@ fn the_flag_is_before_the_verb_and_a_volume_after_it() {
 fn a_supervisor_in_the_background_logs_to_the_run() {
     let lab = jail();
     let id = finished_in_background(&lab, Some("debug"), "env");
+    let by_flag = lab.belljar(["-v", "run", "-d", "--no-config", "--", "true"]).done();
+    let other = by_flag.expect(0).out().trim().to_owned();
+    lab.belljar(["wait", &other]).done().expect(0);
+    assert!(fs::read_to_string(debug_log(&lab, &other)).unwrap().contains("attest: close"));
     let file = debug_log(&lab, &id);
     let text = fs::read_to_string(&file).unwrap();
     for part in ["backend chosen backend=jail", "bind: close", "attest: close", &id] {
@@ -164,10 +173,11 @@ fn timings_name_every_phase() {
 fn a_bundle_holds_what_helps_and_no_secret() {
     let lab = jail();
     let secret = "env=API_KEY,host=ok.example,header=x-api-key";
-    let words = ["run", "--no-config", "--secret", secret, "--", "true"];
+    let words =
+        ["run", "--no-config", "--allow-host", "ok.example", "--secret", secret, "--", "true"];
     let with_log = |words: &[&str]| {
-        let call = lab.belljar(words).env("API_KEY", CANARY).env("BELLJAR_LOG", "trace");
-        call.env("BELLJAR_SANDBOX_ENV", format!("{{ A = '{CANARY}' }}"))
+        let call = lab.belljar(words).env("API_KEY", SECRET).env("BELLJAR_LOG", "trace");
+        call.env("BELLJAR_SANDBOX_ENV", format!("{{ A_TOKEN = '{VARIABLE}' }}"))
             .env("BELLJAR_LIMITS_MEMORY", "1g")
             .env("BELLJAR_SOMETHING_UNKNOWN", CANARY)
     };
