@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar::config::{ConfigError, Flags, Invocation, load_settings};
 use belljar::doctor::{Examined, examine_all};
-use belljar::home::Home;
+use belljar::home::{Home, HomeError};
 use belljar::record::looks_secret;
 use belljar::spec::layers::{self, Shown, Variable};
 use belljar::spec::manifest::ManifestError;
@@ -69,7 +69,9 @@ struct NotWritten {
 fn try_write(path: &Path, belljar: &Path) -> CommandResult {
     let failed = |error| NotWritten { path: path.to_owned(), error };
     refuse_existing(path).map_err(failed)?; // before anything that takes time
-    let members = members(&examine_all(belljar));
+    let home = open_home();
+    let runs = home.as_ref().map(run_files).unwrap_or_default(); // before the canaries, which are runs too
+    let members = members(&examine_all(belljar), &home, &runs);
     write_new(path, &members).map_err(failed)?;
     let mut text = format!("{} holds:\n", path.display());
     for Member { name, content } in &members {
@@ -87,7 +89,11 @@ struct Member {
     content: Vec<u8>,
 }
 
-fn members(examined: &[Examined]) -> Vec<Member> {
+fn members(
+    examined: &[Examined],
+    home: &Result<Home, HomeError>,
+    runs: &[(PathBuf, String)],
+) -> Vec<Member> {
     let mut members = Vec::new();
     let mut add = |name: &str, content: Vec<u8>| {
         members.push(Member { name: format!("belljar-bundle/{name}"), content });
@@ -98,16 +104,15 @@ fn members(examined: &[Examined]) -> Vec<Member> {
     add("backends.json", pretty(&backends));
     add("system.txt", system().into());
     add("environment.txt", variables().into());
-    let home = open_home();
-    match &home {
+    match home {
         Ok(home) => {
             add("config.json", settings(home));
             add("home.txt", home_listing(home).into());
         }
         Err(error) => add("home.txt", format!("{}\n", error_chain(error)).into()),
     }
-    for (run, name) in home.iter().flat_map(run_files) {
-        if let Some(content) = read_bounded(&run.join(&name)) {
+    for (run, name) in runs {
+        if let Some(content) = read_bounded(&run.join(name)) {
             let id = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
             add(&format!("runs/{id}/{name}"), content);
         }

@@ -39,8 +39,8 @@ fn verbose_shows_the_launch_and_no_secret() {
     let secret = "env=API_KEY,host=ok.example,header=x-api-key";
     let variable = format!("A_TOKEN={VARIABLE}");
     let flags = ["-vv", "run", "--no-config", "--allow-host", "ok.example", "--secret", secret];
-    let words = flags.iter().chain(&["-e", &variable, "--", "true"]);
-    let done = lab.belljar(words).env("API_KEY", SECRET).done();
+    let command = ["-e", &variable, "--", "true"];
+    let done = lab.belljar(flags.iter().chain(&command)).env("API_KEY", SECRET).done();
     done.expect(0);
     let id = lab.runs().pop().unwrap();
     done.says(&[
