@@ -40,7 +40,11 @@ fn registered(name: BackendName) -> Registered {
 
 /// The backend of this name.
 pub fn by_name(name: BackendName) -> Result<Box<dyn Backend>, Unavailable> {
-    (registered(name).find)(name)
+    let found = (registered(name).find)(name);
+    if let Err(Unavailable { why, .. }) = &found {
+        tracing::debug!(backend = %name, why, "backend not found");
+    }
+    found
 }
 
 /// Removes what a dead launcher left of a run, whichever backend it used: `run.json`, which names it, may not

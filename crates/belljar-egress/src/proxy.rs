@@ -151,6 +151,9 @@ impl Proxy {
         let message = denial_text::denied(self.policy.phase, access, &denial);
         let (method, path) = method_and_path(access.seen);
         let Denial { reason, detail } = denial;
+        let (host, port) = (&access.host, access.port);
+        let span = tracing::debug_span!("connect", %host, port, decision = "denied");
+        span.in_scope(|| tracing::debug!(?reason, via = ?access.via));
         self.reporter.send(EgressNews::Denied(EgressDenied {
             host: access.host.to_string(),
             port: Some(access.port),
@@ -168,6 +171,7 @@ impl Proxy {
     pub(crate) fn deny_unparsed(&self, text: &[u8], via: Via, denial: Denial) -> Refusal {
         let host = shorten(&String::from_utf8_lossy(without_user(text)));
         let Denial { reason, detail } = denial;
+        tracing::debug!(host, ?reason, ?via, "request denied");
         let why = detail.as_deref().unwrap_or("it cannot be read");
         let message = match reason {
             DenyReason::NotAName => format!("belljar: {}", denial_text::unreadable(&host, why)),

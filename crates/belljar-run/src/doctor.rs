@@ -204,6 +204,7 @@ fn canary(
     let mut child = Command::new(belljar)
         .args(["run", "--no-config", "--workspace", "none", "--json", "--backend", backend.name()])
         .args(arguments)
+        .env_remove(belljar_spec::env::LOG) // its stderr is read for the error
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

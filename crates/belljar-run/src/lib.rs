@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod config;
+pub mod debug_log;
 pub mod doctor;
 pub mod exec_rules;
 pub mod image;

@@ -5,12 +5,14 @@
 pub const HOME: &str = "BELLJAR_HOME";
 /// The belljar executable that a program embedding the library starts.
 pub const EXE: &str = "BELLJAR_EXE";
+/// What is logged: a level, or `target=level,...`. See docs/diagnosis.md.
+pub const LOG: &str = "BELLJAR_LOG";
 /// Backends that the test suite requires, comma-separated: a missing one is an error.
 pub const MUST_WORK: &str = "BELLJAR_MUST_WORK";
 /// Settings given by the environment start with this; `BELLJAR_LIMITS_MEMORY` is `limits.memory`.
 pub const SETTING_PREFIX: &str = "BELLJAR_";
 /// Names under [`SETTING_PREFIX`] that are not settings.
-pub const NOT_SETTINGS: &[&str] = &[HOME, EXE, MUST_WORK, BLESS, RUN_ID_INSIDE];
+pub const NOT_SETTINGS: &[&str] = &[HOME, EXE, LOG, MUST_WORK, BLESS, RUN_ID_INSIDE];
 /// Makes tests rewrite the files they compare with.
 pub const BLESS: &str = "BELLJAR_BLESS";
 /// How tests and benchmarks configure their processes; never a setting.

@@ -187,6 +187,8 @@ pub fn built_in(memory_total: Option<u64>) -> Manifest {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Variable {
     NoSetting,
+    /// Named like one of ours, and not close to any that there is.
+    Unknown,
     Setting(Box<Manifest>),
 }
 
@@ -215,15 +217,28 @@ pub fn from_variable(name: &str, value: &str) -> Result<Variable, ManifestError>
                 .map(|m| Variable::Setting(Box::new(m)))
         }
         None => {
-            let distance = |key: &&String| strsim::damerau_levenshtein(&spelled(key), rest);
-            let nearest = keys.iter().min_by_key(distance).map(|key| spelled(key));
-            let what = format!(
-                "there is no such setting; did you mean {}{}?",
-                env::SETTING_PREFIX,
-                nearest.unwrap_or_default()
-            );
-            Err(ManifestError { place, key: String::new(), what })
+            let settings =
+                keys.iter().map(|key| format!("{}{}", env::SETTING_PREFIX, spelled(key)));
+            let others = env::NOT_SETTINGS.iter().map(|name| (*name).to_owned());
+            let all = settings.chain(others);
+            let by_distance = all.map(|known| (strsim::damerau_levenshtein(&known, name), known));
+            match by_distance.min() {
+                Some((distance, nearest)) if distance <= max_typos(rest) => {
+                    let what = format!("there is no such setting; did you mean {nearest}?");
+                    Err(ManifestError { place, key: String::new(), what })
+                }
+                _ => Ok(Variable::Unknown),
+            }
         }
+    }
+}
+
+/// How many letters a name may be off to count as a misspelt one: a short name is soon like another.
+fn max_typos(name: &str) -> usize {
+    match name.len() {
+        0..=5 => 1,
+        6..=11 => 2,
+        _ => 3,
     }
 }
 

@@ -12,7 +12,7 @@ pub use belljar_prove as prove;
 pub use belljar_record as record;
 pub use belljar_record::{home, ledger, store};
 pub use belljar_run::{
-    agent, config, doctor, image, lineage, network, retention, reuse, run, scaffold,
+    agent, config, debug_log, doctor, image, lineage, network, retention, reuse, run, scaffold,
 };
 pub use belljar_spec as spec;
 pub use belljar_workspace as workspace;

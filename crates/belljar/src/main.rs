@@ -2,15 +2,19 @@
 
 mod cli;
 mod commands;
+mod logging;
 mod report;
 
 use std::process::ExitCode;
 
+use belljar::spec::EXIT_NOT_STARTED;
 use clap::Parser;
 
 use cli::{Arguments, Verb};
 
 fn main() -> ExitCode {
+    logging::process_started();
+    logging::start_in_background(std::env::args_os()); // of a supervisor and a proxy; nothing is logged in PID 1
     // Before anything else: PID 1 of a sandbox must not parse arguments.
     if let Some(code) = belljar::entrypoint::dispatch() {
         return exit(code);
@@ -24,6 +28,10 @@ fn main() -> ExitCode {
         }
     };
     arguments.color.apply();
+    if let Err(error) = logging::start(arguments.verbose) {
+        report::error(&error, None);
+        return exit(EXIT_NOT_STARTED);
+    }
     exit(match arguments.verb {
         Verb::Run(run) => commands::run::run(run),
         Verb::Resume(args) => commands::resume::resume(&args),

@@ -210,11 +210,7 @@ impl Api {
         request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
         let left = until.saturating_duration_since(Instant::now());
-        match self.wait_for(async { tokio::time::timeout(left, request).await }) {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.explain(what, error, QUICK)),
-            Err(_) => Err(self.silent(what, QUICK)),
-        }
+        self.wait_timed(what, left, QUICK, request)
     }
 
     /// Waits for an answer, and no longer than this.
@@ -224,12 +220,27 @@ impl Api {
         within: Duration,
         request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
     ) -> Result<T, ApiError> {
-        let bounded = async { tokio::time::timeout(within, request).await };
-        match self.wait_for(bounded) {
+        self.wait_timed(what, within, within, request)
+    }
+
+    /// `shown` is the time that an error names.
+    fn wait_timed<T: Send>(
+        &self,
+        what: &'static str,
+        within: Duration,
+        shown: Duration,
+        request: impl Future<Output = Result<T, bollard::errors::Error>> + Send,
+    ) -> Result<T, ApiError> {
+        let begun = Instant::now();
+        let answer = match self.wait_for(async { tokio::time::timeout(within, request).await }) {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.explain(what, error, within)),
-            Err(_) => Err(self.silent(what, within)),
-        }
+            Ok(Err(error)) => Err(self.explain(what, error, shown)),
+            Err(_) => Err(self.silent(what, shown)),
+        };
+        let (elapsed, error) =
+            (begun.elapsed(), answer.as_ref().err().map(tracing::field::display));
+        tracing::debug!(what, ?elapsed, error, "engine request");
+        answer
     }
 
     /// For requests that take as long as they take. Driven on a thread of their own: the caller's may

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tracing::Instrument;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before the next address is tried beside a pending one.
@@ -41,7 +42,9 @@ async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), Di
     loop {
         match waiting.next() {
             Some(address) => {
-                attempts.spawn(connect(SocketAddr::new(address, port)));
+                let to = SocketAddr::new(address, port);
+                tracing::trace!(%to, "dial");
+                attempts.spawn(connect(to).in_current_span());
             }
             None if attempts.is_empty() => return Err(last),
             None => {}
@@ -50,7 +53,10 @@ async fn race(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, IpAddr), Di
         tokio::select! {
             Some(ended) = attempts.join_next() => match ended {
                 Ok(Ok(connected)) => return Ok(connected),
-                Ok(Err(error)) => last = error,
+                Ok(Err(error)) => {
+                    tracing::trace!(%error, "dial failed");
+                    last = error;
+                }
                 Err(_) => {}
             },
             () = sleep(STAGGER), if more => {}

@@ -8,6 +8,7 @@ use belljar_spec::Host;
 use belljar_spec::egress::{DenyReason, EgressAllowed, EgressNews};
 use belljar_spec::host_rule::Seen;
 use tokio::net::TcpStream;
+use tracing::Instrument;
 
 use crate::policy::budget::{Account, BudgetExceeded, BudgetKind};
 use crate::policy::{AddressScope, Allowance, Denial};
@@ -82,6 +83,12 @@ impl Ticket {
 
     /// Connects to the host. Every address is checked, and only a checked one is dialled.
     pub(crate) async fn dial(&mut self) -> Result<TcpStream, Refusal> {
+        let (host, port, rule) = (&self.host, self.event.port, &self.event.rule);
+        let span = tracing::debug_span!("connect", %host, port, decision = "allowed", rule);
+        self.dial_checked().instrument(span).await
+    }
+
+    async fn dial_checked(&mut self) -> Result<TcpStream, Refusal> {
         if let Err(exceeded) = &self.account {
             let denial = self.proxy.budget_denial(exceeded);
             return Err(self.denied_before_dial(denial));
@@ -89,10 +96,12 @@ impl Ticket {
         let addresses = self.resolve().await?;
         match dial(&addresses, self.event.port).await {
             Ok((stream, address)) => {
+                tracing::debug!(%address, "connected");
                 self.event.address = Some(address);
                 Ok(stream)
             }
             Err(error) => {
+                tracing::debug!(%error, "not connected");
                 let (status, public) = match &error {
                     DialError::TimedOut => (504, "it does not answer"),
                     DialError::Refused(_) => (503, "it refuses the connection"),
@@ -118,10 +127,12 @@ impl Ticket {
         match self.proxy.resolver.addresses(name, self.addresses).await {
             Ok(addresses) => Ok(addresses),
             Err(ResolveError::NotAllowed(address)) => {
+                tracing::debug!(%address, "resolved to an address that is not allowed");
                 let detail = Some(address.to_string());
                 Err(self.denied_before_dial(Denial { reason: DenyReason::PrivateAddress, detail }))
             }
             Err(error @ (ResolveError::TimedOut | ResolveError::NotFound(_))) => {
+                tracing::debug!(%error, "not resolved");
                 Err(self.failed_because(502, denial_text::NO_REACHABLE_ADDRESS, error.to_string()))
             }
         }

@@ -327,7 +327,8 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     )?;
 
     let manifest = manifest::find(invocation, user_home.as_deref(), &reader)?;
-    let variables = variable_layers(&invocation.env, cwd)?;
+    let mut warnings = Vec::new();
+    let variables = variable_layers(&invocation.env, cwd, &mut warnings)?;
     let flags = invocation.flags.layers(cwd)?;
     let mut accepted = manifest::AcceptedManifest::default();
     if let Some(manifest) = &manifest {
@@ -355,10 +356,13 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     layers.extend(variables);
     layers.extend(flags);
 
+    for layer in &layers {
+        tracing::debug!(origin = %layer.origin, "settings layer");
+    }
+    tracing::debug!(is_there = ceiling.is_some(), "ceiling of the administrator");
     let settings = Settings::merge(layers, ceiling, user_home.as_deref());
     let env_files = read_env_files(&settings, &accepted, &reader, home)?;
     let manifest = manifest.map(|manifest| manifest.path);
-    let warnings = Vec::new();
     Ok(LoadedSettings { settings, manifest, warnings, env_files, accepted, reader })
 }
 
@@ -424,6 +428,7 @@ fn config_layer(
 fn variable_layers(
     env: &BTreeMap<OsString, OsString>,
     cwd: &Path,
+    warnings: &mut Vec<String>,
 ) -> Result<Vec<Layer>, ConfigError> {
     let mut layers = Vec::new();
     let ours =
@@ -437,6 +442,9 @@ fn variable_layers(
         let value = value.to_str().ok_or_else(|| ConfigError::VariableNotUtf8(shown()))?;
         match layers::from_variable(name, value)? {
             Variable::NoSetting => {}
+            Variable::Unknown => {
+                warnings.push(format!("the variable {name} is not known, and changes nothing"))
+            }
             Variable::Setting(values) => layers.push(Layer {
                 origin: Origin::Variable(name.to_owned()),
                 directory: cwd.to_owned(),

@@ -17,6 +17,7 @@ use belljar_record::redact::plan_without_secret_values;
 
 use super::LaunchError;
 use super::run_record::{new_record, write_record};
+use super::timings;
 use belljar_record::ballast;
 use belljar_record::home::Home;
 use belljar_record::ledger::Ledger;
@@ -44,6 +45,7 @@ impl RunLog {
         (prepared, posture): (&Prepared<'_>, &Posture),
         secrets: Secrets,
     ) -> Result<Self, LaunchError> {
+        timings::mark(timings::Phase::Bind);
         let key = HomeKey::load_or_make(home.path())?;
         let record = new_record(run_dir.id, prepared, posture, &secrets);
         let plan = plan_without_secret_values(&prepared.plan, &secrets);
@@ -53,6 +55,7 @@ impl RunLog {
         recorder.event(EventKind::RunStart, &Start::of(&record))?;
         recorder.event(EventKind::SandboxPlanned, &json!({ "plan": plan }))?;
         recorder.flush()?;
+        timings::mark(timings::Phase::Record);
         Ok(Self { recorder, record, directory: run_dir.directory.clone() })
     }
 

@@ -17,6 +17,7 @@ mod run_dir;
 mod run_record;
 mod select_backend;
 mod supervisor_main;
+pub mod timings;
 
 use std::os::fd::OwnedFd;
 

@@ -108,10 +108,13 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
             Ok(taken) => taken,
             // One run that cannot be finished does not keep the others from it.
             Err(error) => {
-                done.left.push(belljar_spec::text::error_chain(&error));
+                let left = belljar_spec::text::error_chain(&error);
+                tracing::debug!(run = %id, left, "run not finished");
+                done.left.push(left);
                 continue;
             }
         };
+        tracing::debug!(run = %id, ?finished, "run without a supervisor");
         match finished {
             Finished::Lost => done.lost.push(id),
             Finished::WasOver => done.finished.push(id),
@@ -215,6 +218,7 @@ fn remove(path: &Path) -> Result<(), ReconcileError> {
     }
 }
 
+#[derive(Debug)]
 enum Finished {
     Lost,
     WasOver,

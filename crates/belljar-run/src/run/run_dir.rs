@@ -59,6 +59,7 @@ impl RunDir {
         }
         let sign = LivenessLock(lock);
         sign.say(RunState::Planned);
+        crate::debug_log::enter(&directory);
         Ok(Self { id, directory, live, sign })
     }
 

@@ -158,6 +158,7 @@ impl<'f> Candidates<'f> {
                 Ok((backend, plan)) => {
                     let missing = plan.posture.unmet(&spec.required, &spec.waivers);
                     if missing.is_empty() || self.count == 1 {
+                        tracing::debug!(backend = %name, unmet = missing.len(), "backend chosen");
                         let secrets = Vec::new();
                         return Ok(Prepared {
                             backend,
@@ -189,6 +190,7 @@ impl<'f> Candidates<'f> {
 
     fn pass_over(&mut self, backend: BackendName, error: &LaunchError, run: Option<RunId>) {
         let (why, fix) = in_words(error);
+        tracing::debug!(%backend, why, "backend not taken");
         self.first.get_or_insert_with(|| Box::new(error.refusal()));
         self.not_taken.push(SkippedBackend { backend, why, fix, run });
     }
@@ -240,8 +242,10 @@ fn plan_on(
     if !name.features().has_boundary() && bypass_requires_boundary::bypasses(spec) {
         return Err(bypass_requires_boundary::on_host());
     }
+    let _plan = tracing::debug_span!("plan", backend = %name).entered();
     let backend = by_name(name).map_err(unavailable)?;
     let mut capabilities = backend.probe().map_err(unavailable)?;
+    tracing::debug!(version = capabilities.version, "backend found");
     if let (Others::Wait, true) = (others, capabilities.engine.is_some()) {
         // An image may take long to fetch: not for a step that would not be taken anyway.
         let missing = foreseen(&*backend, spec, &capabilities)?;

@@ -57,11 +57,14 @@ impl ControlSocket {
                     if peer.uid == rustix::process::geteuid() {
                         return Some(connection);
                     }
+                    let uid = peer.uid.as_raw();
+                    tracing::debug!(uid, "control connection refused: another user's");
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return None,
                 // No descriptor is to be had: whoever knocks waits, and the loop must not spin.
-                Err(_) => {
+                Err(error) => {
+                    tracing::debug!(%error, "control connection not accepted");
                     self.shut_until = Some(Instant::now() + SHUT_FOR);
                     return None;
                 }

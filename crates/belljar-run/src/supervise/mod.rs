@@ -47,7 +47,7 @@ use belljar_spec::{
 use rustix::io::Errno;
 use serde_json::json;
 
-use crate::run::{LaunchError, Streams};
+use crate::run::{LaunchError, Streams, timings};
 use baseline::Baselines;
 pub(crate) use baseline::Layers;
 use belljar_record::Captured;
@@ -252,7 +252,9 @@ pub(crate) fn supervise(
     let_go: &mut dyn FnMut(&mut Caller),
 ) -> Result<Supervised, SuperviseError> {
     let mut supervised = Supervised::default();
+    timings::mark(timings::Phase::Boundary);
     if let Inside::Init(channel) = &mut opened.inside {
+        let _attest = tracing::debug_span!("attest").entered();
         let attestation = match channel.wait_for_attestation(&opened.signals) {
             Err(SuperviseError::NoAnswer(0)) => return Err(set_up_failure(channel, started)),
             attestation => attestation?,
@@ -267,6 +269,9 @@ pub(crate) fn supervise(
             ));
         }
         supervised.attestation = Some(attestation);
+        for difference in &supervised.not_as_planned {
+            tracing::debug!(%difference, "not as planned");
+        }
         if !supervised.not_as_planned.is_empty() {
             return Ok(supervised);
         }
@@ -303,6 +308,8 @@ pub(crate) fn supervise(
     let begun = Instant::now();
     orders.live.say(belljar_spec::RunState::Running);
     let_go(caller);
+    timings::mark(timings::Phase::Attestation);
+    tracing::debug!("attested; the command is let go");
     let caller = std::mem::replace(caller, Caller::Served);
     let mut clients = Clients::default();
     let (task, bonded_to) = own_task(plan, started, caller, &mut clients);
@@ -343,6 +350,7 @@ pub(crate) fn supervise(
         supervised,
     };
     run.follow();
+    timings::mark(timings::Phase::Command);
     Ok(run.finish(begun))
 }
 

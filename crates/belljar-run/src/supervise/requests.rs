@@ -28,8 +28,9 @@ impl Run<'_> {
     pub(super) fn take_requests(&mut self) -> Result<(), RecordError> {
         while let Some(fd) = self.door.as_mut().and_then(|door| door.answer()) {
             // One too many, or a socket that is closed already: nothing was promised.
-            if let Ok(connection) = Connection::new(fd) {
-                self.clients.add(connection);
+            match Connection::new(fd) {
+                Ok(connection) => drop(self.clients.add(connection)),
+                Err(error) => tracing::debug!(%error, "control connection refused"),
             }
         }
         for (client, brought) in self.clients.read(self.orders.run) {
@@ -98,11 +99,15 @@ impl Run<'_> {
     /// One more command: PID 1 makes its process, which attests before it is let go.
     fn exec(&mut self, client: ClientId, request: TaskRequest) -> Result<(), RecordError> {
         let number = request.task;
+        let run = self.orders.run;
+        let _exec = tracing::debug_span!("exec", %run, exec = self.next_exec).entered();
         if let Some(error) = self.against_rules(&request)? {
+            tracing::debug!("refused by the rules for commands");
             self.refuse_task(client, number, error);
             return Ok(());
         }
         if let Err(error) = self.start_task(client, request) {
+            tracing::debug!(%error, "refused");
             self.refuse_task(client, number, error);
         }
         Ok(())

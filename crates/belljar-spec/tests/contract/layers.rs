@@ -120,6 +120,11 @@ fn a_variable_that_is_no_setting_is_named_with_the_nearest() {
     let wrong = layers::from_variable("BELLJAR_LIMIT_MEMORY", "2g").unwrap_err().to_string();
     assert!(wrong.contains("BELLJAR_LIMIT_MEMORY"), "{wrong}");
     assert!(wrong.contains("did you mean BELLJAR_LIMITS_MEMORY?"), "{wrong}");
+    let wrong = layers::from_variable("BELLJAR_LOGS", "debug").unwrap_err().to_string();
+    assert!(wrong.contains("did you mean BELLJAR_LOG?"), "{wrong}");
+    for unknown in ["BELLJAR_SOMETHING_ELSE", "BELLJAR_X", "BELLJAR_"] {
+        assert_eq!(layers::from_variable(unknown, "x"), Ok(layers::Variable::Unknown), "{unknown}");
+    }
     let bad = layers::from_variable("BELLJAR_LIMITS_MEMORY", "lots").unwrap_err().to_string();
     assert!(bad.starts_with("the variable BELLJAR_LIMITS_MEMORY: limits.memory: "), "{bad}");
 }

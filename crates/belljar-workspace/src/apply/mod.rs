@@ -205,6 +205,7 @@ struct Site {
 
 /// All or nothing. Conflicts are the caller's to have looked at.
 pub fn apply(home: &Home, draft: &Draft) -> Result<Applied, ApplyError> {
+    let _apply = tracing::debug_span!("apply", run = %draft.run).entered();
     let lock =
         ApplyLock::take(home).map_err(|error| ApplyError::Lock { path: home.applying(), error })?;
     recover(home, &draft.run, &lock)?;
@@ -214,6 +215,7 @@ pub fn apply(home: &Home, draft: &Draft) -> Result<Applied, ApplyError> {
         Ok(not_empty) => {
             let changes = draft.trees.iter().map(|tree| tree.todo.len()).sum();
             let untidy = recover::finish(home, &journal).err();
+            tracing::debug!(changes, is_tidy = untidy.is_none(), "applied");
             note_reviewed(home, draft);
             Ok(Applied { changes, not_empty, untidy })
         }

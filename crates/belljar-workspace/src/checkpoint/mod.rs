@@ -137,6 +137,7 @@ pub struct Taken {
 
 /// Everything is on disk when this returns. Nothing of the agent's runs meanwhile. `since` is when the iteration began.
 pub fn take(subject: &Subject, iteration: u32, since: Moment) -> Result<Taken, CheckpointError> {
+    let _checkpoint = tracing::debug_span!("checkpoint", iteration).entered();
     let begun = Instant::now();
     let all = subject.directory.join(CHECKPOINTS);
     let failed = |path: &Path| {

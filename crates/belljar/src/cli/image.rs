@@ -92,11 +92,10 @@ impl From<Network> for BuildNetwork {
 }
 
 fn engine(text: &str) -> Result<BackendName, String> {
-    match text {
-        "docker" => Ok(BackendName::Docker),
-        "podman" => Ok(BackendName::Podman),
-        _ => Err("expected docker or podman".to_owned()),
-    }
+    BackendName::engines().find(|name| name.name() == text).ok_or_else(|| {
+        let names: Vec<&str> = BackendName::engines().map(BackendName::name).collect();
+        format!("expected {}", names.join(" or "))
+    })
 }
 
 fn argument(text: &str) -> Result<(String, String), String> {

@@ -50,6 +50,11 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: Color,
 
+    /// Log to stderr what belljar does; -vv for more. Before the command only:
+    /// "run -v" is a volume. BELLJAR_LOG=LEVEL does the same
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -123,6 +128,9 @@ pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write what a bug report needs to a new tar file; read it before you send it
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) bundle: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

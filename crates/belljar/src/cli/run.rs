@@ -200,6 +200,9 @@ pub(crate) struct RunArgs {
     /// Write that JSON object to a file; output is not captured
     #[arg(long, value_name = "FILE", conflicts_with = "json", help_heading = "Output")]
     pub(crate) result: Option<PathBuf>,
+    /// Print where the time went to stderr after the run
+    #[arg(long, conflicts_with = "dry_run", help_heading = "Output")]
+    pub(crate) timings: bool,
     /// Print only the command's output
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,

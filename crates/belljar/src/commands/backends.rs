@@ -28,7 +28,7 @@ pub(crate) fn run(args: &BackendsArgs) -> i32 {
     0
 }
 
-fn as_data(row: &BackendReport) -> serde_json::Value {
+pub(super) fn as_data(row: &BackendReport) -> serde_json::Value {
     let backend = row.backend;
     if backend == BackendName::Host {
         // It isolates nothing, so it is always available.

@@ -14,6 +14,9 @@ pub(crate) fn run(args: &DoctorArgs) -> i32 {
             return 1;
         }
     };
+    if let Some(file) = &args.bundle {
+        return super::bundle::write(file, &belljar);
+    }
     let examined = examine_all(&belljar);
     // Whether `--backend auto` would find one.
     let usable = examined

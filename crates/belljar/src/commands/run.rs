@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
 use belljar::network;
 use belljar::record::Outcome;
+use belljar::run::timings::{Phase, mark};
 use belljar::run::{
     Fetch, LaunchError, Observer, Output, ReconcileError, Reconciled, Streams, launch, prepare,
 };
@@ -21,7 +22,8 @@ use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Reuse};
 use super::{
-    background, changes, control_files, environment, open_home, show_plan, time_format, why,
+    background, changes, control_files, environment, open_home, show_plan, time_format, timings,
+    why,
 };
 use crate::cli::RunArgs;
 use crate::cli::StdioKind;
@@ -55,6 +57,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     }
     if no_command && !wants_agent {
         invocation.flags.command.push(NO_COMMAND.into());
+    }
+    if args.timings {
+        if args.keeps() || args.detach {
+            return failed(&args, &timings::only_foreground(), EXIT_USAGE);
+        }
+        timings::start();
     }
     let home = match open_home() {
         Ok(home) => home,
@@ -95,6 +103,9 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if wants_agent && spec.agent.is_none() {
         return refused(&args, &LaunchError::NoCommand);
     }
+    if spec.agent.is_some() && args.timings {
+        return failed(&args, &timings::only_foreground(), EXIT_USAGE);
+    }
     if spec.agent.is_some() {
         spec.terminal = Terminal::None;
         spec.stdin = Stdin::Null;
@@ -114,6 +125,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let progress = PullLine::new(!args.quiet && !args.json);
     let fetch = if args.dry_run { Fetch::No } else { Fetch::AsTheSpecSays(&progress) };
+    mark(Phase::Settings);
     let prepared = match prepare(spec.clone(), keep, fetch) {
         Ok(prepared) => prepared,
         Err(error) => return refused(&args, &error),
@@ -121,6 +133,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     if args.dry_run {
         return show_plan::show(&prepared.dry_run(), args.json);
     }
+    mark(Phase::Plan);
     // Last: a secret may come from a program that asks the user.
     let secrets = match prepared.refusal() {
         Some(_) => Ok(Vec::new()),
@@ -130,6 +143,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         Ok(secrets) => secrets,
         Err(error) => return failed(&args, &error, EXIT_NOT_STARTED),
     };
+    mark(Phase::Settings);
     if spec.agent.is_some() || args.keeps() || args.detach {
         if let Some(error) = prepared.refusal() {
             return refused(&args, &error);
@@ -156,7 +170,10 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     let verbose = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let mut announcer = Announcer { verbose, warn: !args.quiet };
     let prepared = prepared.with_secrets(secrets);
-    let outcome = match launch(&home, prepared, streams, &mut announcer) {
+    let launched = launch(&home, prepared, streams, &mut announcer);
+    mark(Phase::Close);
+    timings::print();
+    let outcome = match launched {
         Ok(outcome) => outcome,
         Err(error) => return refused(&args, &error),
     };

@@ -98,6 +98,7 @@ impl Supervisors {
 
     fn start(&self) -> Result<Connection, Error> {
         let executable = self.find()?;
+        tracing::debug!(executable = %executable.display(), "start a supervisor");
         let (ours, theirs) =
             std::os::unix::net::UnixStream::pair().map_err(Error::io("make a socket"))?;
         ours.set_nonblocking(true).map_err(Error::io("make a socket"))?;
@@ -182,6 +183,8 @@ const PASSED_VARIABLES: &[&str] = &[
     "REGISTRY_AUTH_FILE",
     "SSH_AUTH_SOCK",
     belljar_spec::env::TEST_LEASE_MS,
+    // What it logs; it goes no further than the run's proxy.
+    belljar_spec::env::LOG,
 ];
 
 /// A command with only those variables in its environment.
@@ -194,5 +197,7 @@ pub(super) fn command(executable: &Path) -> Command {
             command.env(name, value);
         }
     }
+    command
+        .envs(belljar_run::debug_log::setting().map(|setting| (belljar_spec::env::LOG, setting)));
     command
 }

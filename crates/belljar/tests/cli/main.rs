@@ -18,6 +18,7 @@ mod image_pull;
 mod image_support;
 mod init;
 mod life;
+mod logging;
 mod new;
 mod record;
 mod reuse;

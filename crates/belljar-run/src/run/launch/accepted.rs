@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use belljar_linux::file_clock::Arrival;
 use belljar_record::{HomeKey, ballast, writable_trees};
-use belljar_spec::WritableTree;
+use belljar_spec::{RunId, WritableTree};
 
 use super::super::agent_home::prepare_agent_home;
 use super::super::run_dir::RunDir;
@@ -30,8 +30,13 @@ impl<'l, 'b> Launch<'l, 'b> {
 }
 
 impl<'l, 'b> Accepted<'l, 'b> {
+    pub(super) fn id(&self) -> RunId {
+        self.run_dir.id
+    }
+
     /// Pins everything. Where that fails the run leaves nothing.
     pub(super) fn bind(mut self) -> Result<BoundLaunch<'l, 'b>, NotRun> {
+        let _span = tracing::debug_span!("bind").entered();
         match pin(&mut self.launch, &self.run_dir) {
             Ok(pinned) => {
                 let Self { launch, run_dir } = self;

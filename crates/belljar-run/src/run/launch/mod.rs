@@ -80,7 +80,9 @@ struct Launch<'l, 'b> {
 impl Launch<'_, '_> {
     /// One attempt on one backend.
     fn run(self) -> Result<Outcome, NotRun> {
+        let backend = self.prepared.plan.backend;
         let accepted = self.accept()?; // a run directory and its liveness lock
+        let _span = tracing::debug_span!("launch", run = %accepted.id(), %backend).entered();
         let bound = accepted.bind()?; // sources opened and pinned: from here on there is a record
         let recorded = bound.record()?; // run.start is written, and on disk before the gate opens
         let running = recorded.start()?; // the boundary stands, the command waits at the gate

@@ -8,6 +8,7 @@ use belljar_linux::self_confine::confine_to_network;
 use belljar_linux::sys::{process, signal};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// The argument that makes a process a proxy.
 pub(super) const ARGUMENT: &str = "__egress";
@@ -55,6 +56,7 @@ pub fn egress_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
 
 fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let control = leave_the_caller()?;
+    bound_log()?;
     confine_to_network(&readable())?;
     Ok(belljar_egress::serve(control)?)
 }
@@ -70,6 +72,12 @@ fn leave_the_caller() -> Result<OwnedFd, Errno> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     Ok(control)
+}
+
+/// The log on standard output, if there is one, is the only file that it can write: the kernel bounds it too.
+fn bound_log() -> Result<(), Errno> {
+    let most = Some(2 * crate::debug_log::MAX_BYTES);
+    setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most })
 }
 
 fn readable() -> Vec<PathBuf> {

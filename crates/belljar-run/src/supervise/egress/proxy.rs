@@ -91,7 +91,11 @@ impl Proxy {
             .arg0("belljar")
             .arg(ARGUMENT)
             .env_clear()
-            .envs(OWN_AUTHORITIES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+            .envs(OWN_AUTHORITIES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .stdout(Stdio::null());
+        if let Some((setting, file)) = crate::debug_log::for_proxy() {
+            command.env(belljar_spec::env::LOG, setting).stdout(file);
+        }
         Self::start_as(command, setup)
     }
 
@@ -102,7 +106,7 @@ impl Proxy {
                 .map_err(failed)?;
         let (words, stderr) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
-        command.stdin(theirs).stdout(Stdio::null()).stderr(stderr).process_group(0); // ^C at the caller's terminal is not meant for it
+        command.stdin(theirs).stderr(stderr).process_group(0); // ^C at the caller's terminal is not meant for it
         let child = command.spawn().map_err(EgressError::Start)?;
         drop(command); // and with it the other ends
         Self::with(child, control, words, setup)
