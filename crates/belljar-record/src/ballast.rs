@@ -91,7 +91,7 @@ pub fn is_no_space(error: &io::Error) -> bool {
 pub(crate) fn empty_directory(path: &Path) -> Result<(), belljar_tree::RemoveAllError> {
     let Ok(entries) = std::fs::read_dir(path) else { return belljar_tree::remove_all(path) };
     for entry in entries.flatten() {
-        belljar_tree::remove_all(&entry.path())?;
+        belljar_tree::remove_all(entry.path())?;
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
         let done = ballast::empty_directory(&entry.path())
             .map_err(TrashError::from)
             .and_then(|()| tell_ledger(home, &mut ledger, &entry.file_name()))
-            .and_then(|()| Ok(remove_all(&entry.path())?));
+            .and_then(|()| Ok(remove_all(entry.path())?));
         match done {
             Ok(()) => finished += 1,
             // A later command tells it.

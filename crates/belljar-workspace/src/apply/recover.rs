@@ -237,7 +237,7 @@ fn tidy_up(home: &Home, journal: &Journal, roots: &[Root<'_>]) -> Result<(), Rec
 
 /// By way of the open root: its path may lead elsewhere by now.
 fn remove_staging(root: BorrowedFd<'_>, name: &str) -> Result<(), RemoveAllError> {
-    remove_all(&Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())).join(name))
+    remove_all(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())).join(name))
 }
 
 struct Root<'a> {

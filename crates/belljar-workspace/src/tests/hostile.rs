@@ -119,7 +119,7 @@ fn a_tree_without_a_ground_ends_where_nobody_works_any_more() {
     assert_eq!(ends.count(), 2);
     assert!(held.iter().all(|change| change.held.as_ref().unwrap().how_far == HowFar::Always));
     for name in ["upper", "lower"] {
-        belljar_tree::remove_all(&stage.directory.path().join(name)).unwrap();
+        belljar_tree::remove_all(stage.directory.path().join(name)).unwrap();
     }
 }
 
@@ -140,7 +140,7 @@ fn long_names_in_deep_directories_do_not_fill_memory() {
     assert_eq!(changes.changes.len(), paths.len());
     assert!(!changes.cut);
     drop(tree);
-    belljar_tree::remove_all(&stage.directory.path().join("upper")).unwrap();
+    belljar_tree::remove_all(stage.directory.path().join("upper")).unwrap();
 }
 
 #[test]

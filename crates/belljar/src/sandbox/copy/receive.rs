@@ -364,7 +364,7 @@ impl Drop for Receiver {
             return;
         }
         let parent = format!("/proc/self/fd/{}", self.parent.as_raw_fd());
-        let _ = belljar_tree::remove_all(&Path::new(&parent).join(&self.temporary));
+        let _ = belljar_tree::remove_all(Path::new(&parent).join(&self.temporary));
     }
 }
 
