@@ -119,7 +119,7 @@ fn a_part_of_a_written_tree_that_is_mounted_elsewhere_is_known() {
     lab.belljar(["stop", "-t", "0", live.trim()]).done().expect(0);
     refused.expect(125).says(&["belljar trust"]);
     followed.expect(125).says(&["is a link"]);
-    cleared.expect(125).says(&["alive"]);
+    cleared.expect(125).says(&["is live"]);
 }
 
 #[test]
