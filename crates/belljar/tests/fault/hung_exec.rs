@@ -1,5 +1,6 @@
 //! Nothing inside, and no terminal that is gone, keeps a command of the host waiting for ever.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -7,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar::spec::EventKind;
 use belljar_testkit::{
@@ -169,14 +170,18 @@ fn a_command_at_a_terminal_that_is_gone_ends_and_the_sandbox_stays() {
 const STOPPER: &str = "self=$$; while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; \
      [ $p = 1 ] || [ $p = $self ] || kill -STOP $p; done; done 2>/dev/null";
 
-/// Whether a command besides the first has been started and has not ended.
-fn was_let_go(lab: &Lab, id: &str) -> bool {
+/// How long one that was let go has before it counts as stopped by the run.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Commands besides the first that have been started and have not ended.
+fn open_execs(lab: &Lab, id: &str) -> BTreeSet<u64> {
     let events = lab.events(id);
     let of = |kind: EventKind| {
         let of_kind = events.iter().filter(move |event| event.kind == kind);
         of_kind.filter_map(|event| event.data["exec"].as_u64()).filter(|exec| *exec > 0)
     };
-    of(EventKind::ExecStart).any(|exec| of(EventKind::ExecExit).all(|ended| ended != exec))
+    let ended: BTreeSet<u64> = of(EventKind::ExecExit).collect();
+    of(EventKind::ExecStart).filter(|exec| !ended.contains(exec)).collect()
 }
 
 #[test]
@@ -194,21 +199,33 @@ fn a_newcomer_that_is_stopped_inside_keeps_nobody_waiting() {
         ];
         let mut hung = Vec::new();
         for words in calls {
+            let before = open_execs(lab, &id);
             let live = lab.belljar(words).input(Input::Null).spawn();
             let (pid, mut live) = (live.pid(), live);
-            if until(GENEROUS, || !live.is_running()) {
+            let mut let_go: Option<Instant> = None;
+            let is_decided = || {
+                if !live.is_running() {
+                    return true;
+                }
+                if let_go.is_none() && !open_execs(lab, &id).is_subset(&before) {
+                    let_go = Some(Instant::now());
+                }
+                let_go.is_some_and(|at| at.elapsed() > ENDS_WITHIN)
+            };
+            let decided = until(GENEROUS, is_decided);
+            if !live.is_running() {
                 let done = live.done();
                 // Some get through before they are seen; the others are told why not.
                 assert!(done.code() == 0 || !done.err().is_empty(), "{done}");
-            } else {
-                // One that was let go and stopped then is stopped like any other process inside: by the run's
-                // own doing, for as long as it likes.
-                if !was_let_go(lab, &id) {
-                    hung.push(format!("{words:?}"));
-                }
-                send(pid, Signal::KILL);
-                assert!(until(CALL_TIMEOUT, || !alive(pid)));
+                continue;
             }
+            // One that was let go is stopped like any other process inside: by the run's own doing, for as
+            // long as it likes.
+            if !decided {
+                hung.push(format!("{words:?}"));
+            }
+            send(pid, Signal::KILL);
+            assert!(until(CALL_TIMEOUT, || !alive(pid)));
         }
         // The sandbox can be ended all the same.
         lab.belljar(["stop", "-t", "0", &id]).done().expect(0);
