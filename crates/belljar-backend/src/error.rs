@@ -1,8 +1,11 @@
 //! Why a backend could not do what it was asked for.
 
+use std::error::Error;
+use std::fmt;
+
 use belljar_spec::BackendName;
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+type Source = Box<dyn Error + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
@@ -43,21 +46,21 @@ pub enum LeftBehind {
     Possibly,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{source}")]
+/// Shown as its cause is: it adds only what may be left.
+#[derive(Debug)]
 pub struct StartError {
     left: LeftBehind,
-    source: Source,
+    cause: Source,
 }
 
 impl StartError {
     /// Nothing of the run is left.
-    pub fn new(source: impl Into<Source>) -> Self {
-        Self { left: LeftBehind::Nothing, source: source.into() }
+    pub fn new(cause: impl Into<Source>) -> Self {
+        Self::leaving(LeftBehind::Nothing, cause)
     }
 
-    pub fn leaving(left: LeftBehind, source: impl Into<Source>) -> Self {
-        Self { left, source: source.into() }
+    pub fn leaving(left: LeftBehind, cause: impl Into<Source>) -> Self {
+        Self { left, cause: cause.into() }
     }
 
     pub fn may_have_left_something(&self) -> bool {
@@ -65,6 +68,34 @@ impl StartError {
     }
 }
 
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.source()
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct DestroyError(pub Source);
+
+#[cfg(test)]
+mod tests {
+    use belljar_spec::text::error_chain;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_start_is_shown_once_with_its_causes() {
+        let cause = BindError(Box::new(std::io::Error::other("no room")));
+        let shown = error_chain(&StartError::new(cause));
+        assert_eq!(shown, "no room");
+        assert!(!StartError::new("x").may_have_left_something());
+        assert!(StartError::leaving(LeftBehind::Possibly, "x").may_have_left_something());
+    }
+}

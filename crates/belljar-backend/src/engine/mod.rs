@@ -156,7 +156,9 @@ impl Backend for Engine {
     fn bind(&self, plan: &Plan, paths: &HostPaths) -> Result<Bound, BindError> {
         let facts = self.facts().map_err(|error| BindError(Box::new(error)))?;
         let api = self.api().map_err(|error| BindError(Box::new(error)))?;
-        let engine = facts.engine.ok_or_else(|| BindError("the engine told nothing".into()))?;
+        let engine = facts
+            .engine
+            .ok_or_else(|| BindError("the engine reported no facts about itself".into()))?;
         bind::bind(api, &engine, plan, paths)
     }
 
