@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_spec::egress::{EgressNews, EgressPolicy, SecretValue};
+use belljar_spec::egress::{EgressEvent, EgressPolicy, SecretValue};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -52,7 +52,7 @@ pub enum FromProxy {
     Failed {
         why: String,
     },
-    News(EgressNews),
+    News(EgressEvent),
     /// The set-up phase is closed, and with it this many connections from the sandbox.
     Narrowed {
         closed: u64,

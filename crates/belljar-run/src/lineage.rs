@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use belljar_spec::{
-    AgentNews, AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, RunId,
+    AgentEvent, AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, RunId,
     StopReason, Tally, TokenUsage, counted,
 };
 use serde::{Deserialize, Serialize};
@@ -269,7 +269,7 @@ fn read_run(
                 checkpoint_at = event.mono_ns;
             }
             EventKind::AgentUsage => {
-                if let Ok(AgentNews::Usage(usage)) = serde_json::from_value(event.data) {
+                if let Ok(AgentEvent::Usage(usage)) = serde_json::from_value(event.data) {
                     member.unfinished.usage.add(&usage);
                     member.unfinished.turns += 1; // reported with every response of the model
                 }

@@ -268,7 +268,7 @@ pub enum DenyReason {
 /// What the proxy reports; each becomes an event of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub enum EgressNews {
+pub enum EgressEvent {
     /// Decided, and about to be dialled.
     Opened(EgressOpened),
     /// Over.

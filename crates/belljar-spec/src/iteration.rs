@@ -13,7 +13,7 @@ use crate::text::OsText;
 /// shortened to [`LONGEST_TEXT`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub enum AgentNews {
+pub enum AgentEvent {
     Message {
         role: Role,
         text: String,
@@ -46,7 +46,7 @@ pub enum AgentNews {
     },
 }
 
-impl AgentNews {
+impl AgentEvent {
     pub fn kind(&self) -> EventKind {
         match self {
             Self::Message { .. } => EventKind::AgentMessage,
@@ -60,7 +60,7 @@ impl AgentNews {
     }
 }
 
-impl AgentNews {
+impl AgentEvent {
     /// Every text in it, all of them written by the agent.
     pub fn texts_mut(&mut self) -> Vec<&mut String> {
         match self {

@@ -66,7 +66,7 @@ pub use host_rule::HostRule;
 pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
-    AgentNews, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
+    AgentEvent, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
     LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity, Tally,
     TokenUsage, Unchanged, counted,
 };

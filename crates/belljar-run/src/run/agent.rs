@@ -1,4 +1,4 @@
-//! What a run with an agent needs besides a sandbox: the checkpoint that it begins with, and orders for its driver.
+//! What a run with an agent needs besides a sandbox: the checkpoint that it starts from, and the options of its loop.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ pub(super) fn bring_baseline(
     Ok(checkpoint::carry_base(&home.run_dir(&birth.from), &place.directory)?)
 }
 
-pub(super) fn drive_orders(
+pub(super) fn loop_options(
     home: &Home,
     place: &RunDir,
     prepared: &Prepared<'_>,
@@ -55,7 +55,7 @@ pub(super) fn drive_orders(
     let work = spec.agent.as_deref()?.clone();
     Some(Box::new(AgentLoopOptions {
         work,
-        birth: prepared.birth.clone(),
+        origin: prepared.birth.clone(),
         workspace: work_tree(spec, bound),
         subject: Subject {
             run: place.id,

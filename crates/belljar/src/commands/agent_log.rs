@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anstyle::Style;
 use belljar::spec::egress::EgressDenied;
 use belljar::spec::{
-    AgentNews, AgentReport, AgentResult, AgentWork, Event, EventKind, Exit, Failure,
+    AgentEvent, AgentReport, AgentResult, AgentWork, Event, EventKind, Exit, Failure,
     IterationReport, OsText, ResumeOrigin, Role, StopReason, Until,
 };
 use serde::Deserialize;
@@ -123,7 +123,7 @@ impl AgentLog {
             | EventKind::AgentUsage
             | EventKind::AgentSession
             | EventKind::AgentResult
-            | EventKind::AgentError => match data::<AgentNews>(event) {
+            | EventKind::AgentError => match data::<AgentEvent>(event) {
                 Some(event) => self.agent_event(&event),
                 None => (Block::Action, Vec::new()),
             },
@@ -189,19 +189,19 @@ impl AgentLog {
         lines
     }
 
-    fn agent_event(&self, event: &AgentNews) -> (Block, Vec<String>) {
+    fn agent_event(&self, event: &AgentEvent) -> (Block, Vec<String>) {
         let lines = match event {
-            AgentNews::Message { role: Role::Assistant, text } => {
+            AgentEvent::Message { role: Role::Assistant, text } => {
                 let lines = self.fold(text, "", MAX_MESSAGE_LINES);
                 return (Block::Message, lines.into_iter().map(unlike_headings).collect());
             }
-            AgentNews::Message { role: Role::Thinking | Role::System, text } => {
+            AgentEvent::Message { role: Role::Thinking | Role::System, text } => {
                 styled(self.fold(text, "  ", MAX_DETAIL_LINES), DIM)
             }
-            AgentNews::Message { role: Role::User, text } => {
+            AgentEvent::Message { role: Role::User, text } => {
                 styled(self.fold(text, "> ", MAX_DETAIL_LINES), DIM)
             }
-            AgentNews::ToolCall { tool, input, .. } => {
+            AgentEvent::ToolCall { tool, input, .. } => {
                 let tool = one_line(tool, 30);
                 let colon = if input.trim().is_empty() { "" } else { ": " };
                 let called = format!("{tool}{colon}{}", input.trim_start());
@@ -214,18 +214,18 @@ impl AgentLog {
                 }
                 lines
             }
-            AgentNews::ToolResult { is_error, text, .. } => {
+            AgentEvent::ToolResult { is_error, text, .. } => {
                 let text = if text.trim().is_empty() { "(empty)" } else { text };
                 let style = if *is_error { BAD } else { DIM };
                 styled(self.fold(text, "  ⎿ ", MAX_DETAIL_LINES), style)
             }
-            AgentNews::Usage(_) => Vec::new(),
-            AgentNews::Session { id, model } => {
+            AgentEvent::Usage(_) => Vec::new(),
+            AgentEvent::Session { id, model } => {
                 let model = model.as_ref().map(|model| format!(", model {}", one_line(model, 60)));
                 self.dim(&format!("session {}{}", one_line(id, 60), model.unwrap_or_default()))
             }
-            AgentNews::Result(result) => self.verdict(result),
-            AgentNews::Error { message } => styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD),
+            AgentEvent::Result(result) => self.verdict(result),
+            AgentEvent::Error { message } => styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD),
         };
         (Block::Action, lines)
     }
