@@ -104,7 +104,7 @@ impl Inside {
 }
 
 #[test]
-fn the_set_ups_door_is_shut_and_the_runs_opens() {
+fn the_set_ups_access_is_closed_and_the_runs_opens() {
     let (one, other) = (outside(), outside());
     let mut inside = Inside::new(serving(&one, &[&other]), AfterSetup::OwnRules);
     let (tunnel, answer) = inside.ask(&one);
@@ -175,7 +175,7 @@ fn a_proxy_that_does_not_answer_is_ended() {
     let (strange, end) = proxy();
     send(end.as_fd(), &denied("before.example"), None).unwrap();
     send(end.as_fd(), &FromProxy::Failed { why: String::new() }, None).unwrap();
-    ends(Some(end), strange, None, "out of turn");
+    ends(Some(end), strange, None, "unexpected message");
 }
 
 #[test]
