@@ -22,7 +22,7 @@ pub const MAX_PACKET: usize = 128 * 1024;
 
 /// Messages from the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum ToProxy {
     /// The first packet.
     Setup(Box<Setup>),
@@ -42,7 +42,7 @@ pub struct Setup {
 
 /// Messages from the proxy.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum FromProxy {
     /// The set-up message is valid, and the proxy accepts connections.
     Ready {

@@ -66,9 +66,9 @@ pub use host_rule::HostRule;
 pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
-    AgentEvent, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
-    LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity, Tally,
-    TokenUsage, Unchanged, counted,
+    AgentEvent, AgentReport, AgentResult, AgentTotals, Budget, CheckpointReport, Failure,
+    IterationReport, LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals,
+    SourceIdentity, TokenUsage, Unchanged, counted,
 };
 pub use layered::{
     Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,

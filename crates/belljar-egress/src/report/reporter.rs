@@ -275,7 +275,8 @@ mod tests {
         let now = Instant::now();
         (0..10_000).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
         state.add(opened(7), now);
-        let reported = |event: &EgressEvent| matches!(event, EgressEvent::Opened(one) if one.id == 7);
+        let reported =
+            |event: &EgressEvent| matches!(event, EgressEvent::Opened(one) if one.id == 7);
         assert!(state.waiting.iter().any(reported));
         // Beyond its own limit it is counted.
         (0..1000).for_each(|number| state.add(opened(number % 3), now));

@@ -472,7 +472,7 @@ impl Watch {
 fn pass_on(exec: u32, report: CommandReport, mux: &mut Mux) -> Result<(), WireError> {
     let message = match report {
         CommandReport::Attested { message_type, text } => {
-            let head = format!(r#"{{"say":"{message_type}","exec":{exec},"attestation":"#);
+            let head = format!(r#"{{"message":"{message_type}","exec":{exec},"attestation":"#);
             return mux.send_text(&[head.as_bytes(), &text, b"}"].concat());
         }
         CommandReport::Failed { step, why } => FromInit::SetupFailed { exec, step, why },

@@ -72,7 +72,7 @@ pub fn identity(fd: impl AsFd) -> Result<DirectoryIdentity, Errno> {
     Ok(DirectoryIdentity {
         device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
         inode: found.stx_ino,
-        born: has_creation_time
+        created: has_creation_time
             .then_some(Moment { secs: found.stx_btime.tv_sec, nanos: found.stx_btime.tv_nsec }),
     })
 }

@@ -136,7 +136,7 @@ pub fn fork() -> Result<Option<Pid>, Errno> {
 pub struct Used {
     pub cpu_ms: u64,
     /// Of the largest single process.
-    pub memory_peak: u64,
+    pub memory_peak_bytes: u64,
 }
 
 /// Waits for a child's end and reaps it. An error: it is not a child any more.
@@ -156,7 +156,7 @@ pub fn reap(child: Pid) -> Result<Used, Errno> {
     let ms = |time: libc::timeval| time.tv_sec as u64 * 1000 + time.tv_usec as u64 / 1000;
     Ok(Used {
         cpu_ms: ms(used.ru_utime) + ms(used.ru_stime),
-        memory_peak: used.ru_maxrss as u64 * 1024,
+        memory_peak_bytes: used.ru_maxrss as u64 * 1024,
     })
 }
 

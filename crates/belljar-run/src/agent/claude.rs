@@ -161,7 +161,7 @@ impl ClaudeLines {
             (!errors.is_empty()).then_some(errors)
         });
         let turns = Some(self.meter.turns());
-        events.push(AgentEvent::Result(AgentResult { is_error, word, text, turns }));
+        events.push(AgentEvent::Result(AgentResult { is_error, code: word, text, turns }));
     }
 }
 

@@ -182,7 +182,7 @@ impl CodexLines {
     fn result(&self, word: Option<&str>, text: Option<String>, events: &mut Vec<AgentEvent>) {
         let (is_error, word) = (word.is_some(), word.map(str::to_owned));
         let turns = Some(self.meter.turns());
-        events.push(AgentEvent::Result(AgentResult { is_error, word, text, turns }));
+        events.push(AgentEvent::Result(AgentResult { is_error, code: word, text, turns }));
     }
 }
 

@@ -183,7 +183,12 @@ impl GeminiLines {
             result_text = some_text(error, "message").or(result_text);
         }
         let turns = Some(self.meter.turns());
-        events.push(AgentEvent::Result(AgentResult { is_error, word, text: result_text, turns }));
+        events.push(AgentEvent::Result(AgentResult {
+            is_error,
+            code: word,
+            text: result_text,
+            turns,
+        }));
     }
 }
 

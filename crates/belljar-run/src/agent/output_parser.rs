@@ -138,7 +138,7 @@ impl OutputParser {
     /// The failure that the agent reported itself.
     pub(crate) fn verdict(&self) -> Option<Failure> {
         let result = self.summary.result.as_ref().filter(|result| result.is_error)?;
-        Some(Failure::Said { word: result.word.clone() })
+        Some(Failure::Reported { code: result.code.clone() })
     }
 }
 
@@ -209,7 +209,7 @@ fn truncate_texts(event: &mut AgentEvent) {
             cut_option(model);
         }
         AgentEvent::Result(result) => {
-            cut_option(&mut result.word);
+            cut_option(&mut result.code);
             cut_option(&mut result.text);
         }
         AgentEvent::Error { message } => cut(message),

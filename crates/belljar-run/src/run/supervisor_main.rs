@@ -78,13 +78,13 @@ fn serve(mut connection: Connection) -> i32 {
         }
         None => return 125,
     };
-    let LaunchRequest { home, spec, keep, bond, streams, secrets, birth } = request;
+    let LaunchRequest { home, spec, keep, bond, streams, secrets, resumed_from } = request;
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
             let prepared = prepare(spec, keep, Fetch::AsTheSpecSays(&Unwatched))
                 .map_err(|error| error.refusal())?;
-            Ok((home, prepared.with_secrets(secrets).born(birth)))
+            Ok((home, prepared.with_secrets(secrets).resuming(resumed_from)))
         });
     let (home, prepared) = match prepared {
         Ok(prepared) => prepared,

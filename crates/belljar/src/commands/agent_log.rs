@@ -66,7 +66,7 @@ enum HelperCommand {
 struct Start {
     spec: StartSpec,
     #[serde(default)]
-    birth: Option<ResumeOrigin>,
+    resumed_from: Option<ResumeOrigin>,
 }
 
 #[derive(Deserialize)]
@@ -162,7 +162,7 @@ impl AgentLog {
     }
 
     fn start(&mut self, event: &Event) -> Vec<String> {
-        let Some(Start { spec, birth }) = data::<Start>(event) else { return Vec::new() };
+        let Some(Start { spec, resumed_from }) = data::<Start>(event) else { return Vec::new() };
         if let Some(work) = spec.agent {
             self.setup = work.setup.map(|setup| setup.command);
             self.until = match work.repeat.until {
@@ -170,7 +170,7 @@ impl AgentLog {
                 _ => None,
             };
         }
-        birth.map_or(Vec::new(), |birth| self.dim(&origin(&birth)))
+        resumed_from.map_or(Vec::new(), |resumed_from| self.dim(&origin(&resumed_from)))
     }
 
     fn head(&mut self, event: &Event) -> Vec<String> {
@@ -225,7 +225,9 @@ impl AgentLog {
                 self.dim(&format!("session {}{}", one_line(id, 60), model.unwrap_or_default()))
             }
             AgentEvent::Result(result) => self.verdict(result),
-            AgentEvent::Error { message } => styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD),
+            AgentEvent::Error { message } => {
+                styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD)
+            }
         };
         (Block::Action, lines)
     }
@@ -235,7 +237,7 @@ impl AgentLog {
         if !result.is_error {
             return Vec::new();
         }
-        let word = result.word.as_deref().filter(|word| *word != "success").unwrap_or("an error");
+        let word = result.code.as_deref().filter(|word| *word != "success").unwrap_or("an error");
         let text = result.text.as_deref().unwrap_or_default();
         let colon = if text.trim().is_empty() { "" } else { ": " };
         let text = format!("the agent ended with {word}{colon}{text}");
@@ -341,10 +343,10 @@ impl AgentLog {
     fn stop(&self, event: &Event) -> Vec<String> {
         let Some(Stop { reason, agent, detail }) = data(event) else { return Vec::new() };
         let mut parts = vec![reason.name().to_owned()];
-        if let Some(AgentReport { tally, .. }) = &agent {
-            parts.push(counted(u64::from(tally.iterations), "iteration"));
-            parts.extend(used(tally.turns, &tally.usage));
-            parts.push(span(tally.elapsed_ms));
+        if let Some(AgentReport { totals, .. }) = &agent {
+            parts.push(counted(u64::from(totals.iterations), "iteration"));
+            parts.extend(used(totals.turns, &totals.usage));
+            parts.push(span(totals.elapsed_ms));
         }
         let style = match reason {
             StopReason::Done => GOOD,

@@ -87,7 +87,8 @@ fn each_format_is_spoken_and_understood() {
         assert_eq!(heard.final_text, "All is DONE", "{kind:?}");
         assert_eq!(heard.turns, 5, "{kind:?}");
         assert_eq!(stage.text("a/b"), "one two\nthree\n");
-        let calls = heard.events.iter().filter(|event| matches!(event, AgentEvent::ToolCall { .. }));
+        let calls =
+            heard.events.iter().filter(|event| matches!(event, AgentEvent::ToolCall { .. }));
         let results =
             heard.events.iter().filter(|event| matches!(event, AgentEvent::ToolResult { .. }));
         assert_eq!((calls.count(), results.count()), (4, 4), "{kind:?}");
@@ -122,7 +123,7 @@ fn crashes_floods_garbage_and_lies_are_told_apart() {
         assert_eq!(crashed.final_text, "hello", "{kind:?}");
 
         let failed = stage.play("error the service is out of reach");
-        assert!(matches!(failed.failure, Some(Failure::Said { .. })), "{kind:?}");
+        assert!(matches!(failed.failure, Some(Failure::Reported { .. })), "{kind:?}");
 
         let code = stage.play("exit 3");
         assert!(matches!(code.failure, Some(Failure::Exit { exit }) if exit.code == Some(3)));

@@ -155,7 +155,7 @@ impl Observed {
             return;
         }
         if let Some(directory) = &self.memory {
-            usage.memory_peak = read_number(&directory.join("memory.max_usage_in_bytes"));
+            usage.memory_peak_bytes = read_number(&directory.join("memory.max_usage_in_bytes"));
         }
         if let Some(directory) = self.cpuacct.as_ref().or(self.cpu.as_ref()) {
             let nanos = read_number(&directory.join("cpuacct.usage"));

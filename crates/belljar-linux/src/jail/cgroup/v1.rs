@@ -169,7 +169,7 @@ impl Group {
 
     pub(super) fn usage(&self, usage: &mut Usage) {
         if let Some(directory) = &self.memory {
-            usage.memory_peak = read_number(&directory.join("memory.max_usage_in_bytes"));
+            usage.memory_peak_bytes = read_number(&directory.join("memory.max_usage_in_bytes"));
         }
         if let Some(directory) = &self.cpu {
             // Where the two controllers share a hierarchy, as they do on most systems.

@@ -112,10 +112,10 @@ pub(super) fn oom_kills(directory: &Path) -> u64 {
 
 pub(super) fn usage(directory: &Path, usage: &mut Usage) {
     let at = |file: &str| directory.join(file);
-    usage.memory_peak = read_number(&at("memory.peak"));
+    usage.memory_peak_bytes = read_number(&at("memory.peak"));
     usage.pids_peak = read_number(&at("pids.peak"));
     usage.cpu_ms = read_keyed(&at("cpu.stat"), "usage_usec").map(|micros| micros / 1000);
-    usage.written = std::fs::read_to_string(at("io.stat")).ok().map(|text| written(&text));
+    usage.written_bytes = std::fs::read_to_string(at("io.stat")).ok().map(|text| written(&text));
 }
 
 /// `8:0 rbytes=1 wbytes=2 …`, a line for each device.

@@ -53,7 +53,7 @@ fn brief(events: &[AgentEvent]) -> Vec<String> {
         AgentEvent::Result(result) => format!(
             "result{} {} {} {}",
             mark(result.is_error),
-            result.word.as_deref().unwrap_or("-"),
+            result.code.as_deref().unwrap_or("-"),
             result.text.as_deref().unwrap_or("-"),
             result.turns.unwrap_or_default()
         ),

@@ -83,8 +83,9 @@ fn follow(
         observer.started(&run, plan.backend, &posture);
         if let Caller::There { connection, .. } = caller {
             let (backend, posture) = (plan.backend, Box::new(posture.clone()));
-            let (not_taken, ports) = (prepared.not_taken().to_vec(), ports.clone());
-            let launched = FromSupervisor::Launched { run, backend, posture, not_taken, ports };
+            let (skipped_backends, ports) = (prepared.skipped_backends().to_vec(), ports.clone());
+            let launched =
+                FromSupervisor::Launched { run, backend, posture, skipped_backends, ports };
             connection.send(&launched);
         }
         // Now, so that no start waits for it, and a long run does not put it off.
@@ -135,7 +136,7 @@ fn take_outcome(
         stdout: std::mem::take(&mut supervised.main.stdout),
         stderr: std::mem::take(&mut supervised.main.stderr),
         attestation: supervised.main.attestation.take(),
-        not_taken: launch.prepared.not_taken().to_vec(),
+        skipped_backends: launch.prepared.skipped_backends().to_vec(),
         detail: supervised.detail().or(lost),
         unanchored: false,
         leak,

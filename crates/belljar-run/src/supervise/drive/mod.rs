@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use belljar_linux::file_clock::Arrival;
 use belljar_spec::{
-    AgentReport, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind, ResumeOrigin,
-    SessionTotals, StopReason, Tally,
+    AgentReport, AgentTotals, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind,
+    ResumeOrigin, SessionTotals, StopReason,
 };
 use rustix::event::PollFd;
 
@@ -33,7 +33,7 @@ use belljar_workspace::checkpoint::Subject;
 #[derive(Debug)]
 pub(crate) struct AgentLoopOptions {
     pub(crate) work: AgentWork,
-    pub(crate) origin: Option<Box<ResumeOrigin>>,
+    pub(crate) resumed_from: Option<Box<ResumeOrigin>>,
     pub(crate) subject: Subject,
     /// The tree that the agent works on, as `until` looks at it.
     pub(crate) workspace: Option<WorkTree>,
@@ -137,11 +137,11 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(options: AgentLoopOptions) -> Self {
-        let origin = options.origin.as_deref();
-        let tally = origin.map(|origin| origin.tally.clone()).unwrap_or_default();
+        let origin = options.resumed_from.as_deref();
+        let totals = origin.map(|origin| origin.totals.clone()).unwrap_or_default();
         Self {
             adapter: adapter(options.work.agent.kind),
-            state: Loop::new(&options.work, tally),
+            state: Loop::new(&options.work, totals),
             begun: Instant::now(),
             step: LoopStep::Begin,
             session: origin.and_then(|origin| origin.session.clone()),
@@ -202,7 +202,7 @@ impl Driver {
     fn session_use(&self, new: String) -> SessionUse {
         use belljar_spec::manifest::SessionMode;
         let is_first = self.state.run_iterations() == 0;
-        let origin = self.options.origin.as_deref().map(|origin| origin.how);
+        let origin = self.options.resumed_from.as_deref().map(|origin| origin.kind);
         match (self.options.work.repeat.session, &self.session, origin) {
             (SessionMode::Fresh, _, _) | (_, None, _) => SessionUse::New { id: new },
             (SessionMode::Continue, Some(id), Some(ResumeKind::Fork)) if is_first => {
@@ -214,15 +214,15 @@ impl Driver {
 
     fn report(&self, why: String) -> AgentReport {
         AgentReport {
-            tally: self.tally(),
-            own_iterations: self.state.run_iterations(),
+            totals: self.totals(),
+            run_iterations: self.state.run_iterations(),
             why,
             message: self.message.clone(),
         }
     }
 
-    fn tally(&self) -> Tally {
-        self.state.tally().clone()
+    fn totals(&self) -> AgentTotals {
+        self.state.totals().clone()
     }
 
     /// The policy ended the loop.

@@ -110,7 +110,7 @@ impl Driver {
 
     fn begin(&mut self, parts: &mut AgentParts<'_>) -> Result<Progress, SuperviseError> {
         self.begun = Instant::now();
-        let continues = self.options.origin.as_ref().is_some_and(|origin| origin.iteration > 0);
+        let continues = self.options.resumed_from.as_ref().is_some_and(|from| from.iteration > 0);
         let Some(setup) = self.options.work.setup.clone().filter(|_| !continues) else {
             // What the set-up made is in the checkpoint, together with what an agent added: none of that gets the
             // wider network access of the set-up.
@@ -349,8 +349,8 @@ fn start(
 
 fn mask(failure: Failure, recorder: &Recorder) -> Failure {
     match failure {
-        Failure::Said { word: Some(word) } => {
-            Failure::Said { word: Some(recorder.secrets().mask_words_of(&word)) }
+        Failure::Reported { code: Some(word) } => {
+            Failure::Reported { code: Some(recorder.secrets().mask_words_of(&word)) }
         }
         Failure::NotStarted { message } => {
             Failure::NotStarted { message: recorder.secrets().mask_words_of(&message) }
