@@ -25,7 +25,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// The second thing that `main` does: a supervisor parses no arguments.
 ///
 /// `Some` is the code to exit with.
-pub fn supervise_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_supervisor_if_requested(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != "__supervise" || args.next().is_some() {
         return None;
@@ -72,7 +72,7 @@ fn serve(mut connection: Connection) -> i32 {
         Some(ToSupervisor::Launch(request)) => *request,
         Some(_) => {
             let why = "there is no run yet".to_owned();
-            connection.say(&FromSupervisor::Refused(ControlError::OutOfTurn { why }));
+            connection.send(&FromSupervisor::Refused(ControlError::OutOfTurn { why }));
             connection.finish(Duration::from_secs(1));
             return 125;
         }
@@ -98,7 +98,7 @@ fn serve(mut connection: Connection) -> i32 {
 }
 
 fn refuse(mut connection: Connection, refusal: LaunchRefusal) -> i32 {
-    connection.say(&FromSupervisor::LaunchRefused(Box::new(refusal)));
+    connection.send(&FromSupervisor::LaunchRefused(Box::new(refusal)));
     connection.finish(Duration::from_secs(2));
     125
 }
