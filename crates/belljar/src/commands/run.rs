@@ -18,6 +18,7 @@ use belljar::spec::{
 };
 
 use super::agent_run::{self, Attach, OutputMode};
+use super::background::ToLaunch;
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Reuse};
@@ -138,10 +139,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         if let Some(error) = prepared.refusal() {
             return refused(&args, &error);
         }
-        if spec.agent.is_some() {
-            return start_agent(&args, &home, spec, secrets);
+        let is_agent = spec.agent.is_some();
+        let launch = ToLaunch { chosen: prepared.chosen(), spec, secrets };
+        if is_agent {
+            return start_agent(&args, &home, launch);
         }
-        return background::start(&args, &home, spec, secrets, name).unwrap_or_else(|error| {
+        return background::start(&args, &home, launch, name).unwrap_or_else(|error| {
             write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
             report::failure(error.as_ref());
             EXIT_NOT_STARTED
@@ -170,19 +173,14 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     finish(&args, &spec, &outcome, verbose)
 }
 
-fn start_agent(
-    args: &RunArgs,
-    home: &belljar::home::Home,
-    spec: RunSpec,
-    secrets: Vec<belljar::spec::egress::SecretValue>,
-) -> i32 {
+fn start_agent(args: &RunArgs, home: &belljar::home::Home, launch: ToLaunch) -> i32 {
     let mode = OutputMode {
         attach: if args.is_detached() { Attach::Detach } else { Attach::Wait },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
     };
-    agent_run::start(&mode, home, spec, secrets, None).unwrap_or_else(|error| {
+    agent_run::start(&mode, home, launch, None).unwrap_or_else(|error| {
         write_failed(args, error.as_ref(), EXIT_NOT_STARTED);
         report::failure(error.as_ref());
         EXIT_NOT_STARTED

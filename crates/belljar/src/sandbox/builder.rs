@@ -399,8 +399,16 @@ impl SandboxBuilder {
             .map_err(|error| Error::io("read the settings")(std::io::Error::other(error)))??;
         let mut client = Client::over(&*connector, &Destination::New).await?;
         let home_text = home.as_path().into();
-        let request =
-            LaunchRequest { home: home_text, spec, keep, bond, streams, secrets, birth: None };
+        let request = LaunchRequest {
+            home: home_text,
+            spec,
+            keep,
+            bond,
+            streams,
+            secrets,
+            chosen: None,
+            birth: None,
+        };
         let launched = client.launch(request, None).await?;
         Ok((client, launched, home))
     }
