@@ -16,15 +16,16 @@ use anyhow::{Result, bail, ensure};
 
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
+pub(crate) use self::dependencies::built_crates;
 use self::left_out::{LeftOut, Strict};
 pub(crate) use self::must_work::MustWork;
 pub(crate) use self::report::Outcome;
-use self::report::Report;
+pub(crate) use self::report::Report;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::engines::{self, Engines};
 use crate::scratch::Scratch;
-use crate::{command, fresh, guest, host};
+use crate::{check, command, fresh, guest, host};
 
 /// A test that hangs must not hang the whole.
 const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -120,6 +121,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         cargo_check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
     report.step("dependencies", dependencies::step);
+    check::steps(report);
 
     let mut built = None;
     report.step("build", || {

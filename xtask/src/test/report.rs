@@ -66,7 +66,7 @@ impl Report {
         let verdict = if self.failed() { "FAILED" } else { "ok" };
         let _ = writeln!(
             text,
-            "xtask test: {verdict}: {} steps passed, {} failed, {} not checked, {:.0} s",
+            "xtask: {verdict}: {} steps passed, {} failed, {} not checked, {:.0} s",
             count(|outcome| matches!(outcome, Outcome::Passed)),
             count(|outcome| matches!(outcome, Outcome::Failed(_))),
             count(|outcome| matches!(outcome, Outcome::NotChecked(_))),
