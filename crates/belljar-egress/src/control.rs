@@ -22,7 +22,7 @@ pub const MAX_PACKET: usize = 128 * 1024;
 
 /// Messages from the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToProxy {
     /// The first packet.
     Setup(Box<Setup>),
@@ -42,7 +42,7 @@ pub struct Setup {
 
 /// Messages from the proxy.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromProxy {
     /// The set-up message is valid, and the proxy accepts connections.
     Ready {
@@ -63,14 +63,14 @@ pub enum FromProxy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trust {
     /// The CA certificate, as PEM.
-    pub own: String,
+    pub ca_certificate: String,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("a packet of {0} bytes is longer than {MAX_PACKET}")]
     TooLong(usize),
-    #[error("a packet makes no sense: {0}")]
+    #[error("a packet is not valid: {0}")]
     BadPacket(String),
     #[error(transparent)]
     Io(#[from] Errno),

@@ -28,13 +28,13 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("the runtime cannot be made")]
+    #[error("cannot create the async runtime")]
     Runtime(#[source] std::io::Error),
-    #[error("the supervisor cannot be heard or told")]
+    #[error("the connection to the supervisor failed")]
     Control(#[from] ControlError),
-    #[error("the supervisor spoke out of turn")]
+    #[error("the supervisor sent an unexpected message")]
     UnexpectedMessage,
-    #[error("the set-up makes no sense: {0}")]
+    #[error("the set-up message is not valid: {0}")]
     BadSetup(String),
 }
 

@@ -128,8 +128,9 @@ fn is_missing(path: &str, tree: &Tree) -> bool {
         let name = part.split('.').next().unwrap_or_default();
         name.len() > 1 && name.chars().all(|c| c.is_ascii_uppercase())
     };
-    let Some((first, rest)) = path.split_once('/') else { return false };
-    if !path.chars().all(is_path) || rest.is_empty() || path.contains("//") {
+    let (first, rest) = path.split_once('/').unwrap_or(("", path));
+    if !path.chars().all(is_path) || rest.is_empty() || rest.starts_with('.') || path.contains("//")
+    {
         return false; // a pattern, a command line, an address
     }
     let named = Path::new(path.trim_end_matches('/'));
@@ -207,9 +208,9 @@ mod tests {
 
     #[test]
     fn paths_in_code_spans_exist_unless_they_are_patterns() {
-        let fine = "`crates/a/src/` `jail/start.rs` `a/src/{jail}/start.rs` `docs/*.md` `x/NAME.rs` `git a/b`";
+        let fine = "`crates/a/src/` `jail/start.rs` `start.rs` `.rs` `a/src/{jail}/start.rs` `docs/*.md` `x/NAME.rs` `git a/b`";
         assert_eq!(dead("README.md", fine), Vec::<String>::new());
-        for gone in ["crates/a/src/end.rs", "jail/end.rs", "docs/{b,d}.md", "docs/b/"] {
+        for gone in ["crates/a/src/end.rs", "jail/end.rs", "end.rs", "docs/{b,d}.md", "docs/b/"] {
             assert_eq!(dead("README.md", &format!("`{gone}`")).len(), 1, "{gone}");
         }
     }

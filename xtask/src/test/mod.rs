@@ -103,7 +103,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What the test on the other machine is told. Words for the test runner are left alone.
+/// The arguments for the test on the other machine. Those of the test runner are unchanged.
 fn without_fresh(words: &[String]) -> Vec<String> {
     let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let (own, runner) = words.split_at(own);
@@ -162,7 +162,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
         cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
-        // They start real sandboxes, whose records are nobody's.
+        // They start real sandboxes, whose records belong to no user.
         let home = Scratch::new("doc")?;
         cargo.env("BELLJAR_HOME", home.path().join("home"));
         command::check(&mut cargo, CHECK_LIMIT)?;

@@ -48,7 +48,7 @@ impl Report {
         self.steps.iter().any(|step| matches!(step.outcome, Outcome::Failed(_)))
     }
 
-    /// A line per step, then one line that says it all.
+    /// A line per step, then one line with the result.
     pub(crate) fn summary(&self) -> String {
         let mut text = String::from("\nstep            seconds  result\n");
         for step in &self.steps {

@@ -97,7 +97,7 @@ pub(crate) fn step() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The same for a part of the tests that can be left out: an error says what is missing.
+/// The same for a part of the tests that can be left out: an error names what is missing.
 pub(crate) fn ensure(needs: &[&Need]) -> Result<()> {
     let missing: Vec<&Need> = needs.iter().copied().filter(|need| need.is_missing()).collect();
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
@@ -133,11 +133,12 @@ fn may_install() -> bool {
 fn install(packages: &[&str], needs: &[&Need]) -> Result<()> {
     let apt = Apt::of_this_machine();
     apt.update_lists()?;
-    let plan::Plan { install, apart } = plan::plan(packages, |packages| apt.simulate(packages))?;
+    let plan::Plan { install, unpack_only } =
+        plan::plan(packages, |packages| apt.simulate(packages))?;
     if !install.is_empty() {
         apt.install(&install)?;
     }
-    for one in apart {
+    for one in unpack_only {
         eprintln!(
             "{} is unpacked in the target directory: installing it would remove {}",
             one.package,

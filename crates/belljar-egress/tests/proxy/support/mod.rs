@@ -110,7 +110,7 @@ impl Proxy {
             let left = until.saturating_duration_since(Instant::now());
             let event = match self.events.recv_timeout(left) {
                 Ok(event) => event,
-                Err(_) => panic!("it was not told; {:#?}", self.received),
+                Err(_) => panic!("no such event; {:#?}", self.received),
             };
             let found = what(&event);
             self.received.push(event);
