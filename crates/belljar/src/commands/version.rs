@@ -63,7 +63,7 @@ fn version() -> Version {
         commit: COMMIT.filter(|commit| !commit.is_empty()),
         target: format!("{ARCH}-{OS}-{TARGET_ENV}"),
         profile: if cfg!(debug_assertions) { "debug" } else { "release" },
-        features: if cfg!(target_os = "linux") { vec!["jail"] } else { Vec::new() },
+        features: if cfg!(feature = "jail") { vec!["jail"] } else { Vec::new() },
         protocol: ProtocolVersions {
             channel: VersionRange { min: PROTOCOL_MIN, max: PROTOCOL_MAX },
             control: VersionRange { min: CONTROL_MIN, max: CONTROL_MAX },

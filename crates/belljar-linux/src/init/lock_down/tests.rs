@@ -20,8 +20,8 @@ use rustix::thread::{
 
 use super::*;
 use crate::init::attest::attest;
-use crate::init::landlock_version;
 use crate::sys::process::{adopt_descriptor, arrange_descriptors, exit_now, fork_with_threads};
+use belljar_sys::landlock_version;
 
 /// What the process that was started again leaves out; read by this file alone.
 const LEAVE_OUT: &str = "BELLJAR_TEST_LEAVE_OUT";
