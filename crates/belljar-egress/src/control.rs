@@ -52,7 +52,7 @@ pub enum FromProxy {
     Failed {
         why: String,
     },
-    News(EgressEvent),
+    Event(EgressEvent),
     /// The set-up phase is closed, and with it this many connections from the sandbox.
     Narrowed {
         closed: u64,

@@ -53,7 +53,7 @@ impl Proxy {
         std::thread::spawn(move || {
             while let Ok(Some((message, _))) = receive(&listening) {
                 match message {
-                    FromProxy::News(event) => drop(sender.send(event)),
+                    FromProxy::Event(event) => drop(sender.send(event)),
                     FromProxy::Narrowed { closed } => drop(shut.send(closed)),
                     _ => return,
                 }
