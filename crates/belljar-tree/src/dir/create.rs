@@ -33,6 +33,35 @@ impl Dir {
         }
     }
 
+    /// Makes a file without a name in this directory, open for writing. It is gone unless
+    /// [`Dir::name_file`] gives it a name, so that a file is never seen half written.
+    #[cfg(target_os = "linux")]
+    pub fn create_unnamed_file(&self, mode: u32) -> Result<File, CreateFileError> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let made = rustix::io::retry_on_intr(|| {
+            openat(self.as_fd(), c".", flags, Mode::from_raw_mode(mode))
+        });
+        let failed = |error| CreateFileError::System { path: PathBuf::new(), error };
+        made.map(File::from).map_err(failed)
+    }
+
+    /// Gives an unnamed file its name, where nothing is.
+    #[cfg(target_os = "linux")]
+    pub fn name_file(&self, file: &File, path: impl AsRef<Path>) -> Result<(), CreateFileError> {
+        use std::os::fd::AsRawFd;
+
+        use rustix::fs::{AtFlags, CWD, linkat};
+        let path = path.as_ref();
+        let (parent, name) = self.parent_of::<CreateFileError>(path)?;
+        // `AT_EMPTY_PATH` takes a capability; the file's entry in `/proc` does not.
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, itself, parent.as_fd(), name, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(CreateFileError::Exists { path: path.to_owned() }),
+            Err(error) => Err(CreateFileError::System { path: path.to_owned(), error }),
+        }
+    }
+
     /// Makes a directory where nothing is. The umask takes from the mode.
     pub fn create_dir(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), CreateDirError> {
         let path = path.as_ref();

@@ -64,6 +64,15 @@ impl Dir {
         entries.map_err(|error| ListError::Read { path: path.to_owned(), error })
     }
 
+    /// The entries of this directory itself. Takes the handle, so that no further descriptor is opened.
+    pub fn into_entries(self) -> Result<Entries, ListError> {
+        let failed = |error| ListError::Read { path: PathBuf::new(), error };
+        match self.access() {
+            Access::List => Entries::of(self.into(), PathBuf::new()).map_err(failed),
+            Access::Lookup => self.entries(""),
+        }
+    }
+
     /// The entries of a directory, no more than the limits allow.
     pub fn list(
         &self,

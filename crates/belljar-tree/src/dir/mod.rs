@@ -5,10 +5,12 @@ pub(crate) mod create;
 pub(crate) mod list;
 mod names;
 mod open;
+mod pinned;
 mod unlock;
 
 pub use list::{DirEntry, Entries, ListLimits, ListOrder, Listing, ListingEnd};
 pub use names::RenameMode;
+pub use pinned::PinnedEntry;
 pub use unlock::{UnlockedDir, UnlockedFile};
 
 use std::ffi::OsStr;

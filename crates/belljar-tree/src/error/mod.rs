@@ -25,6 +25,12 @@ macro_rules! common_questions {
             }
         }
 
+        impl From<$error> for rustix::io::Errno {
+            fn from(error: $error) -> Self {
+                error.errno()
+            }
+        }
+
         impl From<$error> for std::io::Error {
             fn from(error: $error) -> Self {
                 let kind = std::io::Error::from(error.errno()).kind();
