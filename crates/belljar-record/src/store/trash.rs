@@ -6,16 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::RunId;
-use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::ballast;
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
-use belljar_tree::{RemoveAllError, remove_all};
+use belljar_tree::{Access, Dir, FinalLink, RemoveAllError, RenameError, RenameMode, remove_all};
 
 /// What goes when a sandbox is no longer kept; the record stays.
 pub const PARTS: &[&str] = &["home", "upper", "base", "checkpoints"];
@@ -134,25 +133,33 @@ pub fn take_part(home: &Home, id: &RunId, part: &str) -> Result<Option<PathBuf>,
 }
 
 fn take(home: &Home, path: PathBuf, name: &str) -> Result<Option<PathBuf>, TrashError> {
+    let failed = |error: Errno| TrashError::Move { path: path.clone(), error: error.into() };
+    let trash = home.trash();
+    let open = |path: &Path| Dir::open_for(path, FinalLink::Follow, Access::Lookup);
+    let (Some(above), Some(moved)) = (path.parent(), path.file_name()) else {
+        return Err(failed(Errno::INVAL));
+    };
+    let above = match open(above) {
+        Err(error) if error.is_missing() => return Ok(None),
+        above => above.map_err(|error| failed(error.errno()))?,
+    };
+    let to = open(&trash).map_err(|error| failed(error.errno()))?;
     for count in 0..MOST_OF_ONE_NAME {
         let name = if count == 0 { name.to_owned() } else { format!("{name}.{count}") };
-        let target = home.trash().join(name);
         // Nothing that lies there is replaced: not even an empty directory.
-        match move_to_new(&path, &target) {
-            Ok(()) => return Ok(Some(target)),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(errno) => return Err(TrashError::Move { path, error: errno.into() }),
+        let renamed = match above.rename(moved, &to, &name, RenameMode::NoReplace) {
+            // Not every file system knows the flag. A plain rename replaces an empty directory at most.
+            Err(RenameError::Unsupported { .. }) => {
+                above.rename(moved, &to, &name, RenameMode::Replace)
+            }
+            renamed => renamed,
+        };
+        match renamed {
+            Ok(()) => return Ok(Some(trash.join(name))),
+            Err(RenameError::Missing { .. }) => return Ok(None),
+            Err(RenameError::Exists { .. }) => {}
+            Err(error) => return Err(failed(error.errno())),
         }
     }
-    Err(TrashError::Move { path, error: Errno::EXIST.into() })
-}
-
-fn move_to_new(path: &std::path::Path, target: &std::path::Path) -> Result<(), Errno> {
-    use rustix::fs::{CWD, renameat, renameat_with};
-    match renameat_with(CWD, path, CWD, target, RenameFlags::NOREPLACE) {
-        // Not every file system knows the flag. A plain rename replaces an empty directory at most.
-        Err(Errno::INVAL | Errno::NOSYS) => renameat(CWD, path, CWD, target),
-        done => done,
-    }
+    Err(failed(Errno::EXIST))
 }

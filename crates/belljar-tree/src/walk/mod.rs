@@ -114,7 +114,7 @@ impl<V: Visitor> Walk<'_, V> {
         let Some(dir) = self.stack.current() else { return Ok(()) };
         // Just opened, so that a second descriptor for it stands at its beginning, too.
         let listed = rustix::io::fcntl_dupfd_cloexec(dir.as_fd(), 0)
-            .and_then(|fd| Entries::of(fd, PathBuf::new()));
+            .and_then(|fd| Entries::of(fd, dir.rules(), PathBuf::new()));
         let mut listed = match listed {
             Ok(listed) => listed,
             Err(error) => return self.problem(&WalkProblem::List(error)),

@@ -4,13 +4,10 @@
 //! new or changed comes; modes come last. A new directory comes with all that is in it, in one step.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{Dir, FileType, fstat};
+use belljar_tree::{Dir, Metadata};
 use rustix::io::Errno;
 
 use super::ApplyError;
@@ -21,7 +18,6 @@ use super::stage::{Owner, Stage, StageError, numbered};
 use super::staged::{Content, Staged};
 use super::step::{Old, Step};
 use crate::baseline::Baseline;
-use crate::beneath;
 use crate::change::What;
 use crate::fingerprint::{Fingerprint, Identity};
 
@@ -37,7 +33,7 @@ pub(super) struct Built {
 
 pub(super) struct Builder<'a> {
     draft: &'a TreeDraft,
-    staging: BorrowedFd<'a>,
+    staging: &'a Dir,
     baseline: &'a mut Baseline,
     next: u32,
     built: Built,
@@ -46,11 +42,7 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(
-        draft: &'a TreeDraft,
-        staging: BorrowedFd<'a>,
-        baseline: &'a mut Baseline,
-    ) -> Self {
+    pub(super) fn new(draft: &'a TreeDraft, staging: &'a Dir, baseline: &'a mut Baseline) -> Self {
         let built = Built::default();
         Self { draft, staging, baseline, next: 0, built, opened_up: BTreeMap::new() }
     }
@@ -121,17 +113,15 @@ impl<'a> Builder<'a> {
     }
 
     fn will_be_empty(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> Result<bool, ApplyError> {
-        let failed = look_failed(&OsText::from(path));
-        let directory = beneath::directory(self.draft.tree.lower(), path).map_err(&failed)?;
-        let mut entries = Dir::new(directory).map_err(&failed)?;
-        while let Some(entry) = entries.read() {
-            let entry = entry.map_err(&failed)?;
-            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
-            if name != "." && name != ".." && !gone.contains(&path.join(name)) {
-                return Ok(false);
+        let is_empty = || {
+            for entry in self.draft.tree.lower().entries(path)? {
+                if !gone.contains(&path.join(entry?.name)) {
+                    return Ok(false);
+                }
             }
-        }
-        Ok(true)
+            Ok(true)
+        };
+        is_empty().map_err(look_failed(&OsText::from(path)))
     }
 
     /// What comes. Modes that only fit afterwards are told apart.
@@ -258,8 +248,8 @@ impl<'a> Builder<'a> {
             }
             Take::Directory => {
                 stage.directory(path).map_err(failed)?;
-                let made = beneath::directory(stage.root, path).and_then(|made| fstat(&made));
-                let made = made.map_err(|errno| failed(StageError::from(errno)))?;
+                let made = stage.root.stat(path);
+                let made = made.map_err(|error| failed(StageError::from(error.errno())))?;
                 return Ok((Fingerprint::of(&made), Content::Directory));
             }
             Take::Nothing | Take::Mode => {
@@ -343,9 +333,8 @@ impl<'a> Builder<'a> {
         }
         let failed = look_failed(&todo.change.path);
         let parent = todo.change.path.as_path().parent().unwrap_or(Path::new(""));
-        let parent = beneath::directory(self.draft.tree.lower(), parent).map_err(&failed)?;
-        let stat = fstat(&parent).map_err(&failed)?;
-        Ok(Owner::Of { uid: stat.st_uid, gid: stat.st_gid })
+        let found = self.draft.tree.lower().stat(parent).map_err(|error| failed(error.errno()))?;
+        Ok(Owner::Of { uid: found.uid(), gid: found.gid() })
     }
 
     /// A directory that does not let its owner change it is opened up for the while.
@@ -355,15 +344,9 @@ impl<'a> Builder<'a> {
         }
         let parent = path.parent().unwrap_or(Path::new("")).to_owned();
         let text = OsText::from(parent.as_path());
-        let stat = match parent.as_os_str().is_empty() {
-            true => fstat(self.draft.tree.lower()).map(Some),
-            false => beneath::look(self.draft.tree.lower(), &parent),
-        };
-        let stat = stat.map_err(look_failed(&text))?;
-        if let Some(stat) = stat
-            && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-        {
-            self.open_up_self(&parent, &Was::of(&stat));
+        let found = self.draft.tree.lower().stat_if_exists(&parent).map_err(Errno::from);
+        if let Some(found) = found.map_err(look_failed(&text))?.filter(Metadata::is_dir) {
+            self.open_up_self(&parent, &Was::of(&found));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use belljar_spec::{OsText, RunId};
-use rustix::fs::{FileType, Stat};
+use belljar_tree::Metadata;
 
 use super::conflict::{Conflict, Decision, decide};
 use super::fault;
@@ -15,9 +15,9 @@ use super::{ApplyError, Recovery};
 use crate::baseline::{Baseline, LARGEST_TEXT};
 use crate::change::{Change, Changes, Held, HowFar, Kind, What};
 use crate::fingerprint::{Fingerprint, Identity};
+use crate::merge;
 use crate::open::{OpenTree, Review, read_small};
 use crate::select::Selection;
-use crate::{beneath, merge};
 use belljar_record::home::Home;
 use belljar_record::store::{Life, life};
 
@@ -79,12 +79,12 @@ pub(super) struct Was {
 }
 
 impl Was {
-    pub(super) fn of(stat: &Stat) -> Self {
-        let old = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Old::Directory { seen: Identity::of(stat) },
-            _ => Old::Content { seen: Fingerprint::of(stat) },
+    pub(super) fn of(found: &Metadata) -> Self {
+        let old = match found.is_dir() {
+            true => Old::Directory { seen: Identity::of(found) },
+            false => Old::Content { seen: Fingerprint::of(found) },
         };
-        Self { old, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid) }
+        Self { old, mode: found.mode(), owner: (found.uid(), found.gid()) }
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -287,7 +287,7 @@ impl TreeDraft {
         {
             return None;
         }
-        let mut now = beneath::file(self.tree.lower(), todo.change.path.as_path()).ok()?;
+        let mut now = self.tree.open_before(&todo.change.path).ok()?;
         let now = read_small(&mut now, LARGEST_TEXT).ok()??;
         let new = match &todo.take {
             Take::Text { text, .. } => text.clone(),

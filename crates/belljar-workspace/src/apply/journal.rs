@@ -5,12 +5,13 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{OsText, RunId};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use belljar_tree::{Dir, FinalLink, OpenDirError};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -109,11 +110,10 @@ impl JournalTree {
     }
 
     /// The directory that holds the staging directory. `root` is the tree's, which may have moved.
-    pub(crate) fn open_staged_in(&self, root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    pub(crate) fn open_staged_in(&self, root: &Dir) -> Result<Dir, OpenDirError> {
         match &self.staged_in {
-            None => rustix::fs::openat(root, ".", flags, Mode::empty()),
-            Some(path) => rustix::fs::open(path.as_path(), flags, Mode::empty()),
+            None => root.open_dir(""),
+            Some(path) => Dir::open(path.as_path(), FinalLink::Follow),
         }
     }
 }

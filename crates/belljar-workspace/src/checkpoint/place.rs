@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
-
 use super::pin::pin_alone;
 use super::{CHECKPOINTS, CheckpointError};
-use belljar_tree::remove_all;
+use belljar_tree::{Dir, FinalLink, remove_all};
 
 /// How the name of one ends that is being made.
 pub(super) const DRAFT: &str = "new";
@@ -83,6 +81,5 @@ pub(super) fn remove(checkpoint: &Path) -> Result<(), CheckpointError> {
 
 /// Everything that its file system holds.
 pub(super) fn sync(path: &Path) -> std::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::syncfs(rustix::fs::open(path, flags, Mode::empty())?)?)
+    Ok(rustix::fs::syncfs(Dir::open(path, FinalLink::Follow)?)?)
 }
