@@ -82,22 +82,23 @@ impl Dir {
         let mode = Mode::from_raw_mode(mode as _);
         let path = BeneathPath::parse(path.as_ref())?;
         let mut at = PathBuf::new();
-        let mut reached = self.open_dir_for("", Access::Lookup)?;
+        let mut reached: Option<Self> = None;
         let mut names = path.names().peekable();
-        if names.peek().is_none() {
-            return Ok(self.open_dir("")?);
-        }
         while let Some(name) = names.next() {
             at.push(name);
-            match mkdirat(&reached, name, mode) {
+            let above = reached.as_ref().unwrap_or(self);
+            match mkdirat(above, name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(CreateDirError::System { path: at, error }),
             }
             let access = if names.peek().is_some() { Access::Lookup } else { Access::List };
-            let opened = reached.open_dir_for(name, access);
-            reached = opened.map_err(|error| error.at(&at))?;
+            let opened = above.open_dir_for(name, access);
+            reached = Some(opened.map_err(|error| error.at(&at))?);
         }
-        Ok(reached)
+        match reached {
+            Some(reached) => Ok(reached),
+            None => Ok(self.open_dir("")?),
+        }
     }
 
     /// Makes a directory under a name that nobody could know before, and opens it.
