@@ -8,7 +8,6 @@
 mod macros;
 
 pub mod container_init;
-mod content;
 pub mod file_clock;
 pub mod filter;
 pub mod host_program;

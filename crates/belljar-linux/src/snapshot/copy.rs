@@ -4,18 +4,18 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_tree::{ContentBounds, ContentComparison, Metadata, compare_content, copy_content};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, ftruncate,
     futimens, linkat, mknodat, openat, readlinkat, symlinkat, utimensat,
 };
-use rustix::io::{Errno, pread};
+use rustix::io::Errno;
 
 use super::SnapshotSummary;
 use super::attributes::{self, ExtendedAttributes};
 use super::index::{EntryKind, Index, IndexEntry, IndexWriter, Names, Print};
 use super::links::Links;
 use super::open::File;
-use crate::content::{content, times};
 
 /// How often a file is copied that changes meanwhile.
 const MAX_TRIES: usize = 3;
@@ -241,7 +241,9 @@ impl Copier {
         let target = make().map_err(failed("making the copy"))?;
         let mut tries = 1;
         let is_settled = loop {
-            content(&source.fd, &target, size(&stat)).map_err(failed("copying its content"))?;
+            let bounds = ContentBounds { size: size(&stat), budget: u64::MAX };
+            copy_content(&source.fd, &target, bounds)
+                .map_err(|error| failed("copying its content")(error.errno()))?;
             let after = look()?;
             if Print::of(&after) == Print::of(&stat) {
                 break true;
@@ -270,7 +272,7 @@ impl Copier {
             fchown(target, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
         }
         fchmod(target, Mode::from_raw_mode(stat.st_mode & bits))?;
-        futimens(target, &times(stat))
+        futimens(target, &Metadata::from_stat(*stat).times())
     }
 
     pub(super) fn mark_directory(
@@ -320,7 +322,7 @@ impl Copier {
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
             chownat(place.target, name, Some(uid), Some(gid), itself)?;
         }
-        utimensat(place.target, name, &times(stat), itself)
+        utimensat(place.target, name, &Metadata::from_stat(*stat).times(), itself)
     }
 }
 
@@ -340,38 +342,15 @@ fn has_same_content(
         EntryKind::File if entry.print == was.print && entry.is_settled => true,
         EntryKind::File if entry.size() != was.size() => false,
         EntryKind::File if entry.size() > MAX_COMPARED => false,
-        EntryKind::File => File::open(before, name)
-            .and_then(|before| is_same(&File::open(place.target, name)?.fd, &before.fd))
-            .unwrap_or(false),
+        EntryKind::File => {
+            let open = |at| File::open(at, name).ok();
+            let (Some(is), Some(was)) = (open(place.target), open(before)) else { return false };
+            matches!(compare_content(&is.fd, &was.fd), Ok(ContentComparison::Same))
+        }
         EntryKind::Link => {
             let read = |at| readlinkat(at, name, Vec::new());
             matches!((read(place.target), read(before)), (Ok(is), Ok(was)) if is == was)
         }
         EntryKind::Directory | EntryKind::Fifo | EntryKind::Socket | EntryKind::Whiteout => true,
-    }
-}
-
-fn is_same(one: &OwnedFd, other: &OwnedFd) -> Result<bool, Errno> {
-    let mut rooms = [vec![0; 64 * 1024], vec![0; 64 * 1024]];
-    let mut at = 0;
-    loop {
-        let [first, second] = &mut rooms;
-        let read = rustix::io::retry_on_intr(|| pread(one, &mut first[..], at))?;
-        let mut filled = 0;
-        while filled < read {
-            match pread(other, &mut second[filled..read], at + filled as u64) {
-                Ok(0) => return Ok(false),
-                Ok(more) => filled += more,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if read == 0 {
-            return Ok(true);
-        }
-        if first[..read] != second[..read] {
-            return Ok(false);
-        }
-        at += read as u64;
     }
 }
