@@ -60,7 +60,7 @@ pub struct RuleSet {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum RuleVerdict {
     Allowed,
     Denied {

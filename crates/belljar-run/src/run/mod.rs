@@ -72,7 +72,7 @@ pub trait Observer {
     fn warned(&mut self, _warning: &str) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
-    fn not_taken(&mut self, _step: &SkippedBackend) {}
+    fn skipped_backends(&mut self, _step: &SkippedBackend) {}
 
     /// What dead runs had left was looked for.
     fn reconciled(&mut self, _found: &Result<Reconciled, ReconcileError>) {}
@@ -199,6 +199,6 @@ pub struct DryRun {
     pub layered: Vec<OsText>,
     /// Backends that come before it in the operator's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub not_taken: Vec<SkippedBackend>,
+    pub skipped_backends: Vec<SkippedBackend>,
     pub missing: Vec<Unmet>,
 }

@@ -82,8 +82,9 @@ fn follow(
         observer.started(&run, plan.backend, posture);
         if let Caller::There { connection, .. } = caller {
             let (backend, posture) = (plan.backend, Box::new(posture.clone()));
-            let (not_taken, ports) = (prepared.not_taken().to_vec(), ports.clone());
-            let launched = FromSupervisor::Launched { run, backend, posture, not_taken, ports };
+            let (skipped_backends, ports) = (prepared.skipped_backends().to_vec(), ports.clone());
+            let launched =
+                FromSupervisor::Launched { run, backend, posture, skipped_backends, ports };
             connection.say(&launched);
         }
         // Now, so that no start waits for it, and a long run does not put it off.
@@ -132,7 +133,7 @@ fn take_outcome(
         stdout: std::mem::take(&mut supervised.stdout),
         stderr: std::mem::take(&mut supervised.stderr),
         attestation: supervised.attestation.take(),
-        not_taken: launch.prepared.not_taken().to_vec(),
+        skipped_backends: launch.prepared.skipped_backends().to_vec(),
         detail: supervised.detail().or(lost),
         unanchored: false,
         leak,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use belljar_spec::AgentNews;
+use belljar_spec::AgentEvent;
 use serde_json::json;
 
 use crate::agent::{OutputParser, Reader, Summary};
@@ -47,19 +47,19 @@ impl AgentRecorder {
         self.tell(news, recorder)
     }
 
-    fn tell(&mut self, news: Vec<AgentNews>, recorder: &mut Recorder) -> Result<(), RecordError> {
+    fn tell(&mut self, news: Vec<AgentEvent>, recorder: &mut Recorder) -> Result<(), RecordError> {
         for mut one in news {
             if is_progress(&one) {
                 self.heard = Instant::now();
             }
-            if matches!(one, AgentNews::Result(_)) && self.finished.is_none() {
+            if matches!(one, AgentEvent::Result(_)) && self.finished.is_none() {
                 self.finished = Some(Instant::now());
             }
             for text in one.texts_mut() {
                 *text = recorder.secrets().mask_words_of(text);
             }
             let (room, importance) = match &one {
-                AgentNews::Result(_) | AgentNews::Session { .. } | AgentNews::Usage(_) => {
+                AgentEvent::Result(_) | AgentEvent::Session { .. } | AgentEvent::Usage(_) => {
                     (RESERVE, Importance::NeededToResume)
                 }
                 _ => (0, Importance::Ordinary),
@@ -101,14 +101,14 @@ impl AgentRecorder {
 }
 
 /// An agent that only says again and again that it cannot reach its service does not get on.
-fn is_progress(news: &AgentNews) -> bool {
+fn is_progress(news: &AgentEvent) -> bool {
     match news {
-        AgentNews::Error { .. } => false,
-        AgentNews::Message { .. }
-        | AgentNews::ToolCall { .. }
-        | AgentNews::ToolResult { .. }
-        | AgentNews::Usage(_)
-        | AgentNews::Session { .. }
-        | AgentNews::Result(_) => true,
+        AgentEvent::Error { .. } => false,
+        AgentEvent::Message { .. }
+        | AgentEvent::ToolCall { .. }
+        | AgentEvent::ToolResult { .. }
+        | AgentEvent::Usage(_)
+        | AgentEvent::Session { .. }
+        | AgentEvent::Result(_) => true,
     }
 }

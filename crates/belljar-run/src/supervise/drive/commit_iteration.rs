@@ -39,7 +39,7 @@ impl Driver {
             unparsed: summary.unparsed,
             dropped,
             checkpoint,
-            tally: self.state.with(&came_to),
+            totals: self.state.with(&came_to),
         };
         recorder.event(EventKind::Checkpoint, &report)?;
         recorder.barrier()?;

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_spec::{
-    AgentReport, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind, ResumeOrigin,
-    SessionTotals, StopReason, Tally,
+    AgentReport, AgentTotals, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind,
+    ResumeOrigin, SessionTotals, StopReason,
 };
 use rustix::event::PollFd;
 
@@ -32,7 +32,7 @@ use belljar_workspace::checkpoint::Subject;
 #[derive(Debug)]
 pub(crate) struct AgentLoopOptions {
     pub(crate) work: AgentWork,
-    pub(crate) birth: Option<Box<ResumeOrigin>>,
+    pub(crate) resumed_from: Option<Box<ResumeOrigin>>,
     pub(crate) subject: Subject,
     /// The tree that the agent works on, as `until` looks at it.
     pub(crate) workspace: Option<WorkTree>,
@@ -134,15 +134,18 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(orders: AgentLoopOptions) -> Self {
-        let birth = orders.birth.as_deref();
-        let tally = birth.map(|birth| birth.tally.clone()).unwrap_or_default();
+        let resumed_from = orders.resumed_from.as_deref();
+        let totals =
+            resumed_from.map(|resumed_from| resumed_from.totals.clone()).unwrap_or_default();
         Self {
             adapter: adapter(orders.work.agent.kind),
-            state: Loop::new(&orders.work, tally),
+            state: Loop::new(&orders.work, totals),
             begun: Instant::now(),
             step: Step::Begin,
-            session: birth.and_then(|birth| birth.session.clone()),
-            totals: birth.map(|birth| birth.session_totals).unwrap_or_default(),
+            session: resumed_from.and_then(|resumed_from| resumed_from.session.clone()),
+            totals: resumed_from
+                .map(|resumed_from| resumed_from.session_totals)
+                .unwrap_or_default(),
             message: None,
             over: None,
             end: None,
@@ -198,8 +201,9 @@ impl Driver {
     fn session_use(&self, new: String) -> SessionUse {
         use belljar_spec::manifest::SessionMode;
         let is_first = self.state.run_iterations() == 0;
-        let birth = self.orders.birth.as_deref().map(|birth| birth.how);
-        match (self.orders.work.repeat.session, &self.session, birth) {
+        let resumed_from =
+            self.orders.resumed_from.as_deref().map(|resumed_from| resumed_from.kind);
+        match (self.orders.work.repeat.session, &self.session, resumed_from) {
             (SessionMode::Fresh, _, _) | (_, None, _) => SessionUse::New { id: new },
             (SessionMode::Continue, Some(id), Some(ResumeKind::Fork)) if is_first => {
                 SessionUse::Fork { id: id.clone() }
@@ -210,15 +214,15 @@ impl Driver {
 
     fn report(&self, why: String) -> AgentReport {
         AgentReport {
-            tally: self.tally(),
-            own_iterations: self.state.run_iterations(),
+            totals: self.totals(),
+            run_iterations: self.state.run_iterations(),
             why,
             message: self.message.clone(),
         }
     }
 
-    fn tally(&self) -> Tally {
-        self.state.tally().clone()
+    fn totals(&self) -> AgentTotals {
+        self.state.totals().clone()
     }
 
     /// The loop came to its end by itself.

@@ -146,7 +146,11 @@ impl Run<'_> {
 
     fn begin(&mut self, driver: &mut Driver) -> Result<Going, SuperviseError> {
         driver.begun = Instant::now();
-        let goes_on = driver.orders.birth.as_ref().is_some_and(|birth| birth.iteration > 0);
+        let goes_on = driver
+            .orders
+            .resumed_from
+            .as_ref()
+            .is_some_and(|resumed_from| resumed_from.iteration > 0);
         let Some(setup) = driver.orders.work.setup.clone().filter(|_| !goes_on) else {
             // What the set-up made is in the checkpoint, and so is what an agent put beside it: none of that is
             // let out of the wider door.
@@ -365,8 +369,8 @@ fn wait(driver: &mut Driver, step: Step) -> Result<Going, SuperviseError> {
 
 fn mask(failure: Failure, recorder: &Recorder) -> Failure {
     match failure {
-        Failure::Said { word: Some(word) } => {
-            Failure::Said { word: Some(recorder.secrets().mask_words_of(&word)) }
+        Failure::Reported { code: Some(word) } => {
+            Failure::Reported { code: Some(recorder.secrets().mask_words_of(&word)) }
         }
         Failure::NotStarted { message } => {
             Failure::NotStarted { message: recorder.secrets().mask_words_of(&message) }

@@ -1,22 +1,22 @@
 //! What the proxy tells, as events of the record.
 
 use belljar_spec::EventKind;
-use belljar_spec::egress::EgressNews;
+use belljar_spec::egress::EgressEvent;
 use serde_json::{Value, json};
 
 use belljar_record::{Importance, RecordError, Recorder, Secrets};
 
-pub(super) fn record(news: EgressNews, recorder: &mut Recorder) -> Result<(), RecordError> {
+pub(super) fn record(news: EgressEvent, recorder: &mut Recorder) -> Result<(), RecordError> {
     let (kind, data) = match news {
-        EgressNews::Opened(opened) => (EventKind::EgressOpened, json!(opened)),
-        EgressNews::Allowed(allowed) => (EventKind::EgressAllowed, json!(allowed)),
-        EgressNews::Denied(denied) => (EventKind::EgressDenied, json!(denied)),
-        EgressNews::BudgetHit(hit) => {
+        EgressEvent::Opened(opened) => (EventKind::EgressOpened, json!(opened)),
+        EgressEvent::Allowed(allowed) => (EventKind::EgressAllowed, json!(allowed)),
+        EgressEvent::Denied(denied) => (EventKind::EgressDenied, json!(denied)),
+        EgressEvent::BudgetHit(hit) => {
             let mut data = json!(hit);
             data["limit_of"] = "egress".into();
             (EventKind::LimitHit, data)
         }
-        EgressNews::SecretMasked { env, count } => {
+        EgressEvent::SecretMasked { env, count } => {
             (EventKind::SecretMasked, json!({ "env": env, "count": count }))
         }
     };

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use belljar_egress::control::{ControlError, FromProxy, Setup, ToProxy, Trust, receive, send};
-use belljar_spec::egress::EgressNews;
+use belljar_spec::egress::EgressEvent;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -42,7 +42,7 @@ pub enum EgressError {
 /// What the proxy had to say.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    pub(super) news: Vec<EgressNews>,
+    pub(super) news: Vec<EgressEvent>,
     /// Why it is gone, if it is.
     pub(super) gone: Option<String>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Proxy {
     words: OwnedFd,
     /// Not yet taken by the socket. No more than there are connections.
     waiting: VecDeque<Waiting>,
-    early: Vec<EgressNews>,
+    early: Vec<EgressEvent>,
     readiness: Readiness,
 }
 
@@ -202,7 +202,7 @@ impl Proxy {
     }
 
     /// What it told while something else was waited for.
-    pub(super) fn take_early(&mut self) -> Vec<EgressNews> {
+    pub(super) fn take_early(&mut self) -> Vec<EgressEvent> {
         std::mem::take(&mut self.early)
     }
 
@@ -285,7 +285,7 @@ impl Proxy {
     }
 
     /// What it still tells after it was dismissed.
-    pub(super) fn hear_the_rest(&mut self, within: Duration) -> Vec<EgressNews> {
+    pub(super) fn hear_the_rest(&mut self, within: Duration) -> Vec<EgressEvent> {
         let until = Instant::now() + within;
         let mut all = Vec::new();
         loop {

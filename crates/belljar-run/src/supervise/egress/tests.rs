@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use belljar_egress::control::{FromProxy, Setup, ToProxy, receive, send};
 use belljar_spec::egress::{
-    DenyReason, EgressDenied, EgressNews, EgressPolicy, EgressSpec, PublishSpec, SecretValue, Via,
+    DenyReason, EgressDenied, EgressEvent, EgressPolicy, EgressSpec, PublishSpec, SecretValue, Via,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
@@ -47,7 +47,7 @@ pub(super) fn proxy() -> (Proxy, OwnedFd) {
 }
 
 pub(super) fn denied(host: &str) -> FromProxy {
-    FromProxy::News(EgressNews::Denied(EgressDenied {
+    FromProxy::News(EgressEvent::Denied(EgressDenied {
         host: host.to_owned(),
         port: Some(443),
         via: Via::Connect,
@@ -239,7 +239,7 @@ fn news_are_recorded_without_secrets() {
     send(end.as_fd(), &denied(&format!("{CANARY}.example")), None).unwrap();
     let hit =
         belljar_spec::egress::EgressBudgetHit { what: "requests".to_owned(), limit: 7, host: None };
-    send(end.as_fd(), &FromProxy::News(EgressNews::BudgetHit(hit)), None).unwrap();
+    send(end.as_fd(), &FromProxy::News(EgressEvent::BudgetHit(hit)), None).unwrap();
     turn(&mut crossing, &mut wire, &mut record);
     assert_eq!(record.kinds(), [EventKind::EgressDenied, EventKind::LimitHit]);
     let text = record.text();
