@@ -1,4 +1,4 @@
-//! What an entry of a tree is, as `lstat` tells it, in types that are the same on every system.
+//! What an entry of a tree is, as `lstat` reports it, in types that are the same on every system.
 
 use std::os::fd::AsFd;
 
@@ -15,7 +15,7 @@ pub enum EntryKind {
     Socket,
     CharacterDevice,
     BlockDevice,
-    /// The file system did not tell; `stat` does.
+    /// The file system did not report it; `stat` does.
     Unknown,
 }
 

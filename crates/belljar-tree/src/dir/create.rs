@@ -101,7 +101,7 @@ impl Dir {
         }
     }
 
-    /// Makes a directory under a name that nobody could know before, and opens it.
+    /// Makes a directory under a name that cannot be guessed, and opens it.
     pub fn create_unique_dir(
         &self,
         prefix: &str,
@@ -128,7 +128,7 @@ fn unique_name(prefix: &str) -> OsString {
     OsString::from(format!("{prefix}{:016x}{:016x}", random(), random()))
 }
 
-/// A name of random digits, for a place that nobody else knows of.
+/// Random digits, for a name that cannot be guessed.
 pub(crate) fn random_digits() -> u64 {
     RandomState::new().hash_one(OsStr::new(""))
 }

@@ -14,11 +14,11 @@ use crate::metadata::{EntryKind, Metadata};
 use crate::path::BeneathPath;
 use crate::resolve::{Access, Rules};
 
-/// A name in a directory, and what the listing says of its kind.
+/// A name in a directory, and its kind in the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     pub name: OsString,
-    /// As the listing told it; it may have changed since.
+    /// As it was listed; it may have changed since.
     pub kind: EntryKind,
 }
 

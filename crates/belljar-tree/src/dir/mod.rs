@@ -11,7 +11,7 @@ mod unlock;
 pub use list::{DirEntry, Entries, ListLimits, ListOrder, Listing, ListingEnd};
 pub use names::RenameMode;
 pub use pinned::PinnedEntry;
-pub use unlock::{UnlockedDir, UnlockedFile};
+pub use unlock::{ModeLock, UnlockedDir, UnlockedFile};
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
