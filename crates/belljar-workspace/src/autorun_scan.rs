@@ -1,5 +1,5 @@
-//! What of a tree that a run could write itself executes on the host later: found when the run ends, by when
-//! inodes changed.
+//! Finds the files in a tree that a run could write which the host executes later. Runs when the run has ended, and goes
+//! by when inodes changed.
 //!
 //! Only names that matter are looked at, so that a large tree costs little more than its listing; and that is
 //! bounded in time. Another program that worked on the tree meanwhile is told of as well: nobody can tell them
@@ -55,7 +55,7 @@ impl WrittenTree {
 }
 
 /// How long a look may take after a run of that length.
-pub(super) fn patience(run: Duration) -> Duration {
+pub(super) fn time_limit(run: Duration) -> Duration {
     LEAST.max(run / SHARE)
 }
 
@@ -202,7 +202,7 @@ impl AutorunScan<'_> {
         let mark = match kind {
             FileType::Symlink => of_file().or_else(|| autorun::classify_link(&whole)),
             FileType::RegularFile => of_file(),
-            _ => None, // a device, a FIFO or a socket is executed by nobody
+            _ => None, // a device, a FIFO or a socket is never executed
         };
         let is_package = |later: &Autorun| {
             later.class == Class::Project
@@ -249,7 +249,7 @@ fn is_harmless_config(here: &Dir, name: &OsStr, kind: FileType) -> bool {
     text.is_ok_and(|text| git_config::is_harmless(None, &text))
 }
 
-/// As git tells one: by what it holds.
+/// As git recognizes one: by what it holds.
 fn is_git(directory: &Path, entries: &[DirEntry]) -> bool {
     directory.file_name().is_some_and(|name| is(name, ".git"))
         || GitMarks::of(entries.iter().map(|entry| entry.name.as_os_str())).is_git_directory()

@@ -1,7 +1,7 @@
-//! What the run saw of the real tree at the paths that it changed.
+//! Records what the run saw of the real tree at the paths that it changed.
 //!
-//! Kept in `base/<number>/` of the run's directory, so that a change that somebody else made meanwhile is found, and
-//! texts can be merged. A path is taken down once, and only while nobody has touched it since the run began: what
+//! Stored in `base/<number>/` of the run's directory, so that a change that another process made meanwhile is found, and
+//! texts can be merged. A path is recorded once, and only while no process has changed it since the run began: what
 //! came later is not what the run saw.
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +38,7 @@ const MOST_COPIED: u64 = 256 << 20;
 const MOST_TOP: usize = 10_000;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep what the run saw, in {}", .path.display())]
+#[error("cannot record what the run saw, in {}", .path.display())]
 pub struct BaselineError {
     pub path: PathBuf,
     #[source]
@@ -49,7 +49,7 @@ pub struct BaselineError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum Seen {
-    /// Somebody had touched it before it could be taken down.
+    /// Another process had changed it before it could be recorded.
     Unknown,
     Absent,
     There {
@@ -127,7 +127,7 @@ struct Index {
 }
 
 impl Baseline {
-    /// In the run's directory. Waits for whoever else has it open.
+    /// In the run's directory. Waits for other processes that have it open.
     pub(crate) fn open(run: &Path, number: u32) -> Result<Self, BaselineError> {
         let directory = run.join(BASE).join(number.to_string());
         let failed = |error| BaselineError { path: directory.clone(), error };
@@ -256,7 +256,7 @@ impl Baseline {
         is
     }
 
-    /// Before anything is made in the root: from then on nobody could tell.
+    /// Before anything is made in the root: later it could not be determined.
     fn note_top(&mut self, tree: &OpenTree) {
         let mut names = Vec::new();
         let _ = each(tree.lower(), Listing::of_names(MOST_TOP), |name, stat| {
@@ -422,7 +422,7 @@ pub(crate) fn rebase(home: &Home, journal: &Journal, number: u32, root: &Dir) {
     let _ = baseline.write();
 }
 
-/// After everything was put back: what was moved there and back was touched by nobody else.
+/// After everything was put back: what was moved there and back was not changed by others.
 pub(crate) fn refresh(home: &Home, journal: &Journal, number: u32, root: &Dir) {
     let Ok(mut baseline) = Baseline::open(&home.run_dir(&journal.run), number) else { return };
     for step in &journal.steps {
@@ -448,7 +448,7 @@ pub(crate) fn capture(run: &Path, tree: &OpenTree, changes: &Changes) -> Result<
     Baseline::open(run, tree.note.number)?.capture(tree, changes)
 }
 
-/// For whoever looks at the changes of a run, which may be live. Without it the next look only knows less.
+/// For commands that show the changes of a run, which may be live. If it fails, the next comparison only knows less.
 pub fn keep_baseline(home: &Home, run: &RunId, tree: &OpenTree, changes: &Changes) {
     let _ = capture(&home.run_dir(run), tree, changes);
 }

@@ -1,9 +1,8 @@
-//! How far a look into a tree goes that somebody else fills: in depth, in the length of a path, and in the bytes of
-//! paths that it holds at a time. Names of 250 bytes and a hundred thousand directories are made in a second.
+//! Limits for reading a tree that a run fills: depth, length of a path, and bytes of paths that are held at a time. Names of 250 bytes and a hundred thousand directories are made in a second.
 
 use std::path::Path;
 
-/// More are not listed: nobody looks at them.
+/// More are not listed: no reader could review them.
 pub(super) const MOST_CHANGES: usize = 250_000;
 /// Entries of one directory.
 const MOST_ENTRIES: usize = 500_000;

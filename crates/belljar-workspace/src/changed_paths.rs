@@ -1,5 +1,5 @@
-//! Which paths a live run has touched so far, without reading any content: only what it saw there is to be taken
-//! down, before somebody else changes it.
+//! Lists the paths that a live run has changed so far, without reading any content, so that what it saw there is
+//! recorded before another process changes it.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The walk: what the run's tree has that the real one has not, and the other way round.
+//! Compares the run's tree with the real one, directory by directory.
 //!
 //! It goes where the layer with the changes goes, and not through the rest of the real tree. One directory is open
 //! at a time, so neither depth nor number costs descriptors.
@@ -12,11 +12,11 @@ use belljar_tree::{Dir, Metadata};
 use rustix::io::Errno;
 
 use super::bounds::{Listing, MOST_CHANGES, OutOfReach, Room};
-use super::change::{Change, Changes, Facts, HowFar, Kind, Lies, What, Withheld};
+use super::change::{Change, Changes, ContentPlace, Facts, HowFar, Kind, What, Withheld};
 use super::entry_pair::{At, Touched, born, change, difference, kind, touched};
 use super::fingerprint::changed;
 use super::open::{OpenTree, ReviewError};
-use super::overlay_view::{Entries, Entry, Node, Opened, Whole, each, is_whiteout};
+use super::overlay_view::{Entries, Node, Opened, OverlayEntry, Whole, each, is_whiteout};
 use super::{renames, withheld};
 
 /// How often the path of a change is held, and that of a directory that is yet to be looked at.
@@ -34,9 +34,9 @@ impl OpenTree {
     }
 
     pub(super) fn changes_within(&self, most: usize, room: Room) -> Result<Changes, ReviewError> {
-        let mut walk = Walk::new(self, most, room)?;
+        let mut walk = ChangeWalk::new(self, most, room)?;
         walk.all()?;
-        let Walk { mut changes, cut, kept, .. } = walk;
+        let ChangeWalk { mut changes, cut, kept, .. } = walk;
         changes.sort_unstable_by(|one, other| one.path.as_path().cmp(other.path.as_path()));
         withheld::mark(self, &mut changes, &kept);
         renames::find(self, &mut changes);
@@ -57,7 +57,7 @@ struct Pair {
     moved: Touched,
 }
 
-struct Walk<'a> {
+struct ChangeWalk<'a> {
     tree: &'a OpenTree,
     most: usize,
     /// For the paths of what was found and of what is yet to be looked at.
@@ -71,7 +71,7 @@ struct Walk<'a> {
     kept: Vec<PathBuf>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ChangeWalk<'a> {
     fn new(tree: &'a OpenTree, most: usize, room: Room) -> Result<Self, ReviewError> {
         let stat = tree.upper().stat("");
         let stat = stat.map_err(|error| tree.failed(&OsText::default(), error.errno()))?;
@@ -81,7 +81,7 @@ impl<'a> Walk<'a> {
             before: true,
             after: Some(Node::root(tree.note.backing)),
             touched: touched(tree.note.backing, &stat),
-            moved: Touched::No, // nobody inside can rename what is mounted
+            moved: Touched::No, // a process inside cannot rename what is mounted
         };
         let pending = vec![root];
         let (changes, directories, kept) = (Vec::new(), HashMap::new(), Vec::new());
@@ -164,9 +164,9 @@ impl<'a> Walk<'a> {
                 _ => None,
             };
             let is = entry.as_ref().and_then(|entry| {
-                let directory = match entry.lies {
-                    Lies::InUpper(_) => opened.upper?,
-                    Lies::InLower(_) => opened.lower?,
+                let directory = match entry.place {
+                    ContentPlace::InUpper(_) => opened.upper?,
+                    ContentPlace::InLower(_) => opened.lower?,
                 };
                 Some((At { directory, name, stat: &entry.stat }, entry))
             });
@@ -205,7 +205,7 @@ impl<'a> Walk<'a> {
         self.missing(pair, &Entries::new(), before)
     }
 
-    /// Whether somebody else put it into the real tree after the copy was made, so that the run never had it.
+    /// Whether another process put it into the real tree after the copy was made, so that the run never had it.
     fn is_of_others(&self, pair: &Pair, at: &Dir, name: &OsStr, stat: &Metadata) -> bool {
         match self.tree.note.backing {
             Backing::Overlay { .. } => false,
@@ -229,7 +229,7 @@ impl<'a> Walk<'a> {
         pair: &Pair,
         name: &OsStr,
         was: Option<At<'_>>,
-        is: Option<(At<'_>, &Entry)>,
+        is: Option<(At<'_>, &OverlayEntry)>,
     ) {
         let path = pair.path.join(name);
         if was.is_none() && is.is_none() {
@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
         let moved = pair.moved.or(touched);
         let is_directory = |at: At<'_>| kind(at.stat) == Kind::Directory;
         let what = match (was, is) {
-            // A copy that nobody touched, and neither the directories above it: the run did nothing here.
+            // A copy that was not changed, and neither were the directories above it: the run did nothing here.
             (was, Some((at, _)))
                 if moved == Touched::No
                     && self.is_copy()
@@ -312,7 +312,7 @@ impl<'a> Walk<'a> {
         &mut self,
         path: &Path,
         was: Option<At<'_>>,
-        is: Option<(At<'_>, &Entry)>,
+        is: Option<(At<'_>, &OverlayEntry)>,
         what: Option<What>,
         why: String,
     ) {
@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
         }
         let facts = || Facts { kind: Kind::Directory, mode: 0, size: 0, target: None };
         self.changes.push(Change {
-            lies: Some(Lies::InUpper(path.clone())),
+            place: Some(ContentPlace::InUpper(path.clone())),
             judged: false,
             path,
             what: What::Modified,

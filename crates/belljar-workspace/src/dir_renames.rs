@@ -1,7 +1,7 @@
-//! Directories that a run renamed, made whole before the real tree changes.
+//! Completes directories that a run renamed, before the real tree changes.
 //!
-//! The layer holds a renamed directory by a word: "the rest is what the real tree has at the old name". Applying
-//! the rename takes that away. So what shines through is copied into the layer first, which changes nothing of what
+//! The layer holds a renamed directory as an attribute: "the rest is what the real tree has at the old name". Applying
+//! the rename removes that. So what shines through is copied into the layer first, which changes nothing of what
 //! the run's tree looks like, wherever it is cut short.
 
 use std::ffi::OsStr;
@@ -14,9 +14,9 @@ use rustix::fs::{Gid, Mode, Uid, XattrFlags, fchmod, fchown, fremovexattr, fsetx
 use rustix::io::Errno;
 
 use super::bounds::{Listing, OutOfReach, Room};
-use super::change::Lies;
+use super::change::ContentPlace;
 use super::open::OpenTree;
-use super::overlay_view::{Entries, Entry, Node, Opened, Whole};
+use super::overlay_view::{Entries, Node, Opened, OverlayEntry, Whole};
 
 /// How often the path of a directory is held that is yet to be looked at, or was renamed.
 const WAITING: usize = 2;
@@ -108,7 +108,7 @@ fn fill(tree: &OpenTree, path: &Path, node: &Node) -> Result<(), Errno> {
         for (name, entry) in whole(opened.all(Listing::of(&path))?)? {
             let Some(entry) = entry else { continue };
             let mut below = entry.node.clone();
-            if let Lies::InLower(_) = entry.lies {
+            if let ContentPlace::InLower(_) = entry.place {
                 take_in(&lower, &upper, &name, &entry)?;
                 below = below.map(|node| Node { in_upper: true, ..node });
             }
@@ -128,7 +128,7 @@ fn whole((entries, whole): (Entries, Whole)) -> Result<Entries, Errno> {
     }
 }
 
-fn take_in(lower: &Dir, upper: &Dir, name: &OsStr, entry: &Entry) -> Result<(), Errno> {
+fn take_in(lower: &Dir, upper: &Dir, name: &OsStr, entry: &OverlayEntry) -> Result<(), Errno> {
     let made = match entry.stat.kind() {
         EntryKind::Directory => take_in_directory(upper, name, entry),
         EntryKind::Symlink => {
@@ -149,12 +149,12 @@ fn take_in(lower: &Dir, upper: &Dir, name: &OsStr, entry: &Entry) -> Result<(), 
     }
 }
 
-fn take_in_directory(upper: &Dir, name: &OsStr, entry: &Entry) -> Result<(), Errno> {
+fn take_in_directory(upper: &Dir, name: &OsStr, entry: &OverlayEntry) -> Result<(), Errno> {
     upper.create_dir(name, entry.stat.mode() & 0o777)?;
     give(upper.open_dir(name)?, entry)
 }
 
-fn take_in_file(lower: &Dir, upper: &Dir, name: &OsStr, entry: &Entry) -> Result<(), Errno> {
+fn take_in_file(lower: &Dir, upper: &Dir, name: &OsStr, entry: &OverlayEntry) -> Result<(), Errno> {
     let from = lower.open_file(name)?;
     // Without a name until it is whole: half of it would be the run's version.
     let to = upper.create_unnamed_file(0o600)?;
@@ -164,7 +164,7 @@ fn take_in_file(lower: &Dir, upper: &Dir, name: &OsStr, entry: &Entry) -> Result
 }
 
 /// Owner and mode of the original; a new owner takes bits from the mode, so that comes last.
-fn give(made: impl AsFd, entry: &Entry) -> Result<(), Errno> {
+fn give(made: impl AsFd, entry: &OverlayEntry) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(entry.stat.uid()), Gid::from_raw(entry.stat.gid()));
     fchown(&made, Some(uid), Some(gid))?;
     fchmod(&made, Mode::from_raw_mode(entry.stat.mode() & 0o777))

@@ -13,7 +13,7 @@ use crate::fingerprint::changed;
 pub const DEEPEST: usize = 512;
 /// What an empty file takes too.
 const INODE: u64 = 256;
-/// Files with several names that are told apart.
+/// Files with several names that are remembered, so that each counts once.
 const MOST_REMEMBERED: usize = 200_000;
 
 /// What several trees take on disk, each file counted once.

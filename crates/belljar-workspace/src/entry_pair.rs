@@ -1,4 +1,4 @@
-//! One entry on both sides: what is known of it, and whether the two differ.
+//! Compares one entry of the real tree with the run's.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::change::{Change, Facts, Kind, What};
 use super::fingerprint::changed;
-use super::overlay_view::Entry;
+use super::overlay_view::OverlayEntry;
 
 /// An entry, and how to get at it.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ pub(super) fn change(
     path: &Path,
     what: What,
     was: Option<At<'_>>,
-    is: Option<(At<'_>, &Entry)>,
+    is: Option<(At<'_>, &OverlayEntry)>,
 ) -> Change {
     Change {
         path: OsText::from(path),
@@ -71,7 +71,7 @@ pub(super) fn change(
         after: is.map(|(at, _)| at.facts()),
         autorun: None,
         withheld: None,
-        lies: is.map(|(_, entry)| entry.lies.clone()),
+        place: is.map(|(_, entry)| entry.place.clone()),
         judged: false,
     }
 }

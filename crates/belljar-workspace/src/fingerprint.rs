@@ -1,4 +1,4 @@
-//! Which entry it was, and in which state: enough to tell that somebody has touched it since.
+//! Identifies an entry and its state, so that a later change is noticed.
 
 use belljar_spec::Moment;
 use belljar_tree::{Metadata, Timestamp};
@@ -19,7 +19,7 @@ impl Identity {
 }
 
 /// An inode and what changes with its content. Two that are equal have the same content, as far as a clock
-/// that somebody else cannot set tells.
+/// shows that other processes cannot set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {
     pub(crate) identity: Identity,

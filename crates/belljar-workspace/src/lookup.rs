@@ -1,4 +1,4 @@
-//! Whether a file is there for the run, seen from outside: no link is followed, and nothing of it is read.
+//! Checks from outside whether a run has a file at a path. No link is followed, and nothing is read.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The trees of a run that can be reviewed, opened.
+//! Opens the trees of a run that can be reviewed.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,7 +10,7 @@ use belljar_tree::{Dir, FinalLink, OpenDirError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::change::{Change, Lies};
+use super::change::{Change, ContentPlace};
 use belljar_record::home::Home;
 
 /// The notes about a run's layered trees, in its directory.
@@ -130,9 +130,9 @@ impl OpenTree {
 
     /// The content that the run gave a file. It may change while it is read, where the run is live.
     pub fn open_after(&self, change: &Change) -> Result<File, ReviewError> {
-        let opened = match &change.lies {
-            Some(Lies::InUpper(path)) => self.upper.open_file(path.as_path()),
-            Some(Lies::InLower(path)) => self.lower.open_file(path.as_path()),
+        let opened = match &change.place {
+            Some(ContentPlace::InUpper(path)) => self.upper.open_file(path.as_path()),
+            Some(ContentPlace::InLower(path)) => self.lower.open_file(path.as_path()),
             None => return Err(ReviewError::NoContent { path: change.path.clone() }),
         };
         opened.map_err(|error| self.failed(&change.path, error.errno()))
@@ -175,7 +175,7 @@ fn open_upper(path: &Path) -> Result<Dir, Errno> {
     }
 }
 
-/// Written before the command is let go: without it nobody could tell what its changes belong to.
+/// Written before the command is let go: without it, it would be unknown what its changes belong to.
 pub fn write_layers(directory: &Path, layers: &[LayeredTree]) -> io::Result<()> {
     let path = directory.join(LAYERS);
     let mut file =

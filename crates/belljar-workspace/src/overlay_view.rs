@@ -1,4 +1,4 @@
-//! What the run saw: the real tree with its changes over it, put together from the layers as the kernel does.
+//! Maps the run's layers to the tree that the kernel would show: the real tree with the changes over it.
 //!
 //! Only attributes of the kind that the kernel itself writes in this mount are believed. Those of the other kind
 //! are the run's own.
@@ -14,7 +14,7 @@ use rustix::fs::fgetxattr;
 use rustix::io::Errno;
 
 use super::bounds::{LONGEST_PATH, Listing};
-use super::change::Lies;
+use super::change::ContentPlace;
 use super::open::OpenTree;
 
 /// A directory of the merged tree.
@@ -43,15 +43,15 @@ impl Node {
 
 /// Something in the merged tree.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct OverlayEntry {
     pub(super) stat: Metadata,
-    pub(super) lies: Lies,
+    pub(super) place: ContentPlace,
     /// Of a directory.
     pub(super) node: Option<Node>,
 }
 
 /// Entries of a directory. `None`: the run removed what was there.
-pub(super) type Entries = BTreeMap<OsString, Option<Entry>>;
+pub(super) type Entries = BTreeMap<OsString, Option<OverlayEntry>>;
 
 /// An open directory of the merged tree.
 pub(super) struct Opened<'a> {
@@ -64,7 +64,7 @@ pub(super) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// What the layer with the changes says, and nothing else.
+    /// The entries of the layer with the changes alone.
     pub(super) fn changed(&self, most: Listing) -> Result<(Entries, Whole), Errno> {
         let Some(upper) = self.upper else { return Ok((Entries::new(), Whole::Yes)) };
         let attributes = match self.tree.note.backing {
@@ -109,14 +109,14 @@ impl Opened<'_> {
         name: &OsStr,
         stat: Metadata,
         attributes: Option<Attributes>,
-    ) -> Entry {
+    ) -> OverlayEntry {
         let path = self.path.join(name);
         let node = stat.is_dir().then(|| {
             let lower =
                 attributes.and_then(|attributes| self.shines_through(upper, name, attributes));
             Node { in_upper: true, lower }
         });
-        Entry { stat, lies: Lies::InUpper(OsText::from(path)), node }
+        OverlayEntry { stat, place: ContentPlace::InUpper(OsText::from(path)), node }
     }
 
     /// The directory of the real tree under one of the upper layer.
@@ -161,9 +161,9 @@ fn redirected(parent: Option<&Path>, redirect: Vec<u8>) -> Option<PathBuf> {
     Some(lower)
 }
 
-fn in_lower(path: PathBuf, stat: Metadata) -> Entry {
+fn in_lower(path: PathBuf, stat: Metadata) -> OverlayEntry {
     let node = stat.is_dir().then(|| Node { in_upper: false, lower: Some(path.clone()) });
-    Entry { stat, lies: Lies::InLower(OsText::from(path)), node }
+    OverlayEntry { stat, place: ContentPlace::InLower(OsText::from(path)), node }
 }
 
 /// Whether a listing is complete.
@@ -255,7 +255,7 @@ impl OpenTree {
     }
 
     /// One entry of a merged directory.
-    fn one(&self, path: &Path, node: &Node, name: &OsStr) -> Result<Option<Entry>, Errno> {
+    fn one(&self, path: &Path, node: &Node, name: &OsStr) -> Result<Option<OverlayEntry>, Errno> {
         let upper = match node.in_upper {
             true => self.upper().open_dir_if_exists(path)?,
             false => None,

@@ -43,7 +43,7 @@ pub struct Quarantined {
     pub moved: Vec<OsText>,
     /// They were moved earlier.
     pub moved_before: Vec<OsText>,
-    /// Not there any more, or changed since by somebody else: left alone.
+    /// Not there any more, or changed since by another process: left alone.
     pub others: Vec<OsText>,
     /// New control files that the record counts and does not name.
     pub unnamed: u64,
@@ -68,9 +68,11 @@ pub fn quarantine(home: &Home, run: &RunId) -> Result<Quarantined, QuarantineErr
         let failed = |error: io::Error| QuarantineError::Move { path: place.clone(), error };
         let target = target(&done.directory, file);
         match take(file, &target).map_err(failed)? {
-            Taken::Moved => done.moved.push(place),
-            Taken::NotThere if target.symlink_metadata().is_ok() => done.moved_before.push(place),
-            Taken::NotThere => done.others.push(place),
+            MoveOutcome::Moved => done.moved.push(place),
+            MoveOutcome::NotThere if target.symlink_metadata().is_ok() => {
+                done.moved_before.push(place)
+            }
+            MoveOutcome::NotThere => done.others.push(place),
         }
     }
     Ok(done)
@@ -84,35 +86,35 @@ fn target(directory: &Path, file: &NewControlFile) -> PathBuf {
     names.fold(directory.to_owned(), |path, name| path.join(name))
 }
 
-enum Taken {
+enum MoveOutcome {
     Moved,
     NotThere,
 }
 
-fn take(file: &NewControlFile, target: &Path) -> io::Result<Taken> {
+fn take(file: &NewControlFile, target: &Path) -> io::Result<MoveOutcome> {
     let path = file.path.as_path();
     let parent = path.parent().unwrap_or(Path::new(""));
     let opened = Dir::open(file.tree.as_path(), FinalLink::Refuse)
         .and_then(|root| root.open_dir_if_exists(parent));
     let here = match opened {
         Ok(Some(here)) => here,
-        Ok(None) => return Ok(Taken::NotThere),
-        Err(error) if error.is_missing() => return Ok(Taken::NotThere),
+        Ok(None) => return Ok(MoveOutcome::NotThere),
+        Err(error) if error.is_missing() => return Ok(MoveOutcome::NotThere),
         Err(error) => return Err(error.errno().into()),
     };
-    let Some(name) = path.file_name() else { return Ok(Taken::NotThere) };
+    let Some(name) = path.file_name() else { return Ok(MoveOutcome::NotThere) };
     let found = match here.stat_if_exists(name).map_err(Errno::from)? {
         Some(found) if found.identity().inode == file.inode && changed(&found) == file.changed => {
             found
         }
-        Some(_) | None => return Ok(Taken::NotThere),
+        Some(_) | None => return Ok(MoveOutcome::NotThere),
     };
     let (above, new_name) = (target.parent().unwrap_or(target), target.file_name());
     std::fs::create_dir_all(above)?;
     let quarantine = Dir::open(above, FinalLink::Refuse).map_err(Errno::from)?;
     let new_name = new_name.unwrap_or(name);
     match here.rename(name, &quarantine, new_name, RenameMode::Replace) {
-        Ok(()) => return Ok(Taken::Moved),
+        Ok(()) => return Ok(MoveOutcome::Moved),
         // The home is often on another file system.
         Err(RenameError::CrossDevice { .. }) => {}
         Err(error) => return Err(error.errno().into()),
@@ -123,7 +125,7 @@ fn take(file: &NewControlFile, target: &Path) -> io::Result<Taken> {
     rename(name, &aside).map_err(Errno::from)?;
     if here.stat(&aside).map_err(Errno::from)?.identity().inode != file.inode {
         rename(&aside, name).map_err(Errno::from)?;
-        return Ok(Taken::NotThere);
+        return Ok(MoveOutcome::NotThere);
     }
     let copied = match found.is_symlink() {
         true => here.read_link(&aside).map_err(Errno::from).and_then(|link| {
@@ -137,7 +139,7 @@ fn take(file: &NewControlFile, target: &Path) -> io::Result<Taken> {
         return Err(error.into());
     }
     here.unlink(&aside).map_err(Errno::from)?;
-    Ok(Taken::Moved)
+    Ok(MoveOutcome::Moved)
 }
 
 fn copy((here, name): (&Dir, &OsStr), (to, new_name): (&Dir, &OsStr)) -> Result<(), Errno> {

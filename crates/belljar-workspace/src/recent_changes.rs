@@ -1,4 +1,4 @@
-//! How much of a tree that a run writes itself changed lately: by when inodes changed, and bounded in time.
+//! Counts the entries of a tree that changed recently, by when inodes changed, and bounded in time.
 
 use std::convert::Infallible;
 use std::path::Path;

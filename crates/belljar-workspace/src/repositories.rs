@@ -1,5 +1,5 @@
-//! Directories that git takes for its own whatever they are called, or would with what is still to come: some of
-//! what is in them executes.
+//! Detects directories that git treats as repositories whatever their name is, or would with the changes applied: some
+//! files in them execute.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! What is on its way out.
+//! The trash: trees that are being removed.
 //!
-//! A removal first moves the tree here, then tells the ledger, then removes the tree. Wherever that was cut
+//! A removal first moves the tree here, then updates the ledger, then removes the tree. Wherever that was cut
 //! short, [`empty`] finishes it. A whole run lies here as `<id>`, a part of one as `<id>-<part>`; where
 //! that is taken, a number follows.
 
@@ -42,7 +42,7 @@ pub enum TrashError {
     Tree(#[from] RemoveAllError),
 }
 
-/// Finishes every removal that was cut short; says how many. Goes on after a failure, and tells the first.
+/// Finishes every removal that was cut short, and returns how many. Continues after a failure, and returns the first.
 pub fn empty(home: &Home) -> Result<usize, TrashError> {
     let trash = home.trash();
     let failed = |error| TrashError::Read { path: trash.clone(), error };
@@ -51,14 +51,14 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
     let mut ledger = None;
     for entry in std::fs::read_dir(&trash).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // The room first: telling the ledger may need some. What is left of it says what to tell.
+        // The room first: updating the ledger may need some. What is left of it shows what to update.
         let done = ballast::empty_directory(&entry.path())
             .map_err(TrashError::from)
-            .and_then(|()| tell_ledger(home, &mut ledger, &entry.file_name()))
+            .and_then(|()| update_ledger(home, &mut ledger, &entry.file_name()))
             .and_then(|()| Ok(remove_all(entry.path())?));
         match done {
             Ok(()) => finished += 1,
-            // A later command tells it.
+            // A later command updates it.
             Err(TrashError::Ledger(error)) if error.is_no_space() => {}
             Err(error) => {
                 first_failure.get_or_insert(error);
@@ -69,7 +69,7 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
 }
 
 /// The removal may have been cut short before the ledger knew of it.
-fn tell_ledger(
+fn update_ledger(
     home: &Home,
     ledger: &mut Option<Ledger>,
     name: &std::ffi::OsStr,
@@ -101,20 +101,20 @@ pub(crate) fn removed(home: &Home) -> BTreeSet<RunId> {
     ids.filter(|id| std::fs::symlink_metadata(home.run_dir(id)).is_err()).collect()
 }
 
-/// Takes the room of what was moved here, tells the ledger, and only then the last of it goes. Where the ledger
-/// cannot be told for want of room, what is left here says it to a later command.
+/// Frees the room of what was moved here, updates the ledger, and only then removes the last of it. If the ledger cannot
+/// be updated for want of room, a later command does it by what is left here.
 pub fn finish(
     home: &Home,
     moved: &[PathBuf],
-    mut tell: impl FnMut(&mut Ledger) -> Result<(), LedgerError>,
+    mut update: impl FnMut(&mut Ledger) -> Result<(), LedgerError>,
 ) -> Result<(), TrashError> {
     for path in moved {
         ballast::empty_directory(path)?;
     }
     // Not with the room that is kept for the end of a live run: this can wait.
-    match Ledger::open(home).and_then(|mut ledger| tell(&mut ledger)) {
+    match Ledger::open(home).and_then(|mut ledger| update(&mut ledger)) {
         Err(error) if error.is_no_space() && !moved.is_empty() => return Ok(()),
-        told => told?,
+        updated => updated?,
     }
     for path in moved {
         remove_all(path)?;

@@ -1,4 +1,4 @@
-//! From what is to be done to the steps that do it, with everything they need made ready.
+//! Turns a draft into steps, and stages everything that they need.
 //!
 //! The order is: directories are opened up where their mode forbids it; what goes, goes, from the deepest; what is
 //! new or changed comes; modes come last. A new directory comes with all that is in it, in one step.
@@ -15,7 +15,7 @@ use super::draft::{Part, Take, Todo, TreeDraft, Was};
 use super::journal::RebaseTo;
 use super::judge;
 use super::stage::{Owner, Stage, StageError, numbered};
-use super::staged::{Content, Staged};
+use super::staged::{Staged, StagedContent};
 use super::step::{Old, Step};
 use crate::baseline::Baseline;
 use crate::change::What;
@@ -124,7 +124,7 @@ impl<'a> Builder<'a> {
         is_empty().map_err(look_failed(&OsText::from(path)))
     }
 
-    /// What comes. Modes that only fit afterwards are told apart.
+    /// What comes. Modes that only fit afterwards are separate.
     fn arrivals(&mut self) -> Result<(Vec<Step>, Vec<Step>), ApplyError> {
         let draft = self.draft;
         let mut steps = Vec::new();
@@ -202,15 +202,15 @@ impl<'a> Builder<'a> {
                 .finish_directory(&path, todo.mode)
                 .map_err(|error| stage_failed(&todo.change.path, error))?;
             self.note(todo, new);
-            entries.push(Staged { path: relative, print: new, content: Content::Directory });
+            entries.push(Staged { path: relative, print: new, content: StagedContent::Directory });
         }
-        // To be moved, a directory has to be writable by whoever moves it.
+        // To be moved, a directory has to be writable by the process that moves it.
         let present = if is_root() { todo.mode } else { todo.mode | 0o700 };
         let new = stage
             .finish_directory(&name, present)
             .map_err(|error| stage_failed(&todo.change.path, error))?;
         self.note(todo, new);
-        let top = Staged { path: PathBuf::new(), print: new, content: Content::Directory };
+        let top = Staged { path: PathBuf::new(), print: new, content: StagedContent::Directory };
         entries.push(top);
         self.built.staged.insert(staged, entries);
         Ok((new, (present != todo.mode).then_some((present, todo.mode))))
@@ -221,7 +221,7 @@ impl<'a> Builder<'a> {
         stage: &Stage<'_>,
         todo: &Todo,
         path: &Path,
-    ) -> Result<(Fingerprint, Content), ApplyError> {
+    ) -> Result<(Fingerprint, StagedContent), ApplyError> {
         let failed = |error| stage_failed(&todo.change.path, error);
         let (new, content) = match &todo.take {
             Take::File { source } => {
@@ -230,7 +230,7 @@ impl<'a> Builder<'a> {
                     // What was judged, and not what it may be by now.
                     judge::Source::Judged(text) => {
                         let new = stage.text(path, &text, todo.mode).map_err(failed)?;
-                        (new, Content::of_text(&text))
+                        (new, StagedContent::of_text(&text))
                     }
                     judge::Source::Any(from) => {
                         stage.file(path, &from, source, todo.mode).map_err(failed)?
@@ -240,17 +240,17 @@ impl<'a> Builder<'a> {
             Take::Text { text, .. } => {
                 judge::text(self.draft, todo, text)?;
                 let new = stage.text(path, text, todo.mode).map_err(failed)?;
-                (new, Content::of_text(text))
+                (new, StagedContent::of_text(text))
             }
             Take::Link { target } => {
                 let new = stage.link(path, target).map_err(failed)?;
-                (new, Content::Target(target.clone()))
+                (new, StagedContent::Target(target.clone()))
             }
             Take::Directory => {
                 stage.directory(path).map_err(failed)?;
                 let made = stage.root.stat(path);
                 let made = made.map_err(|error| failed(StageError::from(error.errno())))?;
-                return Ok((Fingerprint::of(&made), Content::Directory));
+                return Ok((Fingerprint::of(&made), StagedContent::Directory));
             }
             Take::Nothing | Take::Mode => {
                 return Err(ApplyError::NotEmpty { path: todo.change.path.clone() });

@@ -1,4 +1,4 @@
-//! What becomes of one change, where the real tree may have moved on since the run saw it.
+//! Decides about one change, if the real tree may have changed since the run saw it.
 
 use belljar_spec::OsText;
 use belljar_tree::Metadata;
@@ -12,7 +12,7 @@ use crate::fingerprint::Fingerprint;
 use crate::merge::{self, Clash, Merged};
 use crate::open::{OpenTree, read_small};
 
-/// A path that both the run and somebody else changed.
+/// A path that both the run and another process changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub path: OsText,
@@ -170,7 +170,7 @@ impl Case<'_> {
         }
     }
 
-    /// The mode alone: whoever changed it wins.
+    /// The mode alone: the side that changed it wins.
     fn mode(&self) -> Result<Outcome, ApplyError> {
         let now = self.now.as_ref().map_or(0, |now| now.mode() & 0o777);
         let run = Outcome::Take { take: Take::Mode, mode: self.its_mode(), merged: false };
@@ -254,7 +254,7 @@ fn three_modes(base: u32, ours: u32, theirs: u32) -> Option<u32> {
     }
 }
 
-/// Whether somebody would miss what the run removed.
+/// Whether the run removed something that others changed.
 fn removal_clashes(
     tree: &OpenTree,
     baseline: &Baseline,

@@ -1,4 +1,4 @@
-//! What an application would do, decided path by path. Nothing is touched yet.
+//! Decides path by path what `apply` would do. Nothing is changed yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::select::Selection;
 use belljar_record::home::Home;
 use belljar_record::store::{Life, life};
 
-/// What to do where both the run and somebody else changed something.
+/// What to do where both the run and another process changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnConflict {
     Refuse,
@@ -39,9 +39,9 @@ pub struct TreeDraft {
     pub withheld: Vec<Change>,
     /// Somebody else's version stays: the run did not change it, or did the same.
     pub stays: Vec<OsText>,
-    /// Changes that nobody asked for.
+    /// Changes that were not selected.
     pub not_selected: usize,
-    /// How many there were to do, before anybody took some out of the list.
+    /// How many there were to do, before some were taken out of the list.
     proposed: usize,
 }
 
@@ -117,16 +117,16 @@ pub(super) enum Take {
 /// How much of what the run did to a text is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Everything, and what somebody else did as well. The run's own version is this.
+    /// Everything, and what others did as well. The run's own version is this.
     Merged { theirs: Vec<u8> },
     /// What was chosen by hand. What was not is still a change of the run's.
     Chosen,
-    /// The same, and what somebody else did is in it too.
+    /// The same, and what others did is in it too.
     ChosenOfMerged,
 }
 
 impl Draft {
-    /// `select` says what is wanted of each tree.
+    /// `select` gives what is wanted of each tree.
     pub fn make(
         home: &Home,
         run: &RunId,

@@ -1,7 +1,7 @@
-//! What an application is about to do, on disk before it does it.
+//! The journal of an `apply`: what it is about to do, on disk before it does it.
 //!
 //! One file a run in `applying/` of the home: `<run>.journal` until everything is done, `<run>.committed` from then
-//! until everything is tidied up. So its name alone says whether to undo or to go on.
+//! until everything is tidied up. So its name alone decides whether to undo or to continue.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -80,7 +80,7 @@ pub(crate) enum Phase {
     Committed,
 }
 
-/// Withheld by whoever applies, discards or recovers. Goes with the descriptor.
+/// Held by the process that applies, discards or recovers. Goes with the descriptor.
 #[derive(Debug)]
 pub(crate) struct ApplyLock(#[allow(dead_code, reason = "held")] OwnedFd);
 
@@ -92,7 +92,7 @@ impl ApplyLock {
         Ok(Self(file))
     }
 
-    /// `None`: somebody else is at it.
+    /// `None`: another process holds it.
     pub(crate) fn try_take(home: &Home) -> io::Result<Option<Self>> {
         let file = home.open_apply_lock()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -153,7 +153,7 @@ impl Journal {
         match sync(home) {
             // Whoever undoes it now must not be taken for one who only tidies up.
             Err(error) if std::fs::rename(&committed, &open).is_ok() => Err(error),
-            // The mark is there, on disk or not: what it says is true.
+            // The mark is there, on disk or not, and it is true.
             _ => Ok(()),
         }
     }

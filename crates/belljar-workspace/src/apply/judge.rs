@@ -1,5 +1,5 @@
-//! A repository's configuration is let through for its content. So that very content is what is applied: a live run
-//! may have changed it since it was looked at.
+//! Checks the content of a repository's configuration right before it is applied: a live run may have changed it since
+//! the draft was made.
 
 use std::fs::File;
 

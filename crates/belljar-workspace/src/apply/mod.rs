@@ -1,7 +1,7 @@
-//! Taking over what a run changed: all of it or nothing, whatever dies in between.
+//! Applies what a run changed: all of it or nothing, whatever dies in between.
 //!
-//! New content is staged inside the tree; the journal says what is about to happen; then come only renames and
-//! modes; then the mark that it is done. Before that mark everything is undone by whoever comes next, after it only
+//! New content is staged inside the tree; the journal records what is about to happen; then come only renames and
+//! modes; then the mark that it is done. Before that mark everything is undone by the next command, after it only
 //! tidied up.
 
 mod build;
@@ -91,12 +91,12 @@ pub enum ApplyError {
     )]
     NotWhatWasJudged { path: OsText },
     #[error(
-        "somebody else wrote to the copy of {path} before it was in its place; nothing was applied; stop other \
+        "another process wrote to the copy of {path} before it was in its place; nothing was applied; stop other \
          runs that may write to the tree, and try again"
     )]
     StagedChanged { path: OsText },
     #[error(
-        "{path} was changed by somebody else meanwhile; nothing was applied; look again with: belljar diff"
+        "{path} was changed by another process meanwhile; nothing was applied; look again with: belljar diff"
     )]
     ChangedHere { path: OsText },
     #[error("{path} cannot be replaced: the directory still holds what the run did not remove")]
@@ -174,7 +174,7 @@ pub fn note_reviewed(home: &Home, draft: &Draft) {
     }
 }
 
-/// Withheld back, and nobody could save it: it cannot leave the run, or goes against what the run may see.
+/// Withheld, and naming it does not help: it cannot leave the run, or goes against what the run may see.
 fn is_decided(tree: &OpenTree, change: &Change) -> bool {
     let is_special = |facts: &Facts| match facts.kind {
         Kind::Fifo | Kind::Socket | Kind::Device => true,
@@ -278,7 +278,7 @@ fn prepare_and_perform(
             staged_in: staging_place::choose(home, root, &note.source, &writers)?,
         });
     }
-    // What comes into the tree now is a run's work: nothing there decides about a run before somebody has checked it.
+    // What comes into the tree now is a run's work: nothing there decides about a run before it was checked.
     let roots: Vec<PathBuf> =
         trees.iter().map(|draft| draft.tree.note.source.as_path().to_owned()).collect();
     belljar_record::writable_trees::note(home, &roots).map_err(journal_failed)?;

@@ -1,4 +1,4 @@
-//! Finishes what a process that died in the middle has left: back to how it was, or on to the end.
+//! Finishes an `apply` that was interrupted: everything is undone, or the rest is done.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub enum RecoverError {
     OtherTree { run: RunId, root: OsText },
     #[error(
         "an earlier apply of run {run} was cut short, and could not be undone everywhere: {}; then run: belljar \
-         reconcile", words(.left)
+         reconcile", describe(.left)
     )]
     Left { run: RunId, left: Vec<LeftStep> },
     #[error(
@@ -66,14 +66,14 @@ pub struct LeftStep {
     pub before: Option<OsText>,
 }
 
-fn words(left: &[LeftStep]) -> String {
-    let told = left.iter().map(|LeftStep { path, why, before }| match before {
+fn describe(left: &[LeftStep]) -> String {
+    let steps = left.iter().map(|LeftStep { path, why, before }| match before {
         Some(before) => {
             format!("{path}: {why}, and what was there before is {before}; move it back")
         }
         None => format!("{path}: {why}; move it away"),
     });
-    told.collect::<Vec<_>>().join("; ")
+    steps.collect::<Vec<_>>().join("; ")
 }
 
 fn listed(paths: &[OsText]) -> String {
@@ -90,12 +90,12 @@ pub enum Recovery {
     Finished,
 }
 
-/// All runs. Whatever somebody is applying at this moment is left to them.
+/// All runs. What another process is applying at this moment is left to it.
 pub fn recover_all(home: &Home) -> Vec<Result<(RunId, Recovery), RecoverError>> {
     let runs = match Journal::runs(home) {
         Ok(runs) if runs.is_empty() => return Vec::new(),
         Ok(runs) => runs,
-        Err(_) => return Vec::new(), // the home itself cannot be read, which others tell
+        Err(_) => return Vec::new(), // the home itself cannot be read, which is reported elsewhere
     };
     match ApplyLock::try_take(home) {
         Ok(Some(lock)) => {
@@ -105,7 +105,7 @@ pub fn recover_all(home: &Home) -> Vec<Result<(RunId, Recovery), RecoverError>> 
     }
 }
 
-/// Before anybody looks at the changes of a run: what an apply that was cut short has left is finished. Waits for
+/// Called before the changes of a run are read: what an apply that was cut short has left is finished. Waits for
 /// one that goes on.
 pub fn settle(home: &Home, run: &RunId) -> Result<Recovery, RecoverError> {
     let failed = |error| RecoverError::Journal { run: *run, path: home.applying(), error };
@@ -182,7 +182,7 @@ pub(super) fn roll_back(home: &Home, journal: &Journal) -> Result<(), RecoverErr
     if !left.is_empty() {
         return Err(RecoverError::Left { run, left });
     }
-    // What was put back is on disk before the journal that tells of it goes.
+    // What was put back is on disk before its journal is removed.
     for root in &roots {
         rustix::fs::syncfs(&root.root).map_err(|errno| RecoverError::Undo {
             run,
@@ -191,7 +191,7 @@ pub(super) fn roll_back(home: &Home, journal: &Journal) -> Result<(), RecoverErr
         })?;
         baseline::refresh(home, journal, root.tree.number, &root.root);
     }
-    // From here on nobody looks for what was staged.
+    // From here on what was staged is not needed.
     let undone = Journal { steps: Vec::new(), rebase: Vec::new(), ..journal.clone() };
     undone.write(home).map_err(|error| RecoverError::Journal {
         run,

@@ -1,4 +1,4 @@
-//! New content, made ready in a directory of its own inside the tree, so that it takes one rename to put it there.
+//! Stages new content in a separate directory on the tree's file system, so that one rename puts it in place.
 //!
 //! Everything is copied: no inode of the run's ever gets a name in a real tree. Nothing is made but plain files,
 //! links and directories, with the nine permission bits at most.
@@ -14,7 +14,7 @@ use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 use rustix::io::Errno;
 
 use super::fault;
-use super::staged::Content;
+use super::staged::StagedContent;
 use crate::fingerprint::Fingerprint;
 
 /// Whom new files belong to.
@@ -56,13 +56,13 @@ impl Stage<'_> {
         from: &File,
         source: &Fingerprint,
         mode: u32,
-    ) -> Result<(Fingerprint, Content), StageError> {
+    ) -> Result<(Fingerprint, StagedContent), StageError> {
         let unchanged = || Ok::<_, Errno>(fingerprint(from)? == *source);
         if !unchanged()? {
             return Err(StageError::Changed);
         }
         let file = self.new_file(path)?;
-        let content = Content::of_file(from, source.size)?;
+        let content = StagedContent::of_file(from, source.size)?;
         let bounds = ContentBounds { size: source.size, budget: u64::MAX };
         copy_content(from, &file, bounds).map_err(Errno::from)?;
         if !unchanged()? {
@@ -131,7 +131,7 @@ fn fingerprint(of: impl AsFd) -> Result<Fingerprint, Errno> {
     Ok(Fingerprint::of(&Metadata::of(of)?))
 }
 
-/// A name that nobody else has: it is made of random bytes.
+/// A unique name: it is made of random bytes.
 pub(super) fn staging_name() -> io::Result<String> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;

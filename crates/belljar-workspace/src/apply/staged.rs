@@ -1,4 +1,4 @@
-//! What was staged, to be found again where it was put.
+//! Checks that what was staged is what arrived in the tree.
 //!
 //! The staging directory lies in a tree that another run may be allowed to write. So what counts is the content that
 //! was read from the run, and it is compared with what the tree holds once it is there.
@@ -23,11 +23,11 @@ pub(super) struct Staged {
     /// Relative to what is moved in one step; empty: that itself.
     pub(super) path: PathBuf,
     pub(super) print: Fingerprint,
-    pub(super) content: Content,
+    pub(super) content: StagedContent,
 }
 
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum StagedContent {
     Hash([u8; 32]),
     /// Too large to be read again.
     Large,
@@ -35,7 +35,7 @@ pub(super) enum Content {
     Directory,
 }
 
-impl Content {
+impl StagedContent {
     pub(super) fn of_text(text: &[u8]) -> Self {
         Self::Hash(*blake3::hash(text).as_bytes())
     }
@@ -89,20 +89,20 @@ fn has_content(
     counts: &HashMap<&Path, usize>,
 ) -> Result<bool, Errno> {
     match &one.content {
-        Content::Large => Ok(true),
-        Content::Target(target) => {
+        StagedContent::Large => Ok(true),
+        StagedContent::Target(target) => {
             Ok(parent.read_link(path)?.as_encoded_bytes() == target.as_bytes())
         }
-        Content::Hash(hash) => match parent.open_file(path) {
+        StagedContent::Hash(hash) => match parent.open_file(path) {
             // Its mode forbids it to others as well.
             Err(OpenFileError::System { error: Errno::ACCESS, .. }) => Ok(true),
             Err(OpenFileError::NotRegular { .. }) => Ok(false),
-            file => match Content::of_file(&file?, one.print.size) {
-                Ok(Content::Hash(found)) => Ok(found == *hash),
+            file => match StagedContent::of_file(&file?, one.print.size) {
+                Ok(StagedContent::Hash(found)) => Ok(found == *hash),
                 Ok(_) | Err(_) => Ok(false),
             },
         },
-        Content::Directory => {
+        StagedContent::Directory => {
             let opened = match parent.open_dir(path) {
                 Err(OpenDirError::System { error: Errno::ACCESS, .. }) => return Ok(true),
                 opened => opened?,

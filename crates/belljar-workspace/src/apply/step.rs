@@ -1,7 +1,7 @@
-//! One change of a real tree, done and undone.
+//! Performs and undoes one change of a real tree.
 //!
 //! Each is a single rename or a change of mode. What it finds is looked at before and after: between a look and
-//! a rename somebody else may have put another file there, and then all is undone.
+//! a rename another process may have put another file there, and then all is undone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -88,7 +88,7 @@ impl Old {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// Somebody else was at work.
+    /// Another process changed it.
     #[error("it was changed while this was applied")]
     Changed,
     /// What came is not what was staged; it was taken back.
@@ -222,7 +222,7 @@ impl Step {
         }
     }
 
-    /// Whether the tree shows what was there before, where nothing else can tell.
+    /// Whether the tree shows what was there before, where nothing else shows it.
     pub(super) fn is_undone(&self, root: &Dir) -> Result<bool, Errno> {
         let there = root.stat_if_exists(self.path().as_path());
         Ok(match self {
@@ -243,7 +243,7 @@ impl Step {
         &self,
         root: &Dir,
         staging: &Dir,
-        inside: Known<'_>,
+        inside: KnownPrints<'_>,
     ) -> Result<Undone, Errno> {
         fault::point();
         if let Self::Mode { path, of, old, new } = self {
@@ -270,7 +270,7 @@ impl Step {
         match self {
             Self::Create { staged, new, .. } => {
                 let Some(there) = there.filter(|there| Identity::of(there) == new.identity) else {
-                    return Ok(Undone::Yes); // it never came here, or is somebody else's by now
+                    return Ok(Undone::Yes); // it never came here, or is another process's by now
                 };
                 if !new.is_same_content(&Fingerprint::of(&there))
                     || there.is_dir() && !is_as_staged(&parent, last, inside)?
@@ -320,7 +320,7 @@ impl Step {
 pub(super) struct Inside<'a>(BTreeMap<(usize, &'a Path), Fingerprint>);
 
 /// What of it lies below one path.
-pub(super) struct Known<'a> {
+pub(super) struct KnownPrints<'a> {
     root: PathBuf,
     prints: HashMap<&'a Path, Fingerprint>,
 }
@@ -334,18 +334,18 @@ impl<'a> Inside<'a> {
         Self(prints.collect())
     }
 
-    pub(super) fn below(&self, tree: usize, path: &'a OsText) -> Known<'a> {
+    pub(super) fn below(&self, tree: usize, path: &'a OsText) -> KnownPrints<'a> {
         let root = path.as_path();
         let after = self.0.range((tree, root)..).map(|((at, path), print)| (*at, *path, *print));
         let below = after.take_while(|(at, path, _)| *at == tree && path.starts_with(root));
         let prints = below.skip_while(|(_, path, _)| *path == root);
         let prints = prints.map(|(_, path, print)| (path, print)).collect();
-        Known { root: root.to_owned(), prints }
+        KnownPrints { root: root.to_owned(), prints }
     }
 }
 
 /// Whether a directory holds what was staged in it, untouched, and nothing else.
-fn is_as_staged(parent: &Dir, name: &OsStr, known: Known<'_>) -> Result<bool, Errno> {
+fn is_as_staged(parent: &Dir, name: &OsStr, known: KnownPrints<'_>) -> Result<bool, Errno> {
     let mut found = 0;
     let mut pending = vec![PathBuf::new()];
     while let Some(path) = pending.pop() {

@@ -1,4 +1,4 @@
-//! A checkpoint that is being read stays: a lock on its directory says so.
+//! Keeps a checkpoint while it is being read, by a lock on its directory.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::CheckpointError;
 
-/// For as long as this is held, nobody makes room by removing the checkpoint.
+/// For as long as this is held, the checkpoint is not removed to make room.
 #[derive(Debug)]
 pub struct Pin {
     _lock: OwnedFd,
