@@ -10,6 +10,7 @@ mod resume;
 mod review;
 mod run;
 mod runs;
+mod settings;
 
 use std::path::PathBuf;
 
