@@ -28,17 +28,17 @@ pub fn init(args: impl Iterator<Item = OsString>) -> Option<i32> {
 
 /// The supervisor of a run.
 pub fn supervisor(args: impl Iterator<Item = OsString>) -> Option<i32> {
-    belljar_run::run::supervise_if_asked(args)
+    belljar_run::run::run_supervisor_if_requested(args)
 }
 
 /// The egress proxy of a run.
 pub fn proxy(args: impl Iterator<Item = OsString>) -> Option<i32> {
-    belljar_run::run::egress_if_asked(args)
+    belljar_run::run::run_proxy_if_requested(args)
 }
 
 /// The process that checks commands against the rules on `exec`.
 pub fn exec_rules(args: impl Iterator<Item = OsString>) -> Option<i32> {
-    belljar_run::run::judge_if_asked(args)
+    belljar_run::run::run_rule_checker_if_requested(args)
 }
 
 /// A probe of the attack catalogue.

@@ -47,7 +47,7 @@ pub(super) fn step(
     let mut missing = Vec::new();
     for (name, engine, modules) in PASSES {
         if !here.contains(engine) {
-            missing.push(*name); // where it must work, that was said when it did not start
+            missing.push(*name); // where it must work, that was reported when it did not start
             continue;
         }
         eprintln!("    on {name}");

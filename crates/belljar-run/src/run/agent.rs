@@ -1,4 +1,4 @@
-//! What a run with an agent needs besides a sandbox: the checkpoint that it begins with, and orders for its driver.
+//! What a run with an agent needs besides a sandbox: the checkpoint that it starts from, and the options of its loop.
 
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ pub(super) fn bring_baseline(
     Ok(checkpoint::carry_base(&home.run_dir(&resumed_from.from), &place.directory)?)
 }
 
-pub(super) fn drive_orders(
+pub(super) fn loop_options(
     home: &Home,
     place: &RunDir,
     prepared: &Prepared<'_>,

@@ -34,13 +34,13 @@ pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
 pub use resume_check::ResumeMismatch;
 pub use select_backend::{Prepared, prepare};
 
-pub use crate::exec_rules::judge_if_asked;
+pub use crate::exec_rules::run_rule_checker_if_requested;
 use crate::supervise::SuperviseError;
-pub use crate::supervise::{EgressError, PublishError, connect, egress_if_asked};
+pub use crate::supervise::{EgressError, PublishError, connect, run_proxy_if_requested};
 use belljar_record::{KeyError, RecordError};
 pub use belljar_workspace::checkpoint::CheckpointError;
 pub(crate) use run_dir::LivenessLock;
-pub use supervisor_main::supervise_if_asked;
+pub use supervisor_main::run_supervisor_if_requested;
 
 /// Where the command's streams go.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getppid, setpgid};
 
 use super::launch::launch_for;
-use super::{Fetch, Observer, Unwatched, prepare};
+use super::select_backend::prepare_chosen;
+use super::{Fetch, Observer, Unwatched};
 use crate::supervise::{Caller, Connection};
 use belljar_record::home::Home;
 
@@ -25,7 +26,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// The second thing that `main` does: a supervisor parses no arguments.
 ///
 /// `Some` is the code to exit with.
-pub fn supervise_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_supervisor_if_requested(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != "__supervise" || args.next().is_some() {
         return None;
@@ -72,17 +73,17 @@ fn serve(mut connection: Connection) -> i32 {
         Some(ToSupervisor::Launch(request)) => *request,
         Some(_) => {
             let why = "there is no run yet".to_owned();
-            connection.say(&FromSupervisor::Refused(ControlError::OutOfTurn { why }));
+            connection.send(&FromSupervisor::Refused(ControlError::OutOfTurn { why }));
             connection.finish(Duration::from_secs(1));
             return 125;
         }
         None => return 125,
     };
-    let LaunchRequest { home, spec, keep, bond, streams, secrets, resumed_from } = request;
+    let LaunchRequest { home, spec, keep, bond, streams, secrets, chosen, resumed_from } = request;
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
-            let prepared = prepare(spec, keep, Fetch::AsTheSpecSays(&Unwatched))
+            let prepared = prepare_chosen(chosen, spec, keep, Fetch::AsTheSpecSays(&Unwatched))
                 .map_err(|error| error.refusal())?;
             Ok((home, prepared.with_secrets(secrets).resuming(resumed_from)))
         });
@@ -98,7 +99,7 @@ fn serve(mut connection: Connection) -> i32 {
 }
 
 fn refuse(mut connection: Connection, refusal: LaunchRefusal) -> i32 {
-    connection.say(&FromSupervisor::LaunchRefused(Box::new(refusal)));
+    connection.send(&FromSupervisor::LaunchRefused(Box::new(refusal)));
     connection.finish(Duration::from_secs(2));
     125
 }

@@ -48,9 +48,9 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
             },
             socket: home.socket_path(&run_dir.id),
             live,
-            crossing: bridge,
-            drive: agent::drive_orders(home, &run_dir, prepared, &bound),
-            guard: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
+            network: bridge,
+            agent: agent::loop_options(home, &run_dir, prepared, &bound),
+            rules: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
         };
         Ok(Recorded { launch, run_dir, bound, log, options })
     }

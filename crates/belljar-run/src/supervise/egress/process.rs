@@ -38,7 +38,7 @@ const MAY_BE_LINKS: &[&str] = &[
 ];
 
 /// `main` asks this before it parses arguments. `Some` is the code to exit with.
-pub fn egress_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_proxy_if_requested(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != ARGUMENT || args.next().is_some() {
         return None;

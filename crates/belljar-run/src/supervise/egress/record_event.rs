@@ -1,4 +1,4 @@
-//! What the proxy tells, as events of the record.
+//! Writes the events of the proxy to the record.
 
 use belljar_spec::EventKind;
 use belljar_spec::egress::EgressEvent;
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use belljar_record::{Importance, RecordError, Recorder, Secrets};
 
-pub(super) fn record(news: EgressEvent, recorder: &mut Recorder) -> Result<(), RecordError> {
-    let (kind, data) = match news {
+pub(super) fn record_event(event: EgressEvent, recorder: &mut Recorder) -> Result<(), RecordError> {
+    let (kind, data) = match event {
         EgressEvent::Opened(opened) => (EventKind::EgressOpened, json!(opened)),
         EgressEvent::Allowed(allowed) => (EventKind::EgressAllowed, json!(allowed)),
         EgressEvent::Denied(denied) => (EventKind::EgressDenied, json!(denied)),
@@ -21,11 +21,11 @@ pub(super) fn record(news: EgressEvent, recorder: &mut Recorder) -> Result<(), R
         }
     };
     let data = masked(data, recorder.secrets());
-    // A run that asks again and again fills no disk with that: its budget drops and counts the rest.
+    // A run that tries again and again does not fill the disk: beyond its budget, events are dropped and counted.
     recorder.run_event(kind, &data, Importance::Ordinary).map(drop)
 }
 
-/// Somebody inside may put a secret of its own into a name or a path.
+/// A process inside may put a secret into a name or a path.
 fn masked(value: Value, secrets: &Secrets) -> Value {
     if secrets.is_empty() {
         return value;

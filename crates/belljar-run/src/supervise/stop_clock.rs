@@ -1,23 +1,25 @@
-//! What the run is allowed to do now, and what is due next.
+//! The clocks that end a run: its deadline, its idle limit, and the grace after a request to stop.
 
 use std::time::{Duration, Instant};
 
 use belljar_spec::{Plan, Terminal};
 
+use super::SuperviseError;
+use super::event_source::{EventSource, PollSet};
 use super::libc_signal::{HUP, INT, QUIT, TERM};
 
 /// A kill that did not end it is repeated.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why the run is being ended.
+/// Why a run is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stopping {
+pub(crate) enum StopCause {
     Deadline,
-    /// It said nothing for too long.
+    /// It wrote nothing for too long.
     Idle,
     DiskFull,
-    /// Somebody sent belljar a signal.
-    Asked {
+    /// Belljar received a signal, or a request to stop.
+    Requested {
         signal: i32,
     },
 }
@@ -31,34 +33,33 @@ pub(super) enum Reaction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    Nothing,
     AskToStop,
     Kill,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StopClock {
     begun: Instant,
     deadline: Option<Instant>,
     grace: Duration,
     idle: Option<Duration>,
-    heard: Instant,
+    last_activity: Instant,
     /// When grace is over.
     kill_at: Option<Instant>,
     interrupted: bool,
-    stopping: Option<Stopping>,
+    stopping: Option<StopCause>,
     over: bool,
     terminal: Terminal,
 }
 
-impl State {
+impl StopClock {
     pub(super) fn new(plan: &Plan, begun: Instant) -> Self {
         Self {
             begun,
             deadline: plan.limits.time.map(|limit| begun + limit),
             grace: plan.limits.stop_timeout,
             idle: plan.limits.idle,
-            heard: begun,
+            last_activity: begun,
             kill_at: None,
             interrupted: false,
             stopping: None,
@@ -75,7 +76,7 @@ impl State {
         self.over
     }
 
-    pub(super) fn stopping(&self) -> Option<Stopping> {
+    pub(super) fn stopping(&self) -> Option<StopCause> {
         self.stopping
     }
 
@@ -103,7 +104,7 @@ impl State {
 
     /// Whoever the run was bound to is gone.
     pub(super) fn owner_is_gone(&mut self) {
-        self.stopping = self.stopping.or(Some(Stopping::Asked { signal: HUP }));
+        self.stopping = self.stopping.or(Some(StopCause::Requested { signal: HUP }));
     }
 
     pub(super) fn end(&mut self) {
@@ -113,26 +114,26 @@ impl State {
         self.kill_at = None;
     }
 
-    pub(super) fn something_happened(&mut self, now: Instant) {
-        self.heard = now;
+    pub(super) fn activity(&mut self, now: Instant) {
+        self.last_activity = now;
     }
 
-    pub(super) fn next_moment(&self) -> Option<Instant> {
-        let idle = self.idle.map(|idle| self.heard + idle);
+    fn next_deadline(&self) -> Option<Instant> {
+        let idle = self.idle.map(|idle| self.last_activity + idle);
         [self.deadline, idle, self.kill_at].into_iter().flatten().min()
     }
 
     /// An interrupt is the command's to answer, once. To terminate or hang up is the end, after grace.
-    pub(super) fn asked_to_stop(&mut self, signal: i32, now: Instant) -> Reaction {
+    pub(super) fn stop_requested(&mut self, signal: i32, now: Instant) -> Reaction {
         match signal {
             // With a terminal the inner one turns ^C into a signal; this one came from elsewhere.
             INT | QUIT if !self.interrupted || self.terminal == Terminal::Pty => {
                 self.interrupted = true;
-                self.stopping = self.stopping.or(Some(Stopping::Asked { signal }));
+                self.stopping = self.stopping.or(Some(StopCause::Requested { signal }));
                 Reaction::Forward
             }
             TERM | HUP if self.kill_at.is_none() => {
-                self.stopping = self.stopping.or(Some(Stopping::Asked { signal }));
+                self.stopping = self.stopping.or(Some(StopCause::Requested { signal }));
                 self.kill_at = Some(now + self.grace);
                 Reaction::ForwardToAll
             }
@@ -140,26 +141,41 @@ impl State {
         }
     }
 
-    pub(super) fn due(&mut self, now: Instant) -> Due {
+    fn due(&mut self, now: Instant) -> Option<Due> {
         if self.over {
-            return Due::Nothing;
+            return None;
         }
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = Some(now + KILL_AGAIN);
-            return Due::Kill;
+            return Some(Due::Kill);
         }
         if self.deadline.is_some_and(|at| now >= at) {
             self.deadline = None;
-            self.stopping = Some(Stopping::Deadline);
+            self.stopping = Some(StopCause::Deadline);
             self.kill_at = Some(now + self.grace);
-            return Due::AskToStop;
+            return Some(Due::AskToStop);
         }
-        if self.idle.is_some_and(|idle| now >= self.heard + idle) {
+        if self.idle.is_some_and(|idle| now >= self.last_activity + idle) {
             self.idle = None;
-            self.stopping = self.stopping.or(Some(Stopping::Idle));
+            self.stopping = self.stopping.or(Some(StopCause::Idle));
             self.kill_at = Some(now + self.grace);
-            return Due::AskToStop;
+            return Some(Due::AskToStop);
         }
-        Due::Nothing
+        None
+    }
+}
+
+impl EventSource for StopClock {
+    type Parts<'p> = ();
+    type Event = Due;
+
+    fn watch<'a>(&'a self, _: &mut PollSet<'a>) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn take_turn(&mut self, now: Instant, (): ()) -> Result<Vec<Due>, SuperviseError> {
+        Ok(self.due(now).into_iter().collect())
     }
 }
