@@ -1,7 +1,7 @@
 //! The supervisor of a run: one loop over sources of events.
 //!
 //! Each turn waits until a source is ready or due; then every source takes its turn, and the supervisor acts on the
-//! events that concern more than one of them. What belongs to one sandbox is in [`SandboxState`].
+//! events that concern more than one of them. What belongs to one sandbox is in `SandboxState`.
 
 use std::convert::Infallible;
 use std::time::Instant;
