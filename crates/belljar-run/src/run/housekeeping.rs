@@ -1,4 +1,4 @@
-//! What is tidied up beside a run: never in its way.
+//! Cleans up after dead runs and applies `[retention]`, without delaying a run.
 //!
 //! What dead and removed runs left may have been made by an enemy, and take long to remove. So it is done
 //! by a thread, which begins when the command was let go and is waited for only so long. Cut short, it is

@@ -1,4 +1,4 @@
-//! A run that goes on from a checkpoint of another: `resume` and `fork`.
+//! Starts a run from a checkpoint of another one: `resume` and `fork`.
 //!
 //! The spec is the frozen one, from the log; nothing is read again that an agent could have written. What the run
 //! stands on must still be the same: its mounts, its image, and what this build makes of the policy.

@@ -1,4 +1,4 @@
-//! Which backend a run is started on.
+//! Selects the backend of a run.
 //!
 //! The operator's order is followed step by step. A step is taken only if the backend can be had, has a
 //! plan for the run, and holds every clause that is required and not waived: no step asks for less than
@@ -116,7 +116,7 @@ impl<'f> Prepared<'f> {
 
     /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
     /// the record of the attempt.
-    pub(super) fn instead(
+    pub(super) fn fall_back(
         mut self,
         error: LaunchError,
         run: Option<RunId>,

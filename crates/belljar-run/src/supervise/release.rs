@@ -108,7 +108,7 @@ impl Opened {
         recorder.barrier()?;
         release(main, plan);
         let begun = Instant::now();
-        options.live.say(RunState::Running);
+        options.live.set_state(RunState::Running);
         on_release(caller);
         timings::mark(timings::Phase::Attestation);
         tracing::debug!("attested; the command is released");

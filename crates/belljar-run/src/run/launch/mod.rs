@@ -50,8 +50,8 @@ pub(crate) fn launch_for(
         // Nothing of the command ran, so the operator's next choice can have it.
         let reported = prepared.skipped_backends().len();
         let next = match record {
-            AttemptRecord::None => prepared.instead(*error, None),
-            AttemptRecord::Whole(run) => prepared.instead(*error, Some(run)),
+            AttemptRecord::None => prepared.fall_back(*error, None),
+            AttemptRecord::Whole(run) => prepared.fall_back(*error, Some(run)),
             AttemptRecord::WithoutEnd => Err(*error), // nothing runs that cannot be recorded
         };
         prepared = match next {
