@@ -123,7 +123,7 @@ impl Home {
             }
         }
         let known = home.clone();
-        belljar_linux::host_program::set_writable_trees(move || writable_trees::known(&known));
+        belljar_bind::host_program::set_writable_trees(move || writable_trees::known(&known));
         Ok(home)
     }
 

@@ -23,6 +23,7 @@ mod host_paths;
 pub mod host_rule;
 mod human_duration;
 mod id;
+pub mod init_process;
 mod iteration;
 mod layered;
 pub mod layers;

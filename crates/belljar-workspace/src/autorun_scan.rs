@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use belljar_linux::jail::SurveyedTree;
+use belljar_bind::SurveyedTree;
 use belljar_spec::autorun::{self, Autorun, Class, GitMarks, is};
 use belljar_spec::{AutorunChange, AutorunFile, Moment, NewControlFile, OsText, WorkspaceReport};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx};

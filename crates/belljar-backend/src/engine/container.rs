@@ -6,8 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use belljar_linux::container_init::{Init, NotHeld};
-use belljar_linux::jail::identity::HostIdentity;
+use belljar_bind::identity::HostIdentity;
 use belljar_spec::{Limits, Usage};
 use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{
@@ -18,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::api::{Api, ApiError, QUICK, SLOW};
 use super::bind::BoundContainer;
+use super::init_process::{Init, NotHeld};
 use super::posture::is_gvisor;
 use super::upload::UploadError;
 use crate::error::{DestroyError, StartError};

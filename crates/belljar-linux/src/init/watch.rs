@@ -10,6 +10,8 @@ use belljar_spec::wire::{
     Arrival, ExecRequest, FIRST_CONNECT_STREAM, FrameKey, FromInit, InitHello, InitSetup,
     LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
 };
+use belljar_sys::signal;
+use belljar_sys::{StepError, step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
@@ -24,8 +26,6 @@ use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Round, Tree};
 use super::{confine, exit_status};
-use crate::step::{StepError, step};
-use crate::sys::signal;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {

@@ -41,9 +41,9 @@ pub fn run_supervisor_if_requested(args: impl Iterator<Item = OsString>) -> Opti
 fn leave_the_caller() -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags};
     // Whatever the program that started us had blocked, ignored or left open is none of ours.
-    belljar_linux::sys::signal::reset_all()?;
-    belljar_linux::sys::signal::ignore_broken_pipe();
-    belljar_linux::sys::process::close_from(3)?;
+    belljar_sys::signal::reset_all()?;
+    belljar_sys::signal::ignore_broken_pipe();
+    belljar_sys::close_from(3)?;
     // Whoever leads a group cannot begin a session, and some start this process as the leader of one.
     if let Some(group) = group_of_parent() {
         let _ = setpgid(None, Some(group));

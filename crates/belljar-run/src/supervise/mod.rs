@@ -41,7 +41,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar_backend::StartError;
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_spec::wire::WireError;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
 use belljar_spec::{AgentReport, RunId, Usage};

@@ -1,7 +1,7 @@
 //! A bound launch: all that the run needs is pinned, and nothing of it has begun.
 
 use belljar_backend::Bound;
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_record::redact::secrets_of;
 
 use super::super::log::RunLog;

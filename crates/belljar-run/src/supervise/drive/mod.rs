@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_spec::{
     AgentReport, AgentTotals, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind,
     ResumeOrigin, SessionTotals, StopReason,

@@ -22,12 +22,12 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use belljar_egress::control::ToProxy;
-use belljar_linux::relay::{Relay, Relays, refuse};
 use belljar_spec::EventKind;
 use belljar_spec::egress::Published;
 use belljar_spec::wire::{
     FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, MAX_CONNECTIONS, MAX_CONNECTS, Mux, ToInit,
 };
+use belljar_sys::relay::{Relay, Relays, refuse};
 use rustix::event::PollFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::json;

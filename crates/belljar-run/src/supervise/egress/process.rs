@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use belljar_linux::self_confine::confine_to_network;
-use belljar_linux::sys::{process, signal};
+use belljar_sys::self_confine::confine_to_network;
+use belljar_sys::{close_from, signal};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -65,7 +65,7 @@ fn serve() -> Result<(), Box<dyn std::error::Error>> {
 fn leave_the_caller() -> Result<OwnedFd, Errno> {
     signal::reset_all()?;
     signal::ignore_broken_pipe();
-    process::close_from(3)?;
+    close_from(3)?;
     let _ = rustix::process::setsid(); // fails only where it is one already
     rustix::process::chdir("/")?;
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;

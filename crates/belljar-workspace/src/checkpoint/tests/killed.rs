@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use belljar_linux::snapshot;
+use belljar_bind::snapshot;
 
 use super::super::{CHECKPOINTS, path, prune, take};
 use super::EVER;
