@@ -90,7 +90,7 @@ impl Reconciled {
 /// Idempotent; never touches a live run; cheap when there is nothing to do.
 pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     let mut done = Reconciled::default();
-    // First: what a run changed is told by the trees, which must not be half one thing and half another.
+    // First: the changes of a run are read from its trees, which must not be half applied.
     for recovered in belljar_workspace::recover_all(home) {
         match recovered {
             Ok((run, Recovery::Undone)) => done.undone.push(run),
@@ -128,7 +128,7 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     trash::empty(home)?;
     belljar_record::writable_trees::remove_draft(home)
         .map_err(|error| ReconcileError::Remove { path: home.path().to_owned(), error })?;
-    // Of homes that were removed while a run lived: nobody else would ever look for them.
+    // Of homes that were removed while a run lived: nothing else would ever find them.
     belljar_backend::remove_orphans();
     Ok(done)
 }
@@ -146,7 +146,7 @@ fn release_the_dead(home: &Home, done: &mut Reconciled) -> Result<(), ReconcileE
     Ok(())
 }
 
-/// A run without a supervisor, held so that nobody else finishes it.
+/// A run without a supervisor, locked so that no other process finishes it.
 pub(crate) struct Unfinished {
     _lock: File,
     sign: PathBuf,
@@ -166,7 +166,7 @@ impl Unfinished {
     }
 }
 
-/// Takes a run over whose supervisor is gone, and what it left on the host away. `None`: somebody else has it.
+/// Takes over a run whose supervisor is gone, and removes what it left on the host. `None`: another process has it.
 pub(crate) fn take(home: &Home, id: &RunId) -> Result<Option<Unfinished>, ReconcileError> {
     let sign = home.live_path(id);
     let Some(lock) = take_over(&sign)? else { return Ok(None) };
@@ -257,7 +257,7 @@ fn finish(home: &Home, id: &RunId) -> Result<FinishedRun, ReconcileError> {
         Some(Err(_)) => (lost(id, &recovered), FinishedRun::WasOver),
         None => {
             let mut report = lost(id, &recovered);
-            // What cannot be read can be reviewed by nobody, and `diff` says why.
+            // What cannot be read cannot be reviewed, and `diff` says why.
             let layered = belljar_workspace::read_layers(&directory).unwrap_or_default();
             report.workspace = belljar_workspace::report_of_layers(&directory, id, &layered);
             let mut last = report.clone();

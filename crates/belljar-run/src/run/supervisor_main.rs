@@ -32,7 +32,7 @@ pub fn run_supervisor_if_requested(args: impl Iterator<Item = OsString>) -> Opti
     }
     Some(match leave_the_caller().and_then(Connection::new) {
         Ok(connection) => serve(connection),
-        Err(_) => 125, // there is nobody who could be told
+        Err(_) => 125, // there is no connection to report it on
     })
 }
 

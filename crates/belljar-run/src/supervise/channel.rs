@@ -39,7 +39,7 @@ const READS_AT_ONCE: usize = 16;
 /// Rows and columns.
 pub(super) type Size = (u16, u16);
 
-/// What PID 1 told.
+/// What PID 1 reported.
 pub(super) enum InitEvent {
     Attested(Box<Attestation>),
     AttestedBrief {
@@ -260,7 +260,7 @@ impl Channel {
         let _ = self.mux.send(message);
     }
 
-    pub(super) fn let_go(&mut self, exec: u32) {
+    pub(super) fn release(&mut self, exec: u32) {
         self.post(&ToInit::Go { exec });
         self.flush();
     }

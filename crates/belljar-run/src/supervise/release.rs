@@ -212,7 +212,7 @@ fn prepare(
 fn release(sandbox: &mut SandboxState, plan: &Plan) {
     match sandbox.link() {
         Inside::Init(channel) if plan.command.argv.is_empty() => channel.dismiss(),
-        Inside::Init(channel) => channel.let_go(MAIN_EXEC),
+        Inside::Init(channel) => channel.release(MAIN_EXEC),
         Inside::Child => {}
     }
 }

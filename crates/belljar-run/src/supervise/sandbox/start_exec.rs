@@ -93,7 +93,7 @@ impl SandboxState {
         }
         record_start(task, recorder)?;
         task.phase = TaskPhase::Running;
-        channel.let_go(exec);
+        channel.release(exec);
         Ok(())
     }
 
