@@ -209,7 +209,7 @@ impl Supervisor<'_> {
 
     fn stopping(&mut self) {
         self.sandboxes.stopping();
-        self.settings.live.say(RunState::Stopping);
+        self.settings.live.set_state(RunState::Stopping);
     }
 
     /// The run is over; what its sandboxes wrote before is still read.
@@ -220,7 +220,7 @@ impl Supervisor<'_> {
         self.supervised.stopping = self.supervised.stopping.or(self.clock.stopping());
         self.sandboxes.end();
         self.clock.end();
-        self.settings.live.say(RunState::Stopping);
+        self.settings.live.set_state(RunState::Stopping);
         self.control.close_socket();
     }
 
