@@ -23,6 +23,7 @@ mod repositories;
 #[cfg(test)]
 mod tests;
 pub mod unified;
+pub mod transfer;
 mod withheld;
 
 mod apply;

@@ -28,7 +28,7 @@ pub use backends::{BackendFacts, Unavailable, available_backends};
 pub use builder::{RunOutput, SandboxBuilder};
 pub use client::{Client, LaunchedRun};
 pub use connector::{BoxFuture, Connection, Connector, Destination, Supervisors, Transport};
-pub use copy::{CopyError, CopyLimits, CopyReport};
+pub use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport};
 pub use error::Error;
 pub use exec::Exec;
 pub use locate::find_executable;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
 use belljar_spec::wire::archive::{Entry, EntryKind, MAX_DEPTH, MAX_PATH};
@@ -40,19 +40,21 @@ enum Stage {
 
 /// A tree that is being sent.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub struct Sender {
     /// The parent directory of the top, and the top's name.
     start: OwnedFd,
     name: Vec<u8>,
     stage: Stage,
     levels: Vec<Level>,
     path: Vec<u8>,
+    /// Paths in the tree that are not sent, nor anything below them.
+    left_out: Vec<PathBuf>,
     content: Option<Content>,
     report: CopyReport,
 }
 
 impl Sender {
-    pub(crate) fn begin(source: &Path) -> Result<Self, CopyError> {
+    pub fn begin(source: &Path) -> Result<Self, CopyError> {
         let (directory, name) = match source.file_name() {
             Some(name) => (source.parent().unwrap_or(source), name),
             None => (source, OsStr::new(".")), // such as "/" or ".."
@@ -68,17 +70,23 @@ impl Sender {
             stage: Stage::Top,
             levels: Vec::new(),
             path: Vec::new(),
+            left_out: Vec::new(),
             content: None,
             report: CopyReport::default(),
         })
     }
 
-    pub(crate) fn report(self) -> CopyReport {
+    /// Does not send what is at these paths, which are relative to the top.
+    pub fn without(self, left_out: Vec<PathBuf>) -> Self {
+        Self { left_out, ..self }
+    }
+
+    pub fn report(self) -> CopyReport {
         self.report
     }
 
     /// Appends the next piece; nothing at the end.
-    pub(crate) fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
+    pub fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
         while out.len() < PIECE && self.stage != Stage::Over {
             if let Some(content) = &mut self.content {
                 if content.left == 0 {
@@ -130,6 +138,10 @@ impl Sender {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(&name);
+        let at = Path::new(OsStr::from_bytes(&self.path));
+        if self.left_out.iter().any(|path| path == at) {
+            return;
+        }
         if self.path.len() > MAX_PATH || self.levels.len() > MAX_DEPTH {
             // The archive cannot hold such a path.
             self.report.skip(&self.path, "its path is too long or too deep".to_owned());
