@@ -58,7 +58,7 @@ pub struct Capabilities {
     pub may_choose_uids: bool,
     pub landlock: u32,
     /// Highest number of open files that can be asked for.
-    pub most_files: u64,
+    pub max_files: u64,
     /// Only of engines.
     pub engine: Option<EngineFacts>,
     pub image: Option<ImageFacts>,

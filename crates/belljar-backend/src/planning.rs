@@ -177,7 +177,7 @@ pub(crate) fn rlimits_of_all(capabilities: &Capabilities) -> Vec<Rlimit> {
     vec![
         // 1 and not 0: with 0 the kernel would still start a core handler on the host.
         rlimit("core", 1),
-        rlimit("nofile", capabilities.most_files),
+        rlimit("nofile", capabilities.max_files),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_spec::{ExecFailure, ExitStatus, Usage};
+use belljar_spec::{ExecFailure, ExitStatus, SentTree, Usage};
 
 use crate::error::{DestroyError, StartError};
 
@@ -42,6 +42,8 @@ pub struct Started {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    /// Trees that the supervisor sends over the channel before the command starts.
+    pub sent: Vec<SentTree>,
     /// A listening socket in the sandbox for each of the plan's ports; none where PID 1 has to listen.
     pub listeners: Vec<(u16, OwnedFd)>,
     /// PID 1's number on this host, where it has one.

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Access, ExpectedMount, LayeredTree, OsText, Posture, User};
+use belljar_spec::{Access, ExpectedMount, LayeredTree, OsText, Posture, SentTree, User};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, openat2, statat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -64,6 +64,8 @@ pub struct Staged {
     pub writable_trees: Vec<PathBuf>,
     pub surveyed: Vec<jail::SurveyedTree>,
     pub layered: Vec<LayeredTree>,
+    /// What has to be sent over the channel.
+    pub sent: Vec<SentTree>,
     pub warnings: Vec<String>,
     /// Places that the command must be able to write to, or something went wrong.
     pub must_write: Vec<OsText>,
@@ -136,7 +138,9 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
     // Parents first: an engine binds in the given order.
     made.offers.sort_by(|a, b| a.target.cmp(&b.target));
     let must_write = bound.mounts.iter().flat_map(must_write).collect();
-    let jail::Bound { identity, posture, writable_trees, surveyed, layered, warnings, .. } = bound;
+    let jail::Bound {
+        identity, posture, writable_trees, surveyed, layered, sent, warnings, ..
+    } = bound;
     let StagedMounts { offers, expected, stage } = made;
     Ok(Staged {
         offers,
@@ -146,6 +150,7 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
         writable_trees,
         surveyed,
         layered,
+        sent,
         warnings,
         must_write,
         stage,
@@ -153,10 +158,12 @@ pub fn stage(bound: jail::Bound, run: &str, files: &Path) -> Result<Staged, Stag
     })
 }
 
-/// For an engine on another machine, which is given nothing of this one.
+/// For an engine on another machine, which mounts nothing of this one: trees are sent.
 pub fn nothing(bound: jail::Bound) -> Staged {
     let user = user_inside(&bound.plan, &bound.identity);
-    let jail::Bound { identity, posture, writable_trees, surveyed, layered, warnings, .. } = bound;
+    let jail::Bound {
+        identity, posture, writable_trees, surveyed, layered, sent, warnings, ..
+    } = bound;
     let (offers, expected, must_write) = (Vec::new(), Vec::new(), Vec::new());
     let stage = None;
     Staged {
@@ -167,6 +174,7 @@ pub fn nothing(bound: jail::Bound) -> Staged {
         writable_trees,
         surveyed,
         layered,
+        sent,
         warnings,
         must_write,
         stage,

@@ -71,8 +71,8 @@ pub use iteration::{
     TokenUsage, Unchanged, counted,
 };
 pub use layered::{
-    Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,
-    WorkspaceReport,
+    AfterRun, Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,
+    SentTree, WorkspaceReport,
 };
 pub use layers::{Layer, Origin, Settings};
 pub use manifest::{Manifest, ManifestError, Pull};

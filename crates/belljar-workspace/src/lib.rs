@@ -22,8 +22,8 @@ mod report;
 mod repositories;
 #[cfg(test)]
 mod tests;
-pub mod unified;
 pub mod transfer;
+pub mod unified;
 mod withheld;
 
 mod apply;

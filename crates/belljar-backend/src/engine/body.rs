@@ -22,6 +22,9 @@ pub const INIT_INSIDE: &str = "/.belljar/init";
 /// Where an engine on another machine has a volume for it.
 pub(super) const INIT_DIRECTORY: &str = "/.belljar";
 
+/// The mode of a directory that a tree is sent to.
+const ANYONE_IN_THE_CONTAINER: u32 = 0o1777;
+
 /// What reconcile finds a container by.
 pub(super) const LABEL_OWNER: &str = "belljar.owner";
 pub(super) const LABEL_RUN: &str = "belljar.run";
@@ -201,7 +204,12 @@ fn memory_file_systems(
 ) -> Result<HashMap<String, String>, Unspeakable> {
     let mut all = HashMap::new();
     for mount in &plan.mounts {
-        if let MountKind::Tmpfs { size, mode } = &mount.what {
+        let sized = match &mount.what {
+            MountKind::Tmpfs { size, mode } => Some((size, *mode)),
+            MountKind::Sent { size, .. } => Some((size, ANYONE_IN_THE_CONTAINER)),
+            _ => None,
+        };
+        if let Some((size, mode)) = sized {
             let mut options = format!("rw,exec,nosuid,nodev,size={size},mode={mode:o}");
             if !engine.is_podman {
                 // Runtimes give it the mode of the image's directory after all, so the owner has to be

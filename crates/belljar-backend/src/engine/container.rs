@@ -123,6 +123,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
         stdin: None,
         stdout: None,
         stderr: None,
+        sent: std::mem::take(&mut staged.sent),
         listeners: Vec::new(),
         init_pid: init.as_ref().filter(|_| sees_processes).map(Init::pid),
         command_uid: engine.is_local.then_some(staged.user.uid),

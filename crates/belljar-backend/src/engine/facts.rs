@@ -43,7 +43,7 @@ pub(super) fn capabilities(
         },
         may_choose_uids: is_root && engine.is_local && !engine.is_rootless,
         landlock: if engine.is_local { belljar_linux::init::landlock_version() } else { 0 },
-        most_files: match engine.is_local {
+        max_files: match engine.is_local {
             true => (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
             false => FILES_ELSEWHERE,
         },

@@ -41,7 +41,7 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
         may_choose_uids: is_root,
         landlock: belljar_linux::init::landlock_version(),
         // Descriptors on their way between processes are counted for the user, by this limit.
-        most_files: (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
+        max_files: (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
         engine: None,
         image: None,
     })

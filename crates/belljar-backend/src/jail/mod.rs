@@ -55,7 +55,8 @@ struct JailPod;
 
 impl Pod for JailPod {
     fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
-        let bound: jail::Bound = sandbox.into_inner()?;
+        let mut bound: jail::Bound = sandbox.into_inner()?;
+        let sent = std::mem::take(&mut bound.sent);
         let mut sandbox = jail::start(bound).map_err(StartError::new)?;
         Ok(Started {
             channel: sandbox.channel.take().map(|fd| InitChannel {
@@ -67,6 +68,7 @@ impl Pod for JailPod {
             stdin: sandbox.stdin.take(),
             stdout: sandbox.stdout.take(),
             stderr: sandbox.stderr.take(),
+            sent,
             listeners: std::mem::take(&mut sandbox.listeners),
             init_pid: Some(sandbox.init.pid.as_raw_nonzero().get()),
             command_uid: Some(sandbox.command_uid()),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_spec::wire::mux::MAX_STREAMS;
-use belljar_spec::wire::{Descendants, FromInit, ToInit, Work};
+use belljar_spec::wire::{Descendants, FromInit, ToInit, UnpackModes, Work};
 use belljar_spec::{ExitStatus, OsText};
 
 use crate::connections;
@@ -220,7 +220,10 @@ fn stop_all(driver: &Driver) {
 fn stopped_before_it_is_the_command(users: Users) {
     let place = tempfile::tempdir().unwrap();
     let mut driver = Driver::start(users);
-    let copy = driver.ask(Work::Unpack { path: OsText::from(place.path().join("copy")) });
+    let copy = driver.ask(Work::Unpack {
+        path: OsText::from(place.path().join("copy")),
+        modes: UnpackModes::Umask,
+    });
     driver.attested(copy.exec);
     driver.send_message(&ToInit::Go { exec: copy.exec });
     driver.wait_for("a start", |message| matches!(message, FromInit::Started { .. }));
@@ -305,7 +308,8 @@ fn copies(users: Users) {
     let path = |name: &str| OsText::from(place.path().join(name));
     let (status, archive, error) = work(Work::Pack { path: path("file") }, b"");
     assert_eq!((status, error.as_str()), (ExitStatus::Code(0), ""));
-    let (status, _, error) = work(Work::Unpack { path: path("copy") }, &archive);
+    let (status, _, error) =
+        work(Work::Unpack { path: path("copy"), modes: UnpackModes::Umask }, &archive);
     assert_eq!((status, error.as_str()), (ExitStatus::Code(0), ""));
     assert_eq!(std::fs::read(place.path().join("copy")).unwrap(), b"content");
     let (status, archive, error) = work(Work::Pack { path: path("a\nb") }, b"");

@@ -286,6 +286,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
             // Also how a start is interrupted.
             SuperviseError::Step(..)
             | SuperviseError::TooLong
+            | SuperviseError::Transfer(_)
             | SuperviseError::Record(_)
             | SuperviseError::Checkpoint(_)
             | SuperviseError::CheckpointThread

@@ -96,6 +96,9 @@ pub(crate) struct Channel {
     accepted: u32,
     /// A hello that cannot be worked with.
     bad_hello: Option<SuperviseError>,
+    /// The exec besides the main command that may attest as a whole: the transfer of a tree.
+    attests_too: Option<u32>,
+    is_closed: bool,
 }
 
 impl Channel {
@@ -121,6 +124,8 @@ impl Channel {
             listen: setup.listen.clone(),
             accepted: 0,
             bad_hello: None,
+            attests_too: None,
+            is_closed: false,
         };
         channel.send(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
@@ -192,6 +197,16 @@ impl Channel {
             Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::Bidirectional)?,
         }
         self.send(&ToInit::Exec(request.clone()))
+    }
+
+    /// The process of a transfer attests, and nothing else until it has.
+    pub(super) fn expect_attestation_of(&mut self, exec: u32) {
+        self.attests_too = Some(exec);
+    }
+
+    /// PID 1 cannot be reached any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Waits for the hello and the attestation; anything else before them is wrong.
@@ -344,6 +359,7 @@ impl Channel {
         for _ in 0..READS_AT_ONCE {
             match rustix::io::read(&self.fd, &mut buffer) {
                 Ok(0) | Err(Errno::CONNRESET) => {
+                    self.is_closed = true;
                     news.push(InitEvent::Gone);
                     return Ok(news);
                 }
@@ -382,7 +398,12 @@ impl Channel {
                 }
                 return Ok(None);
             }
-            FromInit::Attested { exec: COMMAND, attestation } => InitEvent::Attested(attestation),
+            FromInit::Attested { exec, attestation }
+                if exec == COMMAND || self.attests_too == Some(exec) =>
+            {
+                self.attests_too = None;
+                InitEvent::Attested(attestation)
+            }
             FromInit::Attested { .. } => {
                 return Err(protocol_violation("an attestation nobody asked for"));
             }

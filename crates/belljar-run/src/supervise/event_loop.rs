@@ -25,6 +25,7 @@ use super::shutdown_notices::{ShutdownNotice, ShutdownNotices};
 use super::state::{self, State, Stopping};
 use super::task::{End, Ended, Phase, Task};
 use super::terminal::RawTerminal;
+use super::transfer::Transfers;
 use super::{Inside, LaunchOptions, SuperviseError, Supervised, libc_signal};
 use belljar_record::{RecordError, Recorder};
 
@@ -39,6 +40,7 @@ pub(super) struct Run<'a> {
     pub(super) recorder: &'a mut Recorder,
     pub(super) orders: LaunchOptions,
     pub(super) inside: Inside,
+    pub(super) transfers: Transfers,
     pub(super) signals: Signals,
     pub(super) terminal: Option<RawTerminal>,
     pub(super) tasks: BTreeMap<u32, Task>,
@@ -243,7 +245,11 @@ impl Run<'_> {
         if let Some(driver) = &self.driver {
             driver.cancel(); // nobody waits for a checkpoint any more
         }
-        self.absence.was_killed(Instant::now());
+        let now = Instant::now();
+        if self.transfers.end_gently(self.inside.channel(), now) {
+            return;
+        }
+        self.absence.was_killed(now);
         self.started.sandbox.kill();
     }
 
@@ -318,6 +324,7 @@ impl Run<'_> {
         }
         self.supervised.stopping = self.supervised.stopping.or(self.state.stopping());
         self.started.sandbox.sample();
+        self.bring_back();
         self.started.sandbox.kill();
         self.state.end();
         self.orders.live.say(RunState::Stopping);

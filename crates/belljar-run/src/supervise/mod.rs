@@ -32,6 +32,7 @@ mod state;
 mod stop_reason;
 mod task;
 mod terminal;
+mod transfer;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -71,6 +72,8 @@ use own_task::own_task;
 use shutdown_notices::ShutdownNotices;
 use state::{State, Stopping};
 use terminal::RawTerminal;
+pub(crate) use transfer::TransferError;
+use transfer::{SentReport, TransferLink, Transfers};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -88,6 +91,8 @@ pub enum SuperviseError {
     NoAnswer(u64),
     #[error("the channel carried what PID 1 cannot have sent, before anything was started")]
     Wire(#[source] WireError),
+    #[error("the tree cannot be sent into the sandbox")]
+    Transfer(#[from] TransferError),
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
@@ -159,6 +164,8 @@ pub(crate) struct Supervised {
     pub(crate) driven: Option<DriveEnd>,
     /// What came of an agent.
     pub(crate) agent: Option<AgentReport>,
+    /// Why changes to a tree that was sent are not known: it did not come back.
+    pub(crate) not_returned: Option<String>,
     /// What is still to be told, once the end is on disk.
     farewells: Option<ShutdownNotices>,
 }
@@ -192,6 +199,8 @@ pub(crate) struct Opened {
     streams: CommandStreams,
     signals: Signals,
     terminal: Option<RawTerminal>,
+    transfers: Transfers,
+    sent: Vec<SentReport>,
 }
 
 /// Says hello. What takes time on the host can be done meanwhile.
@@ -217,7 +226,9 @@ pub(crate) fn open(
         Caller::Here(streams) => streams.terminal.as_ref().map(RawTerminal::new),
         Caller::There { .. } | Caller::Served => None,
     };
-    Ok(Opened { inside, streams: started.streams, signals, terminal })
+    let transfers = Transfers::new(std::mem::take(&mut started.sent));
+    let (streams, sent) = (started.streams, Vec::new());
+    Ok(Opened { inside, streams, signals, terminal, transfers, sent })
 }
 
 impl Opened {
@@ -225,8 +236,22 @@ impl Opened {
     pub(crate) fn ask_for_command(
         &mut self,
         plan: &Plan,
+        expectation: &Expectation,
         caller: &Caller,
     ) -> Result<(), SuperviseError> {
+        if let Inside::Init(channel) = &mut self.inside {
+            // First: the command's process goes to its working directory, which may be in such a tree.
+            let signals = &self.signals;
+            let mut link = TransferLink { channel, signals, plan, expectation };
+            let sent = self.transfers.send_all(&mut link);
+            self.sent = sent.map_err(|error| match (error, link.channel.diagnostics()) {
+                (TransferError::Closed, Some(said)) => {
+                    let why = format!("the sandbox could not be set up: {said}");
+                    SuperviseError::SetUp(StartError::new(why))
+                }
+                (error, _) => error.into(),
+            })?;
+        }
         let size = match caller {
             Caller::Here(_) => self.terminal.as_ref().map(RawTerminal::size),
             Caller::There {
@@ -283,6 +308,9 @@ pub(crate) fn supervise(
     }
     recorder
         .event(EventKind::SandboxAttested, &json!({ "attestation": supervised.attestation }))?;
+    for sent in &opened.sent {
+        recorder.event(EventKind::WorkspaceSent, &sent.to_json())?;
+    }
     let command: Vec<_> = plan.command.argv.clone();
     if !command.is_empty() {
         let argv = recorder.masked(&command);
@@ -313,7 +341,7 @@ pub(crate) fn supervise(
     let caller = std::mem::replace(caller, Caller::Served);
     let mut clients = Clients::default();
     let (task, bonded_to) = own_task(plan, started, caller, &mut clients);
-    let Opened { inside, signals, terminal, .. } = opened;
+    let Opened { inside, signals, terminal, transfers, .. } = opened;
     let disk = Disk::from(orders.disk.take(), begun);
     let baselines = Baselines::from(orders.layers.clone(), begun);
     let driver = orders.drive.take().map(|orders| Box::new(Driver::new(*orders)));
@@ -329,6 +357,7 @@ pub(crate) fn supervise(
         recorder,
         orders,
         inside,
+        transfers,
         signals,
         terminal,
         tasks: task.into_iter().map(|task| (channel::COMMAND, task)).collect(),

@@ -277,7 +277,7 @@ impl Run<'_> {
         let what = match work {
             Work::Program { argv } => json!({ "exec": exec, "argv": self.recorder.masked(&argv) }),
             Work::Pack { path } => json!({ "exec": exec, "copy_out": masked(path) }),
-            Work::Unpack { path } => json!({ "exec": exec, "copy_in": masked(path) }),
+            Work::Unpack { path, .. } => json!({ "exec": exec, "copy_in": masked(path) }),
             Work::Nothing => json!({ "exec": exec }),
         };
         self.recorder.event(EventKind::ExecStart, &what)

@@ -19,6 +19,6 @@ pub use frame::{
 pub use message::{
     AttestationKind, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit,
     InitHello, InitSetup, LauncherHello, MAX_CONNECTIONS, MAX_CONNECTS, PROTOCOL_MAX, PROTOCOL_MIN,
-    Stdio, ToInit, Work,
+    Stdio, ToInit, UnpackModes, Work,
 };
 pub use mux::{Arrival, Flow, Mux};

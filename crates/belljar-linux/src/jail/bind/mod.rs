@@ -6,6 +6,7 @@
 mod hidden;
 mod layered;
 mod seed;
+mod sent;
 mod sources;
 mod tree;
 
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::{
     Access, Clause, Enforcement, Expectation, HostIds, HostPaths, HostUid, LayeredTree, MountKind,
-    Plan, Posture, User,
+    Plan, Posture, SentTree, User,
 };
 use rustix::io::Errno;
 
@@ -23,6 +24,7 @@ pub use self::layered::{AnnouncedCopy, copies_ahead};
 pub use self::seed::NOTE;
 pub(crate) use self::tree::attributes;
 
+use self::sent::SENT_MODE;
 use self::sources::{open_sources, owner_of, read_small};
 use self::tree::Shape;
 use super::copy_tree::CopyError;
@@ -76,6 +78,12 @@ pub enum BindError {
         .path.display(), .point.display()
     )]
     LayeredSubmount { path: PathBuf, point: PathBuf },
+    #[error(
+        "{} has another file system mounted in it, at {}, and would have to be sent to another machine; \
+         name a directory without one",
+        .path.display(), .point.display()
+    )]
+    SentSubmount { path: PathBuf, point: PathBuf },
     #[error("cannot make {}, the directory for an overlay's changes", .path.display())]
     Upper {
         path: PathBuf,
@@ -147,6 +155,8 @@ pub struct Bound {
     pub surveyed: Vec<SurveyedTree>,
     /// Trees that it can change while the real ones stay as they are.
     pub layered: Vec<LayeredTree>,
+    /// Trees that are not mounted, and have to be sent over the channel.
+    pub sent: Vec<SentTree>,
     /// What the operator should know before the run starts.
     pub warnings: Vec<String>,
 }
@@ -247,6 +257,7 @@ pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
         hidden: hidden::resolve_all(plan, place)?,
         arrived,
         layered: Vec::new(),
+        sent: Vec::new(),
         seeds_used: Cell::new(0),
         warnings: Vec::new(),
     };
@@ -270,7 +281,7 @@ pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
         }
         bound => (identity, bound?),
     };
-    let Binder { posture, mut writable, surveyed, layered, warnings, .. } = binder;
+    let Binder { posture, mut writable, surveyed, layered, sent, warnings, .. } = binder;
     writable.sort();
     writable.dedup();
     let user_limits = UserLimits::of_caller(&plan.rlimits);
@@ -288,6 +299,7 @@ pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
         writable_trees: writable,
         surveyed,
         layered,
+        sent,
         warnings,
     })
 }
@@ -324,6 +336,7 @@ struct Binder<'a> {
     hidden: Vec<PathBuf>,
     arrived: Arrival,
     layered: Vec<LayeredTree>,
+    sent: Vec<SentTree>,
     /// Layered trees that were given what they begin with.
     seeds_used: Cell<usize>,
     warnings: Vec<String>,
@@ -338,6 +351,7 @@ impl Binder<'_> {
         self.writable.clear();
         self.surveyed.clear();
         self.layered.clear();
+        self.sent.clear();
         self.seeds_used.set(0);
         self.warnings.clear();
         let runtime = self.plan.oci_runtime.as_deref();
@@ -368,6 +382,13 @@ impl Binder<'_> {
                 },
                 MountKind::RootDirectory { .. } => continue, // its entries took its place
                 MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
+                MountKind::Sent { access, size, .. } => match source {
+                    Some(source) => {
+                        self.prepare_sent(source, &target, *access, *size)?;
+                        BoundKind::Tmpfs { size: *size, mode: SENT_MODE }
+                    }
+                    None => continue,
+                },
                 MountKind::File { content } => {
                     BoundKind::File { content: content.clone().into_bytes() }
                 }

@@ -67,7 +67,7 @@ fn boundary(
         .map_err(LaunchError::from)
         .and_then(|mut opened| {
             started.sandbox.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
-            opened.ask_for_command(plan, launch.caller)?;
+            opened.ask_for_command(plan, expectation, launch.caller)?;
             log.started(&started)?; // while the command locks itself down
             Ok(opened)
         });

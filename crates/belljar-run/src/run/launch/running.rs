@@ -111,7 +111,7 @@ fn take_outcome(
     started.sandbox.usage(&mut usage);
     let (reason, exit) = supervised.judged(started.sandbox.oom_kills());
     let leak = started.sandbox.destroy().err().map(|leak| leak.to_string());
-    let workspace = belljar_workspace::report_at_end(&AtEnd {
+    let mut workspace = belljar_workspace::report_at_end(&AtEnd {
         run: &run_dir.id,
         directory: &launch.home.run_dir(&run_dir.id),
         layered: &facts.layered,
@@ -119,6 +119,9 @@ fn take_outcome(
         since: facts.since,
         lasted: Duration::from_millis(usage.wall_ms),
     });
+    if let Some(why) = supervised.not_returned.take() {
+        workspace.get_or_insert_default().failed = Some(why);
+    }
     let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
     let lost = (reason == StopReason::Lost).then(went_away);
     Outcome {

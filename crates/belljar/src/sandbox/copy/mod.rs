@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use belljar_spec::wire::Work;
+use belljar_spec::wire::{UnpackModes, Work};
 use tokio::io::AsyncWriteExt;
 
 use super::error::Error;
@@ -15,9 +15,7 @@ use super::exec::Exec;
 use super::output::Collected;
 use super::running::Running;
 use super::task::Source;
-pub(crate) use belljar_workspace::transfer::{
-    CopyError, CopyLimits, CopyReport, Receiver, Sender,
-};
+pub(crate) use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport, Receiver, Sender};
 
 /// How many bytes of an error message from inside are shown.
 const MAX_STDERR: usize = 2048;
@@ -65,7 +63,8 @@ pub(super) async fn copy_in(
 ) -> Result<CopyReport, Error> {
     let inside = target_inside(&source, inside)?;
     let mut sender = blocking(move || Sender::begin(&source)).await??;
-    let exec = unpack(Work::Unpack { path: inside.clone() }).stdin_stream();
+    let exec =
+        unpack(Work::Unpack { path: inside.clone(), modes: UnpackModes::Umask }).stdin_stream();
     let mut running = exec.spawn().await?;
     let mut input = running.stdin().ok_or(Error::lost("it takes no input"))?;
     let sent = async {
