@@ -26,7 +26,8 @@ fn fill(lab: &Lab) {
 
 fn overlay(lab: &Lab, way: &Way, options: &[&str], script: &str) -> Value {
     let workspace = ["--json", "--workspace", ".:overlay"];
-    let words = ON_IT.iter().chain(&workspace).chain(options).chain(&["--", "sh", "-c", script]);
+    let command = ["--", "sh", "-c", script];
+    let words = ON_IT.iter().chain(&workspace).chain(options).chain(&command);
     way.with(lab.run(words)).done().json()
 }
 
