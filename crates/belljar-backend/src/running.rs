@@ -12,8 +12,24 @@ use crate::error::{DestroyError, StartError};
 pub struct InitChannel {
     pub fd: OwnedFd,
     pub wrapping: Wrapping,
-    /// PID 1 ends everything when no frame came for so long. `None` where the kernel tells it.
+    /// PID 1 ends everything when no frame came for so long. `None` where the kernel reports the launcher's end.
     pub lease: Option<Duration>,
+    pub link: Link,
+}
+
+/// What the end of the descriptor means.
+#[derive(Debug)]
+pub enum Link {
+    /// PID 1 is gone, or ends now.
+    Lasting,
+    /// Perhaps only the connection is gone. Until the lease ends, another one may take its place.
+    Breakable(Box<dyn LinkOpener>),
+}
+
+/// Connects to the same PID 1 once more.
+pub trait LinkOpener: std::fmt::Debug + Send {
+    /// Returns within about a second. The caller checks who is at the other end.
+    fn open(&mut self) -> std::io::Result<OwnedFd>;
 }
 
 /// What an engine does to the bytes that come from PID 1.

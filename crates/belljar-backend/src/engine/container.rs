@@ -21,7 +21,7 @@ use super::bind::BoundContainer;
 use super::posture::is_gvisor;
 use super::upload::UploadError;
 use crate::error::{DestroyError, StartError};
-use crate::running::{CommandStreams, InitChannel, RunningSandbox, Started, Wrapping};
+use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started, Wrapping};
 
 /// How long PID 1 lives on when it hears nothing. An engine can hold its input open after the launcher,
 /// or the engine itself, has died.
@@ -118,6 +118,8 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
             fd: channel,
             wrapping: Wrapping::EnginePackets,
             lease: Some(super::lease_for_tests().unwrap_or(lease).min(lease)),
+            // The engine closes PID 1's input with the connection, so that nothing outlives a dead launcher.
+            link: Link::Lasting,
         }),
         streams: CommandStreams::OverChannel,
         stdin: None,
