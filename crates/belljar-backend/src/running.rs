@@ -36,7 +36,7 @@ pub trait LinkOpener: std::fmt::Debug + Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapping {
     None,
-    /// Packets with a header of eight bytes, which tell PID 1's two output streams apart.
+    /// Packets with a header of eight bytes, which distinguish PID 1's two output streams.
     EnginePackets,
 }
 
@@ -97,7 +97,7 @@ pub trait RunningSandbox: std::fmt::Debug {
     /// Why PID 1 never sent its hello.
     fn set_up_failure(&self) -> StartError;
 
-    /// Readable once everything inside is gone. `None` where nothing can tell.
+    /// Readable once everything inside is gone. `None` where this is not known.
     fn end(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -214,7 +214,7 @@ fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<Plann
         true => mounts.extend(given(spec)),
         false => mounts.extend(given(spec).into_iter().map(|mount| sent(mount, spec))),
     }
-    // An image's volume would be a tree of the engine's that nobody named: it is memory instead.
+    // An image's volume would be a tree of the engine's that the plan does not name: it is memory instead.
     for volume in &image.volumes {
         let target = OsText::from(volume.as_str());
         if mounts.iter().all(|mount| mount.target != target) {

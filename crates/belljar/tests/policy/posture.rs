@@ -78,7 +78,10 @@ fn a_run_that_outgrows_its_disk_is_stopped_soon_and_not_at_once() {
         let result = lab.sh_json(&limit, script);
         let (word, text) = claim(&result, "fs.quota");
         assert_eq!(word, "weaker");
-        assert!(text.contains("checked every few seconds; a run over the limit is stopped"), "{text}");
+        assert!(
+            text.contains("checked every few seconds; a run over the limit is stopped"),
+            "{text}"
+        );
         assert_eq!(result["reason"], "limit", "{result:#}");
         // Measured, so it could pass the limit before.
         assert_eq!(result["stdout"], "grown\n");
