@@ -20,7 +20,7 @@ const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// More than anybody has servers to call; each is a socket.
+/// More than a run needs; each is a socket.
 const MOST_ROUTES: usize = 64;
 
 /// The ports inside on which the proxy takes connections.

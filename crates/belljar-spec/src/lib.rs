@@ -51,7 +51,8 @@ pub use attest::{
     ShortAttestation,
 };
 pub use backends::{
-    BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, TreeAccess,
+    BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, LinkKind,
+    TreeAccess,
 };
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use choice::{SkippedBackend, candidates};

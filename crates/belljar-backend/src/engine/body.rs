@@ -42,18 +42,18 @@ pub(super) struct Parts<'a> {
     pub(super) profile: &'a Path,
 }
 
-/// Why a path cannot be told to the engine.
+/// Why a path cannot be sent to the engine.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unspeakable {
-    #[error("{0} is not UTF-8, and the engine's API takes nothing else")]
+pub(super) enum UnsupportedPath {
+    #[error("{0} is not UTF-8, and the engine's API accepts nothing else")]
     NotUtf8(String),
     #[error(
-        "{0} has a comma, a quote or a line break in it, which Podman takes for the next option"
+        "{0} has a comma, a quote or a line break in it, which Podman would read as the next option"
     )]
     Options(String),
 }
 
-pub(super) fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, Unspeakable> {
+pub(super) fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, UnsupportedPath> {
     let Parts { plan, engine, run, note, .. } = parts;
     let image = plan.image.as_ref();
     let labels =
@@ -100,7 +100,7 @@ fn without(name: &str, engine: &EngineFacts) -> String {
     if engine.is_podman { format!("{name}=") } else { name.to_owned() }
 }
 
-fn host_config(parts: &Parts<'_>) -> Result<HostConfig, Unspeakable> {
+fn host_config(parts: &Parts<'_>) -> Result<HostConfig, UnsupportedPath> {
     let Parts { plan, engine, offers, .. } = parts;
     let limits = &plan.limits;
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -201,7 +201,7 @@ fn memory_file_systems(
     plan: &Plan,
     engine: &EngineFacts,
     user: User,
-) -> Result<HashMap<String, String>, Unspeakable> {
+) -> Result<HashMap<String, String>, UnsupportedPath> {
     let mut all = HashMap::new();
     for mount in &plan.mounts {
         let sized = match &mount.what {
@@ -223,11 +223,11 @@ fn memory_file_systems(
     Ok(all)
 }
 
-fn mount(offer: &Offer, engine: &EngineFacts) -> Result<Mount, Unspeakable> {
+fn mount(offer: &Offer, engine: &EngineFacts) -> Result<Mount, UnsupportedPath> {
     let (source, target) = (text(&offer.source)?, text(&offer.target)?);
     let odd = |path: &&String| path.contains([',', '"', '\n', '\r']);
     if let Some(path) = [&source, &target].into_iter().find(odd).filter(|_| engine.is_podman) {
-        return Err(Unspeakable::Options(belljar_spec::text::escape(path.as_bytes())));
+        return Err(UnsupportedPath::Options(belljar_spec::text::escape(path.as_bytes())));
     }
     Ok(Mount {
         typ: Some(MountType::BIND),
@@ -235,7 +235,7 @@ fn mount(offer: &Offer, engine: &EngineFacts) -> Result<Mount, Unspeakable> {
         target: Some(target),
         read_only: Some(offer.read_only),
         // Both engines bind recursively and privately by themselves; Podman no longer recursively when it
-        // is told how to propagate.
+        // gets a propagation option.
         bind_options: (!offer.with_submounts)
             .then(|| MountBindOptions { non_recursive: Some(true), ..MountBindOptions::default() }),
         ..Mount::default()
@@ -258,7 +258,7 @@ fn volume(engine: &EngineFacts) -> Mount {
     }
 }
 
-fn text(path: &Path) -> Result<String, Unspeakable> {
+fn text(path: &Path) -> Result<String, UnsupportedPath> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Unspeakable::NotUtf8(belljar_spec::OsText::from(path).to_string()))
+    text.ok_or_else(|| UnsupportedPath::NotUtf8(belljar_spec::OsText::from(path).to_string()))
 }

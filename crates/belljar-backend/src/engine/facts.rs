@@ -52,7 +52,7 @@ pub(super) fn capabilities(
     })
 }
 
-/// Podman takes most of a second to tell about itself. Where its own process listens on this machine,
+/// Podman takes most of a second to report its facts. Where its own process listens on this machine,
 /// all that matters is known without it.
 fn known_without_asking(api: &Api) -> Option<SystemInfo> {
     let Endpoint::Unix(socket) = &api.endpoint else { return None };
@@ -75,7 +75,7 @@ fn known_without_asking(api: &Api) -> Option<SystemInfo> {
     })
 }
 
-/// Podman answers to Docker's name where somebody put it there, as the package podman-docker does, and
+/// Podman answers to Docker's name where it was installed under that name, as the package podman-docker does, and
 /// the record says which it was. Docker never answers to Podman's.
 fn refuse_another_kind(api: &Api, backend: BackendName) -> Result<(), Unavailable> {
     match (backend, api.is_podman) {

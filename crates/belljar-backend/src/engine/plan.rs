@@ -154,6 +154,11 @@ fn refuse_what_is_not_sent(spec: &RunSpec) -> Result<(), (String, &'static str)>
         return Err((format!("a mount of {source}"), why));
     }
     match &spec.workspace {
+        Some(_) if spec.agent.is_some() => {
+            let why = "the engine is on another machine, and an agent's checkpoints need the workspace here; \
+                       use an engine or the jail on this machine, or --workspace none";
+            Err(("an agent with a workspace".to_owned(), why))
+        }
         Some(workspace) if workspace.mode == MountMode::Rw => {
             let why = "the engine is on another machine, so the workspace is sent there as a copy; \
                        use --workspace DIR:overlay and then belljar apply, or --workspace none";
@@ -209,7 +214,7 @@ fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<Plann
         true => mounts.extend(given(spec)),
         false => mounts.extend(given(spec).into_iter().map(|mount| sent(mount, spec))),
     }
-    // An image's volume would be a tree of the engine's that nobody named: it is memory instead.
+    // An image's volume would be a tree of the engine's that the plan does not name: it is memory instead.
     for volume in &image.volumes {
         let target = OsText::from(volume.as_str());
         if mounts.iter().all(|mount| mount.target != target) {

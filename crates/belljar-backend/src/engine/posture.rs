@@ -159,7 +159,7 @@ fn mounts(
         return Enforcement::weaker(
             "gVisor shows inodes of its own, so what the engine bound cannot be compared",
         )
-        .with_fix("run belljar as root, which binds from a place nobody else can change");
+        .with_fix("run belljar as root, which binds from a place that no other user can change");
     }
     Enforcement::enforced("bound by the engine; table, devices and inodes compared at the gate")
 }
@@ -260,9 +260,12 @@ fn limit(
 fn quota(spec: &RunSpec, engine: &EngineFacts) -> Enforcement {
     match spec.limits.disk {
         None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
-        Some(_) if !engine.is_local => Enforcement::enforced(
-            "nothing is written to a disk there: a read-only root, and file systems in memory with a size each",
-        ),
+        // gVisor does not show the sizes, so they cannot be compared.
+        Some(_) if !engine.is_local && !is_gvisor(spec.oci_runtime.as_deref()) => {
+            Enforcement::enforced(
+                "nothing is written to a disk there: a read-only root, and file systems in memory with a size each",
+            )
+        }
         Some(_) => Enforcement::weaker(
             "read-only root and sized file systems in memory; disk use in the host's trees is checked every few seconds, and a run over the limit is stopped",
         ),

@@ -13,7 +13,7 @@ use belljar_spec::{BackendName, HostPaths, Plan, RunSpec, Usage};
 
 use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod, SandboxId};
 use crate::error::{BindError, DestroyError, PlanError, StartError, Unavailable};
-use crate::running::{CommandStreams, InitChannel, RunningSandbox, Started, Wrapping};
+use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started, Wrapping};
 
 #[derive(Debug)]
 pub struct Jail;
@@ -63,6 +63,7 @@ impl Pod for JailPod {
                 fd,
                 wrapping: Wrapping::None,
                 lease: None,
+                link: Link::Lasting,
             }),
             streams: CommandStreams::Pipes,
             stdin: sandbox.stdin.take(),

@@ -11,6 +11,7 @@ mod confine;
 mod connections;
 mod copy;
 mod inside;
+mod links;
 mod pump;
 mod shim;
 mod terminal;
@@ -25,6 +26,9 @@ use belljar_spec::ExitStatus;
 pub const ARGUMENT: &str = "__init";
 /// The second one, where an engine gives PID 1 nothing but its standard streams: the channel is 0 and 1.
 pub const OVER_STDIO: &str = "stdio";
+/// The same, where the link to the launcher can break: descriptor 3 is a socket from which PID 1 receives a descriptor
+/// for each link, the first one and those that replace it.
+pub const OVER_LINKS: &str = "links";
 /// The argument of a command that does nothing and succeeds, in a root without any program.
 pub const NOTHING: &str = "__nothing";
 
@@ -53,6 +57,7 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let channel = match args.next() {
         None => channel::inherited,
         Some(how) if how == OVER_STDIO => channel::over_stdio,
+        Some(how) if how == OVER_LINKS => channel::over_links,
         Some(_) => return None,
     };
     Some(match watch::run(channel) {

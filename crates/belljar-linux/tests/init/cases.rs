@@ -8,10 +8,11 @@ use belljar_spec::{ExitStatus, OsText};
 
 use crate::connections;
 use crate::driver::{Driver, Users, program};
+use crate::links;
 
 type Case = fn(Users);
 
-pub(crate) const ALL: [(&str, Case); 23] = [
+pub(crate) const ALL: [(&str, Case); 28] = [
     ("streams", streams),
     ("a_reader_that_gives_up", a_reader_that_gives_up),
     ("input_that_nobody_reads", input_that_nobody_reads),
@@ -35,6 +36,11 @@ pub(crate) const ALL: [(&str, Case); 23] = [
     ("connections_that_break_while_nobody_listens", connections::that_break_while_nobody_listens),
     ("connections_that_find_no_stream", connections::that_find_no_stream),
     ("connections_of_slow_readers", connections::of_slow_readers),
+    ("links_output_goes_on", links::output_goes_on),
+    ("links_output_is_held_back", links::output_is_held_back),
+    ("links_only_the_launcher_comes_back", links::only_the_launcher_comes_back),
+    ("links_the_lease_ends", links::the_lease_ends),
+    ("links_no_more_links", links::no_more_links),
 ];
 
 fn streams(users: Users) {

@@ -63,6 +63,31 @@ pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'
     candidates.choose(spec, keep)
 }
 
+/// Makes the plan on a backend that is in no registry: one of the caller's own.
+pub fn prepare_on(
+    backend: Box<dyn Backend>,
+    spec: RunSpec,
+    keep: Keep,
+) -> Result<Prepared<'static>, LaunchError> {
+    let name = backend.name();
+    let candidates = Candidates {
+        left: VecDeque::new(),
+        count: 1,
+        not_taken: Vec::new(),
+        first: None,
+        fetch: Fetch::No,
+    };
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
+    let mut capabilities = backend.probe().map_err(unavailable)?;
+    let image = backend.image(&spec, Fetch::No);
+    capabilities.image = image.map_err(|reason| LaunchError::Image { backend: name, reason })?;
+    let mut plan = backend.plan(&spec, &capabilities)?;
+    bypass_requires_boundary::mark_login(&spec, &mut plan.posture);
+    bypass_requires_boundary::check(&spec, name, &plan.posture)?;
+    let (birth, secrets) = (None, Vec::new());
+    Ok(Prepared { backend, plan, spec, keep, birth, secrets, candidates })
+}
+
 impl Prepared<'_> {
     /// What would be done, and what stands in the way.
     pub fn dry_run(&self) -> DryRun {

@@ -158,7 +158,7 @@ impl Run<'_> {
         });
         fds.extend(end.as_ref().map(|end| PollFd::new(end, PollFlags::IN)));
         if !self.state.is_over() {
-            fds.extend(self.inside.channel_ref().map(|channel| channel.poll_fd()));
+            fds.extend(self.inside.channel_ref().and_then(|channel| channel.poll_fd()));
             fds.extend(self.disk.poll_fd());
             fds.extend(self.door.as_ref().and_then(ControlSocket::poll_fd));
             fds.extend(self.driver.as_ref().and_then(|driver| driver.poll_fd()));

@@ -24,6 +24,7 @@ mod outside;
 mod own_task;
 mod packets;
 mod readiness;
+mod reconnect;
 mod requests;
 mod rules;
 mod setup;

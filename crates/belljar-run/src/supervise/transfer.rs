@@ -393,7 +393,8 @@ impl Carrier {
         link.channel.flush();
         let mut moment = self.until.min(self.stalled_at);
         moment = link.channel.next_word().map_or(moment, |word| word.min(moment));
-        let mut fds = [link.channel.poll_fd(), PollFd::new(&link.signals.fd, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&link.signals.fd, PollFlags::IN)];
+        fds.extend(link.channel.poll_fd());
         let waited = wait_until(&mut fds, Some(moment));
         waited.map_err(|error| TransferError::Wait(Box::new(error)))
     }

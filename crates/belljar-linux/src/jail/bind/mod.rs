@@ -15,8 +15,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{
-    Access, Clause, Enforcement, Expectation, HostIds, HostPaths, HostUid, LayeredTree, MountKind,
-    Plan, Posture, SentTree, User,
+    Access, Clause, Enforcement, Expectation, HostIds, HostPaths, HostUid, LayeredTree, LinkKind,
+    MountKind, Plan, Posture, SentTree, User,
 };
 use rustix::io::Errno;
 
@@ -146,6 +146,7 @@ pub struct Bound {
     /// The run's directory, in the home.
     pub(crate) directory: PathBuf,
     pub(crate) user_limits: UserLimits,
+    pub(crate) link: LinkKind,
     pub expectation: Expectation,
     /// The plan's, with what binding found out.
     pub posture: Posture,
@@ -159,6 +160,14 @@ pub struct Bound {
     pub sent: Vec<SentTree>,
     /// What the operator should know before the run starts.
     pub warnings: Vec<String>,
+}
+
+impl Bound {
+    /// The channel of the sandbox is a source of links: whoever starts it sends a descriptor for each.
+    #[must_use]
+    pub fn over_links(self) -> Self {
+        Self { link: LinkKind::Breakable, ..self }
+    }
 }
 
 #[derive(Debug)]
@@ -294,6 +303,7 @@ pub fn bind(plan: &Plan, place: &HostPaths) -> Result<Bound, BindError> {
         run,
         directory,
         user_limits,
+        link: LinkKind::Lasting,
         expectation,
         posture,
         writable_trees: writable,
