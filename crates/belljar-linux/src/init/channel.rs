@@ -9,8 +9,10 @@ use rustix::event::PollFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, ioctl_fionbio};
 
+use belljar_spec::init_process::{ARGUMENT, OVER_STDIO};
+
+use super::CHANNEL_FD;
 use super::links::Links;
-use super::{ARGUMENT, CHANNEL_FD, OVER_STDIO};
 use crate::sys::process::{adopt_descriptor, exec_path};
 
 const FIRST_LEASE: Duration = Duration::from_secs(120);

@@ -21,28 +21,14 @@ mod watch;
 use std::ffi::OsString;
 
 use belljar_spec::ExitStatus;
-
-/// The argument that makes a process PID 1.
-pub const ARGUMENT: &str = "__init";
-/// The second one, where an engine gives PID 1 nothing but its standard streams: the channel is 0 and 1.
-pub const OVER_STDIO: &str = "stdio";
-/// The same, where the link to the launcher can break: descriptor 3 is a socket from which PID 1 receives a descriptor
-/// for each link, the first one and those that replace it.
-pub const OVER_LINKS: &str = "links";
-/// The argument of a command that does nothing and succeeds, in a root without any program.
-pub const NOTHING: &str = "__nothing";
+use belljar_spec::init_process::{
+    ARGUMENT, BUILD_MARK, NOTHING, OVER_LINKS, OVER_STDIO, SHOW_BUILD,
+};
 
 /// The channel's descriptor.
 pub const CHANNEL_FD: i32 = 3;
 /// Three descriptors from here on, where the launcher gave the command pipes.
 pub const STDIO_FD: i32 = 4;
-/// The requested Landlock version; newer versions add nothing that a sandbox needs.
-const LANDLOCK_WANTED: u32 = 6;
-
-/// The version an attestation must report on this kernel.
-pub fn landlock_version() -> u32 {
-    crate::sys::process::landlock_version().min(LANDLOCK_WANTED)
-}
 
 /// The first thing that `main` does: PID 1 parses no arguments and starts no runtime.
 ///
@@ -58,6 +44,10 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
         None => channel::inherited,
         Some(how) if how == OVER_STDIO => channel::over_stdio,
         Some(how) if how == OVER_LINKS => channel::over_links,
+        Some(how) if how == SHOW_BUILD => {
+            let _ = rustix::io::write(rustix::stdio::stdout(), BUILD_MARK.as_bytes());
+            return Some(0);
+        }
         Some(_) => return None,
     };
     Some(match watch::run(channel) {

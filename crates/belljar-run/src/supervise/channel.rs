@@ -25,7 +25,7 @@ use super::readiness::wait_until;
 use super::reconnect::{LinkEvent, Reconnect};
 
 /// The run's own command.
-pub(super) const COMMAND: u32 = 0;
+pub(super) const MAIN_EXEC: u32 = 0;
 /// The stream of its terminal.
 pub(super) const TERMINAL: u32 = 1;
 /// The streams of a command that has no pipes.
@@ -190,7 +190,7 @@ impl Channel {
             argv => Work::Program { argv: argv.to_vec() },
         };
         self.ask_for_exec(&ExecRequest {
-            exec: COMMAND,
+            exec: MAIN_EXEC,
             work,
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
@@ -307,7 +307,7 @@ impl Channel {
 
     /// The process that attested for a sandbox without a command of its own.
     pub(super) fn dismiss(&mut self) {
-        self.say(&ToInit::Dismiss { exec: COMMAND });
+        self.say(&ToInit::Dismiss { exec: MAIN_EXEC });
         self.flush();
     }
 
@@ -476,7 +476,7 @@ impl Channel {
                 return Ok(None);
             }
             FromInit::Attested { exec, attestation }
-                if exec == COMMAND || self.attests_too == Some(exec) =>
+                if exec == MAIN_EXEC || self.attests_too == Some(exec) =>
             {
                 self.attests_too = None;
                 InitEvent::Attested(attestation)

@@ -13,20 +13,20 @@ use belljar_spec::wire::control::TaskStreams;
 use belljar_spec::wire::{
     AttestationKind, Descendants, ExecRequest, Stdio, ToInit, UnpackModes, WireError, Work,
 };
-use belljar_spec::{AfterRun, EventKind, ExitStatus, Expectation, OsText, Plan, SentTree};
+use belljar_spec::{AfterRun, CommandPlan, ExitStatus, Expectation, OsText, SentTree};
 use belljar_workspace::transfer::{
     CopyError, CopyLimits, CopyReport, LinkTargets, MergeError, Merged, Receiver, Sender,
     merge_received,
 };
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use super::SuperviseError;
 use super::channel::{Channel, InitEvent};
-use super::event_loop::Run;
 use super::libc_signal;
 use super::outside::Signals;
 use super::readiness::wait_until;
-use super::{Inside, SuperviseError};
 
 /// Transfers count down from here: commands count up from 0, and the streams of both stay below those of
 /// connections.
@@ -72,6 +72,8 @@ pub enum TransferError {
     Wire(#[source] WireError),
     #[error("cannot ask PID 1 for it")]
     Request(#[source] Box<SuperviseError>),
+    #[error("cannot watch for signals")]
+    Signals(#[source] Errno),
     #[error("cannot wait")]
     Wait(#[source] Box<SuperviseError>),
 }
@@ -80,7 +82,7 @@ pub enum TransferError {
 pub(super) struct TransferLink<'a> {
     pub(super) channel: &'a mut Channel,
     pub(super) signals: &'a Signals,
-    pub(super) plan: &'a Plan,
+    pub(super) command: &'a CommandPlan,
     pub(super) expectation: &'a Expectation,
 }
 
@@ -111,7 +113,7 @@ impl SentReport {
 }
 
 impl ReturnReport {
-    fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         match &self.returned {
             Ok(Returned { report, merged }) => json!({
                 "target": self.target,
@@ -127,41 +129,12 @@ impl ReturnReport {
     }
 }
 
-impl Run<'_> {
-    /// Brings the sent trees back while PID 1 is there, and records what came back and what did not.
-    pub(super) fn bring_back(&mut self) {
-        let Inside::Init(channel) = &mut self.inside else { return };
-        let (signals, plan, expectation) = (&self.signals, self.plan, self.expectation);
-        let mut link = TransferLink { channel, signals, plan, expectation };
-        let reports = match &self.supervised.tampered {
-            // Nothing that is sent on such a channel is believed.
-            Some(error) => self.transfers.give_up(error),
-            None => self.transfers.bring_back(&mut link),
-        };
-        for report in reports {
-            let kind = match &report.returned {
-                Ok(_) => EventKind::WorkspaceReturned,
-                Err(error) => {
-                    let why = error_chain(error);
-                    let target = &report.target;
-                    self.supervised.not_returned =
-                        Some(format!("the changes to {target} were not brought back: {why}"));
-                    EventKind::WorkspaceLost
-                }
-            };
-            if self.recorder.is_sound()
-                && let Err(error) = self.recorder.event(kind, &report.to_json())
-            {
-                self.supervised.broken.get_or_insert(error.into());
-            }
-        }
-    }
-}
-
-/// The trees of a run that are sent.
+/// The trees of a sandbox that are sent.
 #[derive(Debug)]
-pub(crate) struct Transfers {
+pub(super) struct Transfers {
     trees: Vec<SentTree>,
+    sent: Vec<SentReport>,
+    returned: Vec<ReturnReport>,
     next_exec: u32,
     /// When everything inside was asked to end, so that the trees can be brought back.
     asked_to_end: Option<Instant>,
@@ -169,7 +142,26 @@ pub(crate) struct Transfers {
 
 impl Transfers {
     pub(super) fn new(trees: Vec<SentTree>) -> Self {
-        Self { trees, next_exec: FIRST_EXEC, asked_to_end: None }
+        Self {
+            trees,
+            sent: Vec::new(),
+            returned: Vec::new(),
+            next_exec: FIRST_EXEC,
+            asked_to_end: None,
+        }
+    }
+
+    /// Whether there is a tree to bring back.
+    pub(super) fn comes_back(&self) -> bool {
+        self.to_bring_back().next().is_some()
+    }
+
+    pub(super) fn sent(&self) -> &[SentReport] {
+        &self.sent
+    }
+
+    pub(super) fn take_returned(&mut self) -> Vec<ReturnReport> {
+        std::mem::take(&mut self.returned)
     }
 
     fn to_bring_back(&self) -> impl Iterator<Item = &SentTree> {
@@ -180,7 +172,7 @@ impl Transfers {
     /// for that.
     pub(super) fn end_gently(&mut self, channel: Option<&mut Channel>, now: Instant) -> bool {
         let Some(channel) = channel.filter(|channel| !channel.is_closed()) else { return false };
-        if self.to_bring_back().next().is_none() {
+        if !self.comes_back() {
             return false;
         }
         match self.asked_to_end {
@@ -194,11 +186,7 @@ impl Transfers {
     }
 
     /// Sends all trees. The sandbox attests as a whole before the first byte.
-    pub(super) fn send_all(
-        &mut self,
-        link: &mut TransferLink<'_>,
-    ) -> Result<Vec<SentReport>, TransferError> {
-        let mut reports = Vec::new();
+    pub(super) fn send_all(&mut self, link: &mut TransferLink<'_>) -> Result<(), TransferError> {
         for tree in self.trees.clone() {
             let sender = Sender::begin(&tree.from)?.without(tree.left_out.clone());
             let work = Work::Unpack { path: tree.target.clone(), modes: UnpackModes::Exact };
@@ -210,39 +198,31 @@ impl Transfers {
             if let (AfterRun::BringBack, Some((path, why))) = (tree.after, report.skipped.first()) {
                 return Err(TransferError::NotSent { path: path.clone(), why: why.clone() });
             }
-            reports.push(SentReport { target: tree.target, report });
+            self.sent.push(SentReport { target: tree.target, report });
         }
-        Ok(reports)
+        Ok(())
     }
 
     /// Brings back all trees that are to come back. Everything else inside ends first.
-    pub(super) fn bring_back(&mut self, link: &mut TransferLink<'_>) -> Vec<ReturnReport> {
-        let trees: Vec<SentTree> = self.to_bring_back().cloned().collect();
-        if trees.is_empty() {
-            return Vec::new();
-        }
+    pub(super) fn bring_back(&mut self, link: &mut TransferLink<'_>) {
         if link.channel.is_closed() {
             return self.lost(|| TransferError::Closed);
         }
         link.channel.signal_all(libc_signal::KILL);
-        let one = |tree: SentTree| {
+        let trees: Vec<SentTree> = self.to_bring_back().cloned().collect();
+        for tree in trees {
             let returned = self.bring_back_one(link, &tree);
-            ReturnReport { target: tree.target, returned }
-        };
-        trees.into_iter().map(one).collect()
+            self.returned.push(ReturnReport { target: tree.target, returned });
+        }
     }
 
-    /// Brings nothing back: the channel carried something that PID 1 cannot have sent.
-    fn give_up(&self, error: &WireError) -> Vec<ReturnReport> {
-        self.lost(|| TransferError::Wire(error.clone()))
-    }
-
-    fn lost(&self, why: impl Fn() -> TransferError) -> Vec<ReturnReport> {
+    /// Nothing comes back.
+    pub(super) fn lost(&mut self, why: impl Fn() -> TransferError) {
         let one = |tree: &SentTree| {
             let target = tree.target.clone();
             ReturnReport { target, returned: Err(why()) }
         };
-        self.to_bring_back().map(one).collect()
+        self.returned = self.to_bring_back().map(one).collect();
     }
 
     fn bring_back_one(
@@ -330,7 +310,7 @@ impl Carrier {
         let request = ExecRequest {
             exec,
             work,
-            env: link.plan.command.env.clone(),
+            env: link.command.env.clone(),
             workdir: OsText::from("/"),
             stdio: Stdio::Streams { stdin, stdout: streams.stdout, stderr: streams.stderr },
             depth,
@@ -424,7 +404,7 @@ impl Carrier {
             }
             InitEvent::AttestedShort { exec, attestation } if exec == self.exec && !self.let_go => {
                 let names: Vec<OsText> =
-                    link.plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect();
+                    link.command.env.keys().map(|name| OsText::from(name.as_str())).collect();
                 self.release(link, link.expectation.compare_short(&attestation, &names))?;
             }
             InitEvent::NotPrepared { exec, step, why } if exec == self.exec => {

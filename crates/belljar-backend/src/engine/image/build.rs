@@ -123,9 +123,9 @@ pub(in crate::engine) fn build(
     let docker = with_readable_credentials(&api.docker);
     let credentials = credentials(api, build.bases);
     let failed = api.wait_for(async {
-        let mut lines = docker.build_image(options.build(), credentials, Some(body));
+        let mut messages = docker.build_image(options.build(), credentials, Some(body));
         let (mut lines, mut layers) = (Lines::default(), Layers::default());
-        while let Some(next) = lines.next().await {
+        while let Some(next) = messages.next().await {
             let next = match next {
                 Ok(next) => next,
                 Err(error) => {
