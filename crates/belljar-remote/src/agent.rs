@@ -111,8 +111,8 @@ impl Agent<'_> {
         let bound = jail::bind(plan, &paths).map_err(|error| error_chain(&error))?.over_links();
         let response = Response::Bound {
             expectation: Box::new(bound.expectation.clone()),
-            posture: Box::new(bound.posture.clone()),
-            warnings: bound.warnings.clone(),
+            posture: Box::new(bound.host.posture.clone()),
+            warnings: bound.host.warnings.clone(),
         };
         self.bound = Some(bound);
         Ok(response)

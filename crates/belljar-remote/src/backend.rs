@@ -99,15 +99,15 @@ impl Backend for Remote {
             return Err(failed(RemoteError::OutOfTurn));
         };
         *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Some(control);
-        warnings.extend(here.warnings);
+        warnings.extend(here.host.warnings);
         Ok(Bound {
             expectation: *expectation,
             posture: *posture,
             writable_trees: Vec::new(),
             surveyed: Vec::new(),
-            layered: here.layered,
+            layered: here.host.layered,
             warnings,
-            sandbox: BoundSandbox::new(here.sent),
+            sandbox: BoundSandbox::new(here.host.sent),
         })
     }
 

@@ -75,7 +75,7 @@ impl Driver {
     /// PID 1 gets one link after the other, and waits that long for the next one.
     pub(crate) fn over_links(users: Users, lease: Duration) -> Self {
         let (source, inside) = pair();
-        let init = start_init(users, inside, Some(belljar_linux::init::OVER_LINKS));
+        let init = start_init(users, inside, Some(belljar_spec::init_process::OVER_LINKS));
         let mut driver = Self::new(init, hand_over_link(&source));
         driver.source = Some(source);
         driver.mux.keep_unacknowledged();
