@@ -183,7 +183,7 @@ fn spec(workspace: Option<(PathBuf, MountMode)>, script: &str) -> RunSpec {
             disk: None,
             stop_timeout: Duration::from_secs(10),
         },
-        stdin: Stdin::Closed,
+        stdin: Stdin::Null,
         terminal: Terminal::None,
         required: BTreeSet::new(),
         waivers: Vec::new(),
