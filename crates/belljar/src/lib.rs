@@ -16,12 +16,14 @@ pub use belljar_run::{
     agent, config, debug_log, doctor, image, lineage, network, retention, reuse, run, scaffold,
 };
 pub use belljar_spec as spec;
+pub use belljar_spec::Pull;
+pub use belljar_spec::egress::PublishSpec;
 pub use belljar_workspace as workspace;
 pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
     CopyReport, DEFAULT_OUTPUT_LIMIT, Destination, Error, Exec, Input, LaunchedRun, Omitted,
-    Output, Reader, RunOutput, Running, Sandbox, SandboxBuilder, Source, Supervisors, Transport,
-    Unavailable, available_backends, find_executable,
+    Output, Reader, RunOutput, Running, Sandbox, SandboxBuilder, Secret, Source, Supervisors,
+    Transport, Unavailable, available_backends, find_executable,
 };
 
 /// Helpers for the tests of programs that embed belljar.

@@ -12,6 +12,7 @@ mod connections;
 mod copy;
 mod inside;
 mod links;
+mod lock_down;
 mod pump;
 mod shim;
 mod terminal;

@@ -26,7 +26,7 @@ use super::links::{LinkEvent, Links};
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Round, Tree};
-use super::{confine, exit_status};
+use super::{confine, exit_status, lock_down};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {
@@ -264,7 +264,7 @@ impl Watch {
         match message {
             ToInit::Hello(hello) => self.answer(&hello)?,
             ToInit::Setup(setup) => {
-                confine::landlock(&setup.writable)?;
+                lock_down::init(&setup)?;
                 confine::bounding_set();
                 confine::readback();
                 self.deadline =

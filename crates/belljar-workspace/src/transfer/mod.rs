@@ -10,7 +10,6 @@ mod receive;
 mod send;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use belljar_spec::OsText;
 use belljar_spec::wire::archive::ArchiveError;

@@ -16,6 +16,7 @@ mod link;
 mod locate;
 mod output;
 mod running;
+mod secret;
 mod task;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ pub use exec::Exec;
 pub use locate::find_executable;
 pub use output::{DEFAULT_OUTPUT_LIMIT, Omitted, Output};
 pub use running::{Input, Reader, Running};
+pub use secret::Secret;
 pub use task::{Chunk, Source};
 
 /// Whether this handle owns the run.
