@@ -18,9 +18,10 @@ pub use belljar_spec as spec;
 pub use belljar_workspace as workspace;
 pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
-    CopyReport, DEFAULT_OUTPUT_LIMIT, Destination, Error, Exec, Input, LaunchedRun, Omitted,
-    Output, Reader, RunOutput, Running, Sandbox, SandboxBuilder, Source, Supervisors, Transport,
-    Unavailable, available_backends, find_executable,
+    CopyReport, DEFAULT_FILE_LIMIT, DEFAULT_OUTPUT_LIMIT, Destination, DirEntry, Error, Exec,
+    FileError, FileInfo, FileKind, Input, LaunchedRun, Omitted, Output, Reader, RunOutput, Running,
+    Sandbox, SandboxBuilder, Source, Supervisors, Transport, Unavailable, available_backends,
+    find_executable,
 };
 
 /// Helpers for the tests of programs that embed belljar.

@@ -208,7 +208,7 @@ impl Run<'_> {
         let deadline = timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout));
         let follower = Some(Follower { client, task: number });
         let carries = match &work {
-            Work::Pack { .. } => Carries::Files,
+            Work::Pack { .. } | Work::List { .. } => Carries::Files,
             Work::Program { .. } | Work::Nothing | Work::Unpack { .. } => Carries::Output,
         };
         let phase = Phase::Preparing { environment };
@@ -278,6 +278,7 @@ impl Run<'_> {
             Work::Program { argv } => json!({ "exec": exec, "argv": self.recorder.masked(&argv) }),
             Work::Pack { path } => json!({ "exec": exec, "copy_out": masked(path) }),
             Work::Unpack { path } => json!({ "exec": exec, "copy_in": masked(path) }),
+            Work::List { path } => json!({ "exec": exec, "list": masked(path) }),
             Work::Nothing => json!({ "exec": exec }),
         };
         self.recorder.event(EventKind::ExecStart, &what)

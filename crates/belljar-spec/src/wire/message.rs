@@ -92,6 +92,11 @@ pub enum Work {
     Unpack {
         path: OsText,
     },
+    /// Belljar's code inside writes what `path` is, and what a directory holds, to standard output, in the format
+    /// of [`super::archive::Entry::is_listed`].
+    List {
+        path: OsText,
+    },
 }
 
 /// How much a process reads back before the gate opens.

@@ -40,7 +40,8 @@ impl Pieces {
     pub(super) fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
         while let Some(event) = self.events.next()? {
             let exec = event.data.get("exec").and_then(serde_json::Value::as_u64);
-            let is_copy = ["copy_out", "copy_in"].iter().any(|key| event.data.get(key).is_some());
+            let is_copy =
+                ["copy_out", "copy_in", "list"].iter().any(|key| event.data.get(key).is_some());
             match (event.kind, exec) {
                 (EventKind::ExecStart, Some(exec)) if is_copy && self.copies == Copies::LeftOut => {
                     self.copying.insert(exec);

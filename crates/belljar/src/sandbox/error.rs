@@ -8,6 +8,7 @@ use belljar_spec::wire::control::{ControlError, LaunchRefusal, RefusalKind};
 use belljar_spec::{BackendName, ExecFailure, OsText, Unmet};
 
 use super::copy::CopyError;
+use super::files::FileError;
 use super::output::Output;
 
 /// An error of the library. The text includes a fix where there is one.
@@ -52,6 +53,8 @@ pub enum Error {
     Lost { why: String },
     #[error(transparent)]
     Copy(#[from] CopyError),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("cannot {what}: {error}")]
     Io {
         what: String,

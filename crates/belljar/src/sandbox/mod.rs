@@ -12,6 +12,7 @@ mod copy;
 mod error;
 mod exec;
 pub(crate) mod fake;
+mod files;
 mod link;
 mod locate;
 mod output;
@@ -31,6 +32,7 @@ pub use connector::{BoxFuture, Connection, Connector, Destination, Supervisors, 
 pub use copy::{CopyError, CopyLimits, CopyReport};
 pub use error::Error;
 pub use exec::Exec;
+pub use files::{DEFAULT_FILE_LIMIT, DirEntry, FileError, FileInfo, FileKind};
 pub use locate::find_executable;
 pub use output::{DEFAULT_OUTPUT_LIMIT, Omitted, Output};
 pub use running::{Input, Reader, Running};

@@ -232,6 +232,7 @@ impl Server {
             Work::Program { argv } => argv.clone(),
             Work::Pack { path } => vec!["(pack)".into(), path.clone()],
             Work::Unpack { path } => vec!["(unpack)".into(), path.clone()],
+            Work::List { path } => vec!["(list)".into(), path.clone()],
             Work::Nothing => vec!["(nothing)".into()],
         };
         let terminal = match kind {
@@ -326,6 +327,7 @@ impl Server {
             Work::Nothing => FakeReply::code(0),
             Work::Pack { path } => self.fake.pack(path.as_path()),
             Work::Unpack { path } => self.fake.unpack(path.as_path(), &task.call.stdin),
+            Work::List { path } => self.fake.list(path.as_path()),
             Work::Program { argv } => {
                 let script =
                     argv.first().and_then(|name| lock(&self.fake.scripts).get(name).cloned());
