@@ -6,6 +6,7 @@
 //! [`config::load`] resolves the settings of a run, [`run::prepare`] plans it and [`run::launch`] starts it.
 
 pub mod entrypoint;
+mod recorded;
 mod sandbox;
 
 pub use belljar_prove as prove;
@@ -16,6 +17,11 @@ pub use belljar_run::{
 };
 pub use belljar_spec as spec;
 pub use belljar_workspace as workspace;
+pub use recorded::review::ChangesError;
+pub use recorded::{
+    ApplyOptions, ApplyReport, ApplyTree, Diff, DryRun, Events, Follow, LogPiece, Logs,
+    RecordedRun, TreeChanges, output, review,
+};
 pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
     CopyReport, DEFAULT_FILE_LIMIT, DEFAULT_OUTPUT_LIMIT, Destination, DirEntry, Error, Exec,

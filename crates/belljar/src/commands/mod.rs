@@ -25,7 +25,6 @@ pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod new;
-mod outputs;
 pub(crate) mod port;
 mod progress;
 mod prompt;

@@ -39,6 +39,7 @@ pub struct SandboxBuilder {
 #[derive(Clone, Debug)]
 pub struct RunOutput {
     pub run: RunId,
+    pub home: PathBuf,
     pub posture: Posture,
     pub output: Output,
     pub report: StopReport,
@@ -311,11 +312,11 @@ impl SandboxBuilder {
             return Err(config::ConfigError::from(belljar_spec::ResolveError::NoCommand).into());
         }
         let request = (Keep::WhileCommandRuns, Bond::EndsWithConnection, Streams::Output);
-        let (client, launched, _) = self.launch(argv, request).await?;
+        let (client, launched, home) = self.launch(argv, request).await?;
         let command = launched.command.ok_or(Error::lost("the command is not followed"))?;
         let output = collect(command, limit).await?;
         let report = client.stopped().await?;
-        Ok(RunOutput { run: launched.run, posture: launched.posture, output, report })
+        Ok(RunOutput { run: launched.run, home, posture: launched.posture, output, report })
     }
 
     async fn launch(

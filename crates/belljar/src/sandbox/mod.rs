@@ -25,6 +25,8 @@ use std::time::Duration;
 use belljar_spec::wire::control::{RunStatus, StopReport};
 use belljar_spec::{BackendName, OsText, Posture, RunId, SkippedBackend};
 
+use crate::recorded::{ApplyOptions, ApplyReport, Diff, Events, Follow, RecordedRun};
+
 pub use backends::{BackendFacts, Unavailable, available_backends};
 pub use builder::{RunOutput, SandboxBuilder};
 pub use client::{Client, LaunchedRun};
@@ -167,6 +169,32 @@ impl Sandbox {
         }
     }
 
+    /// The record of this run: its events, its output, its changes. It can be read after the end too.
+    pub fn record(&self) -> RecordedRun {
+        RecordedRun::new(self.home.clone(), self.run)
+    }
+
+    /// What the run changed in its overlay trees so far; see [`RecordedRun::diff`].
+    pub async fn diff(&self) -> Result<Diff, Error> {
+        self.record().diff().await
+    }
+
+    /// Writes the changes so far to the host's tree; see [`RecordedRun::apply`].
+    pub async fn apply(&self, options: ApplyOptions) -> Result<ApplyReport, Error> {
+        self.record().apply(options).await
+    }
+
+    /// Stops the run and deletes its changes for good; see [`RecordedRun::discard`].
+    pub async fn discard(self) -> Result<(), Error> {
+        self.stop().await?;
+        self.record().discard().await
+    }
+
+    /// Follows the events of the run to its end; see [`RecordedRun::events`].
+    pub async fn events(&self) -> Result<Events, Error> {
+        self.record().events(Follow::UntilEnd).await
+    }
+
     /// The connection, for what this type does not offer.
     pub fn client(&self) -> &Client {
         &self.client
@@ -229,6 +257,11 @@ impl Sandbox {
     /// run is recorded.
     pub async fn stop(&self) -> Result<StopReport, Error> {
         self.client.stop(None).await
+    }
+
+    /// Waits for the end of the run without requesting it.
+    pub async fn wait(&self) -> Result<StopReport, Error> {
+        self.client.stopped().await
     }
 
     pub async fn stop_within(&self, grace: Duration) -> Result<StopReport, Error> {
