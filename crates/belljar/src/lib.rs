@@ -19,8 +19,8 @@ pub use belljar_spec as spec;
 pub use belljar_workspace as workspace;
 pub use recorded::review::ChangesError;
 pub use recorded::{
-    ApplyOptions, ApplyReport, ApplyTree, Diff, DryRun, Events, Follow, LogPiece, Logs,
-    RecordedRun, TreeChanges, output, review,
+    ApplyOptions, ApplyReport, ApplyTree, Checkpoint, Diff, DryRun, Events, Follow, ForkOptions,
+    LogPiece, Logs, RecordedRun, TreeChanges, output, review,
 };
 pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,

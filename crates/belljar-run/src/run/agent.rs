@@ -45,9 +45,26 @@ pub(super) fn bring_baseline(
     Ok(checkpoint::carry_base(&home.run_dir(&birth.from), &place.directory)?)
 }
 
-pub(super) fn drive_orders(
+/// What checkpoints of the run are taken of.
+pub(super) fn subject(
     home: &Home,
     place: &RunDir,
+    prepared: &Prepared<'_>,
+    bound: &Bound,
+) -> Subject {
+    Subject {
+        run: place.id,
+        directory: place.directory.clone(),
+        trees: bound.layered.clone(),
+        written: bound.writable_trees.clone(),
+        born: checkpoint_of(home, prepared),
+        most_bytes: prepared.spec.limits.disk.map(|bytes| bytes / 2),
+        cancel: Default::default(),
+    }
+}
+
+pub(super) fn drive_orders(
+    subject: &Subject,
     prepared: &Prepared<'_>,
     bound: &Bound,
 ) -> Option<Box<AgentLoopOptions>> {
@@ -57,15 +74,7 @@ pub(super) fn drive_orders(
         work,
         birth: prepared.birth.clone(),
         workspace: work_tree(spec, bound),
-        subject: Subject {
-            run: place.id,
-            directory: place.directory.clone(),
-            trees: bound.layered.clone(),
-            written: bound.writable_trees.clone(),
-            born: checkpoint_of(home, prepared),
-            most_bytes: spec.limits.disk.map(|bytes| bytes / 2),
-            cancel: Default::default(),
-        },
+        subject: subject.clone(),
         idle: spec.limits.idle,
     }))
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::baseline::Baselines;
 use super::channel::{COMMAND, Channel, protocol_violation};
+use super::checkpoint_request::Checkpoints;
 use super::client::Clients;
 use super::control_socket::ControlSocket;
 use super::disk::Disk;
@@ -62,6 +63,8 @@ pub(super) struct Run<'a> {
     pub(super) supervised: Supervised,
     /// Runs an agent in it.
     pub(super) driver: Option<Box<Driver>>,
+    /// Taken on request, in a run without an agent.
+    pub(super) checkpoints: Checkpoints,
 }
 
 impl Run<'_> {
@@ -87,6 +90,9 @@ impl Run<'_> {
             self.finish_tasks();
             if let Err(error) = self.drive() {
                 self.cannot_go_on(error);
+            }
+            if let Err(error) = self.finish_checkpoint() {
+                self.cannot_go_on(error.into());
             }
             self.flush();
         }
@@ -160,6 +166,7 @@ impl Run<'_> {
             fds.extend(self.disk.poll_fd());
             fds.extend(self.door.as_ref().and_then(ControlSocket::poll_fd));
             fds.extend(self.driver.as_ref().and_then(|driver| driver.poll_fd()));
+            fds.extend(self.checkpoints.poll_fd());
         }
         self.clients.watch(&mut fds);
         for task in self.tasks.values() {
@@ -243,6 +250,7 @@ impl Run<'_> {
         if let Some(driver) = &self.driver {
             driver.cancel(); // nobody waits for a checkpoint any more
         }
+        self.checkpoints.cancel();
         self.absence.was_killed(Instant::now());
         self.started.sandbox.kill();
     }
@@ -464,6 +472,7 @@ impl Run<'_> {
         if let Err(error) = self.crossing.finish(&mut *self.recorder) {
             self.supervised.broken.get_or_insert(error.into());
         }
+        self.checkpoints.give_up();
         let mut farewells = Vec::new();
         for mut task in std::mem::take(&mut self.tasks).into_values() {
             if let Err(error) = self.record_end(&mut task) {

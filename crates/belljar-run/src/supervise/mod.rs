@@ -7,6 +7,7 @@
 mod baseline;
 mod capture;
 mod channel;
+mod checkpoint_request;
 mod client;
 mod control_socket;
 mod disk;
@@ -52,8 +53,9 @@ use baseline::Baselines;
 pub(crate) use baseline::Layers;
 use belljar_record::Captured;
 use belljar_record::{RecordError, Recorder};
-use belljar_workspace::checkpoint::CheckpointError;
+use belljar_workspace::checkpoint::{CheckpointError, Subject};
 use channel::Channel;
+use checkpoint_request::Checkpoints;
 use client::Clients;
 pub(crate) use client::Connection;
 use control_socket::ControlSocket;
@@ -136,6 +138,8 @@ pub(crate) struct LaunchOptions {
     pub(crate) crossing: NetworkBridge,
     /// The agent that it is for.
     pub(crate) drive: Option<Box<AgentLoopOptions>>,
+    /// What a checkpoint on request is taken of.
+    pub(crate) checkpoint: Subject,
     pub(crate) guard: crate::exec_rules::ExecRules,
 }
 
@@ -316,6 +320,7 @@ pub(crate) fn supervise(
     let Opened { inside, signals, terminal, .. } = opened;
     let disk = Disk::from(orders.disk.take(), begun);
     let baselines = Baselines::from(orders.layers.clone(), begun);
+    let checkpoints = Checkpoints::of(orders.checkpoint.clone());
     let driver = orders.drive.take().map(|orders| Box::new(Driver::new(*orders)));
     let mut state = State::new(plan, begun);
     if driver.is_some() {
@@ -348,6 +353,7 @@ pub(crate) fn supervise(
         absence: Default::default(),
         crossing,
         supervised,
+        checkpoints,
     };
     run.follow();
     timings::mark(timings::Phase::Command);

@@ -64,6 +64,7 @@ impl Run<'_> {
                 }
             }
             ToSupervisor::Status => self.tell_status(client),
+            ToSupervisor::Checkpoint { note } => self.checkpoint_requested(client, note),
             ToSupervisor::Hello(_) | ToSupervisor::Launch(_) => {
                 let why = "this supervisor has its run already".to_owned();
                 self.clients.say(client, &FromSupervisor::Refused(ControlError::OutOfTurn { why }));
@@ -130,6 +131,9 @@ impl Run<'_> {
         }
         if self.tasks.len() >= MAX_TASKS {
             return Err(ControlError::TooMany { most: MAX_TASKS });
+        }
+        if self.checkpoints.is_pending() {
+            return Err(ControlError::CheckpointPending);
         }
         if number == COMMAND {
             return Err(bad("0 is the run's own command"));

@@ -1,5 +1,6 @@
 //! A run by its record: its changes, its events, its output. Live or ended, started by this program or not.
 
+mod branch;
 mod events;
 mod follow;
 mod logs;
@@ -13,6 +14,7 @@ use belljar_record::store::{self, RunInfo};
 use belljar_spec::RunId;
 
 use crate::sandbox::{Error, RunOutput};
+pub use branch::{Checkpoint, ForkOptions};
 pub use events::Events;
 pub use logs::{LogPiece, Logs};
 pub use review::{ApplyOptions, ApplyReport, ApplyTree, Diff, DryRun, TreeChanges};

@@ -6,6 +6,7 @@ use belljar_record::home::HomeError;
 use belljar_record::store::FindError;
 use belljar_record::{KeyError, OutputError, ReadError};
 use belljar_run::config::ConfigError;
+use belljar_run::run::ResumeError;
 use belljar_spec::wire::control::{ControlError, LaunchRefusal, RefusalKind};
 use belljar_spec::{BackendName, ExecFailure, OsText, Unmet};
 
@@ -67,6 +68,9 @@ pub enum Error {
     /// The run's record cannot be read.
     #[error(transparent)]
     Record(#[from] ReadError),
+    /// The run cannot be resumed or forked.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
     #[error(transparent)]
     RecordKey(#[from] KeyError),
     #[error(transparent)]

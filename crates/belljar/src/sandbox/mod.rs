@@ -22,10 +22,12 @@ mod task;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_spec::wire::control::{RunStatus, StopReport};
+use belljar_spec::wire::control::{LaunchRequest, RunStatus, StopReport};
 use belljar_spec::{BackendName, OsText, Posture, RunId, SkippedBackend};
 
-use crate::recorded::{ApplyOptions, ApplyReport, Diff, Events, Follow, RecordedRun};
+use crate::recorded::{
+    ApplyOptions, ApplyReport, Checkpoint, Diff, Events, Follow, ForkOptions, RecordedRun,
+};
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
 pub use builder::{RunOutput, SandboxBuilder};
@@ -114,6 +116,18 @@ impl Sandbox {
         Self { client, run, home, ownership }
     }
 
+    /// Launches a run that ends with this handle.
+    pub(crate) async fn launch(
+        connector: &dyn Connector,
+        request: LaunchRequest,
+    ) -> Result<Self, Error> {
+        let home = request.home.as_path().to_owned();
+        let mut client = Client::over(connector, &Destination::New).await?;
+        let LaunchedRun { run, backend, posture, not_taken, .. } =
+            client.launch(request, None).await?;
+        Ok(Self::new(client, run, home, Ownership::Owner { backend, posture, not_taken }))
+    }
+
     /// Attaches to a live run in the caller's home. Dropping the handle does not stop the run.
     pub async fn open(run: &RunId) -> Result<Self, Error> {
         let env = std::env::vars_os().collect();
@@ -188,6 +202,40 @@ impl Sandbox {
     pub async fn discard(self) -> Result<(), Error> {
         self.stop().await?;
         self.record().discard().await
+    }
+
+    /// Keeps the present state of the run's overlay trees and of its home directory, so that [`Sandbox::fork`] can
+    /// start from it. Refused while a command runs; a process that a command left in the background may still write,
+    /// which [`Checkpoint::report`] counts. The newest 32 are kept, in half of the run's disk limit.
+    pub async fn checkpoint(&self, note: &str) -> Result<Checkpoint, Error> {
+        let note = (!note.is_empty()).then(|| note.to_owned());
+        let taken = self.client.checkpoint(note.clone()).await?;
+        Ok(Checkpoint::new(self.run, taken, note))
+    }
+
+    /// Starts a new sandbox with the same settings, whose overlay trees and home directory are as they were at the
+    /// checkpoint; nothing else of this sandbox is in it, such as processes or files in `/tmp`. A tree that is
+    /// mounted `rw` is shared. For a run that has ended, see [`RecordedRun::fork`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use belljar::{Sandbox, spec::MountMode};
+    ///
+    /// let project = tempfile::tempdir()?;
+    /// let sandbox = Sandbox::builder().workspace(project.path(), MountMode::Overlay).start().await?;
+    /// sandbox.write_file("plan.txt", "A").await?;
+    /// let checkpoint = sandbox.checkpoint("before the experiment").await?;
+    /// sandbox.write_file("plan.txt", "B").await?;
+    ///
+    /// let fork = sandbox.fork(&checkpoint).await?;
+    /// assert_eq!(fork.read_file("plan.txt").await?, b"A");
+    /// assert_eq!(sandbox.read_file("plan.txt").await?, b"B");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn fork(&self, checkpoint: &Checkpoint) -> Result<Self, Error> {
+        self.record().fork(ForkOptions::default().from(checkpoint.number)).await
     }
 
     /// Follows the events of the run to its end; see [`RecordedRun::events`].

@@ -22,7 +22,7 @@ use belljar_spec::{
 use rustix::event::PollFd;
 
 pub(super) use agent_recorder::AgentRecorder;
-use checkpoint_task::PendingCheckpoint;
+pub(super) use checkpoint_task::PendingCheckpoint;
 
 use crate::agent::{Adapter, SessionUse, Summary, adapter};
 use crate::loop_policy::{IterationOutcome, Loop};
@@ -295,6 +295,6 @@ impl AgentEnded {
 }
 
 /// The moment before an iteration begins, by the clock that files carry.
-fn before_now() -> Moment {
+pub(super) fn before_now() -> Moment {
     Arrival::now().passed()
 }

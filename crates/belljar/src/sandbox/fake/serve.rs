@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use belljar_spec::wire::control::{
     ClientHello, ControlError, FromSupervisor, Keep, LaunchRequest, RunStatus, StopReport, Streams,
-    TaskRequest, TaskStreams, ToSupervisor,
+    TakenCheckpoint, TaskRequest, TaskStreams, ToSupervisor,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Flow, FrameKey, Mux, Side, WireError, Work};
 use belljar_spec::{
-    BackendName, EXIT_DEADLINE, ExecFailure, Exit, ExitSource, ExitStatus, Posture, RunId,
-    RunState, StopReason, Usage,
+    BackendName, CheckpointReport, EXIT_DEADLINE, ExecFailure, Exit, ExitSource, ExitStatus,
+    Posture, RunId, RunState, StopReason, Usage,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
@@ -33,6 +33,7 @@ struct Server {
     keep: Keep,
     tasks: BTreeMap<u32, Task>,
     execs: u32,
+    checkpoints: u32,
     /// Set when every message was sent.
     over: bool,
     owns_run: bool,
@@ -49,6 +50,7 @@ pub(super) async fn serve(fake: Arc<Inner>, to: Destination, mut stream: DuplexS
         greeted: false,
         run,
         keep: Keep::UntilStopped,
+        checkpoints: 0,
         tasks: BTreeMap::new(),
         execs: 0,
         over: false,
@@ -153,6 +155,19 @@ impl Server {
                 tasks.into_iter().for_each(|task| self.end_by(task, exit));
                 self.pump()?;
                 self.stop(StopReason::Stopped, exit)
+            }
+            ToSupervisor::Checkpoint { note: _ } => {
+                let running = self.tasks.len();
+                let reply = match running {
+                    0 => {
+                        self.checkpoints += 1;
+                        let (number, report) = (self.checkpoints, CheckpointReport::default());
+                        let taken = TakenCheckpoint { number, changed: 0, report };
+                        FromSupervisor::CheckpointTaken(taken)
+                    }
+                    _ => FromSupervisor::CheckpointRefused(ControlError::Busy { running }),
+                };
+                self.mux.send(&reply)
             }
             ToSupervisor::Status => match self.run {
                 Some(run) => {
