@@ -5,6 +5,7 @@
 //!
 //! [`config::load`] resolves the settings of a run, [`run::prepare`] plans it and [`run::launch`] starts it.
 
+pub mod blocking;
 pub mod entrypoint;
 mod recorded;
 mod sandbox;
