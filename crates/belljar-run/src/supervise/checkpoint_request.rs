@@ -6,19 +6,20 @@
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-use belljar_record::RecordError;
+use belljar_record::Recorder;
 use belljar_spec::text::error_chain;
 use belljar_spec::wire::control::{ControlError, FromSupervisor, TakenCheckpoint};
 use belljar_spec::{
-    CheckpointReport, EventKind, IterationReport, Moment, RunState, SessionTotals, Tally,
+    AgentTotals, CheckpointReport, EventKind, IterationReport, Moment, RunState, SessionTotals,
     TokenUsage,
 };
 use belljar_workspace::checkpoint::{Subject, Taken};
-use rustix::event::PollFd;
 
+use super::SuperviseError;
 use super::client::ClientId;
 use super::drive::{PendingCheckpoint, before_now};
-use super::event_loop::Run;
+use super::event_source::{EventSource, PollSet};
+use super::supervisor::Supervisor;
 
 /// The newest checkpoints of a run that are kept.
 const MAX_KEPT: u32 = 32;
@@ -56,10 +57,6 @@ impl Checkpoints {
         self.pending.is_some()
     }
 
-    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        self.pending.as_ref().map(|pending| pending.work.poll_fd())
-    }
-
     /// Nobody waits for one that is being taken any more.
     pub(super) fn cancel(&self) {
         self.subject.cancel.store(true, Ordering::Relaxed);
@@ -84,12 +81,53 @@ impl Checkpoints {
     }
 }
 
-impl Run<'_> {
+impl EventSource for Checkpoints {
+    type Parts<'p> = &'p mut Recorder;
+    type Event = (ClientId, FromSupervisor);
+
+    fn watch<'a>(&'a self, poll: &mut PollSet<'a>) {
+        poll.fds().extend(self.pending.as_ref().map(|pending| pending.work.poll_fd()));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The data are on disk; with its event a checkpoint counts, and only then is it reported.
+    fn take_turn(
+        &mut self,
+        _: Instant,
+        recorder: &mut Recorder,
+    ) -> Result<Vec<Self::Event>, SuperviseError> {
+        let done = self.pending.take_if(|pending| pending.work.is_done());
+        let Some(Requested { client, number, note, begun, work }) = done else {
+            return Ok(Vec::new());
+        };
+        let refused =
+            |why: String| FromSupervisor::CheckpointRefused(ControlError::NoCheckpoint { why });
+        let answer = match work.finish() {
+            None => refused("its thread failed".to_owned()),
+            Some(Err(error)) => refused(error_chain(&error)),
+            Some(Ok(Taken { report, changed, .. })) => {
+                let message = note.map(|note| recorder.secrets().mask_words_of(&note));
+                let mut event = event_of(number, report, message);
+                event.changed = changed;
+                event.wall_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                recorder.event(EventKind::Checkpoint, &event)?;
+                recorder.barrier()?;
+                self.taken = number;
+                FromSupervisor::CheckpointTaken(TakenCheckpoint { number, changed, report })
+            }
+        };
+        Ok(vec![(client, answer)])
+    }
+}
+
+impl Supervisor<'_> {
     pub(super) fn checkpoint_requested(&mut self, client: ClientId, note: Option<String>) {
-        let refused = self.try_checkpoint(client, note);
-        if let Err(error) = refused {
+        if let Err(error) = self.try_checkpoint(client, note) {
             tracing::debug!(%error, "checkpoint refused");
-            self.clients.say(client, &FromSupervisor::CheckpointRefused(error));
+            self.control.clients.send(client, &FromSupervisor::CheckpointRefused(error));
         }
     }
 
@@ -99,17 +137,18 @@ impl Run<'_> {
         note: Option<String>,
     ) -> Result<(), ControlError> {
         let refused = |why: &str| ControlError::NoCheckpoint { why: why.to_owned() };
-        if self.state.is_over() || self.state.is_stopping() {
+        if self.clock.is_over() || self.clock.is_stopping() {
             return Err(ControlError::NotRunning { state: RunState::Stopping });
         }
-        if self.driver.is_some() {
+        if self.agent.is_some() {
             return Err(refused("the run's agent loop takes one after every iteration"));
         }
         if self.checkpoints.is_pending() {
             return Err(ControlError::CheckpointPending);
         }
-        if !self.tasks.is_empty() {
-            return Err(ControlError::Busy { running: self.tasks.len() });
+        let running: usize = self.sandboxes.iter().map(|sandbox| sandbox.running_tasks()).sum();
+        if running > 0 {
+            return Err(ControlError::Busy { running });
         }
         if note.as_ref().is_some_and(|note| note.len() > MAX_NOTE) {
             return Err(refused(&format!("its note is longer than {MAX_NOTE} bytes")));
@@ -117,31 +156,14 @@ impl Run<'_> {
         self.checkpoints.begin(client, note)
     }
 
-    /// Its data are on disk; with its event it counts, and only then is it reported.
-    pub(super) fn finish_checkpoint(&mut self) -> Result<(), RecordError> {
-        if self.state.is_over() {
-            return Ok(());
+    pub(super) fn checkpoint_turn(&mut self, now: Instant) {
+        if self.clock.is_over() {
+            return;
         }
-        let done = self.checkpoints.pending.take_if(|pending| pending.work.is_done());
-        let Some(Requested { client, number, note, begun, work }) = done else { return Ok(()) };
-        let refused =
-            |why: String| FromSupervisor::CheckpointRefused(ControlError::NoCheckpoint { why });
-        let answer = match work.finish() {
-            None => refused("its thread failed".to_owned()),
-            Some(Err(error)) => refused(error_chain(&error)),
-            Some(Ok(Taken { report, changed, .. })) => {
-                let message = note.map(|note| self.recorder.secrets().mask_words_of(&note));
-                let mut event = event_of(number, report, message);
-                event.changed = changed;
-                event.wall_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                self.recorder.event(EventKind::Checkpoint, &event)?;
-                self.recorder.barrier()?;
-                self.checkpoints.taken = number;
-                FromSupervisor::CheckpointTaken(TakenCheckpoint { number, changed, report })
-            }
-        };
-        self.clients.say(client, &answer);
-        Ok(())
+        let events = self.checkpoints.take_turn(now, self.recorder);
+        for (client, answer) in self.or_fail(events) {
+            self.control.clients.send(client, &answer);
+        }
     }
 }
 
@@ -162,6 +184,6 @@ fn event_of(number: u32, checkpoint: CheckpointReport, message: Option<String>) 
         unparsed: 0,
         dropped: 0,
         checkpoint,
-        tally: Tally { iterations: number, ..Tally::default() },
+        totals: AgentTotals { iterations: number, ..AgentTotals::default() },
     }
 }

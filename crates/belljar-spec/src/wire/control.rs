@@ -56,7 +56,7 @@ pub struct WindowSize {
 
 /// What a task's streams are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Streams {
     /// Recorded only; nothing is sent to this connection.
     Unwatched,
@@ -112,7 +112,7 @@ pub struct LaunchRequest {
     pub secrets: Vec<SecretValue>,
     /// Where it begins, if that is a checkpoint of another run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub birth: Option<Box<ResumeOrigin>>,
+    pub resumed_from: Option<Box<ResumeOrigin>>,
 }
 
 /// One more command in a sandbox that is there.
@@ -131,7 +131,7 @@ pub struct TaskRequest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum ToSupervisor {
     Hello(ClientHello),
     Launch(Box<LaunchRequest>),
@@ -276,7 +276,7 @@ pub struct RunStatus {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum FromSupervisor {
     Hello {
         version: u32,
@@ -291,7 +291,7 @@ pub enum FromSupervisor {
         posture: Box<Posture>,
         /// Backends that came before it, and why they were not taken.
         #[serde(default)]
-        not_taken: Vec<SkippedBackend>,
+        skipped_backends: Vec<SkippedBackend>,
         /// Ports of the host that lead inside.
         #[serde(default)]
         ports: Vec<Published>,

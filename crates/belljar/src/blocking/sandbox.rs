@@ -58,8 +58,8 @@ impl Sandbox {
         self.inner.backend()
     }
 
-    pub fn not_taken(&self) -> &[SkippedBackend] {
-        self.inner.not_taken()
+    pub fn skipped_backends(&self) -> &[SkippedBackend] {
+        self.inner.skipped_backends()
     }
 
     /// Prepares a command.

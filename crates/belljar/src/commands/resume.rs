@@ -19,7 +19,7 @@ pub(crate) fn fork(args: &ForkArgs) -> i32 {
     act(&args.run, &args.origin, ResumeKind::Fork, args.name.clone())
 }
 
-fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>) -> i32 {
+fn act(run: &str, args: &ResumeOriginArgs, kind: ResumeKind, name: Option<String>) -> i32 {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let options = match (extend(args), allow(args)) {
         (Ok(extend), Ok(allow)) => (extend, allow),
@@ -28,7 +28,7 @@ fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>
             return EXIT_USAGE;
         }
     };
-    match start(run, args, how, name, options) {
+    match start(run, args, kind, name, options) {
         Ok(code) => code,
         Err(error) => {
             let object = RunResult::failed(error.as_ref(), EXIT_NOT_STARTED);
@@ -47,7 +47,7 @@ fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>
 fn start(
     run: &str,
     args: &ResumeOriginArgs,
-    how: ResumeKind,
+    kind: ResumeKind,
     name: Option<String>,
     (extend, allow): (Extend, Vec<ResumeMismatch>),
 ) -> CommandResult {
@@ -55,8 +55,8 @@ fn start(
     reconcile_first(&home)?; // closes the record of a run whose supervisor died
     let run = store::find(&home, run)?.id;
     let env = environment();
-    let ask = Ask { how, run, from: args.from, extend, allow, name };
-    let Resumed { spec, birth, lock } = prepare_resume(&home, &ask, &env)?;
+    let ask = Ask { kind, run, from: args.from, extend, allow, name };
+    let Resumed { spec, resumed_from, lock } = prepare_resume(&home, &ask, &env)?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let secrets = config::secret_values(&spec, &env, &cwd)?;
     // A sandbox without an agent waits for `exec`: nothing in it would ever end the command.
@@ -67,7 +67,7 @@ fn start(
         quiet: args.quiet,
         result: args.result.clone(),
     };
-    agent_run::start(&mode, &home, spec, secrets, Some((Box::new(birth), lock)))
+    agent_run::start(&mode, &home, spec, secrets, Some((Box::new(resumed_from), lock)))
 }
 
 fn extend(args: &ResumeOriginArgs) -> Result<Extend, String> {

@@ -95,12 +95,12 @@ impl RecordedRun {
         self.start_from(ResumeKind::Resume, options).await
     }
 
-    async fn start_from(&self, how: ResumeKind, options: ForkOptions) -> Result<Sandbox, Error> {
+    async fn start_from(&self, kind: ResumeKind, options: ForkOptions) -> Result<Sandbox, Error> {
         let connector: Box<dyn Connector> = match options.executable.clone() {
             Some(path) => Box::new(Supervisors::with_executable(path)),
             None => Box::new(Supervisors::new()),
         };
-        let (request, lock) = self.request(how, options).await?;
+        let (request, lock) = self.request(kind, options).await?;
         let sandbox = Sandbox::launch(&*connector, request).await;
         drop(lock); // the record of the new run exists by now
         sandbox
@@ -109,13 +109,13 @@ impl RecordedRun {
     /// Reads the record, and the values of secrets.
     async fn request(
         &self,
-        how: ResumeKind,
+        kind: ResumeKind,
         options: ForkOptions,
     ) -> Result<(LaunchRequest, ResumeLock), Error> {
         self.read(move |home, run| {
             let ForkOptions { from, name, allow, executable: _ } = options;
             let env = std::env::vars_os().collect();
-            let ask = Ask { how, run: *run, from, extend: Extend::default(), allow, name };
+            let ask = Ask { kind, run: *run, from, extend: Extend::default(), allow, name };
             let resumed = prepare_resume(home, &ask, &env)?;
             let cwd = std::env::current_dir().map_err(Error::io("find the current directory"))?;
             let secrets =
@@ -127,7 +127,7 @@ impl RecordedRun {
                 bond: Bond::EndsWithConnection,
                 streams: Streams::Unwatched,
                 secrets,
-                birth: Some(Box::new(resumed.birth)),
+                resumed_from: Some(Box::new(resumed.resumed_from)),
             };
             Ok((request, resumed.lock))
         })

@@ -54,7 +54,7 @@ pub enum DryRun {
     Yes,
 }
 
-/// What to apply. The default is every change that is not held back, and a conflict is an error.
+/// What to apply. The default is every change that is not withheld, and a conflict is an error.
 #[derive(Clone, Debug, Default)]
 pub struct ApplyOptions {
     paths: Vec<PathBuf>,
@@ -63,7 +63,7 @@ pub struct ApplyOptions {
 }
 
 impl ApplyOptions {
-    /// Applies this path and what is below it, and no other that is not named. A path that is held back, such as a
+    /// Applies this path and what is below it, and no other that is not named. A path that is withheld, such as a
     /// file that the host executes (`.git/hooks/pre-commit`), is applied only if that very path is named.
     pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
         self.paths.push(path.into());
@@ -103,10 +103,10 @@ pub struct ApplyTree {
     pub applied: Vec<Change>,
     /// Paths of `applied` that hold both the run's changes and those of the tree.
     pub merged: Vec<OsText>,
-    /// Held back, each with its reason.
-    pub held: Vec<Change>,
+    /// Withheld, each with its reason.
+    pub withheld: Vec<Change>,
     /// The tree's version stays: the run did not change it, or made the same change.
-    pub stays: Vec<OsText>,
+    pub unchanged: Vec<OsText>,
 }
 
 /// Why changes were not listed, applied or discarded.
@@ -183,7 +183,7 @@ pub fn refuse_unknown(draft: &Draft, paths: &[PathBuf], run: &str) -> Result<(),
 }
 
 fn every_path(tree: &TreeDraft) -> impl Iterator<Item = &Path> {
-    let changes = tree.todo.iter().map(|todo| &todo.change).chain(&tree.held);
+    let changes = tree.todo.iter().map(|todo| &todo.change).chain(&tree.withheld);
     let named = changes.flat_map(|change| {
         let from = match &change.what {
             What::Renamed { from } => Some(from),
@@ -233,8 +233,8 @@ fn of_tree(tree: &TreeDraft) -> ApplyTree {
         source: tree.tree.note.source.clone(),
         applied: tree.todo.iter().map(|todo| todo.change.clone()).collect(),
         merged: merged.map(|todo| todo.change.path.clone()).collect(),
-        held: tree.held.clone(),
-        stays: tree.stays.clone(),
+        withheld: tree.withheld.clone(),
+        unchanged: tree.stays.clone(),
     }
 }
 
@@ -271,7 +271,7 @@ impl RecordedRun {
     }
 
     /// Writes the run's changes to the host's tree: all of them or, after an error, none. Refuses what `belljar
-    /// apply` refuses; [`ApplyTree::held`] lists what it held back.
+    /// apply` refuses; [`ApplyTree::withheld`] lists what it left out.
     pub async fn apply(&self, options: ApplyOptions) -> Result<ApplyReport, Error> {
         self.read(move |home, run| Ok(apply(home, run, &options)?)).await
     }

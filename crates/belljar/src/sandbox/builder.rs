@@ -46,7 +46,7 @@ pub struct RunOutput {
 }
 
 impl SandboxBuilder {
-    /// The default is `Auto`: the jail, docker, podman, in this order; see [`Sandbox::not_taken`].
+    /// The default is `Auto`: the jail, docker, podman, in this order; see [`Sandbox::skipped_backends`].
     pub fn backend(mut self, backend: BackendChoice) -> Self {
         self.flags.backend = Some(backend.name().to_owned());
         self
@@ -296,8 +296,8 @@ impl SandboxBuilder {
     pub async fn start(self) -> Result<Sandbox, Error> {
         let request = (Keep::UntilStopped, Bond::EndsWithConnection, Streams::Unwatched);
         let (client, launched, home) = self.launch(Vec::new(), request).await?;
-        let LaunchedRun { backend, posture, not_taken, .. } = launched;
-        let ownership = Ownership::Owner { backend, posture, not_taken };
+        let LaunchedRun { backend, posture, skipped_backends, .. } = launched;
+        let ownership = Ownership::Owner { backend, posture, skipped_backends };
         Ok(Sandbox::new(client, launched.run, home, ownership))
     }
 
@@ -332,8 +332,15 @@ impl SandboxBuilder {
             .map_err(|error| Error::io("read the settings")(std::io::Error::other(error)))??;
         let mut client = Client::over(&*connector, &Destination::New).await?;
         let home_text = home.as_path().into();
-        let request =
-            LaunchRequest { home: home_text, spec, keep, bond, streams, secrets, birth: None };
+        let request = LaunchRequest {
+            home: home_text,
+            spec,
+            keep,
+            bond,
+            streams,
+            secrets,
+            resumed_from: None,
+        };
         let launched = client.launch(request, None).await?;
         Ok((client, launched, home))
     }

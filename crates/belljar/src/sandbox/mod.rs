@@ -49,7 +49,7 @@ enum Ownership {
     Owner {
         backend: BackendName,
         posture: Posture,
-        not_taken: Vec<SkippedBackend>,
+        skipped_backends: Vec<SkippedBackend>,
     },
     Attached,
 }
@@ -123,9 +123,9 @@ impl Sandbox {
     ) -> Result<Self, Error> {
         let home = request.home.as_path().to_owned();
         let mut client = Client::over(connector, &Destination::New).await?;
-        let LaunchedRun { run, backend, posture, not_taken, .. } =
+        let LaunchedRun { run, backend, posture, skipped_backends, .. } =
             client.launch(request, None).await?;
-        Ok(Self::new(client, run, home, Ownership::Owner { backend, posture, not_taken }))
+        Ok(Self::new(client, run, home, Ownership::Owner { backend, posture, skipped_backends }))
     }
 
     /// Attaches to a live run in the caller's home. Dropping the handle does not stop the run.
@@ -176,9 +176,9 @@ impl Sandbox {
 
     /// Backends that were tried before this one, and why they were skipped. Empty for a run that this handle
     /// did not start (see its record).
-    pub fn not_taken(&self) -> &[SkippedBackend] {
+    pub fn skipped_backends(&self) -> &[SkippedBackend] {
         match &self.ownership {
-            Ownership::Owner { not_taken, .. } => not_taken,
+            Ownership::Owner { skipped_backends, .. } => skipped_backends,
             Ownership::Attached => &[],
         }
     }

@@ -48,10 +48,10 @@ async fn changes_are_typed_and_applied_as_the_command_applies_them() {
     assert_eq!((one.changes, bench.read("notes").as_str()), (1, "one\ntwo\n"));
     assert!(bench.work().join("gone").exists());
 
-    // The host would execute the hook: it is held back until that very path is named.
+    // The host would execute the hook: it is withheld until that very path is named.
     let all = run.apply(ApplyOptions::default()).await.unwrap();
     let hook = ".git/hooks/pre-commit";
-    assert!(all.trees[0].held.iter().any(|change| change.path == hook.into()), "{all:?}");
+    assert!(all.trees[0].withheld.iter().any(|change| change.path == hook.into()), "{all:?}");
     assert!(!bench.work().join(hook).exists() && !bench.work().join("gone").exists());
     assert!(bench.work().join("new").exists() && !bench.work().join("old").exists());
     run.apply(ApplyOptions::default().path(".git")).await.unwrap();

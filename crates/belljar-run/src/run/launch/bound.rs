@@ -1,7 +1,7 @@
 //! A bound launch: all that the run needs is pinned, and nothing of it has begun.
 
 use belljar_backend::Bound;
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_record::redact::secrets_of;
 
 use super::super::log::RunLog;
@@ -49,10 +49,10 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
             },
             socket: home.socket_path(&run_dir.id),
             live,
-            crossing: bridge,
-            drive: agent::drive_orders(&checkpoint, prepared, &bound),
+            network: bridge,
+            agent: agent::loop_options(&checkpoint, prepared, &bound),
             checkpoint,
-            guard: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
+            rules: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
         };
         Ok(Recorded { launch, run_dir, bound, log, options })
     }
