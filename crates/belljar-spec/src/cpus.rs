@@ -26,6 +26,26 @@ impl Cpus {
         if thousandths == 0 { Err(CpusError::Zero) } else { Ok(Self(thousandths)) }
     }
 
+    /// A number of processors, such as 1.5.
+    pub fn from_count(count: f64) -> Result<Self, CpusError> {
+        let thousandths = (count * 1_000.0).round();
+        if !thousandths.is_finite() || count < 0.0 {
+            return Err(CpusError::Shape(count.to_string()));
+        }
+        if (count * 1_000.0 - thousandths).abs() > 1e-6 {
+            return Err(CpusError::TooFine(count.to_string()));
+        }
+        if thousandths > f64::from(u32::MAX) {
+            return Err(CpusError::TooMany(count.to_string()));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked above"
+        )]
+        Self::from_millis(thousandths as u32)
+    }
+
     pub fn millis(self) -> u32 {
         self.0
     }
@@ -67,6 +87,14 @@ mod tests {
         }
         assert_eq!("10".parse::<Cpus>().unwrap().to_string(), "10");
         assert_eq!("0.25".parse::<Cpus>().unwrap().to_string(), "0.25");
+    }
+
+    #[test]
+    fn a_count_means_what_its_text_means() {
+        for count in [0.001, 0.25, 1.1, 1.5, 64.0, 0.0, 0.0001, -1.0, f64::NAN, 9_999_999.0] {
+            let text = count.to_string();
+            assert_eq!(Cpus::from_count(count).ok(), text.parse::<Cpus>().ok(), "{text}");
+        }
     }
 
     #[test]

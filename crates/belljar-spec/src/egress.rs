@@ -145,6 +145,23 @@ pub struct PublishSpec {
 }
 
 impl PublishSpec {
+    /// This port of the run, on a free port of the host's loopback.
+    pub fn new(port: u16) -> Self {
+        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), host_port: 0, port }
+    }
+
+    /// On this port of the host, at the same address.
+    #[must_use]
+    pub fn on_port(self, host_port: u16) -> Self {
+        Self { host_port, ..self }
+    }
+
+    /// At this address of the host.
+    #[must_use]
+    pub fn at(self, address: IpAddr) -> Self {
+        Self { address, ..self }
+    }
+
     /// `[[ADDRESS:][HOST_PORT]:]PORT`, as docker writes it; without an address, the host's loopback.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {

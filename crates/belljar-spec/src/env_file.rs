@@ -34,14 +34,19 @@ pub fn parse_assignment(text: &[u8]) -> Result<EnvLine, String> {
     match text.iter().position(|b| *b == b'=') {
         Some(at) => {
             let name = check_name(&text[..at])?;
-            let value = &text[at + 1..];
-            if value.contains(&0) {
-                return Err(format!("the value of {name} contains a NUL byte"));
-            }
-            Ok(EnvLine::Set { name, value: OsText::from_bytes(value.to_vec()) })
+            let value = check_value(&name, &text[at + 1..])?;
+            Ok(EnvLine::Set { name, value })
         }
         None => Ok(EnvLine::Pass { name: check_name(text)? }),
     }
+}
+
+/// A value has no NUL byte in it.
+pub fn check_value(name: &str, value: &[u8]) -> Result<OsText, String> {
+    if value.contains(&0) {
+        return Err(format!("the value of {name} contains a NUL byte"));
+    }
+    Ok(OsText::from_bytes(value.to_vec()))
 }
 
 /// Names are UTF-8, not empty, and have no `=`, NUL or control character in them.

@@ -52,6 +52,13 @@ impl HumanDuration {
     }
 }
 
+/// Whole milliseconds.
+impl From<Duration> for HumanDuration {
+    fn from(time: Duration) -> Self {
+        Self::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
 impl From<HumanDuration> for Duration {
     fn from(span: HumanDuration) -> Self {
         span.as_duration()

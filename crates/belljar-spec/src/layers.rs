@@ -32,11 +32,18 @@ pub enum Origin {
     Manifest(OsText),
     Variable(String),
     Flag(String),
+    /// A program that uses the library.
+    Program,
     /// Nobody set it, and the built-in value was above the ceiling.
     Ceiling(OsText),
 }
 
 impl Origin {
+    /// Whether it was set for this run alone.
+    pub fn is_of_this_run(&self) -> bool {
+        matches!(self, Self::Flag(_) | Self::Program)
+    }
+
     /// The layer's height; two flags are on the same.
     pub fn rank(&self) -> u8 {
         match self {
@@ -45,7 +52,7 @@ impl Origin {
             Self::User(_) => 2,
             Self::Manifest(_) => 3,
             Self::Variable(_) => 4,
-            Self::Flag(_) => 5,
+            Self::Flag(_) | Self::Program => 5,
             Self::Ceiling(_) => 6,
         }
     }
@@ -59,6 +66,7 @@ impl fmt::Display for Origin {
             Self::System(path) | Self::User(path) | Self::Manifest(path) => write!(f, "{path}"),
             Self::Variable(name) => write!(f, "the variable {name}"),
             Self::Flag(flag) => f.write_str(flag),
+            Self::Program => f.write_str("the program"),
             Self::Ceiling(path) => write!(f, "the ceiling {path}"),
         }
     }

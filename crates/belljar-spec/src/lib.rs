@@ -86,7 +86,7 @@ pub use plan::{
     PLAN_VERSION, Plan, PlannedImage, PlannedMount, Presence, Rlimit, Source, Tree, is_gvisor,
 };
 pub use posture::{Enforcement, Posture, Unmet, Waiver};
-pub use resolve::{FoundAgent, HostFacts, Request, ResolveError, Screen, resolve};
+pub use resolve::{FoundAgent, HostFacts, MainCommand, Request, ResolveError, Screen, resolve};
 pub use runspec::{
     Limits, Mount, MountMode, RUN_SPEC_VERSION, Retention, Rootfs, RunSpec, Stdin, Terminal, Tmpfs,
     User,

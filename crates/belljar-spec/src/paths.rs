@@ -1,6 +1,21 @@
 //! Paths as text: made absolute and cleaned without asking the file system.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use crate::text::OsText;
+
+/// A path that can be used: not empty, and without NUL bytes.
+pub fn checked(path: &OsStr) -> Result<OsText, String> {
+    if path.is_empty() {
+        return Err("the path is empty".into());
+    }
+    if path.as_bytes().contains(&0) {
+        return Err("the path contains a NUL byte".into());
+    }
+    Ok(path.into())
+}
 
 /// Expands `~`, starts a relative path at `base`, and cleans the result.
 pub fn absolute(path: &Path, base: &Path, home: Option<&Path>) -> PathBuf {

@@ -18,6 +18,8 @@ pub use belljar_run::{
     agent, config, debug_log, doctor, image, lineage, network, retention, reuse, run, scaffold,
 };
 pub use belljar_spec as spec;
+pub use belljar_spec::Pull;
+pub use belljar_spec::egress::PublishSpec;
 pub use belljar_workspace as workspace;
 pub use recorded::review::ChangesError;
 pub use recorded::{
@@ -28,8 +30,8 @@ pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
     CopyReport, DEFAULT_FILE_LIMIT, DEFAULT_OUTPUT_LIMIT, Destination, DirEntry, Error, Exec,
     FileError, FileInfo, FileKind, Input, LaunchedRun, Omitted, Output, Reader, RunOutput, Running,
-    Sandbox, SandboxBuilder, Source, Supervisors, Transport, Unavailable, available_backends,
-    find_executable,
+    Sandbox, SandboxBuilder, Secret, Source, Supervisors, Transport, Unavailable,
+    available_backends, find_executable,
 };
 
 /// Helpers for the tests of programs that embed belljar.

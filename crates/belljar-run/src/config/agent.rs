@@ -11,8 +11,8 @@ use belljar_spec::manifest::{
     WorkspaceMode,
 };
 use belljar_spec::{
-    BackendChoice, BackendName, Clause, FoundAgent, MountMode, Origin, OsText, RunSpec, Settings,
-    paths,
+    BackendChoice, BackendName, Clause, FoundAgent, MainCommand, MountMode, Origin, OsText,
+    RunSpec, Settings, paths,
 };
 
 use super::files::DecisionReader;
@@ -53,13 +53,14 @@ impl AgentInputs<'_> {
     }
 }
 
-/// Adds the preset to the settings. Does nothing if there is a command or no agent.
+/// Adds the preset to the settings. Does nothing if the run is not for an agent, or the settings have none.
 pub(super) fn prepare(
     settings: &mut Settings,
     inputs: &AgentInputs<'_>,
 ) -> Result<PreparedAgent, ConfigError> {
     let invocation = inputs.invocation;
-    let Some(kind) = settings.values.agent.kind.filter(|_| invocation.flags.command.is_empty())
+    let Some(kind) =
+        settings.values.agent.kind.filter(|_| invocation.command == MainCommand::Agent)
     else {
         return Ok(PreparedAgent::default());
     };
@@ -304,8 +305,8 @@ impl PresetLayer<'_> {
             return;
         }
         let allowed = self.settings.values.network.allow.clone().unwrap_or_default();
-        let by_flag = matches!(self.settings.origin("network.allow"), Some(Origin::Flag(_)));
-        if by_flag && allowed.is_empty() {
+        let origin = self.settings.origin("network.allow");
+        if origin.is_some_and(Origin::is_of_this_run) && allowed.is_empty() {
             let hosts = preset.hosts.join(", ");
             self.warn(format!(
                 "the network is off, so the agent cannot reach its service ({hosts})"

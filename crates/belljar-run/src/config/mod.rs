@@ -10,23 +10,23 @@ mod flags;
 pub(crate) mod host;
 mod manifest;
 mod secret;
-mod secret_arg;
 pub mod trust;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use belljar_spec::egress::Reach;
 use belljar_spec::layers::{self, Variable};
 use belljar_spec::manifest::ManifestError;
 use belljar_spec::{
-    CeilingFile, Layer, Manifest, Origin, OsText, Purpose, Request, ResolveError, Retention,
-    RunSpec, Settings, Widening, env, env_file, resolve,
+    CeilingFile, Layer, MainCommand, Manifest, Origin, OsText, Purpose, Request, ResolveError,
+    Retention, RunSpec, Screen, Settings, Stdin, Terminal, Widening, env, env_file, resolve,
 };
 
 pub use files::ReadError;
-pub use flags::{FlagError, Flags};
+pub use flags::{FLAGS, Flag, FlagError, GivenFlags, Override};
 pub use secret::{SecretError, secret_values};
 
 use files::DecisionReader;
@@ -56,12 +56,18 @@ pub enum ConfigFiles {
     Ignore,
 }
 
-/// The inputs from the command line and the environment.
+/// The inputs from the command line, or from a program that uses the library, and the environment.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     pub cwd: PathBuf,
     pub env: BTreeMap<OsString, OsString>,
-    pub flags: Flags,
+    /// The settings of this run alone, lowest first.
+    pub overrides: Vec<Override>,
+    pub command: MainCommand,
+    pub stdin: Stdin,
+    pub terminal: Terminal,
+    pub screen: Screen,
+    pub reach: Reach,
     pub source: ManifestSource,
     pub config_files: ConfigFiles,
     /// [`SYSTEM_DIRECTORY`], except in tests.
@@ -69,11 +75,17 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, flags: Flags) -> Self {
+    /// No settings but those of files and variables; no input and no terminal.
+    pub fn new(cwd: PathBuf, env: BTreeMap<OsString, OsString>, command: MainCommand) -> Self {
         Self {
             cwd,
             env,
-            flags,
+            overrides: Vec::new(),
+            command,
+            stdin: Stdin::Null,
+            terminal: Terminal::None,
+            screen: Screen::NotTerminal,
+            reach: Reach::Listed,
             source: ManifestSource::Nearest,
             config_files: ConfigFiles::Read,
             system: PathBuf::from(SYSTEM_DIRECTORY),
@@ -201,7 +213,6 @@ fn untrusted(
 pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError> {
     let LoadedSettings { mut settings, manifest, mut warnings, env_files, accepted, reader } =
         load_settings(invocation, home)?;
-    let flags = &invocation.flags;
     let inputs = agent::AgentInputs {
         invocation,
         manifest: manifest.as_deref(),
@@ -213,26 +224,26 @@ pub fn load(invocation: &Invocation, home: &Home) -> Result<Loaded, ConfigError>
     warnings.extend(agent.warnings);
     let directory = manifest.as_deref().and_then(Path::parent).unwrap_or(&invocation.cwd);
     let request = Request {
-        command: flags.command.iter().map(|argument| OsText::from(argument.as_os_str())).collect(),
-        stdin: flags.stdin,
-        terminal: flags.terminal,
-        screen: flags.screen,
+        command: invocation.command.clone(),
+        stdin: invocation.stdin,
+        terminal: invocation.terminal,
+        screen: invocation.screen,
         default_workspace: directory.to_owned(),
         manifest: manifest.clone(),
         env_files,
-        reach: flags.reach,
+        reach: invocation.reach,
         agent: agent.agent,
         untrusted_tree: accepted.untrusted_tree.clone(),
     };
     refuse_unsupported(&settings)?;
-    if !flags.command.is_empty() {
+    if invocation.command != MainCommand::Agent {
         refuse_flags_for_agents(&settings)?;
     }
     let facts = host::facts(&invocation.cwd, &invocation.env);
     let spec = resolve(&settings, &request, &facts)?;
     agent::check(&spec, facts.home.as_deref())?;
     crate::exec_rules::RuleSet::compile(&spec.commands)?;
-    for name in flags.passed_but_missing(&invocation.env) {
+    for name in passed_but_missing(invocation) {
         warnings.push(format!("-e {name}: not set on the host, so it is not set in the sandbox"));
     }
     warnings.extend(dotenv::warning(&spec));
@@ -261,13 +272,13 @@ fn refuse_unsupported(settings: &Settings) -> Result<(), ConfigError> {
     }
 }
 
-/// The manifest may have an agent even if this run has a command; a flag for agents on the same command line is a
+/// The manifest may have an agent even if this run has a command; a setting for agents of this run alone is a
 /// mistake.
 fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
     for section in ["agent", "loop", "setup"] {
         let is_set = |key: &str, origin: &Origin| {
-            let is_flag = matches!(origin, Origin::Flag(_));
-            is_flag && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
+            origin.is_of_this_run()
+                && key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
         };
         let shown = settings.shown();
         let found = shown.iter().find(|shown| is_set(&shown.key, &shown.origin));
@@ -279,14 +290,17 @@ fn refuse_flags_for_agents(settings: &Settings) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the flags before anything is created.
-pub fn check_flags(invocation: &Invocation) -> Result<(), ConfigError> {
-    invocation.flags.layers(&invocation.cwd).map(drop).map_err(ConfigError::from)
+/// Names after `-e` without a value that the host does not have.
+fn passed_but_missing(invocation: &Invocation) -> Vec<String> {
+    let given = invocation.overrides.iter().filter(|one| one.is_flag("--env"));
+    let passed =
+        given.filter_map(|one| one.values.sandbox.pass_env.as_ref()).flat_map(|names| &names.0);
+    let missing = passed.filter(|name| !invocation.env.contains_key(OsStr::new(&name.0)));
+    missing.map(|name| name.0.clone()).collect()
 }
 
 /// Whether the settings could name an agent. Creates nothing.
 pub fn may_name_agent(invocation: &Invocation) -> bool {
-    let flags = &invocation.flags;
     let user = host::user_config(&invocation.env).map(|directory| directory.join(CONFIG_FILE));
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
     let by_files = match invocation.config_files {
@@ -305,7 +319,9 @@ pub fn may_name_agent(invocation: &Invocation) -> bool {
     };
     let by_variable =
         invocation.env.keys().any(|name| name.as_bytes().starts_with(b"BELLJAR_AGENT"));
-    flags.agent.is_some() || !flags.settings.is_empty() || by_files || by_manifest || by_variable
+    let by_flag =
+        invocation.overrides.iter().any(|one| one.is_flag("-c") || one.values.agent.kind.is_some());
+    by_flag || by_files || by_manifest || by_variable
 }
 
 /// Reads and merges every layer.
@@ -329,20 +345,20 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
     let manifest = manifest::find(invocation, user_home.as_deref(), &reader)?;
     let mut warnings = Vec::new();
     let variables = variable_layers(&invocation.env, cwd, &mut warnings)?;
-    let flags = invocation.flags.layers(cwd)?;
+    let overrides: Vec<Layer> = invocation.overrides.iter().map(|one| one.layer(cwd)).collect();
     let mut accepted = manifest::AcceptedManifest::default();
     if let Some(manifest) = &manifest {
         let lower = Settings::merge(layers.clone(), None, user_home.as_deref()).values;
-        let higher = variables.iter().chain(&flags).rev();
+        let higher = variables.iter().chain(&overrides).rev();
         let kinds = higher.map(|layer| layer.values.agent.kind);
         let kinds = kinds.chain([manifest.values.agent.kind, lower.agent.kind]);
-        let has_command = !invocation.flags.command.is_empty();
-        let above = variables.iter().chain(&flags).cloned().collect();
+        let is_for_agent = invocation.command == MainCommand::Agent;
+        let above = variables.iter().chain(&overrides).cloned().collect();
         let above = Settings::merge(above, None, user_home.as_deref()).values;
         let check = manifest::ManifestCheck {
             lower: &lower,
             higher: &above,
-            purpose: Purpose::of_agent(kinds.flatten().next().filter(|_| !has_command)),
+            purpose: Purpose::of_agent(kinds.flatten().next().filter(|_| is_for_agent)),
             user_home: user_home.as_deref(),
             reader: &reader,
         };
@@ -354,7 +370,7 @@ pub fn load_settings(invocation: &Invocation, home: &Home) -> Result<LoadedSetti
         });
     }
     layers.extend(variables);
-    layers.extend(flags);
+    layers.extend(overrides);
 
     for layer in &layers {
         tracing::debug!(origin = %layer.origin, "settings layer");

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::RunSpec;
 use belljar_spec::manifest::Auth;
-use rustix::fs::Mode;
 
 use super::{LaunchError, nofollow};
 use crate::agent::adapter;
@@ -46,7 +45,7 @@ fn failed(path: PathBuf, error: io::Error) -> LaunchError {
 }
 
 fn copy(home: &Path, path: &Path, content: &[u8]) -> Result<(), LaunchError> {
-    match nofollow::new_file(home, path, Mode::from_raw_mode(0o400))? {
+    match nofollow::new_file(home, path, 0o400)? {
         Some(mut file) => file.write_all(content).map_err(|error| failed(home.join(path), error)),
         None => Ok(()),
     }

@@ -82,7 +82,7 @@ mod tests {
         let directory = PathBuf::from("/w");
         let layer = Layer { origin: Origin::BuiltIn, directory: directory.clone(), values };
         let settings = Settings::merge(vec![layer], None, None);
-        let request = Request::new(Vec::new(), directory);
+        let request = Request::new(belljar_spec::MainCommand::Agent, directory);
         resolve(&settings, &request, &HostFacts::default()).unwrap()
     }
 

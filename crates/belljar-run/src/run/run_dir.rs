@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use belljar_spec::{MountKind, Plan, PlannedMount, RunId, RunState, Source};
-use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::fs::{FlockOperation, flock};
 
 use super::{LaunchError, nofollow};
 use belljar_record::home::Home;
 
 /// Of an empty file that something is mounted over.
-const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+const FILE_MODE: u32 = 0o600;
 
 /// `runs/<id>` and `live/<id>`. The lock on the latter says that a supervisor is alive: no pid files.
 #[derive(Debug)]

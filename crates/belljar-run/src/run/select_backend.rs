@@ -11,7 +11,7 @@ use belljar_backend::{
     Backend, Capabilities, Fetch, ImageFacts, Unavailable, by_name, refuse_what_is_not_there,
 };
 use belljar_spec::egress::SecretValue;
-use belljar_spec::wire::control::{Keep, LaunchRefusal};
+use belljar_spec::wire::control::{ChosenPlan, Keep, LaunchRefusal};
 use belljar_spec::{
     BackendName, MountMode, Plan, ResumeOrigin, RunId, RunSpec, SkippedBackend, TreeAccess, Unmet,
     candidates,
@@ -47,8 +47,7 @@ impl std::fmt::Debug for Prepared<'_> {
 /// Chooses a backend and makes the plan. Where none holds what is required, the first plan that could be
 /// made comes back, with [`Prepared::refusal`], so that it can be looked at.
 pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'_>, LaunchError> {
-    // An agent's run has no command of its own, and lasts as long as its loop.
-    let keep = if spec.agent.is_some() { Keep::UntilStopped } else { keep };
+    let keep = keep_of(&spec, keep);
     if spec.command.is_empty() && keep == Keep::WhileCommandRuns {
         return Err(LaunchError::NoCommand);
     }
@@ -63,7 +62,54 @@ pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'
     candidates.choose(spec, keep)
 }
 
+/// Continues with what another process has chosen for this spec. Where it does not fit the spec, or there is nothing,
+/// everything is prepared here. The plan opens nothing: what it names is opened, checked and pinned when it is bound.
+pub(super) fn prepare_chosen(
+    chosen: Option<Box<ChosenPlan>>,
+    spec: RunSpec,
+    keep: Keep,
+    fetch: Fetch<'_>,
+) -> Result<Prepared<'_>, LaunchError> {
+    let keep = keep_of(&spec, keep);
+    let Some(chosen) = chosen.filter(|chosen| chosen.fits(&spec, keep)) else {
+        return prepare(spec, keep, fetch);
+    };
+    let ChosenPlan { plan, skipped_backends, first, .. } = *chosen;
+    let name = plan.backend;
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
+    let backend = by_name(name).map_err(unavailable)?;
+    bypass_requires_boundary::check(&spec, name, &plan.posture)?;
+    let mut candidates = Candidates::of(&spec, fetch);
+    candidates.left.drain(..=skipped_backends.len());
+    candidates.skipped_backends = skipped_backends;
+    candidates.first = first;
+    tracing::debug!(backend = %name, "plan taken over");
+    let secrets = Vec::new();
+    Ok(Prepared { backend, plan, spec, keep, resumed_from: None, secrets, candidates })
+}
+
+/// An agent's run has no command of its own, and lasts as long as its loop.
+fn keep_of(spec: &RunSpec, keep: Keep) -> Keep {
+    if spec.agent.is_some() { Keep::UntilStopped } else { keep }
+}
+
+/// A longer plan is not handed over: the request has to fit into one message.
+const LONGEST_CHOSEN: usize = 1 << 20;
+
 impl Prepared<'_> {
+    /// What a supervisor process needs in order not to prepare the run again.
+    pub fn chosen(&self) -> Option<Box<ChosenPlan>> {
+        let chosen = ChosenPlan {
+            spec_hash: self.spec.hash(),
+            keep: self.keep,
+            plan: self.plan.clone(),
+            skipped_backends: self.candidates.skipped_backends.clone(),
+            first: self.candidates.first.clone(),
+        };
+        let length = serde_json::to_vec(&chosen).map_or(usize::MAX, |text| text.len());
+        (length <= LONGEST_CHOSEN).then(|| Box::new(chosen))
+    }
+
     /// What would be done, and what stands in the way.
     pub fn dry_run(&self) -> DryRun {
         let secrets = secrets_of(&self.spec);
@@ -340,5 +386,80 @@ fn in_words(error: &LaunchError) -> (String, Option<String>) {
             (format!("{error}: {}", differences.join("; ")), error.fix())
         }
         error => (belljar_spec::text::error_chain(error), error.fix()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use std::path::PathBuf;
+
+    use belljar_spec::{
+        BackendChoice, HostFacts, Layer, MainCommand, Manifest, Origin, Request, Settings, resolve,
+    };
+
+    use super::*;
+
+    fn on_host() -> RunSpec {
+        let mut values = Manifest::default();
+        values.sandbox.backend = Some(BackendChoice::Host);
+        let directory = PathBuf::from("/");
+        let layer = Layer { origin: Origin::BuiltIn, directory: directory.clone(), values };
+        let settings = Settings::merge(vec![layer], None, None);
+        let command = MainCommand::Argv(vec!["true".into()]);
+        let request = Request::new(command, directory);
+        RunSpec { workspace: None, ..resolve(&settings, &request, &HostFacts::default()).unwrap() }
+    }
+
+    /// The host name tells a plan that was handed over from one that was made here.
+    fn chosen(spec: &RunSpec) -> Box<ChosenPlan> {
+        let prepared = prepare(spec.clone(), Keep::WhileCommandRuns, Fetch::No).unwrap();
+        let mut chosen = prepared.chosen().unwrap();
+        chosen.plan.hostname = "handed-over".into();
+        chosen
+    }
+
+    fn hostname(chosen: Option<Box<ChosenPlan>>, spec: RunSpec) -> String {
+        let prepared = prepare_chosen(chosen, spec, Keep::WhileCommandRuns, Fetch::No).unwrap();
+        assert!(prepared.candidates.left.is_empty());
+        prepared.plan.hostname
+    }
+
+    #[test]
+    fn a_plan_is_taken_over_for_its_spec_alone() {
+        let spec = on_host();
+        assert_eq!(hostname(Some(chosen(&spec)), spec.clone()), "handed-over");
+        assert_ne!(hostname(None, spec.clone()), "handed-over");
+        let other = RunSpec { name: Some("other".into()), ..spec.clone() };
+        assert_ne!(hostname(Some(chosen(&spec)), other), "handed-over");
+    }
+
+    #[test]
+    fn a_plan_of_another_backend_or_version_is_made_again() {
+        let spec = on_host();
+        for change in [
+            (|chosen: &mut ChosenPlan| chosen.plan.backend = BackendName::Jail) as fn(&mut _),
+            |chosen| chosen.plan.v += 1,
+            |chosen| chosen.keep = Keep::UntilStopped,
+            |chosen| {
+                let (why, backend) = (String::new(), BackendName::Jail);
+                chosen.skipped_backends.push(SkippedBackend { backend, why, fix: None, run: None });
+            },
+        ] {
+            let mut chosen = chosen(&spec);
+            change(&mut chosen);
+            assert_ne!(hostname(Some(chosen), spec.clone()), "handed-over");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_would_not_fit_into_a_message_is_not_handed_over() {
+        let mut spec = on_host();
+        assert!(
+            prepare(spec.clone(), Keep::WhileCommandRuns, Fetch::No).unwrap().chosen().is_some()
+        );
+        spec.command.push("x".repeat(LONGEST_CHOSEN).as_str().into());
+        assert!(prepare(spec, Keep::WhileCommandRuns, Fetch::No).unwrap().chosen().is_none());
     }
 }

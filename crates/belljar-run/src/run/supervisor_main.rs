@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getppid, setpgid};
 
 use super::launch::launch_for;
-use super::{Fetch, Observer, Unwatched, prepare};
+use super::select_backend::prepare_chosen;
+use super::{Fetch, Observer, Unwatched};
 use crate::supervise::{Caller, Connection};
 use belljar_record::home::Home;
 
@@ -78,11 +79,11 @@ fn serve(mut connection: Connection) -> i32 {
         }
         None => return 125,
     };
-    let LaunchRequest { home, spec, keep, bond, streams, secrets, resumed_from } = request;
+    let LaunchRequest { home, spec, keep, bond, streams, secrets, chosen, resumed_from } = request;
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
-            let prepared = prepare(spec, keep, Fetch::AsTheSpecSays(&Unwatched))
+            let prepared = prepare_chosen(chosen, spec, keep, Fetch::AsTheSpecSays(&Unwatched))
                 .map_err(|error| error.refusal())?;
             Ok((home, prepared.with_secrets(secrets).resuming(resumed_from)))
         });

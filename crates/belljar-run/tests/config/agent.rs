@@ -4,19 +4,19 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::support::World;
-use belljar_run::config::{self, ConfigError, Flags, Loaded, ManifestSource};
+use crate::support::{Flags, World};
+use belljar_run::config::{self, ConfigError, Loaded, ManifestSource};
 use belljar_spec::egress::SecretPlace;
 use belljar_spec::manifest::AgentKind;
-use belljar_spec::{AgentSpec, MountMode};
+use belljar_spec::{AgentSpec, MainCommand, MountMode};
 
 fn flags() -> Flags {
-    Flags { agent: Some("claude".into()), prompt: Some("do it".into()), ..Flags::default() }
+    Flags::default().with("--agent", "claude").with("--prompt", "do it")
 }
 
 fn load(world: &World, flags: Flags) -> Result<Loaded, ConfigError> {
     let mut invocation = world.invocation(flags);
-    invocation.flags.command.clear();
+    invocation.command = MainCommand::Agent;
     config::load(&invocation, &world.home)
 }
 
@@ -109,7 +109,7 @@ fn every_layer_wins_over_the_preset() {
     let names: Vec<&str> = loaded.spec.egress.secrets.iter().map(|one| one.env.as_str()).collect();
     assert_eq!(names, ["MY_KEY"]);
     // A variable from a flag keeps its value, which does not become a secret too.
-    let given = Flags { env: vec!["ANTHROPIC_API_KEY=mine".into()], ..flags() };
+    let given = flags().with("--env", "ANTHROPIC_API_KEY=mine");
     world.manifest("");
     let loaded = load(&world, given).unwrap();
     assert!(loaded.spec.egress.secrets.is_empty());
@@ -120,7 +120,7 @@ fn every_layer_wins_over_the_preset() {
 fn no_network_overrides_the_preset_with_a_warning() {
     let mut world = installed();
     with(&mut world, "ANTHROPIC_API_KEY", "v");
-    let loaded = load(&world, Flags { network: Some("none".into()), ..flags() }).unwrap();
+    let loaded = load(&world, flags().with("--network", "none")).unwrap();
     assert!(loaded.spec.network_allow.is_empty() && loaded.spec.egress.secrets.is_empty());
     let warned = loaded.warnings.join("\n");
     assert!(warned.contains("cannot reach its service (api.anthropic.com:443)"), "{warned}");
@@ -136,7 +136,7 @@ fn the_first_login_that_the_host_has_is_taken() {
     let loaded = load(&world, flags()).unwrap();
     assert_eq!(loaded.spec.egress.secrets[0].place, SecretPlace::Bearer);
     with(&mut world, "OPENAI_API_KEY", "v");
-    let codex = load(&world, Flags { agent: Some("codex".into()), ..flags() }).unwrap();
+    let codex = load(&world, flags().with("--agent", "codex")).unwrap();
     assert_eq!(codex.spec.egress.secrets[0].env, "CODEX_API_KEY");
     assert!(codex.agent.join("\n").contains("OPENAI_API_KEY is sent as bearer token"));
 }
@@ -149,7 +149,7 @@ fn the_ceiling_holds_for_the_preset_too() {
     assert!(refused_text.contains("the preset of claude"), "{refused_text}");
     world.write("etc/policy.toml", "mounts = ['/srv']\n");
     install(&mut world);
-    let workspace = Flags { workspace: Some("none".into()), ..flags() };
+    let workspace = flags().with("--workspace", "none");
     assert!(refused(&world, workspace.clone()).contains("sandbox.mounts[0]"));
     world.write("etc/policy.toml", "");
     load(&world, workspace).unwrap();
@@ -162,25 +162,22 @@ fn a_prompt_comes_from_a_file_or_a_flag() {
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt_file = 'PROMPT.md'\n");
     world.trust(&path);
     assert_eq!(agent(&load(&world, Flags::default()).unwrap()).prompt, "from the file\n");
-    let flag = Flags { prompt: Some("from the flag".into()), ..Flags::default() };
+    let flag = Flags::default().with("--prompt", "from the flag");
     assert_eq!(agent(&load(&world, flag).unwrap()).prompt, "from the flag");
     // What a run changed in the file is not what was trusted.
     world.write("user/project/PROMPT.md", "from a run\n");
     assert!(refused(&world, Flags::default()).contains("has changed since it was trusted"));
     let other = world.write("user/other.md", "another\n");
     world.manifest("");
-    let flag = Flags {
-        agent: Some("claude".into()),
-        prompt_file: Some(other.into_os_string()),
-        ..Flags::default()
-    };
+    let flag =
+        Flags::default().with("--agent", "claude").with("--prompt-file", other.into_os_string());
     assert_eq!(agent(&load(&world, flag.clone()).unwrap()).prompt, "another\n");
     fs::write(world.user().join("other.md"), [0xff]).unwrap();
     assert!(refused(&world, flag.clone()).contains("is not valid UTF-8"));
     fs::write(world.user().join("other.md"), vec![b'x'; (1 << 20) + 1]).unwrap();
     assert!(refused(&world, flag).contains("is larger than"));
     assert!(
-        refused(&world, Flags { agent: Some("codex".into()), ..Flags::default() })
+        refused(&world, Flags::default().with("--agent", "codex"))
             .contains("the agent has no prompt")
     );
 }
@@ -214,7 +211,7 @@ fn no_link_leads_a_manifests_prompt_to_another_file() {
 fn a_program_can_be_named() {
     let mut world = installed();
     let program = install(&mut world);
-    let set = |value: &str| Flags { settings: vec![format!("agent.program='{value}'")], ..flags() };
+    let set = |value: &str| flags().with("-c", format!("agent.program='{value}'"));
     let image = load(&world, set("image")).unwrap();
     assert_eq!(agent(&image).program, ["claude".into()]);
     assert!(image.spec.mounts.is_empty());
@@ -230,10 +227,10 @@ fn a_program_can_be_named() {
 #[test]
 fn login_files_need_a_waiver_and_the_files() {
     let world = installed();
-    let files = Flags { settings: vec!["agent.auth='files'".into()], ..flags() };
+    let files = flags().with("-c", "agent.auth='files'");
     let text = refused(&world, files.clone());
     assert!(text.contains("--waive env.clean=REASON"), "{text}");
-    let waived = Flags { waive: vec!["env.clean=my own machine".into()], ..files };
+    let waived = files.with("--waive", "env.clean=my own machine");
     assert!(refused(&world, waived.clone()).contains("log in on the host first"));
     world.write("user/.claude/.credentials.json", "{}");
     let loaded = load(&world, waived).unwrap();
@@ -244,11 +241,8 @@ fn login_files_need_a_waiver_and_the_files() {
 #[test]
 fn a_budget_that_cannot_be_enforced_is_reported() {
     let world = installed();
-    let limits = |kind: &str| Flags {
-        agent: Some(kind.into()),
-        max_cost_usd: Some("5".into()),
-        max_tokens: Some("1000".into()),
-        ..flags()
+    let limits = |kind: &str| {
+        flags().with("--agent", kind).with("--max-cost-usd", "5").with("--max-tokens", "1000")
     };
     let warned = |kind| load(&world, limits(kind)).unwrap().warnings.join("\n");
     assert!(!warned("claude").contains("cannot stop it"));
@@ -301,15 +295,15 @@ fn a_program_that_a_run_could_have_planted_is_not_taken() {
     assert!(text.contains(planted.to_str().unwrap()), "{text}");
     // An image may have the program.
     for setting in ["sandbox.image='some'", "sandbox.fallback=['docker']"] {
-        let image = Flags { settings: vec![setting.into()], ..flags() };
+        let image = flags().with("-c", setting);
         assert_eq!(agent(&load(&world, image).unwrap()).program, ["claude".into()], "{setting}");
     }
-    let image = Flags { settings: vec!["agent.program='image'".into()], ..flags() };
+    let image = flags().with("-c", "agent.program='image'");
     let loaded = load(&world, image).unwrap();
     assert_eq!(agent(&loaded).program, ["claude".into()]);
     assert!(loaded.spec.mounts.is_empty() && loaded.spec.tools.is_empty());
     let named = format!("agent.program='{}'", planted.display());
-    let refused_text = refused(&world, Flags { settings: vec![named], ..flags() });
+    let refused_text = refused(&world, flags().with("-c", named));
     assert!(refused_text.contains("which a run can write"), "{refused_text}");
     // The next candidate is used, until a run could have written that too.
     let program = install(&mut world);
@@ -328,15 +322,15 @@ fn a_prompt_that_a_run_could_have_changed_is_not_used() {
     let path = world.manifest("[agent]\nkind = 'claude'\nprompt_file = 'PROMPT.md'\n");
     let load_named = || {
         let mut invocation = world.invocation(Flags::default());
-        invocation.flags.command.clear();
+        invocation.command = MainCommand::Agent;
         invocation.source = ManifestSource::File(path.clone());
         config::load(&invocation, &world.home)
     };
     assert!(load_named().is_ok(), "control: no run could write there");
     let by_flag = || {
-        let prompt_file = Some(prompt.clone().into());
-        let mut invocation = world.invocation(Flags { prompt: None, prompt_file, ..flags() });
-        invocation.flags.command.clear();
+        let flags = flags().without("--prompt").with("--prompt-file", &prompt);
+        let mut invocation = world.invocation(flags);
+        invocation.command = MainCommand::Agent;
         invocation.source = ManifestSource::None;
         config::load(&invocation, &world.home)
     };

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
-use crate::support::World;
-use belljar_run::config::{self, ConfigError, ConfigFiles, Flags, ManifestSource, ReadError};
+use crate::support::{Flags, World};
+use belljar_run::config::{self, ConfigError, ConfigFiles, ManifestSource, ReadError};
 use belljar_spec::{Clause, MountMode, Origin, OsText, Terminal};
 
 #[test]
@@ -70,9 +70,9 @@ fn every_layer_has_its_origin() {
     world.env.insert("BELLJAR_LIMITS_PIDS".into(), "4".into());
     let variable = Origin::Variable("BELLJAR_LIMITS_PIDS".into());
     assert_eq!(origin(&world, Flags::default()), (4, variable));
-    let assigned = Flags { settings: vec!["limits.pids=5".into()], ..Flags::default() };
+    let assigned = Flags::default().with("-c", "limits.pids=5");
     assert_eq!(origin(&world, assigned.clone()), (5, Origin::Flag("-c".into())));
-    let flag = Flags { pids_limit: Some("6".into()), ..assigned };
+    let flag = assigned.with("--pids-limit", "6");
     assert_eq!(origin(&world, flag), (6, Origin::Flag("--pids-limit".into())));
 }
 
@@ -88,11 +88,11 @@ fn config_files_can_be_left_out_and_the_ceiling_cannot() {
     invocation.config_files = ConfigFiles::Ignore;
     let pids = config::load(&invocation, &world.home).unwrap().spec.limits.pids;
     assert_eq!(pids, Some(100), "the built-in value, lowered to the ceiling");
-    let beyond = Flags { pids_limit: Some("101".into()), ..Flags::default() };
+    let beyond = Flags::default().with("--pids-limit", "101");
     let refused = world.refused(beyond);
     assert!(refused.contains("limits.pids = 101 (set by --pids-limit)"), "{refused}");
     assert!(refused.contains("policy.toml") && refused.contains("at most 100"), "{refused}");
-    let allowed = Flags { pids_limit: Some("100".into()), ..Flags::default() };
+    let allowed = Flags::default().with("--pids-limit", "100");
     assert!(world.load(allowed).is_ok());
 }
 
@@ -167,32 +167,33 @@ fn a_named_manifest_must_be_there() {
 fn flags_become_the_run() {
     let world = World::new();
     world.write("user/project/vars", "FROM_FILE=f\nHOME\n");
-    let flags = Flags {
-        backend: Some("docker".into()),
-        volumes: vec!["data:/data".into(), "/srv/x:/x:rw".into()],
-        mounts: vec!["type=tmpfs,dst=/t,tmpfs-size=1m".into()],
-        tmpfs: vec!["/u:size=2m".into()],
-        tools: vec!["~/.cargo".into()],
-        workspace: Some("sub:overlay".into()),
-        workdir: Some("deep".into()),
-        hide: vec![".env".into()],
-        allow_sources: vec!["~/.ssh".into()],
-        user: Some("1234:5678".into()),
-        allow_hosts: vec!["a.example".into()],
-        memory: Some("2g".into()),
-        cpus: Some("1.5".into()),
-        disk: Some("none".into()),
-        timeout: Some("90".into()),
-        stop_timeout: Some("0".into()),
-        env: vec!["A=b=c".into(), "BELLJAR_NOT_HERE".into()],
-        env_files: vec!["vars".into()],
-        name: Some("job".into()),
-        labels: vec!["team=a".into(), "bare".into()],
-        require: vec!["id.unique".into()],
-        waive: vec!["limit.memory=a test".into()],
-        terminal: Terminal::Pty,
-        ..Flags::default()
-    };
+    let flags = Flags::default()
+        .with("--backend", "docker")
+        .with("--volume", "data:/data")
+        .with("--volume", "/srv/x:/x:rw")
+        .with("--mount", "type=tmpfs,dst=/t,tmpfs-size=1m")
+        .with("--tmpfs", "/u:size=2m")
+        .with("--tool", "~/.cargo")
+        .with("--workspace", "sub:overlay")
+        .with("--workdir", "deep")
+        .with("--hide", ".env")
+        .with("--allow-source", "~/.ssh")
+        .with("--user", "1234:5678")
+        .with("--allow-host", "a.example")
+        .with("--memory", "2g")
+        .with("--cpus", "1.5")
+        .with("--disk", "none")
+        .with("--timeout", "90")
+        .with("--stop-timeout", "0")
+        .with("--env", "A=b=c")
+        .with("--env", "BELLJAR_NOT_HERE")
+        .with("--env-file", "vars")
+        .with("--name", "job")
+        .with("--label", "team=a")
+        .with("--label", "bare")
+        .with("--require", "id.unique")
+        .with("--waive", "limit.memory=a test")
+        .terminal(Terminal::Pty);
     let loaded = world.load(flags).unwrap();
     let spec = &loaded.spec;
     assert_eq!(spec.backend.name(), "docker");
@@ -229,57 +230,38 @@ fn wrong_flags_are_named() {
     let world = World::new();
     let cases: Vec<(Flags, &str)> = vec![
         (
-            Flags { memory: Some("lots".into()), ..Flags::default() },
+            Flags::default().with("--memory", "lots"),
             "--memory lots: limits.memory: \"lots\" is not a size",
         ),
+        (Flags::default().with("--pids-limit", "x"), "--pids-limit x: limits.pids: "),
+        (Flags::default().with("--user", "0"), "is root"),
         (
-            Flags { pids_limit: Some("x".into()), ..Flags::default() },
-            "--pids-limit x: limits.pids: ",
-        ),
-        (Flags { user: Some("0".into()), ..Flags::default() }, "is root"),
-        (
-            Flags { backend: Some("x".into()), ..Flags::default() },
+            Flags::default().with("--backend", "x"),
             "--backend x: sandbox.backend: there is no backend",
         ),
-        (Flags { volumes: vec!["x".into()], ..Flags::default() }, "--volume: \"x\" has no target"),
+        (Flags::default().with("--volume", "x"), "--volume: \"x\" has no target"),
+        (Flags::default().with("--volume", "x:/etc"), "sandbox.mounts[0]: the target \"/etc\""),
+        (Flags::default().with("--mount", "x"), "--mount: "),
+        (Flags::default().with("--tmpfs", "/t:x"), "--tmpfs: "),
+        (Flags::default().with("--env", "=x"), "--env: a variable's name is empty"),
+        (Flags::default().with("--pass-env", "A=b"), "--pass-env: "),
         (
-            Flags { volumes: vec!["x:/etc".into()], ..Flags::default() },
-            "sandbox.mounts[0]: the target \"/etc\"",
-        ),
-        (Flags { mounts: vec!["x".into()], ..Flags::default() }, "--mount: "),
-        (Flags { tmpfs: vec!["/t:x".into()], ..Flags::default() }, "--tmpfs: "),
-        (Flags { env: vec!["=x".into()], ..Flags::default() }, "--env: a variable's name is empty"),
-        (Flags { pass_env: vec!["A=b".into()], ..Flags::default() }, "--pass-env: "),
-        (
-            Flags { waive: vec!["fs.quota".into()], ..Flags::default() },
+            Flags::default().with("--waive", "fs.quota"),
             "--waive: the waiver of fs.quota has no reason",
         ),
+        (Flags::default().with("--waive", "fs.quotas=x"), "did you mean \"fs.quota\"?"),
+        (Flags::default().with("--waive", "all=x"), "host backend alone"),
+        (Flags::default().with("--require", "nothing"), "--require: there is no clause"),
         (
-            Flags { waive: vec!["fs.quotas=x".into()], ..Flags::default() },
-            "did you mean \"fs.quota\"?",
-        ),
-        (Flags { waive: vec!["all=x".into()], ..Flags::default() }, "host backend alone"),
-        (
-            Flags { require: vec!["nothing".into()], ..Flags::default() },
-            "--require: there is no clause",
-        ),
-        (
-            Flags { network: Some("host".into()), ..Flags::default() },
+            Flags::default().with("--network", "host"),
             "--network: takes only \"none\", not \"host\"",
         ),
-        (
-            Flags {
-                network: Some("none".into()),
-                allow_hosts: vec!["a".into()],
-                ..Flags::default()
-            },
-            "contradict",
-        ),
-        (Flags { labels: vec!["=x".into()], ..Flags::default() }, "--label: "),
-        (Flags { env_files: vec!["none-here".into()], ..Flags::default() }, "does not exist"),
-        (Flags { settings: vec!["limits.x=1".into()], ..Flags::default() }, "-c limits.x=1: "),
-        (Flags { hide: vec!["../x".into()], ..Flags::default() }, "--hide: "),
-        (Flags { workdir: Some("".into()), ..Flags::default() }, "--workdir: the path is empty"),
+        (Flags::default().with("--network", "none").with("--allow-host", "a"), "contradict"),
+        (Flags::default().with("--label", "=x"), "--label: "),
+        (Flags::default().with("--env-file", "none-here"), "does not exist"),
+        (Flags::default().with("-c", "limits.x=1"), "-c limits.x=1: "),
+        (Flags::default().with("--hide", "../x"), "--hide: "),
+        (Flags::default().with("--workdir", ""), "--workdir: the path is empty"),
     ];
     for (flags, want) in cases {
         let refused = world.refused(flags);
@@ -295,7 +277,7 @@ fn paths_that_are_not_utf8_work_from_the_flag_to_the_run() {
     fs::create_dir(&odd).unwrap();
     let mut volume = OsString::from("d");
     volume.push(OsStr::from_bytes(b"\xfe:/x\xfd:rw"));
-    let flags = Flags { volumes: vec![volume], ..Flags::default() };
+    let flags = Flags::default().with("--volume", volume);
     let loaded = config::load(&world.invocation_in(&odd, flags), &world.home).unwrap();
     assert_eq!(loaded.spec.workspace.unwrap().source, odd.as_path().into());
     assert_eq!(
@@ -310,7 +292,7 @@ fn a_flag_takes_the_network_away_again() {
     let world = World::new();
     world.write("user/.config/belljar/config.toml", "[network]\nallow = ['a.example']\n");
     assert_eq!(world.load(Flags::default()).unwrap().spec.network_allow, ["a.example"]);
-    let none = Flags { network: Some("none".into()), ..Flags::default() };
+    let none = Flags::default().with("--network", "none");
     assert!(world.load(none).unwrap().spec.network_allow.is_empty());
 }
 

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use belljar_record::home::Home;
 use belljar_run::config::{
-    ConfigError, ConfigFiles, Flags, Invocation, LoadedSettings, load, load_settings,
+    ConfigError, ConfigFiles, Invocation, LoadedSettings, load, load_settings,
 };
 use belljar_run::scaffold::{
     AgentAnswer, Answers, Existing, InitReport, RepeatAnswer, ScaffoldError, Template, UntilAnswer,
     init, new_folder,
 };
 use belljar_spec::manifest::{AgentKind, Usd, WorkspaceMode};
-use belljar_spec::{BackendChoice, BackendName, HumanDuration, Size};
+use belljar_spec::{BackendChoice, BackendName, HumanDuration, MainCommand, Size};
 use tempfile::TempDir;
 
 struct Place {
@@ -40,7 +40,7 @@ impl Place {
 
     fn invocation(&self, directory: &Path) -> Invocation {
         let mut invocation =
-            Invocation::new(directory.to_owned(), BTreeMap::new(), Flags::default());
+            Invocation::new(directory.to_owned(), BTreeMap::new(), MainCommand::Agent);
         invocation.config_files = ConfigFiles::Ignore;
         invocation.system = self.temp.path().join("etc");
         invocation
@@ -133,7 +133,7 @@ fn every_combination_of_answers_loads_and_is_trusted() {
         if decides {
             let mut invocation = place.invocation(&place.work());
             if answers.agent.is_none() {
-                invocation.flags.command = vec!["true".into()];
+                invocation.command = MainCommand::Argv(vec!["true".into()]);
             }
             let spec = load(&invocation, &place.home).unwrap().spec;
             assert_eq!(spec.agent.is_some(), answers.agent.is_some());

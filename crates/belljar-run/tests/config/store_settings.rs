@@ -1,11 +1,10 @@
 //! `[retention]`: from the layers into the run.
 
-use crate::support::World;
-use belljar_run::config::Flags;
+use crate::support::{Flags, World};
 use belljar_spec::{Retention, RunSpec};
 
 fn setting(text: &str) -> Flags {
-    Flags { settings: vec![text.to_owned()], ..Flags::default() }
+    Flags::default().with("-c", text.to_owned())
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use crate::support::World;
+use crate::support::{Flags, World};
 use belljar_run::config::trust::{self, Store, TrustError, TrustState};
-use belljar_run::config::{self, ConfigError, Flags, ManifestSource};
+use belljar_run::config::{self, ConfigError, ManifestSource};
 
 const OPENS_A_HOST: &str = "[network]\nallow = ['api.example:443']\n";
 

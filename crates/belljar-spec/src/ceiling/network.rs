@@ -56,17 +56,16 @@ impl CeilingFile {
         let Some(allowed) = &self.ceiling.network.publish else { return Ok(()) };
         let most: Vec<PublishSpec> =
             allowed.iter().flat_map(|text| PublishSpec::parse(text)).collect();
-        for text in &wanted.publish {
-            let is_allowed = |wanted: PublishSpec| {
-                most.iter().any(|bound| {
-                    bound.address == wanted.address
-                        && bound.port == wanted.port
-                        && (bound.host_port == 0 || bound.host_port == wanted.host_port)
-                })
+        for publish in &wanted.publish {
+            let is_allowed = |bound: &PublishSpec| {
+                let PublishSpec { address, host_port, port } = publish.spec;
+                bound.address == address
+                    && bound.port == port
+                    && (bound.host_port == 0 || bound.host_port == host_port)
             };
-            if !PublishSpec::parse(text).is_ok_and(is_allowed) {
+            if !most.iter().any(is_allowed) {
                 let list = format!("[{}]", allowed.join(", "));
-                return Err(self.beyond(wanted, "network.publish", format!("\"{text}\""), list));
+                return Err(self.beyond(wanted, "network.publish", format!("\"{publish}\""), list));
             }
         }
         Ok(())

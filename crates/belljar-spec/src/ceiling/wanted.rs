@@ -8,7 +8,7 @@ use crate::cpus::Cpus;
 use crate::egress::Reach;
 use crate::human_duration::HumanDuration;
 use crate::layers::{Origin, Settings};
-use crate::manifest::{Limit, LimitSettings, RootfsSetting, WorkspaceMode};
+use crate::manifest::{Limit, LimitSettings, PublishSetting, RootfsSetting, WorkspaceMode};
 use crate::runspec::{Limits, Rootfs, RunSpec};
 use crate::size::Size;
 
@@ -28,7 +28,7 @@ pub(super) struct Wanted<'a> {
     /// Of routes, as rules.
     pub(super) targets: Vec<String>,
     pub(super) private: Vec<String>,
-    pub(super) publish: Vec<String>,
+    pub(super) publish: Vec<PublishSetting>,
     pub(super) reach: Reach,
     /// Each with its key.
     pub(super) sources: Vec<(String, &'a Path)>,
@@ -50,7 +50,7 @@ impl<'a> Wanted<'a> {
             setup: list(&values.setup.network),
             targets: routes.map(|route| target(&route.to)).collect(),
             private: list(&values.network.allow_private),
-            publish: list(&values.network.publish),
+            publish: values.network.publish.clone().unwrap_or_default(),
             reach: Reach::Listed,
             sources: sources_of_settings(settings),
             waived: waived.map(String::as_str).collect(),
@@ -59,10 +59,6 @@ impl<'a> Wanted<'a> {
 
     pub(super) fn of_spec(spec: &'a RunSpec) -> Self {
         let egress = &spec.egress;
-        let publish = egress.publish.iter().map(|one| {
-            let address = crate::host::Host::Address(one.address);
-            format!("{address}:{}:{}", one.host_port, one.port)
-        });
         let targets = egress.routes.iter().map(|route| &route.to);
         Self {
             from: Where::Spec,
@@ -73,7 +69,7 @@ impl<'a> Wanted<'a> {
             setup: spec.setup_network().to_vec(),
             targets: targets.map(|to| format!("{}:{}", to.host, to.port)).collect(),
             private: egress.allow_private.clone(),
-            publish: publish.collect(),
+            publish: egress.publish.iter().copied().map(PublishSetting::from).collect(),
             reach: egress.reach,
             sources: sources_of_spec(spec),
             waived: spec.waivers.iter().map(|waiver| waiver.clause.name()).collect(),

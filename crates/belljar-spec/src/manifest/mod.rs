@@ -22,7 +22,7 @@ pub use agent::{
     Agent, CommandRule, Commands, Loop, Ready, Retention, Service, Services, Setup, Until,
 };
 pub use limits::{LimitSettings, Policy, Waive};
-pub use network::{Network, NetworkBudget, Route, Secret, check_secret};
+pub use network::{Network, NetworkBudget, PublishSetting, Route, Secret, check_secret};
 pub use sandbox::{
     HiddenName, MountEntry, RootfsSetting, RunName, Sandbox, TmpfsEntry, VariableName, Variables,
     Workspace,

@@ -1,8 +1,15 @@
 //! `[network]`, `[[secret]]`, `[[route]]`: the network access, and the credentials for it.
 
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use super::node::{Data, Node, Problem};
 use super::scalars::Limit;
 use super::table::{section, table};
-use super::value::HostPath;
+use super::value::{HostPath, Value};
+use crate::egress::PublishSpec;
+use crate::host::Host;
 use crate::size::Size;
 
 section! {
@@ -17,7 +24,7 @@ section! {
         /// secrets need not be listed here. A higher layer replaces this list.
         intercept: Option<Vec<String>>,
         /// Ports inside that the host can reach: `[[ADDRESS:]HOST_PORT:]PORT`. A higher layer replaces this list.
-        publish: Option<Vec<String>>,
+        publish: Option<Vec<PublishSetting>>,
         /// What the whole run may use of the network.
         budget: NetworkBudget,
         /// What it may use of any one host.
@@ -36,6 +43,48 @@ section! {
         connections: Option<Limit<u32>>,
         /// Requests and tunnels in all.
         requests: Option<Limit<u32>>,
+    }
+}
+
+/// A published port, and how it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishSetting {
+    pub spec: PublishSpec,
+    written: String,
+}
+
+impl PublishSetting {
+    /// `[[ADDRESS:][HOST_PORT]:]PORT`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        PublishSpec::parse(text).map(|spec| Self { spec, written: text.to_owned() })
+    }
+}
+
+impl From<PublishSpec> for PublishSetting {
+    fn from(spec: PublishSpec) -> Self {
+        let address = Host::Address(spec.address);
+        Self { spec, written: format!("{address}:{}:{}", spec.host_port, spec.port) }
+    }
+}
+
+/// As it was written.
+impl fmt::Display for PublishSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.written)
+    }
+}
+
+impl Value for PublishSetting {
+    fn read(node: &Node) -> Result<Self, Problem> {
+        Self::parse(&String::read(node)?).map_err(|why| Problem::at(node, why))
+    }
+
+    fn write(&self) -> Data {
+        Data::Text(self.written.clone())
+    }
+
+    fn schema() -> Json {
+        String::schema()
     }
 }
 

@@ -92,6 +92,17 @@ impl<T> Limit<T> {
     }
 }
 
+#[expect(private_bounds, reason = "what can be counted is a closed list")]
+impl<T: Countable> Limit<T> {
+    /// Refuses 0.
+    pub fn at(value: T) -> Result<Self, &'static str> {
+        if value.is_nothing() {
+            return Err("a limit of 0 would stop everything; for no limit, write \"none\"");
+        }
+        Ok(Self::At(value))
+    }
+}
+
 /// What a limit can count. 0 is refused everywhere: some tools read it as "no limit", some as
 /// "nothing at all".
 pub(crate) trait Countable: Value {
@@ -127,14 +138,7 @@ impl<T: Countable> Value for Limit<T> {
         if matches!(&node.data, Data::Text(text) if text == "none") {
             return Ok(Self::None);
         }
-        let value = T::read(node)?;
-        if value.is_nothing() {
-            return Err(Problem::at(
-                node,
-                "a limit of 0 would stop everything; for no limit, write \"none\"",
-            ));
-        }
-        Ok(Self::At(value))
+        Self::at(T::read(node)?).map_err(|why| Problem::at(node, why))
     }
 
     fn write(&self) -> Data {
@@ -215,17 +219,28 @@ impl FromStr for User {
             Some((uid, gid)) => (number(uid)?, number(gid)?),
             None => (number(text)?, number(text)?),
         };
+        Self { uid, gid }.checked(&shown())
+    }
+}
+
+impl User {
+    /// Refuses root, and the number that means "no user".
+    pub fn new(uid: u32, gid: u32) -> Result<Self, String> {
+        Self { uid, gid }.checked(&format!("{uid}:{gid}"))
+    }
+
+    fn checked(self, shown: &str) -> Result<Self, String> {
+        let Self { uid, gid } = self;
         if uid == 0 || gid == 0 {
             return Err(format!(
-                "user \"{}\" is root; commands inside never run as root, because file ownership and many \
-                 programs give 0 special rights; choose another number, such as 1000",
-                shown()
+                "user \"{shown}\" is root; commands inside never run as root, because file ownership and many \
+                 programs give 0 special rights; choose another number, such as 1000"
             ));
         }
         if uid == u32::MAX || gid == u32::MAX {
-            return Err(format!("user \"{}\" is the number that means \"no user\"", shown()));
+            return Err(format!("user \"{shown}\" is the number that means \"no user\""));
         }
-        Ok(Self { uid, gid })
+        Ok(self)
     }
 }
 

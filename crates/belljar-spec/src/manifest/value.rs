@@ -311,6 +311,13 @@ impl<T: Value> Value for Vec<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added<T>(pub Vec<T>);
 
+impl<T> Added<T> {
+    /// Adds an item to a list that may not be there yet.
+    pub fn add(list: &mut Option<Self>, item: T) {
+        list.get_or_insert_default().0.push(item);
+    }
+}
+
 impl<T> Default for Added<T> {
     fn default() -> Self {
         Self(Vec::new())

@@ -1,6 +1,6 @@
 //! The agent of a run, from the settings and what was found on the host.
 
-use super::{Request, ResolveError};
+use super::{MainCommand, Request, ResolveError};
 use crate::agent::{
     AgentSpec, AgentWork, CHECK_TIMEOUT, LoopSpec, Money, SETUP_TIMEOUT, SetupSpec, Until,
 };
@@ -28,7 +28,7 @@ pub(super) fn work(
     request: &Request,
 ) -> Result<Option<Box<AgentWork>>, ResolveError> {
     let values = &settings.values;
-    let (Some(kind), true) = (values.agent.kind, request.command.is_empty()) else {
+    let (Some(kind), MainCommand::Agent) = (values.agent.kind, &request.command) else {
         return Ok(None);
     };
     let found = request.agent.as_ref();

@@ -50,10 +50,30 @@ pub enum Screen {
     NotTerminal,
 }
 
+/// The main command of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MainCommand {
+    /// This program, with its arguments.
+    Argv(Vec<OsText>),
+    /// The agent of the settings.
+    Agent,
+    /// None: the sandbox waits for `exec`.
+    None,
+}
+
+impl MainCommand {
+    fn argv(&self) -> &[OsText] {
+        match self {
+            Self::Argv(argv) => argv,
+            Self::Agent | Self::None => &[],
+        }
+    }
+}
+
 /// What is asked of this one run, beside the settings.
 #[derive(Clone, Debug)]
 pub struct Request {
-    pub command: Vec<OsText>,
+    pub command: MainCommand,
     pub stdin: Stdin,
     pub terminal: Terminal,
     pub screen: Screen,
@@ -64,15 +84,15 @@ pub struct Request {
     /// The content of each file of `sandbox.env_file`, by its absolute path.
     pub env_files: BTreeMap<OsText, Vec<EnvLine>>,
     pub reach: Reach,
-    /// What the host has of the settings' agent; only set where there is no command.
+    /// What the host has of the settings' agent; only set where that is the main command.
     pub agent: Option<FoundAgent>,
     /// The tree of an untrusted manifest.
     pub untrusted_tree: Option<OsText>,
 }
 
 impl Request {
-    /// A command without input and terminal, working in `directory`.
-    pub fn new(command: Vec<OsText>, directory: PathBuf) -> Self {
+    /// A run without input and terminal, working in `directory`.
+    pub fn new(command: MainCommand, directory: PathBuf) -> Self {
         Self {
             command,
             stdin: Stdin::Null,
@@ -156,7 +176,7 @@ pub fn resolve(
     Ok(RunSpec {
         v: RUN_SPEC_VERSION,
         backend,
-        command: request.command.clone(),
+        command: request.command.argv().to_vec(),
         name: sandbox.name.as_ref().map(|name| name.as_str().to_owned()),
         labels: sandbox.labels.clone().unwrap_or_default(),
         workdir: workdir(settings, workspace.as_ref())?,
@@ -189,12 +209,12 @@ pub fn resolve(
     })
 }
 
-fn check_command(command: &[OsText]) -> Result<(), ResolveError> {
-    // None at all is for a sandbox that waits for its commands; whether this is one, the launcher knows.
-    if command.first().is_some_and(|program| program.as_bytes().is_empty()) {
+fn check_command(command: &MainCommand) -> Result<(), ResolveError> {
+    let MainCommand::Argv(argv) = command else { return Ok(()) };
+    if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
         return Err(ResolveError::NoCommand);
     }
-    if command.iter().any(|argument| argument.as_bytes().contains(&0)) {
+    if argv.iter().any(|argument| argument.as_bytes().contains(&0)) {
         return Err(ResolveError::NulInCommand);
     }
     Ok(())

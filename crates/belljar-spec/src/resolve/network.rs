@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::ResolveError;
 use crate::egress::{
-    Budget, EgressSpec, PROXY_PORT, PublishSpec, Reach, RouteSpec, RouteTarget, Scheme,
-    SecretPlace, SecretSource, SecretSpec,
+    Budget, EgressSpec, PROXY_PORT, Reach, RouteSpec, RouteTarget, Scheme, SecretPlace,
+    SecretSource, SecretSpec,
 };
 use crate::host::{Host, parse_authority};
 use crate::host_rule::{HostPattern, HostRule, is_plain_path};
@@ -75,7 +75,7 @@ pub(super) fn egress(
         routes: routes(settings)?,
         budget: budget(&network.budget),
         per_host: budget(&network.budget_per_host),
-        publish: publish(network.publish.as_deref().unwrap_or_default())?,
+        publish: network.publish.iter().flatten().map(|publish| publish.spec).collect(),
     };
     check_secrets(settings, &egress)?;
     check_ports(&egress)?;
@@ -116,11 +116,6 @@ fn intercepted(hosts: &[String]) -> Result<Vec<String>, ResolveError> {
         }
     };
     hosts.iter().map(one).collect()
-}
-
-fn publish(ports: &[String]) -> Result<Vec<PublishSpec>, ResolveError> {
-    let one = |text: &String| PublishSpec::parse(text).map_err(|why| wrong("network.publish", why));
-    ports.iter().map(one).collect()
 }
 
 fn budget(budget: &NetworkBudget) -> Budget {

@@ -22,17 +22,17 @@ impl Finder<'_> {
                 &lower.setup.network,
                 "lets the set-up reach",
             ),
-            (
-                "network.publish",
-                &manifest.network.publish,
-                &lower.network.publish,
-                "opens a port of the host:",
-            ),
         ];
         for (key, entries, lower, what) in lists {
             for entry in not_in(entries, lower) {
                 self.add(key, format!("{what} {}", escape(entry.as_bytes())));
             }
+        }
+        let lower_ports = lower.network.publish.as_deref().unwrap_or_default();
+        let ports = manifest.network.publish.iter().flatten();
+        for publish in ports.filter(|publish| !lower_ports.contains(publish)) {
+            let shown = escape(publish.to_string().as_bytes());
+            self.add("network.publish", format!("opens a port of the host: {shown}"));
         }
         if let Some(hosts) = &manifest.network.intercept {
             let dropped = lower.network.intercept.iter().flatten();

@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Work;
 use crate::backends::BackendName;
-use crate::choice::SkippedBackend;
+use crate::choice::{SkippedBackend, candidates};
 use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
 use crate::iteration::{AgentReport, CheckpointReport, ResumeOrigin};
 use crate::layered::WorkspaceReport;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
+use crate::plan::{PLAN_VERSION, Plan};
 use crate::posture::{Posture, Unmet};
 use crate::runspec::RunSpec;
 use crate::state::RunState;
@@ -98,6 +99,33 @@ pub struct ClientHello {
     pub build: String,
 }
 
+/// A backend that was chosen for a spec, and its plan. The process that chose it hands it to the supervisor, which then
+/// need not ask the backends again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChosenPlan {
+    /// Of the spec that it was made for.
+    pub spec_hash: String,
+    pub keep: Keep,
+    pub plan: Plan,
+    /// Backends that come before this one and were skipped, in their order.
+    pub skipped_backends: Vec<SkippedBackend>,
+    /// Why the first of them was skipped.
+    pub first: Option<Box<LaunchRefusal>>,
+}
+
+impl ChosenPlan {
+    /// Whether it is the plan of this spec: the same spec, and the backend whose turn it is.
+    pub fn fits(&self, spec: &RunSpec, keep: Keep) -> bool {
+        let order = candidates(spec.backend, &spec.fallback);
+        let tried =
+            self.skipped_backends.iter().map(|skipped| skipped.backend).chain([self.plan.backend]);
+        self.plan.v == PLAN_VERSION
+            && self.keep == keep
+            && self.spec_hash == spec.hash()
+            && order.iter().copied().take(self.skipped_backends.len() + 1).eq(tried)
+    }
+}
+
 /// A run to start. Only the connection that a supervisor was started with may request one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRequest {
@@ -110,6 +138,9 @@ pub struct LaunchRequest {
     /// The values of the spec's secrets: for the run's proxy alone.
     #[serde(default)]
     pub secrets: Vec<SecretValue>,
+    /// What the client has prepared. Without it, or where it does not fit, the supervisor prepares the run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub chosen: Option<Box<ChosenPlan>>,
     /// Where it begins, if that is a checkpoint of another run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resumed_from: Option<Box<ResumeOrigin>>,

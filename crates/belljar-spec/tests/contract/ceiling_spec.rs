@@ -12,7 +12,10 @@ fn decided(manifest: &str) -> RunSpec {
 fn agent(manifest: &str) -> RunSpec {
     let manifest = format!("[agent]\nkind = 'command'\ncommand = ['x']\n{manifest}");
     let settings = Given { manifest: &manifest, ..Given::default() }.settings();
-    let request = belljar_spec::Request { command: Vec::new(), ..crate::common::request() };
+    let request = belljar_spec::Request {
+        command: belljar_spec::MainCommand::Agent,
+        ..crate::common::request()
+    };
     resolve(&settings, &request, &crate::common::host()).unwrap()
 }
 

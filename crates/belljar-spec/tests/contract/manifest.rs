@@ -135,6 +135,7 @@ fn a_key_like_nothing_gets_the_list() {
 #[test]
 fn wrong_types_and_values_are_told_with_the_line() {
     let cases = [
+        ("[network]\npublish = ['x']\n", "belljar.toml:2:12: network.publish: \"x\" names no port"),
         (
             "[sandbox]\nimage = 5\n",
             "2:9: sandbox.image: expected a string (in quotes), found an integer",

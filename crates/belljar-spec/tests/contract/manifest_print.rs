@@ -33,6 +33,13 @@ fn words() -> impl Strategy<Value = Vec<String>> + Clone {
     vec(text(), 0..3)
 }
 
+fn ports() -> impl Strategy<Value = Vec<PublishSetting>> + Clone {
+    vec((1_u16.., 1_u16..), 0..3).prop_map(|ports| {
+        let parse = |(host, port)| PublishSetting::parse(&format!("{host}:{port}")).unwrap();
+        ports.into_iter().map(parse).collect()
+    })
+}
+
 fn command() -> impl Strategy<Value = Vec<String>> + Clone {
     vec(text(), 1..3)
 }
@@ -127,7 +134,7 @@ prop_compose! {
 
 prop_compose! {
     fn network()(
-        allow in of(words()), allow_private in of(words()), intercept in of(words()), publish in of(words()),
+        allow in of(words()), allow_private in of(words()), intercept in of(words()), publish in of(ports()),
         budget in budget(), budget_per_host in budget(),
     ) -> Network {
         Network { allow, allow_private, intercept, publish, budget, budget_per_host }

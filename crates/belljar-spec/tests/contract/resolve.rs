@@ -272,10 +272,13 @@ fn hosts_are_checked_and_kept() {
 fn a_command_needs_a_name() {
     let settings = Given::default().settings();
     let with = |command: Vec<OsText>| {
+        let command = belljar_spec::MainCommand::Argv(command);
         resolve(&settings, &belljar_spec::Request { command, ..request() }, &host())
     };
     assert!(with(vec!["a".into(), "".into()]).is_ok());
-    assert!(with(vec![]).is_ok(), "a sandbox can wait for its commands");
+    let waiting = belljar_spec::Request { command: belljar_spec::MainCommand::None, ..request() };
+    assert!(resolve(&settings, &waiting, &host()).unwrap().command.is_empty());
+    assert_eq!(with(vec![]), Err(ResolveError::NoCommand));
     assert_eq!(with(vec!["".into()]), Err(ResolveError::NoCommand));
     let nul = OsText::from_bytes(b"a\0".to_vec());
     assert_eq!(with(vec!["a".into(), nul]), Err(ResolveError::NulInCommand));

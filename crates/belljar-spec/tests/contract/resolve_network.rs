@@ -60,7 +60,6 @@ fn what_makes_no_sense_is_refused_with_its_key() {
             "network.allow_private: \"db\" is not a host with a port",
         ),
         ("[network]\nintercept = ['*']\n".to_owned(), "network.intercept: \"*\" is too broad"),
-        ("[network]\npublish = ['x']\n".to_owned(), "network.publish: \"x\" names no port"),
         (secret("header = 'Host'\n"), "host cannot carry credentials"),
         (secret("header = 'a b'\n"), "is not a plain name"),
         (secret("basic = 'a:b'\n"), "is not a user name"),
@@ -103,7 +102,10 @@ fn whoever_asks_for_everything_is_told_that_it_is_weaker_and_not_stopped() {
     assert!(!run("[network]\nallow = ['*']\n").unwrap().required.contains(&Clause::NetSealed));
     let demanded = "[network]\nallow = ['*']\n[policy]\nrequire = ['net.sealed']\n";
     assert!(run(demanded).unwrap().required.contains(&Clause::NetSealed));
-    let mut request = belljar_spec::Request::new(vec!["true".into()], CWD.into());
+    let mut request = belljar_spec::Request::new(
+        belljar_spec::MainCommand::Argv(vec!["true".into()]),
+        CWD.into(),
+    );
     request.reach = Reach::Learn;
     let settings = Given::default().settings();
     let spec = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap();
@@ -123,7 +125,10 @@ fn a_ceiling_holds_for_routes_ports_and_learning_too() {
     assert!(under(ceiling, "[network]\nallow_private = ['b.test:443']\n").is_err());
     assert!(under(ceiling, "[network]\nallow_private = ['a.example:443']\n").is_ok());
     let settings = Given { ceiling: Some(ceiling), ..Given::default() }.settings();
-    let mut request = belljar_spec::Request::new(vec!["true".into()], CWD.into());
+    let mut request = belljar_spec::Request::new(
+        belljar_spec::MainCommand::Argv(vec!["true".into()]),
+        CWD.into(),
+    );
     request.reach = Reach::Learn;
     let error = belljar_spec::resolve(&settings, &request, &Default::default()).unwrap_err();
     assert!(error.to_string().contains("--learn"), "{error}");
@@ -131,7 +136,7 @@ fn a_ceiling_holds_for_routes_ports_and_learning_too() {
 
 /// An agent's run, which alone has a set-up.
 fn agent(manifest: &str) -> Result<belljar_spec::RunSpec, belljar_spec::ResolveError> {
-    let request = belljar_spec::Request::new(Vec::new(), CWD.into());
+    let request = belljar_spec::Request::new(belljar_spec::MainCommand::Agent, CWD.into());
     let manifest = format!("{manifest}\n[agent]\nkind = 'command'\ncommand = ['true']\n");
     let given = Given { manifest: &manifest, ..Given::default() };
     belljar_spec::resolve(&given.settings(), &request, &crate::common::host())

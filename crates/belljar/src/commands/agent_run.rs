@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use belljar::home::Home;
 use belljar::run::ResumeLock;
-use belljar::spec::egress::SecretValue;
 use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, StopReport, Streams};
-use belljar::spec::{ResumeOrigin, RunId, RunSpec, RunState};
+use belljar::spec::{ResumeOrigin, RunId, RunState};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent_follow::{self, Form, Until};
-use super::background::{ends_at_logout, with_steps};
+use super::background::{ToLaunch, ends_at_logout, with_steps};
 use super::result::write_result;
 use super::{CommandResult, changes, in_runtime};
 use crate::report::{self, BOLD, DIM, WARN};
@@ -42,10 +41,10 @@ pub(super) enum Attach {
 pub(super) fn start(
     mode: &OutputMode,
     home: &Home,
-    spec: RunSpec,
-    secrets: Vec<SecretValue>,
+    launch: ToLaunch,
     origin: Option<(Box<ResumeOrigin>, ResumeLock)>,
 ) -> CommandResult {
+    let ToLaunch { spec, secrets, chosen } = launch;
     if mode.attach == Attach::Detach
         && !mode.quiet
         && let Some(warning) = ends_at_logout()
@@ -65,6 +64,7 @@ pub(super) fn start(
         bond,
         streams: Streams::Unwatched,
         secrets,
+        chosen,
         resumed_from,
     };
     in_runtime(async {

@@ -6,7 +6,7 @@ use std::path::Path;
 use belljar::home::Home;
 use belljar::reuse::NameLock;
 use belljar::spec::egress::SecretValue;
-use belljar::spec::wire::control::{Bond, Keep, LaunchRequest, Streams};
+use belljar::spec::wire::control::{Bond, ChosenPlan, Keep, LaunchRequest, Streams};
 use belljar::spec::{RunId, RunSpec, RunState, SkippedBackend, Stdin, Terminal};
 use belljar::{Client, Destination, LaunchedRun, Supervisors};
 use serde_json::{Value, json};
@@ -17,14 +17,22 @@ use super::{CommandResult, in_runtime, terminal};
 use crate::cli::RunArgs;
 use crate::report::{self, BOLD, DIM, WARN};
 
+/// What a supervisor process is started with.
+pub(super) struct ToLaunch {
+    pub(super) spec: RunSpec,
+    pub(super) secrets: Vec<SecretValue>,
+    /// What was prepared for the spec already.
+    pub(super) chosen: Option<Box<ChosenPlan>>,
+}
+
 /// Starts the run; holds the lock on `name` until the run can be found by that name.
 pub(super) fn start(
     args: &RunArgs,
     home: &Home,
-    spec: RunSpec,
-    secrets: Vec<SecretValue>,
+    launch: ToLaunch,
     name: Option<NameLock>,
 ) -> CommandResult {
+    let ToLaunch { spec, secrets, chosen } = launch;
     let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
     let (streams, keyboard) = match (args.is_detached(), keyboard(&spec)) {
         (true, _) => (Streams::Unwatched, Keyboard::None),
@@ -45,6 +53,7 @@ pub(super) fn start(
         bond: Bond::LivesOn,
         streams,
         secrets,
+        chosen,
         resumed_from: None,
     };
     in_runtime(async {

@@ -9,14 +9,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar::config::{ConfigError, Flags, Invocation, load_settings};
+use belljar::config::{ConfigError, Invocation, load_settings};
 use belljar::doctor::{BackendReport, examine_all};
 use belljar::home::{Home, HomeError};
 use belljar::record::looks_secret;
 use belljar::spec::layers::{self, Shown, Variable};
 use belljar::spec::manifest::ManifestError;
 use belljar::spec::text::{error_chain, escape};
-use belljar::spec::{BUILD, env};
+use belljar::spec::{BUILD, MainCommand, env};
 use belljar::store;
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use serde_json::json;
@@ -181,7 +181,7 @@ fn is_private(name: &str, value: &str) -> bool {
 
 fn settings(home: &Home) -> Vec<u8> {
     let cwd = std::env::current_dir().unwrap_or_default();
-    let invocation = Invocation::new(cwd, environment(), Flags::default());
+    let invocation = Invocation::new(cwd, environment(), MainCommand::Agent);
     let loaded = match load_settings(&invocation, home) {
         Ok(loaded) => loaded,
         // It quotes the value that it is about.

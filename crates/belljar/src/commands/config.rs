@@ -1,8 +1,8 @@
 //! `belljar config`: prints the settings, or the manifest's schema.
 
-use belljar::config::{ConfigFiles, Flags, Invocation, ManifestSource, load_settings};
-use belljar::spec::EXIT_NOT_STARTED;
+use belljar::config::{ConfigFiles, Invocation, ManifestSource, load_settings};
 use belljar::spec::layers::Shown;
+use belljar::spec::{EXIT_NOT_STARTED, MainCommand};
 
 use super::{environment, open_home};
 use crate::cli::{ConfigArgs, ConfigVerb};
@@ -35,7 +35,8 @@ fn show(
     source: ManifestSource,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let home = open_home()?;
-    let mut invocation = Invocation::new(std::env::current_dir()?, environment(), Flags::default());
+    let cwd = std::env::current_dir()?;
+    let mut invocation = Invocation::new(cwd, environment(), MainCommand::Agent);
     if source == ManifestSource::None {
         invocation.config_files = ConfigFiles::Ignore;
     }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use belljar::config::{self, Flags, Invocation};
+use belljar::config::{self, Invocation};
 use belljar::doctor::{BackendReport, examine_all};
 use belljar::home::Home;
 use belljar::run::{DryRun, Fetch, prepare};
@@ -14,7 +14,7 @@ use belljar::scaffold::{
 use belljar::spec::manifest::{AgentKind, Usd, WorkspaceMode};
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
-use belljar::spec::{BackendChoice, BackendName};
+use belljar::spec::{BackendChoice, BackendName, MainCommand};
 use serde_json::json;
 
 use super::prompt::{AskError, answer};
@@ -316,10 +316,10 @@ fn number(text: &str) -> Result<u32, String> {
 /// The plan, as `run --dry-run` makes it.
 fn planned(directory: &Path, answers: &Answers, home: &Home) -> Result<DryRun, Box<dyn Error>> {
     // The posture does not depend on the command.
-    let command = if answers.agent.is_some() { Vec::new() } else { vec!["true".into()] };
+    let argv = || MainCommand::Argv(vec!["true".into()]);
+    let command = if answers.agent.is_some() { MainCommand::Agent } else { argv() };
     let keep = if answers.agent.is_some() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
-    let flags = Flags { command, ..Flags::default() };
-    let invocation = Invocation::new(directory.to_owned(), environment(), flags);
+    let invocation = Invocation::new(directory.to_owned(), environment(), command);
     let spec = config::load(&invocation, home)?.spec;
     Ok(prepare(spec, keep, Fetch::No)?.dry_run())
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use belljar::config::{self, Flags, Invocation};
+use belljar::config::{self, Invocation};
 use belljar::home::Home;
 use belljar::ledger::Ledger;
 use belljar::retention::{self, PruneMode, PruneRules, Removal};
-use belljar::spec::{Retention, RunId};
+use belljar::spec::{MainCommand, Retention, RunId};
 use belljar::store::{self, Which};
 use belljar::workspace::is_unreviewed;
 
@@ -108,8 +108,7 @@ fn by_retention(home: &Home, args: &PruneArgs) -> Result<PruneReport, Box<dyn st
 }
 
 fn retention(home: &Home) -> Result<Retention, Box<dyn std::error::Error>> {
-    // The settings require a command; any will do.
-    let flags = Flags { command: vec!["true".into()], ..Flags::default() };
-    let invocation = Invocation::new(std::env::current_dir()?, environment(), flags);
+    let cwd = std::env::current_dir()?;
+    let invocation = Invocation::new(cwd, environment(), MainCommand::None);
     Ok(config::load(&invocation, home)?.retention)
 }

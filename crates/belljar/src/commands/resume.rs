@@ -6,6 +6,7 @@ use belljar::spec::{EXIT_NOT_STARTED, EXIT_USAGE, HumanDuration, Money, ResumeKi
 use belljar::store;
 
 use super::agent_run::{self, Attach, OutputMode};
+use super::background::ToLaunch;
 use super::result::{RunResult, write_result};
 use super::{CommandResult, environment, open_home, reconcile_first};
 use crate::cli::{ForkArgs, ResumeArgs, ResumeOriginArgs};
@@ -67,7 +68,9 @@ fn start(
         quiet: args.quiet,
         result: args.result.clone(),
     };
-    agent_run::start(&mode, &home, spec, secrets, Some((Box::new(resumed_from), lock)))
+    // The supervisor prepares the run.
+    let launch = ToLaunch { spec, secrets, chosen: None };
+    agent_run::start(&mode, &home, launch, Some((Box::new(resumed_from), lock)))
 }
 
 fn extend(args: &ResumeOriginArgs) -> Result<Extend, String> {

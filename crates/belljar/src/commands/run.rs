@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 
-use belljar::config::{self, ConfigError, ConfigFiles, Invocation, Loaded, ManifestSource};
+use belljar::config::{self, ConfigError, Loaded};
 use belljar::network;
 use belljar::record::Outcome;
 use belljar::run::timings::{Phase, mark};
@@ -13,11 +13,12 @@ use belljar::run::{
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
-    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, Posture, Rootfs, RunId,
-    RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
+    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, MainCommand, Posture,
+    Rootfs, RunId, RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
 };
 
 use super::agent_run::{self, Attach, OutputMode};
+use super::background::ToLaunch;
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Reuse};
@@ -29,9 +30,6 @@ use crate::cli::RunArgs;
 use crate::cli::StdioKind;
 use crate::report::{self, BOLD, DIM, WARN};
 
-/// Stands in for the command of a sandbox that is kept for exec: the settings require one.
-const NO_COMMAND: &str = "true";
-
 pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     // The modes of the run's directories must not depend on the caller's umask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -39,13 +37,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
-    let mut invocation = invocation(&args, &stdio);
     // Wrong usage creates nothing, not even the home.
-    if let Err(error) = config::check_flags(&invocation) {
-        return failed(&args, &error, EXIT_USAGE);
-    }
-    let no_command = invocation.flags.command.is_empty();
-    let wants_agent = no_command && !args.keeps();
+    let invocation = match args.invocation(&stdio, environment()) {
+        Ok(invocation) => invocation,
+        Err(error) => return failed(&args, &error, EXIT_USAGE),
+    };
+    let wants_agent = invocation.command == MainCommand::Agent;
     if wants_agent && !config::may_name_agent(&invocation) {
         return refused(&args, &LaunchError::NoCommand);
     }
@@ -54,9 +51,6 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         let error =
             LaunchError::Conflict { option: "--json with --keep or --reuse".to_owned(), needs };
         return failed(&args, &error, EXIT_USAGE);
-    }
-    if no_command && !wants_agent {
-        invocation.flags.command.push(NO_COMMAND.into());
     }
     if args.timings {
         if args.keeps() || args.detach {
@@ -96,9 +90,6 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     }
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // the command uses the caller's terminal directly
-    }
-    if no_command {
-        spec.command.clear();
     }
     if wants_agent && spec.agent.is_none() {
         return refused(&args, &LaunchError::NoCommand);
@@ -148,10 +139,12 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         if let Some(error) = prepared.refusal() {
             return refused(&args, &error);
         }
-        if spec.agent.is_some() {
-            return start_agent(&args, &home, spec, secrets);
+        let is_agent = spec.agent.is_some();
+        let launch = ToLaunch { chosen: prepared.chosen(), spec, secrets };
+        if is_agent {
+            return start_agent(&args, &home, launch);
         }
-        return background::start(&args, &home, spec, secrets, name).unwrap_or_else(|error| {
+        return background::start(&args, &home, launch, name).unwrap_or_else(|error| {
             write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
             report::failure(error.as_ref());
             EXIT_NOT_STARTED
@@ -180,19 +173,14 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     finish(&args, &spec, &outcome, verbose)
 }
 
-fn start_agent(
-    args: &RunArgs,
-    home: &belljar::home::Home,
-    spec: RunSpec,
-    secrets: Vec<belljar::spec::egress::SecretValue>,
-) -> i32 {
+fn start_agent(args: &RunArgs, home: &belljar::home::Home, launch: ToLaunch) -> i32 {
     let mode = OutputMode {
         attach: if args.is_detached() { Attach::Detach } else { Attach::Wait },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
     };
-    agent_run::start(&mode, home, spec, secrets, None).unwrap_or_else(|error| {
+    agent_run::start(&mode, home, launch, None).unwrap_or_else(|error| {
         write_failed(args, error.as_ref(), EXIT_NOT_STARTED);
         report::failure(error.as_ref());
         EXIT_NOT_STARTED
@@ -214,18 +202,6 @@ fn write_failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) {
     if let Some(path) = &args.result {
         let _ = write_result(path, &result); // the exit code reports the failure too
     }
-}
-
-fn invocation(args: &RunArgs, stdio: &StdioKind) -> Invocation {
-    let cwd = std::env::current_dir().unwrap_or_default();
-    let mut invocation = Invocation::new(cwd, environment(), args.flags(stdio));
-    if args.no_config {
-        invocation.source = ManifestSource::None;
-        invocation.config_files = ConfigFiles::Ignore;
-    } else if let Some(file) = &args.manifest {
-        invocation.source = ManifestSource::File(file.clone());
-    }
-    invocation
 }
 
 /// Whether the exit code is that of wrong usage; every other error is a refusal.

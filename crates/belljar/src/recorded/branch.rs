@@ -128,6 +128,7 @@ impl RecordedRun {
                 streams: Streams::Unwatched,
                 secrets,
                 resumed_from: Some(Box::new(resumed.resumed_from)),
+                chosen: None,
             };
             Ok((request, resumed.lock))
         })

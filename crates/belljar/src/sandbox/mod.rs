@@ -17,6 +17,7 @@ mod link;
 mod locate;
 mod output;
 mod running;
+mod secret;
 mod task;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ pub use files::{DEFAULT_FILE_LIMIT, DirEntry, FileError, FileInfo, FileKind};
 pub use locate::find_executable;
 pub use output::{DEFAULT_OUTPUT_LIMIT, Omitted, Output};
 pub use running::{Input, Reader, Running};
+pub use secret::Secret;
 pub use task::{Chunk, Source};
 
 /// Whether this handle owns the run.

@@ -90,13 +90,15 @@ fn a_supervisor_in_the_background_logs_to_the_run() {
     let id = finished_in_background(&lab, Some("debug"), "env");
     let by_flag = lab.belljar(["-v", "run", "-d", "--no-config", "--", "true"]).done();
     let other = by_flag.expect(0).out().trim().to_owned();
+    assert_eq!(by_flag.err().matches("backend chosen").count(), 1, "prepared here: {by_flag}");
     lab.belljar(["wait", &other]).done().expect(0);
     assert!(fs::read_to_string(debug_log(&lab, &other)).unwrap().contains("attest: close"));
     let file = debug_log(&lab, &id);
     let text = fs::read_to_string(&file).unwrap();
-    for part in ["backend chosen backend=jail", "bind: close", "attest: close", &id] {
+    for part in ["plan taken over backend=jail", "bind: close", "attest: close", &id] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    assert!(!text.contains("backend chosen"), "a run is prepared once: {text}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let inside = lab.belljar(["logs", &id]).done().out();
     assert!(inside.contains("BELLJAR_RUN=") && !inside.contains("BELLJAR_LOG"), "{inside}");

@@ -3,13 +3,14 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use belljar::spec::egress::SecretSource;
 use belljar::spec::wire::control::{LaunchRefusal, RefusalKind};
 use belljar::spec::{
     BackendChoice, BackendName, Clause, Enforcement, ExitSource, MountMode, Rootfs, StopReason,
     Unmet,
 };
 use belljar::testing::{FakeBackend, FakeReply};
-use belljar::{Error, Sandbox, SandboxBuilder};
+use belljar::{Error, PublishSpec, Pull, Sandbox, SandboxBuilder, Secret};
 
 fn builder(fake: &FakeBackend) -> SandboxBuilder {
     Sandbox::builder().no_config().connector(fake.clone())
@@ -84,6 +85,61 @@ fn what_the_code_says_is_what_is_decided() {
     assert!(spec.required.contains(&Clause::LimitMemory));
     assert_eq!(spec.waivers[0].reason, "scratch");
     assert_eq!(spec.rootfs, Rootfs::Host);
+}
+
+#[test]
+fn secrets_ports_and_images_are_typed() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("work:none");
+    std::fs::create_dir(&directory).unwrap();
+    let builder = || Sandbox::builder().no_config().home(home.path().join("home"));
+    let spec = builder()
+        .workspace(&directory, MountMode::Rw)
+        .overlay()
+        .fallback([BackendName::Docker])
+        .image("debian:stable")
+        .pull(Pull::Never)
+        .allow_host("api.example")
+        .secret(Secret::header("KEY", "api.example", "x-api-key").port(8443).from_env("HOST_KEY"))
+        .secret(Secret::bearer("TOKEN", "other.example").from_env("X").from_file("/run/token"))
+        .publish(PublishSpec::new(3000).on_port(8080))
+        .build_spec()
+        .unwrap();
+    let workspace = spec.workspace.unwrap();
+    assert_eq!((workspace.source.as_path(), workspace.mode), (&*directory, MountMode::Overlay));
+    assert_eq!((spec.fallback, spec.pull), (vec![BackendName::Docker], Pull::Never));
+    let [key, token] = &spec.egress.secrets[..] else { panic!("{:?}", spec.egress.secrets) };
+    assert_eq!((key.env.as_str(), key.port), ("KEY", 8443));
+    assert_eq!(key.source, SecretSource::Env { name: "HOST_KEY".into() });
+    assert_eq!(token.source, SecretSource::File { path: "/run/token".into() });
+    assert_eq!(spec.egress.publish, [PublishSpec::parse("8080:3000").unwrap()]);
+}
+
+#[test]
+fn a_value_that_cannot_be_used_is_the_error_of_the_start() {
+    let home = tempfile::tempdir().unwrap();
+    let builder = || Sandbox::builder().no_config().home(home.path().join("home"));
+    let cases = [
+        (builder().memory(0), "memory: a limit of 0"),
+        (builder().cpus(f64::NAN), "cpus: "),
+        (builder().user(0, 1000), "user: user \"0:1000\" is root"),
+        (builder().hide("../x"), "hide: \"../x\" must be a name in the workspace"),
+        (builder().mount("", "/data", MountMode::Ro), "mount: the path is empty"),
+        (builder().env("A=B", "x"), "env: \"A=B\" is not a variable name"),
+        (builder().env("A", "x\0"), "env: the value of A contains a NUL byte"),
+        (builder().name("a b"), "name: \"a b\" is not a valid name"),
+        (builder().tmpfs("/t", 0), "tmpfs: a size of 0 leaves no room"),
+        (builder().waive(Clause::FsQuota, " "), "waive: the waiver of fs.quota has no reason"),
+        (builder().secret(Secret::bearer("", "h")), "secret: a secret needs a variable"),
+        // The first one counts, and nothing after it hides it.
+        (builder().label("", "x").pids(0).memory(1 << 30), "label: the key is empty"),
+    ];
+    for (builder, want) in cases {
+        let error = builder.build_spec().unwrap_err();
+        assert!(error.to_string().contains(want), "{error}\nwanted {want}");
+    }
+    assert!(!home.path().join("home").exists(), "a wrong value creates nothing");
+    assert!(builder().memory(1 << 30).build_spec().is_ok(), "control");
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Given<'_> {
 pub(crate) fn request() -> Request {
     Request {
         manifest: Some("/proj/p/belljar.toml".into()),
-        ..Request::new(vec!["true".into()], MANIFEST_DIR.into())
+        ..Request::new(belljar_spec::MainCommand::Argv(vec!["true".into()]), MANIFEST_DIR.into())
     }
 }
 
