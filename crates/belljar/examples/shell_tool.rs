@@ -2,7 +2,7 @@
 //! prints one JSON line.
 //!
 //! `{"command": "make test", "timeout_s": 60}` becomes
-//! `{"stdout": "…", "stderr": "…", "exit": 0, "truncated": false}`.
+//! `{"stdout": "…", "stderr": "…", "exit": 0, "timed_out": false, "truncated": false}`.
 //! The sandbox works on the current directory and ends with this program.
 
 use std::io::Write;
@@ -12,6 +12,11 @@ use belljar::{Error, Sandbox};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// What fits into a model's context: the head and the tail of a longer stream are kept.
+const OUTPUT_LIMIT: usize = 30_000;
+const DEFAULT_TIMEOUT_S: u64 = 120;
+const MAX_TIMEOUT_S: u64 = 600;
+
 #[derive(Deserialize)]
 struct Call {
     command: String,
@@ -20,7 +25,7 @@ struct Call {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let sandbox = Sandbox::builder().name("shell-tool").start().await?;
+    let sandbox = Sandbox::builder().start().await?;
     // Blocking here is fine: the runtime's other threads serve the sandbox.
     for line in std::io::stdin().lines() {
         let reply = match serde_json::from_str(&line?) {
@@ -34,16 +39,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn run(sandbox: &Sandbox, call: Call) -> Value {
-    let timeout = Duration::from_secs(call.timeout_s.unwrap_or(120));
-    let output = match sandbox.exec(["sh", "-c", &call.command]).timeout(timeout).output().await {
-        Ok(output) => output,
-        Err(Error::Deadline { output }) => *output, // the output so far, and exit code 124
+    let seconds = call.timeout_s.unwrap_or(DEFAULT_TIMEOUT_S).min(MAX_TIMEOUT_S);
+    let exec = sandbox
+        .exec(["sh", "-c", &call.command])
+        .timeout(Duration::from_secs(seconds))
+        .limit_output(OUTPUT_LIMIT);
+    let (output, timed_out) = match exec.output().await {
+        Ok(output) => (output, false),
+        // Everything that the command had started is dead; what it had printed is here.
+        Err(Error::Deadline { output }) => (*output, true),
         Err(error) => return json!({ "error": error.to_string() }),
     };
     json!({
         "stdout": output.stdout_text(),
         "stderr": output.stderr_text(),
         "exit": output.exit.process_code(),
+        "timed_out": timed_out,
         "truncated": output.truncated,
     })
 }

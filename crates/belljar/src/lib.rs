@@ -5,7 +5,9 @@
 //!
 //! [`config::load`] resolves the settings of a run, [`run::prepare`] plans it and [`run::launch`] starts it.
 
+pub mod blocking;
 pub mod entrypoint;
+mod recorded;
 mod sandbox;
 
 #[cfg(feature = "jail")]
@@ -19,11 +21,17 @@ pub use belljar_spec as spec;
 pub use belljar_spec::Pull;
 pub use belljar_spec::egress::PublishSpec;
 pub use belljar_workspace as workspace;
+pub use recorded::review::ChangesError;
+pub use recorded::{
+    ApplyOptions, ApplyReport, ApplyTree, Checkpoint, Diff, DryRun, Events, Follow, ForkOptions,
+    LogPiece, Logs, RecordedRun, TreeChanges, output, review,
+};
 pub use sandbox::{
     BackendFacts, BoxFuture, Chunk, Client, Connection, Connector, CopyError, CopyLimits,
-    CopyReport, DEFAULT_OUTPUT_LIMIT, Destination, Error, Exec, Input, LaunchedRun, Omitted,
-    Output, Reader, RunOutput, Running, Sandbox, SandboxBuilder, Secret, Source, Supervisors,
-    Transport, Unavailable, available_backends, find_executable,
+    CopyReport, DEFAULT_FILE_LIMIT, DEFAULT_OUTPUT_LIMIT, Destination, DirEntry, Error, Exec,
+    FileError, FileInfo, FileKind, Input, LaunchedRun, Omitted, Output, Reader, RunOutput, Running,
+    Sandbox, SandboxBuilder, Secret, Source, Supervisors, Transport, Unavailable,
+    available_backends, find_executable,
 };
 
 /// Helpers for the tests of programs that embed belljar.

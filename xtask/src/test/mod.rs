@@ -2,6 +2,7 @@
 
 mod delegated;
 mod dependencies;
+mod doc_tests;
 mod left_out;
 mod must_work;
 mod no_jail;
@@ -166,15 +167,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("the jail's tests on engines", || {
         on_engines::step(engines.as_ref(), &environment, &mut left_out)
     });
-    report.step("doc tests", || {
-        let mut cargo = host::cargo()?;
-        cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
-        // They start real sandboxes, whose records belong to no user.
-        let home = Scratch::new("doc")?;
-        cargo.env("BELLJAR_HOME", home.path().join("home"));
-        command::check(&mut cargo, CHECK_LIMIT)?;
-        Ok(Outcome::Passed)
-    });
+    report.step("doc tests", || doc_tests::step(&environment));
     report.step("left out", || Ok(left_out.verdict(strict)));
     report.step("leftovers", || leftovers(delegated, engines));
     drop((scratch, without_jail));

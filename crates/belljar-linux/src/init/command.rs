@@ -155,7 +155,7 @@ impl Command {
             unparsed: Vec::new(),
             step_by: Some(Instant::now() + STEP_TIMEOUT),
             copy_check: match request.work {
-                Work::Pack { .. } | Work::Unpack { .. } => {
+                Work::Pack { .. } | Work::Unpack { .. } | Work::List { .. } => {
                     Some(CopyCheck { next: Instant::now() + COPY_CHECK, stops: 0 })
                 }
                 Work::Program { .. } | Work::Nothing => None,

@@ -48,9 +48,26 @@ pub(super) fn bring_baseline(
     Ok(checkpoint::carry_base(&home.run_dir(&resumed_from.from), &place.directory)?)
 }
 
-pub(super) fn loop_options(
+/// What checkpoints of the run are taken of.
+pub(super) fn subject(
     home: &Home,
     place: &RunDir,
+    prepared: &Prepared<'_>,
+    bound: &Bound,
+) -> Subject {
+    Subject {
+        run: place.id,
+        directory: place.directory.clone(),
+        trees: bound.layered.clone(),
+        written: bound.writable_trees.clone(),
+        born: checkpoint_of(home, prepared),
+        most_bytes: prepared.spec.limits.disk.map(|bytes| bytes / 2),
+        cancel: Default::default(),
+    }
+}
+
+pub(super) fn loop_options(
+    subject: &Subject,
     prepared: &Prepared<'_>,
     bound: &Bound,
 ) -> Option<Box<AgentLoopOptions>> {
@@ -60,15 +77,7 @@ pub(super) fn loop_options(
         work,
         resumed_from: prepared.resumed_from.clone(),
         workspace: work_tree(spec, bound),
-        subject: Subject {
-            run: place.id,
-            directory: place.directory.clone(),
-            trees: bound.layered.clone(),
-            written: bound.writable_trees.clone(),
-            born: checkpoint_of(home, prepared),
-            most_bytes: spec.limits.disk.map(|bytes| bytes / 2),
-            cancel: Default::default(),
-        },
+        subject: subject.clone(),
         idle: spec.limits.idle,
     }))
 }

@@ -86,8 +86,16 @@ pub enum ResumeError {
         #[source]
         error: ReadError,
     },
-    #[error("run {run} has no agent, so it has no checkpoints; start its command again instead")]
+    #[error(
+        "run {run} has no agent, so it cannot be resumed; belljar fork starts from a checkpoint of it"
+    )]
     NoAgent { run: RunId },
+    #[error("no checkpoint of run {run} was taken; --from 0 starts with its first state")]
+    NoneTaken { run: RunId },
+    #[error(
+        "the record of run {run} does not say how it was started; belljar verify {run} checks it"
+    )]
+    NoStart { run: RunId },
     #[error("run {run} is still running; belljar logs -f --agent {run} follows it")]
     Live { run: RunId },
     #[error("run {run} is being continued by run {by}, which is still running")]
@@ -145,9 +153,6 @@ pub fn prepare_resume(
     fill_in(&mut spec, env)?;
     let mut changes: Vec<String> =
         ask.allow.iter().map(|what| format!("allowed: {}", what.name())).collect();
-    let run = continues;
-    let work = spec.agent.as_deref_mut().ok_or(ResumeError::NoAgent { run })?;
-    changes.extend(extend(&mut work.repeat, ask.extend)?);
     let totals = match ask.kind {
         // What was spent is spent, also by iterations that are gone back behind. Streaks begin anew.
         ResumeKind::Resume => AgentTotals {
@@ -158,10 +163,22 @@ pub fn prepare_resume(
         },
         ResumeKind::Fork => AgentTotals::default(),
     };
-    if let LoopDecision::Stop { reason, why } = Loop::new(work, totals.clone()).next(Duration::ZERO)
-        && work.repeat.max_iterations != Some(0)
-    {
-        return Err(ResumeError::Over { why, hint: hint(reason) });
+    match (spec.agent.as_deref_mut(), ask.kind) {
+        (Some(work), _) => {
+            changes.extend(extend(&mut work.repeat, ask.extend)?);
+            let next = Loop::new(work, totals.clone()).next(Duration::ZERO);
+            if let LoopDecision::Stop { reason, why } = next
+                && work.repeat.max_iterations != Some(0)
+            {
+                return Err(ResumeError::Over { why, hint: hint(reason) });
+            }
+        }
+        (None, ResumeKind::Resume) => return Err(ResumeError::NoAgent { run: continues }),
+        (None, ResumeKind::Fork) if iteration == 0 && ask.from.is_none() => {
+            return Err(ResumeError::NoneTaken { run: continues });
+        }
+        // A sandbox that was given commands one by one: the fork waits for others.
+        (None, ResumeKind::Fork) => {}
     }
     if ask.kind == ResumeKind::Fork {
         spec.name.clone_from(&ask.name);
@@ -250,10 +267,7 @@ fn frozen(home: &Home, run: &RunId) -> Result<Frozen, ResumeError> {
     let first = events.next().map_err(failed)?;
     let start = first.filter(|event| event.kind == EventKind::RunStart);
     let frozen = start.and_then(|event| serde_json::from_value::<Frozen>(event.data).ok());
-    match frozen {
-        Some(frozen) if frozen.spec.agent.is_some() => Ok(frozen),
-        _ => Err(ResumeError::NoAgent { run: *run }),
-    }
+    frozen.ok_or(ResumeError::NoStart { run: *run })
 }
 
 /// What a new run begins with.

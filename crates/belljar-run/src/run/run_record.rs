@@ -4,6 +4,7 @@ use std::path::Path;
 
 use belljar_record::redact::{plan_without_secret_values, without_secret_values};
 use belljar_record::{RunRecord, Secrets};
+use belljar_spec::wire::control::Keep;
 use belljar_spec::{Posture, RECORD_VERSION, RunId};
 
 use super::LaunchError;
@@ -20,6 +21,8 @@ pub(super) fn new_record(
     let shown = without_secret_values(spec, secrets);
     // Hashes of what is recorded: one over a secret would let it be found by trying.
     let spec_hash = shown.hash();
+    // What a resumed or forked run is compared with.
+    let has_checkpoints = spec.agent.is_some() || prepared.keep == Keep::UntilStopped;
     RunRecord {
         v: RECORD_VERSION,
         id,
@@ -30,8 +33,8 @@ pub(super) fn new_record(
         image: plan.image.clone(),
         posture: posture.clone(),
         waivers: spec.waivers.clone(),
-        policy_hash: spec.agent.as_ref().map(|_| policy_hash(plan, spec)),
-        sources: if spec.agent.is_some() { sources_of(spec) } else { Vec::new() },
+        policy_hash: has_checkpoints.then(|| policy_hash(plan, spec)),
+        sources: if has_checkpoints { sources_of(spec) } else { Vec::new() },
         resumed_from: prepared.resumed_from.clone(),
         skipped_backends: prepared.skipped_backends().to_vec(),
         attestation: None,

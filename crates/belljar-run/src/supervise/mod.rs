@@ -7,6 +7,7 @@
 mod baseline;
 mod capture;
 mod channel;
+mod checkpoint_request;
 mod client;
 mod control;
 mod control_socket;
@@ -52,7 +53,7 @@ use rustix::io::Errno;
 use crate::run::{LaunchError, Streams};
 pub(crate) use baseline::Layers;
 use belljar_record::RecordError;
-use belljar_workspace::checkpoint::CheckpointError;
+use belljar_workspace::checkpoint::{CheckpointError, Subject};
 pub(crate) use client::Connection;
 pub use control_socket::connect;
 pub(crate) use disk::DiskLimit;
@@ -131,6 +132,8 @@ pub(crate) struct LaunchOptions {
     pub(crate) network: NetworkBridge,
     /// The agent that runs in it.
     pub(crate) agent: Option<Box<AgentLoopOptions>>,
+    /// What a checkpoint on request is taken of.
+    pub(crate) checkpoint: Subject,
     pub(crate) rules: crate::exec_rules::ExecRules,
 }
 

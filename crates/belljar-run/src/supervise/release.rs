@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::baseline::Baselines;
 use super::channel::{Channel, MAIN_EXEC};
+use super::checkpoint_request::Checkpoints;
 use super::client::Clients;
 use super::control::Control;
 use super::control_socket::ControlSocket;
@@ -117,7 +118,7 @@ impl Opened {
         let mut clients = Clients::default();
         let (task, owner) = own_task(plan, main.started_mut(), caller, &mut clients);
         main.begin(task, begun);
-        let LaunchOptions { run, keep, disk, layers, live, rules, agent, .. } = options;
+        let LaunchOptions { run, keep, disk, layers, live, rules, agent, checkpoint, .. } = options;
         let agent = agent.map(|options| Box::new(Driver::new(*options)));
         let mut clock = StopClock::new(plan, begun);
         if agent.is_some() {
@@ -134,6 +135,7 @@ impl Opened {
             signals,
             terminal,
             agent,
+            checkpoints: Checkpoints::of(checkpoint),
             supervised: Supervised::default(),
         };
         supervisor.run();

@@ -80,6 +80,7 @@ impl Supervisor<'_> {
                 }
             }
             ToSupervisor::Status => self.send_status(client),
+            ToSupervisor::Checkpoint { note } => self.checkpoint_requested(client, note),
             ToSupervisor::Hello(_) | ToSupervisor::Launch(_) => {
                 let why = "this supervisor has its run already".to_owned();
                 let refused = FromSupervisor::Refused(ControlError::OutOfTurn { why });
@@ -150,6 +151,9 @@ impl Supervisor<'_> {
         if !sandbox.has_room_for_exec() {
             return Err(ControlError::TooMany { most: MAX_TASKS });
         }
+        if self.checkpoints.is_pending() {
+            return Err(ControlError::CheckpointPending);
+        }
         check_request(&request)?;
         mask_secrets(&request.env, self.recorder);
         let TaskRequest { task, work, env, workdir, streams, timeout_ms, bond } = request;
@@ -186,7 +190,7 @@ fn check_request(request: &TaskRequest) -> Result<(), ControlError> {
     match &request.work {
         Work::Nothing => return Err(bad("there is no command")),
         Work::Program { argv } if argv.is_empty() => return Err(bad("there is no command")),
-        Work::Program { .. } | Work::Pack { .. } | Work::Unpack { .. } => {}
+        Work::Program { .. } | Work::Pack { .. } | Work::Unpack { .. } | Work::List { .. } => {}
     }
     let is_variable =
         |(name, _): &&(String, Option<OsText>)| !name.is_empty() && !name.contains(['=', '\0']);

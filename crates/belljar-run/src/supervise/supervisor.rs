@@ -12,6 +12,7 @@ use belljar_spec::{BackendName, RunId, RunState};
 
 use super::baseline::Baselines;
 use super::channel::MAIN_EXEC;
+use super::checkpoint_request::Checkpoints;
 use super::control::Control;
 use super::disk::{Disk, DiskFull};
 use super::drive::{AgentParts, Driver, LoopEnded};
@@ -49,6 +50,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) terminal: Option<RawTerminal>,
     /// Runs an agent in the main sandbox.
     pub(super) agent: Option<Box<Driver>>,
+    /// Taken when a client requests them, in a run without an agent.
+    pub(super) checkpoints: Checkpoints,
     pub(super) supervised: Supervised,
 }
 
@@ -78,6 +81,7 @@ impl Supervisor<'_> {
             poll.add(&self.clock);
             poll.add(&self.disk);
             poll.add(&self.baselines);
+            poll.add(&self.checkpoints);
         }
         if let Some(agent) = self.agent.as_deref().filter(|_| self.agent_may_work()) {
             poll.add(agent);
@@ -120,6 +124,7 @@ impl Supervisor<'_> {
         }
         self.close_finished_tasks();
         self.agent_turn(now);
+        self.checkpoint_turn(now);
     }
 
     fn sandbox_turn(&mut self, id: SandboxId, ready: &[ReadyStream], now: Instant) {
@@ -164,7 +169,7 @@ impl Supervisor<'_> {
         self.or_fail(events)
     }
 
-    fn or_fail<E>(&mut self, events: Result<Vec<E>, SuperviseError>) -> Vec<E> {
+    pub(super) fn or_fail<E>(&mut self, events: Result<Vec<E>, SuperviseError>) -> Vec<E> {
         events.unwrap_or_else(|error| {
             self.fail(error);
             Vec::new()
@@ -188,6 +193,7 @@ impl Supervisor<'_> {
         if let Some(agent) = &self.agent {
             agent.cancel(); // no checkpoint is waited for any more
         }
+        self.checkpoints.cancel();
         self.sandboxes.kill_at(Instant::now());
     }
 
@@ -261,6 +267,7 @@ impl Supervisor<'_> {
     }
 
     pub(super) fn finish(mut self, begun: Instant) -> Supervised {
+        self.checkpoints.give_up();
         let mut notices = Vec::new();
         for sandbox in self.sandboxes.iter_mut() {
             if let Err(error) = sandbox.finish_network(self.recorder) {

@@ -107,7 +107,7 @@ impl Task {
     /// Its process is being made. `environment` has the names that it must attest.
     pub(super) fn preparing(self, work: Work, environment: Vec<OsText>) -> Self {
         let carries = match &work {
-            Work::Pack { .. } => Carries::Files,
+            Work::Pack { .. } | Work::List { .. } => Carries::Files,
             Work::Program { .. } | Work::Nothing | Work::Unpack { .. } => Carries::Output,
         };
         let phase = TaskPhase::Preparing { environment };
@@ -123,6 +123,7 @@ impl Task {
             Work::Program { argv } => json!({ "exec": exec, "argv": recorder.masked(&argv) }),
             Work::Pack { path } => json!({ "exec": exec, "copy_out": masked(path) }),
             Work::Unpack { path, .. } => json!({ "exec": exec, "copy_in": masked(path) }),
+            Work::List { path } => json!({ "exec": exec, "list": masked(path) }),
             Work::Nothing => json!({ "exec": exec }),
         };
         recorder.event(EventKind::ExecStart, &data)

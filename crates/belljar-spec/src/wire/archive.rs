@@ -77,6 +77,17 @@ impl Entry {
         out.extend_from_slice(&self.path);
     }
 
+    /// Whether this can be an entry of a listing: the top, which has no name, or a name in it. A listing is headers
+    /// only, and no content follows. A file's header has its size; a link, a directory and what has another kind
+    /// (`Skipped`) have none. A path that does not exist has only an `End`.
+    pub fn is_listed(&self) -> bool {
+        let has_size = match self.kind {
+            EntryKind::File => true,
+            EntryKind::Directory | EntryKind::Link | EntryKind::Skipped | EntryKind::End => false,
+        };
+        !self.path.contains(&b'/') && (has_size || self.size == 0)
+    }
+
     /// The entry at the start of `bytes` and how long it is, or `None` if more bytes are needed.
     pub fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, ArchiveError> {
         let Some(header) = bytes.get(..HEADER) else { return Ok(None) };

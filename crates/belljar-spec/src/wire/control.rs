@@ -14,7 +14,7 @@ use crate::backends::BackendName;
 use crate::choice::{SkippedBackend, candidates};
 use crate::egress::{Published, SecretValue};
 use crate::id::RunId;
-use crate::iteration::{AgentReport, ResumeOrigin};
+use crate::iteration::{AgentReport, CheckpointReport, ResumeOrigin};
 use crate::layered::WorkspaceReport;
 use crate::outcome::{ExecFailure, Exit, StopReason, Usage};
 use crate::plan::{PLAN_VERSION, Plan};
@@ -189,6 +189,21 @@ pub enum ToSupervisor {
         grace_ms: Option<u64>,
     },
     Status,
+    /// Keep the present state of the run's trees and home. Only while no command runs.
+    Checkpoint {
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        note: Option<String>,
+    },
+}
+
+/// A checkpoint that is on disk and in the record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenCheckpoint {
+    /// Counted from 1 in each run.
+    pub number: u32,
+    /// Paths in overlay trees that differ from the checkpoint before.
+    pub changed: u64,
+    pub report: CheckpointReport,
 }
 
 /// Why a request was not carried out.
@@ -218,6 +233,14 @@ pub enum ControlError {
     Denied { rule: String, why: String, piece: String },
     #[error("the record cannot be written: {why}")]
     Record { why: String },
+    #[error(
+        "{running} commands are running in this sandbox; a checkpoint waits for none, so let them end first"
+    )]
+    Busy { running: usize },
+    #[error("a checkpoint is being taken; try again when it is done")]
+    CheckpointPending,
+    #[error("no checkpoint was taken: {why}")]
+    NoCheckpoint { why: String },
     #[error("{why}")]
     OutOfTurn { why: String },
 }
@@ -325,6 +348,8 @@ pub enum FromSupervisor {
         exit: Exit,
     },
     Status(Box<RunStatus>),
+    CheckpointTaken(TakenCheckpoint),
+    CheckpointRefused(ControlError),
     /// A request that is not about a task was not carried out.
     Refused(ControlError),
     /// The record has its end. The connection closes after this.

@@ -93,6 +93,11 @@ pub enum Work {
         path: OsText,
         modes: UnpackModes,
     },
+    /// Belljar's code inside writes what `path` is, and what a directory holds, to standard output, in the format
+    /// of [`super::archive::Entry::is_listed`].
+    List {
+        path: OsText,
+    },
 }
 
 /// Which permissions unpacked files and directories get.

@@ -1,15 +1,11 @@
 //! `belljar apply`: applies a run's changes to the user's tree.
 
-use std::path::PathBuf;
-
 use belljar::home::Home;
+use belljar::review;
 use belljar::spec::text::escape;
 use belljar::spec::{OsText, RunId};
 use belljar::store;
-use belljar::workspace::{
-    self, Change, Conflict, Draft, HowFar, OnConflict, OpenTree, Recovery, Selection, TreeDraft,
-    What, below_root,
-};
+use belljar::workspace::{self, Change, Conflict, Draft, HowFar, OnConflict, OpenTree, Recovery};
 use serde_json::{Value, json};
 
 use super::changes::GitData;
@@ -34,9 +30,9 @@ fn act(args: &ApplyArgs) -> CommandResult {
         return quarantine(&home, &run.id, args.json);
     }
     let on_conflict = if args.theirs { OnConflict::TakeTheRuns } else { OnConflict::Refuse };
-    let select = |tree: &OpenTree| selection(tree, &args.paths);
+    let select = |tree: &OpenTree| review::selection(tree, &args.paths);
     let mut draft = Draft::make(&home, &run.id, select, on_conflict)?;
-    refuse_unknown(&draft, args)?;
+    review::refuse_unknown(&draft, &args.paths, &args.run)?;
     if draft.recovery == Recovery::Undone {
         report::eprintln(&format!(
             "{WARN}warning:{WARN:#} an earlier apply was interrupted; the tree is back to its state before it"
@@ -112,50 +108,6 @@ fn error_chain(error: &dyn std::error::Error) -> String {
         next = inner.source();
     }
     chain
-}
-
-fn selection(tree: &OpenTree, paths: &[PathBuf]) -> Selection {
-    if paths.is_empty() {
-        return Selection::Everything;
-    }
-    let (source, target) = (tree.note.source.as_path(), tree.note.target.as_path());
-    Selection::Paths(paths.iter().filter_map(|path| below_root(path, source, target)).collect())
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("{path} was not changed; belljar diff {run} lists the changes")]
-struct NoSuchChange {
-    path: OsText,
-    run: String,
-}
-
-/// A mistyped path must not look like an applied one.
-fn refuse_unknown(draft: &Draft, args: &ApplyArgs) -> Result<(), NoSuchChange> {
-    for path in &args.paths {
-        let known = draft.trees.iter().any(|tree| {
-            let note = &tree.tree.note;
-            let below = below_root(path, note.source.as_path(), note.target.as_path());
-            below.is_some_and(|below| every_path(tree).any(|path| path.starts_with(&below)))
-        });
-        if !known {
-            let path = OsText::from(path.as_path());
-            return Err(NoSuchChange { path, run: args.run.clone() });
-        }
-    }
-    Ok(())
-}
-
-fn every_path(tree: &TreeDraft) -> impl Iterator<Item = &std::path::Path> {
-    let changes = tree.todo.iter().map(|todo| &todo.change).chain(&tree.withheld);
-    let named = changes.flat_map(|change| {
-        let from = match &change.what {
-            What::Renamed { from } => Some(from),
-            _ => None,
-        };
-        [Some(&change.path), from].into_iter().flatten()
-    });
-    let conflicts = tree.conflicts.iter().map(|conflict| &conflict.path);
-    named.chain(conflicts).chain(&tree.stays).map(OsText::as_path)
 }
 
 /// Lists what would be applied, merged and held back.

@@ -4,11 +4,12 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use anstream::ColorChoice;
+use belljar::review;
 use belljar::spec::text::escape;
 use belljar::spec::{OsText, RunId};
 use belljar::store;
 use belljar::workspace::unified::Shown;
-use belljar::workspace::{self, Change, Changes, OpenTree, Review, What, below_root};
+use belljar::workspace::{Change, Changes, OpenTree, What, below_root};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -36,21 +37,16 @@ pub(crate) fn run(args: &DiffArgs) -> i32 {
 fn act(args: &DiffArgs) -> CommandResult {
     let home = open_home()?;
     let run = store::find(&home, &args.run)?.id;
-    workspace::settle(&home, &run)?;
-    let review = Review::open(&home, &run)?;
-    let mut trees = Vec::new();
-    for tree in &review.trees {
-        let mut found = tree.changes()?;
-        workspace::keep_baseline(&home, &run, tree, &found);
+    let mut trees = review::changed_trees(&home, &run)?;
+    for (tree, found) in &mut trees {
         found.changes.retain(|change| is_wanted(tree, change, &args.paths));
-        trees.push((tree, found));
     }
     // A mistyped path must not look like a path without changes.
     for path in &args.paths {
         let one = std::slice::from_ref(path);
         let mut all = trees
             .iter()
-            .flat_map(|(tree, found)| found.changes.iter().map(move |change| (*tree, change)));
+            .flat_map(|(tree, found)| found.changes.iter().map(move |change| (tree, change)));
         let is_cut = trees.iter().any(|(_, found)| found.cut);
         let is_there = trees.iter().any(|(tree, _)| {
             let (source, target) = (tree.note.source.as_path(), tree.note.target.as_path());

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar::home::Home;
+use belljar::output::{Content, Copies, Flow, Key, Outputs, Pieces};
 use belljar::record::OutputPiece;
 use belljar::spec::{OutputStream, RunId};
 use belljar::store::{self, Life};
@@ -13,7 +14,6 @@ use jiff::Timestamp;
 
 use super::agent_follow::{self, Form, Until};
 use super::descriptor::{is_closed, write_all};
-use super::outputs::{Content, Copies, Flow, Key, Outputs, Pieces};
 use super::screen::Escaper;
 use super::{CommandResult, exit_code, open_home, time_format};
 use crate::cli::LogsArgs;

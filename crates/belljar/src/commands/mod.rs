@@ -27,7 +27,6 @@ pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod new;
-mod outputs;
 pub(crate) mod port;
 mod progress;
 mod prompt;

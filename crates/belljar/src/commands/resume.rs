@@ -60,8 +60,10 @@ fn start(
     let Resumed { spec, resumed_from, lock } = prepare_resume(&home, &ask, &env)?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let secrets = config::secret_values(&spec, &env, &cwd)?;
+    // A sandbox without an agent waits for `exec`: nothing in it would ever end the command.
+    let is_detached = args.detach || spec.agent.is_none();
     let mode = OutputMode {
-        attach: if args.detach { Attach::Detach } else { Attach::Wait },
+        attach: if is_detached { Attach::Detach } else { Attach::Wait },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),

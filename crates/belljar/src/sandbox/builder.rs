@@ -52,6 +52,7 @@ pub struct SandboxBuilder {
 #[derive(Clone, Debug)]
 pub struct RunOutput {
     pub run: RunId,
+    pub home: PathBuf,
     pub posture: Posture,
     pub output: Output,
     pub report: StopReport,
@@ -379,11 +380,11 @@ impl SandboxBuilder {
         let argv = argv.into_iter().map(|argument| OsText::from(argument.into().as_os_str()));
         let command = MainCommand::Argv(argv.collect());
         let request = (Keep::WhileCommandRuns, Bond::EndsWithConnection, Streams::Output);
-        let (client, launched, _) = self.launch(command, request).await?;
+        let (client, launched, home) = self.launch(command, request).await?;
         let command = launched.command.ok_or(Error::lost("the command is not followed"))?;
         let output = collect(command, limit).await?;
         let report = client.stopped().await?;
-        Ok(RunOutput { run: launched.run, posture: launched.posture, output, report })
+        Ok(RunOutput { run: launched.run, home, posture: launched.posture, output, report })
     }
 
     async fn launch(

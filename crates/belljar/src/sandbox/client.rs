@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use belljar_spec::wire::control::{
     Bond, CONTROL_MAX, CONTROL_MIN, ClientHello, ControlError, LaunchRequest, RunStatus,
-    StopReport, Streams, ToSupervisor,
+    StopReport, Streams, TakenCheckpoint, ToSupervisor,
 };
 use belljar_spec::wire::{FrameKey, Mux, Side, Work};
 use belljar_spec::{BackendChoice, BackendName, Posture, RunId, SkippedBackend};
@@ -171,6 +171,25 @@ impl Client {
             Err(_) => {
                 let lost = self.link.lock().check();
                 Err(lost.err().unwrap_or(Error::lost("it did not respond")))
+            }
+        }
+    }
+
+    /// See [`super::Sandbox::checkpoint`].
+    pub async fn checkpoint(&self, note: Option<String>) -> Result<TakenCheckpoint, Error> {
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut state = self.link.lock();
+            state.check()?;
+            state.mux.send(&ToSupervisor::Checkpoint { note }).map_err(link::wire)?;
+            state.checkpoints.push_back(sender);
+        }
+        self.link.flush();
+        match answer.await {
+            Ok(answer) => answer.map_err(Error::from),
+            Err(_) => {
+                let lost = self.link.lock().check();
+                Err(lost.err().unwrap_or(Error::lost("the run ended before the checkpoint")))
             }
         }
     }

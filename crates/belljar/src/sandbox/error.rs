@@ -3,12 +3,17 @@
 use std::path::PathBuf;
 
 use belljar_record::home::HomeError;
+use belljar_record::store::FindError;
+use belljar_record::{KeyError, OutputError, ReadError};
 use belljar_run::config::ConfigError;
+use belljar_run::run::ResumeError;
 use belljar_spec::wire::control::{ControlError, LaunchRefusal, RefusalKind};
 use belljar_spec::{BackendName, ExecFailure, OsText, Unmet};
 
 use super::copy::CopyError;
+use super::files::FileError;
 use super::output::Output;
+use crate::recorded::review::ChangesError;
 
 /// An error of the library. The text includes a fix where there is one.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +57,24 @@ pub enum Error {
     Lost { why: String },
     #[error(transparent)]
     Copy(#[from] CopyError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The run is not in this home.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// The run's changes were not listed, applied or discarded.
+    #[error(transparent)]
+    Changes(#[from] ChangesError),
+    /// The run's record cannot be read.
+    #[error(transparent)]
+    Record(#[from] ReadError),
+    /// The run cannot be resumed or forked.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    #[error(transparent)]
+    RecordKey(#[from] KeyError),
+    #[error(transparent)]
+    RecordedOutput(#[from] OutputError),
     #[error("cannot {what}: {error}")]
     Io {
         what: String,

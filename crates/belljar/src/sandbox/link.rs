@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use belljar_spec::wire::control::{
-    ControlError, FromSupervisor, LaunchRefusal, RunStatus, StopReport, Streams, TaskStreams,
-    ToSupervisor,
+    ControlError, FromSupervisor, LaunchRefusal, RunStatus, StopReport, Streams, TakenCheckpoint,
+    TaskStreams, ToSupervisor,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Mux, WireError};
@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) launch: Option<Result<Launched, LaunchRefusal>>,
     /// Pending status requests, in order: a cancelled one must not take the response of another.
     pub(super) asked: VecDeque<oneshot::Sender<Result<RunStatus, ControlError>>>,
+    /// Checkpoints that were requested, in order.
+    pub(super) checkpoints: VecDeque<oneshot::Sender<Result<TakenCheckpoint, ControlError>>>,
     /// The refusal of a request that belongs to no task.
     pub(super) refusal: Option<ControlError>,
     pub(super) stopped: Option<StopReport>,
@@ -76,6 +78,7 @@ impl Link {
             greeting: None,
             launch: None,
             asked: VecDeque::new(),
+            checkpoints: VecDeque::new(),
             refusal: None,
             stopped: None,
             lost: None,
@@ -199,6 +202,7 @@ impl Link {
         let mut state = self.lock();
         state.lost = Some(why);
         state.asked.clear();
+        state.checkpoints.clear();
         state.tasks.values_mut().for_each(Task::wake);
         state.wakers.drain(..).for_each(Waker::wake);
         state.writers.drain(..).for_each(Waker::wake);
@@ -337,7 +341,16 @@ impl State {
                 Some(asked) => drop(asked.send(Err(error))),
                 None => self.refusal = Some(error),
             },
+            FromSupervisor::CheckpointTaken(taken) => {
+                let asked = self.checkpoints.pop_front();
+                asked.map(|asked| asked.send(Ok(taken)));
+            }
+            FromSupervisor::CheckpointRefused(error) => {
+                let asked = self.checkpoints.pop_front();
+                asked.map(|asked| asked.send(Err(error)));
+            }
             FromSupervisor::Stopped(report) => {
+                self.checkpoints.clear();
                 self.stopped = Some(*report);
                 self.tasks.values_mut().for_each(Task::wake);
             }

@@ -12,6 +12,7 @@ mod copy;
 mod error;
 mod exec;
 pub(crate) mod fake;
+mod files;
 mod link;
 mod locate;
 mod output;
@@ -22,8 +23,12 @@ mod task;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_spec::wire::control::{RunStatus, StopReport};
+use belljar_spec::wire::control::{LaunchRequest, RunStatus, StopReport};
 use belljar_spec::{BackendName, OsText, Posture, RunId, SkippedBackend};
+
+use crate::recorded::{
+    ApplyOptions, ApplyReport, Checkpoint, Diff, Events, Follow, ForkOptions, RecordedRun,
+};
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
 pub use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport};
@@ -32,6 +37,7 @@ pub use client::{Client, LaunchedRun};
 pub use connector::{BoxFuture, Connection, Connector, Destination, Supervisors, Transport};
 pub use error::Error;
 pub use exec::Exec;
+pub use files::{DEFAULT_FILE_LIMIT, DirEntry, FileError, FileInfo, FileKind};
 pub use locate::find_executable;
 pub use output::{DEFAULT_OUTPUT_LIMIT, Omitted, Output};
 pub use running::{Input, Reader, Running};
@@ -112,6 +118,18 @@ impl Sandbox {
         Self { client, run, home, ownership }
     }
 
+    /// Launches a run that ends with this handle.
+    pub(crate) async fn launch(
+        connector: &dyn Connector,
+        request: LaunchRequest,
+    ) -> Result<Self, Error> {
+        let home = request.home.as_path().to_owned();
+        let mut client = Client::over(connector, &Destination::New).await?;
+        let LaunchedRun { run, backend, posture, skipped_backends, .. } =
+            client.launch(request, None).await?;
+        Ok(Self::new(client, run, home, Ownership::Owner { backend, posture, skipped_backends }))
+    }
+
     /// Attaches to a live run in the caller's home. Dropping the handle does not stop the run.
     pub async fn open(run: &RunId) -> Result<Self, Error> {
         let env = std::env::vars_os().collect();
@@ -165,6 +183,66 @@ impl Sandbox {
             Ownership::Owner { skipped_backends, .. } => skipped_backends,
             Ownership::Attached => &[],
         }
+    }
+
+    /// The record of this run: its events, its output, its changes. It can be read after the end too.
+    pub fn record(&self) -> RecordedRun {
+        RecordedRun::new(self.home.clone(), self.run)
+    }
+
+    /// What the run changed in its overlay trees so far; see [`RecordedRun::diff`].
+    pub async fn diff(&self) -> Result<Diff, Error> {
+        self.record().diff().await
+    }
+
+    /// Writes the changes so far to the host's tree; see [`RecordedRun::apply`].
+    pub async fn apply(&self, options: ApplyOptions) -> Result<ApplyReport, Error> {
+        self.record().apply(options).await
+    }
+
+    /// Stops the run and deletes its changes for good; see [`RecordedRun::discard`].
+    pub async fn discard(self) -> Result<(), Error> {
+        self.stop().await?;
+        self.record().discard().await
+    }
+
+    /// Keeps the present state of the run's overlay trees and of its home directory, so that [`Sandbox::fork`] can
+    /// start from it. Refused while a command runs; a process that a command left in the background may still write,
+    /// which [`Checkpoint::report`] counts. The newest 32 are kept, in half of the run's disk limit.
+    pub async fn checkpoint(&self, note: &str) -> Result<Checkpoint, Error> {
+        let note = (!note.is_empty()).then(|| note.to_owned());
+        let taken = self.client.checkpoint(note.clone()).await?;
+        Ok(Checkpoint::new(self.run, taken, note))
+    }
+
+    /// Starts a new sandbox with the same settings, whose overlay trees and home directory are as they were at the
+    /// checkpoint; nothing else of this sandbox is in it, such as processes or files in `/tmp`. A tree that is
+    /// mounted `rw` is shared. For a run that has ended, see [`RecordedRun::fork`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use belljar::{Sandbox, spec::MountMode};
+    ///
+    /// let project = tempfile::tempdir()?;
+    /// let sandbox = Sandbox::builder().workspace(project.path(), MountMode::Overlay).start().await?;
+    /// sandbox.write_file("plan.txt", "A").await?;
+    /// let checkpoint = sandbox.checkpoint("before the experiment").await?;
+    /// sandbox.write_file("plan.txt", "B").await?;
+    ///
+    /// let fork = sandbox.fork(&checkpoint).await?;
+    /// assert_eq!(fork.read_file("plan.txt").await?, b"A");
+    /// assert_eq!(sandbox.read_file("plan.txt").await?, b"B");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn fork(&self, checkpoint: &Checkpoint) -> Result<Self, Error> {
+        self.record().fork(ForkOptions::default().from(checkpoint.number)).await
+    }
+
+    /// Follows the events of the run to its end; see [`RecordedRun::events`].
+    pub async fn events(&self) -> Result<Events, Error> {
+        self.record().events(Follow::UntilEnd).await
     }
 
     /// The connection, for what this type does not offer.
@@ -229,6 +307,11 @@ impl Sandbox {
     /// run is recorded.
     pub async fn stop(&self) -> Result<StopReport, Error> {
         self.client.stop(None).await
+    }
+
+    /// Waits for the end of the run without requesting it.
+    pub async fn wait(&self) -> Result<StopReport, Error> {
+        self.client.stopped().await
     }
 
     pub async fn stop_within(&self, grace: Duration) -> Result<StopReport, Error> {

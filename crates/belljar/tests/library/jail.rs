@@ -1,61 +1,11 @@
 //! The library with a real sandbox behind it.
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use belljar::spec::{Clause, ExitSource, MountMode, StopReason};
-use belljar::{Error, Sandbox, SandboxBuilder};
-use belljar_testkit::built;
+use belljar::spec::{Clause, ExitSource, StopReason};
+use belljar::{Error, Sandbox};
 
-/// A home and a workspace of the test's own.
-struct Bench {
-    directory: tempfile::TempDir,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("work")).unwrap();
-        Self { directory }
-    }
-
-    fn home(&self) -> std::path::PathBuf {
-        self.directory.path().join("home")
-    }
-
-    fn work(&self) -> std::path::PathBuf {
-        self.directory.path().join("work")
-    }
-
-    fn builder(&self) -> SandboxBuilder {
-        Sandbox::builder()
-            .no_config()
-            .home(self.home())
-            .belljar(executable())
-            .workspace(self.work(), MountMode::Rw)
-    }
-}
-
-/// What xtask built, or cargo.
-fn executable() -> std::path::PathBuf {
-    std::env::var_os("BELLJAR_EXE").map_or_else(|| built("belljar"), Into::into)
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
-
-async fn until(within: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + within;
-    while !holds() {
-        if Instant::now() > end {
-            return false;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    true
-}
+use crate::bench::{Bench, names, until};
 
 /// Processes of this machine whose arguments hold this.
 fn processes_with(marker: &str) -> usize {

@@ -9,7 +9,14 @@
     reason = "a test that cannot be set up stops, and says why"
 )]
 
+mod bench;
+mod blocking;
+mod checkpoint;
 mod copy;
+mod examples;
 mod exec;
+mod files;
 mod jail;
+mod record;
+mod review;
 mod start;

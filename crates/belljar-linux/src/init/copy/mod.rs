@@ -3,6 +3,7 @@
 //! Done by a process that is locked down like any command and has its user and its limits, so that it
 //! can reach exactly what a command could. It runs no program of the sandbox.
 
+mod list;
 mod pack;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,13 @@ pub(super) fn work(work: &Work) -> i32 {
     match work {
         Work::Program { .. } | Work::Nothing => 0,
         Work::Pack { path } => match pack::pack(path.as_path(), stdout) {
+            Ok(()) => 0,
+            Err(error) => {
+                complain(&belljar_spec::text::error_chain(&error));
+                1
+            }
+        },
+        Work::List { path } => match list::list(path.as_path(), stdout) {
             Ok(()) => 0,
             Err(error) => {
                 complain(&belljar_spec::text::error_chain(&error));

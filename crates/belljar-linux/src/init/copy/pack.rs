@@ -230,7 +230,7 @@ impl Packer<'_> {
             self.flush()?;
         }
         if bytes.len() >= CHUNK {
-            return write_all(self.out, bytes);
+            return write_all(self.out, bytes).map_err(PackError::Write);
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
@@ -239,16 +239,16 @@ impl Packer<'_> {
     fn flush(&mut self) -> Result<(), PackError> {
         let written = write_all(self.out, &self.buffer);
         self.buffer.clear();
-        written
+        written.map_err(PackError::Write)
     }
 }
 
-fn write_all(out: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), PackError> {
+pub(super) fn write_all(out: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(out, bytes) {
             Ok(length) => bytes = &bytes[length..],
             Err(Errno::INTR) => {}
-            Err(error) => return Err(PackError::Write(error)),
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use belljar_spec::wire::archive::{Entry, EntryKind, MAX_DEPTH};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::list::{ListError, list};
 use super::pack::{PackError, pack};
 use super::unpack::{UnpackError, UnpackOutcome, unpack};
 
@@ -261,4 +262,61 @@ fn the_place_of_the_top_decides_what_is_made() {
     assert_eq!(unpacked(to.path(), &named).0.unwrap(), UnpackOutcome::Whole);
     assert_eq!(fs::read(to.path().join("n")).unwrap(), b"!");
     assert!(unpacked(&to.path().join("none"), &named).0.is_err());
+}
+
+/// The entries of a listing, without its end.
+fn listed(path: &Path) -> Result<Vec<Entry>, ListError> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        fs::File::from(read).read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let done = list(path, write.as_fd());
+    drop(write);
+    let bytes = reader.join().unwrap();
+    done?;
+    let (mut rest, mut all) = (bytes.as_slice(), Vec::new());
+    while let Some((entry, length)) = Entry::read(rest).unwrap() {
+        rest = &rest[length..];
+        all.push(entry);
+    }
+    assert!(rest.is_empty() && all.iter().all(Entry::is_listed));
+    assert_eq!(all.pop().unwrap().kind, EntryKind::End);
+    Ok(all)
+}
+
+#[test]
+fn a_listing_names_what_is_there_and_reads_nothing_of_it() {
+    let place = tempfile::tempdir().unwrap();
+    let tree = place.path().join("tree");
+    fs::create_dir_all(tree.join("below/deeper")).unwrap();
+    fs::write(tree.join("file"), "four").unwrap();
+    symlink("/nowhere", tree.join("dangling")).unwrap();
+    symlink("tree", place.path().join("link")).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let fifo = tree.join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+
+    // The top's link is followed, those in it are not; a FIFO blocks nobody.
+    let all = listed(&place.path().join("link")).unwrap();
+    let mut seen: Vec<_> =
+        all.iter().map(|entry| (entry.path.as_slice(), entry.kind, entry.size)).collect();
+    seen.sort_by_key(|(path, ..)| path.to_vec());
+    let expected: [(&[u8], EntryKind, u64); 5] = [
+        (b"", EntryKind::Directory, 0),
+        (b"below", EntryKind::Directory, 0),
+        (b"dangling", EntryKind::Link, 0),
+        (b"fifo", EntryKind::Skipped, 0),
+        (b"file", EntryKind::File, 4),
+    ];
+    assert_eq!(seen, expected);
+
+    let file = listed(&tree.join("file")).unwrap();
+    assert_eq!((file.len(), file[0].kind, file[0].size), (1, EntryKind::File, 4));
+    assert_eq!(listed(&tree.join("none")).unwrap(), []);
+    assert_eq!(listed(&tree.join("dangling")).unwrap(), []);
+    assert_eq!(listed(&tree.join("file/below")).unwrap(), []);
+    let long = tree.join("x".repeat(300));
+    assert!(matches!(listed(&long), Err(ListError::Look { .. })));
 }

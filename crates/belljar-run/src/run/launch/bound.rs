@@ -36,6 +36,7 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
         let live = run_dir.sign.share().map_err(|error| {
             NotRun::without_end(LaunchError::Record { path: run_dir.live.clone(), error })
         })?;
+        let checkpoint = agent::subject(home, &run_dir, prepared, &bound);
         let options = LaunchOptions {
             run: run_dir.id,
             arrived,
@@ -49,7 +50,8 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
             socket: home.socket_path(&run_dir.id),
             live,
             network: bridge,
-            agent: agent::loop_options(home, &run_dir, prepared, &bound),
+            agent: agent::loop_options(&checkpoint, prepared, &bound),
+            checkpoint,
             rules: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
         };
         Ok(Recorded { launch, run_dir, bound, log, options })

@@ -12,14 +12,14 @@ use crate::supervise::readiness::is_readable;
 use belljar_workspace::checkpoint::{self, CheckpointError, Subject, Taken};
 
 #[derive(Debug)]
-pub(super) struct PendingCheckpoint {
+pub(in crate::supervise) struct PendingCheckpoint {
     /// Closed at the other end when it is done.
     done: OwnedFd,
     thread: JoinHandle<Result<Taken, CheckpointError>>,
 }
 
 impl PendingCheckpoint {
-    pub(super) fn begin(
+    pub(in crate::supervise) fn begin(
         subject: Subject,
         iteration: u32,
         since: Moment,
@@ -39,15 +39,15 @@ impl PendingCheckpoint {
         Ok(Self { done, thread })
     }
 
-    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+    pub(in crate::supervise) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(&self.done, PollFlags::IN)
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::supervise) fn is_done(&self) -> bool {
         is_readable(&self.done)
     }
 
-    pub(super) fn finish(self) -> Option<Result<Taken, CheckpointError>> {
+    pub(in crate::supervise) fn finish(self) -> Option<Result<Taken, CheckpointError>> {
         self.thread.join().ok()
     }
 }

@@ -22,7 +22,7 @@ use belljar_spec::{
 use rustix::event::PollFd;
 
 pub(super) use agent_recorder::AgentRecorder;
-use checkpoint_task::PendingCheckpoint;
+pub(super) use checkpoint_task::PendingCheckpoint;
 pub(super) use loop_source::{AgentParts, LoopEnded};
 
 use crate::agent::{Adapter, SessionUse, Summary, adapter};
@@ -303,6 +303,6 @@ impl AgentEnded {
 }
 
 /// The moment before an iteration begins, by the clock of the file system.
-fn before_now() -> Moment {
+pub(super) fn before_now() -> Moment {
     Arrival::now().passed()
 }

@@ -107,17 +107,43 @@ async fn check_exit(
     path: OsText,
     stderr: Collected,
 ) -> Result<(), CopyError> {
-    let exit = running
-        .wait()
-        .await
-        .map_err(|error| CopyError::Inside { path: path.clone(), why: error.to_string() })?;
+    match failure(running, stderr).await {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(CopyError::Inside { path, why }),
+        Err(error) => Err(CopyError::Inside { path, why: error.to_string() }),
+    }
+}
+
+/// Waits for the end of the process inside; why it failed, if it did.
+pub(super) async fn failure(
+    running: &mut Running,
+    stderr: Collected,
+) -> Result<Option<String>, Error> {
+    let exit = running.wait().await?;
     if exit.code == Some(0) {
-        return Ok(());
+        return Ok(None);
     }
     let stderr = super::output::output(stderr, Collected::new(0), exit).stdout;
     let stderr = belljar_spec::text::escape(stderr.trim_ascii());
-    let why = if stderr.is_empty() { format!("exit code {}", exit.process_code()) } else { stderr };
-    Err(CopyError::Inside { path, why })
+    Ok(Some(match stderr.is_empty() {
+        true => format!("exit code {}", exit.process_code()),
+        false => stderr,
+    }))
+}
+
+/// Passes on the standard output, and collects the errors. Ends early after an error of `feed`.
+pub(super) async fn receive_stdout<E: Into<Error>>(
+    running: &mut Running,
+    mut feed: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<Collected, Error> {
+    let mut stderr = Collected::new(MAX_STDERR);
+    while let Some(chunk) = running.next().await {
+        match chunk.source {
+            Source::Stdout | Source::Terminal => feed(&chunk.bytes).map_err(Into::into)?,
+            Source::Stderr => stderr.push(&chunk.bytes),
+        }
+    }
+    Ok(stderr)
 }
 
 async fn blocking<T: Send + 'static>(

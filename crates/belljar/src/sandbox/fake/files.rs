@@ -1,6 +1,10 @@
 //! Copies files into and out of a fake sandbox, whose `/` is a directory of the host.
 
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+use belljar_spec::wire::archive::{Entry, EntryKind};
 
 use super::reply::FakeReply;
 use super::{Inner, lock};
@@ -40,6 +44,29 @@ impl Inner {
         }
     }
 
+    pub(super) fn list(&self, path: &Path) -> FakeReply {
+        let listed = self.outside(path).map(|path| {
+            let mut bytes = Vec::new();
+            if let Ok(top) = path.metadata() {
+                header(&top, b"").write(&mut bytes);
+                for entry in path.read_dir().into_iter().flatten().flatten() {
+                    let found = entry.path().symlink_metadata();
+                    let name = entry.file_name();
+                    found.into_iter().for_each(|found| {
+                        header(&found, name.as_bytes()).write(&mut bytes);
+                    });
+                }
+            }
+            let (kind, path) = (EntryKind::End, Vec::new());
+            Entry { kind, mode: 0, path, size: 0, modified: 0 }.write(&mut bytes);
+            bytes
+        });
+        listed.map_or_else(
+            |error| FakeReply::code(1).with_stderr(error.to_string()),
+            FakeReply::stdout,
+        )
+    }
+
     /// Where a path of the sandbox is on the host.
     fn outside(&self, path: &Path) -> Result<PathBuf, CopyError> {
         let root = lock(&self.settings).files.clone();
@@ -50,4 +77,15 @@ impl Inner {
         });
         Ok(root.join(plain.collect::<PathBuf>()))
     }
+}
+
+fn header(found: &std::fs::Metadata, name: &[u8]) -> Entry {
+    let (kind, size) = match found.file_type() {
+        file if file.is_file() => (EntryKind::File, found.len()),
+        file if file.is_dir() => (EntryKind::Directory, 0),
+        file if file.is_symlink() => (EntryKind::Link, 0),
+        _ => (EntryKind::Skipped, 0),
+    };
+    let (mode, modified) = (found.mode() & 0o777, found.mtime());
+    Entry { kind, mode, path: name.to_vec(), size, modified }
 }

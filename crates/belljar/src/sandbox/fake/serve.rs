@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use belljar_spec::wire::control::{
     ClientHello, ControlError, FromSupervisor, Keep, LaunchRequest, RunStatus, StopReport, Streams,
-    TaskRequest, TaskStreams, ToSupervisor,
+    TakenCheckpoint, TaskRequest, TaskStreams, ToSupervisor,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{Arrival, Flow, FrameKey, Mux, Side, WireError, Work};
 use belljar_spec::{
-    BackendName, EXIT_DEADLINE, ExecFailure, Exit, ExitSource, ExitStatus, Posture, RunId,
-    RunState, StopReason, Usage,
+    BackendName, CheckpointReport, EXIT_DEADLINE, ExecFailure, Exit, ExitSource, ExitStatus,
+    Posture, RunId, RunState, StopReason, Usage,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
@@ -33,6 +33,7 @@ struct Server {
     keep: Keep,
     tasks: BTreeMap<u32, Task>,
     execs: u32,
+    checkpoints: u32,
     /// Set when every message was sent.
     over: bool,
     owns_run: bool,
@@ -49,6 +50,7 @@ pub(super) async fn serve(fake: Arc<Inner>, to: Destination, mut stream: DuplexS
         greeted: false,
         run,
         keep: Keep::UntilStopped,
+        checkpoints: 0,
         tasks: BTreeMap::new(),
         execs: 0,
         over: false,
@@ -154,6 +156,19 @@ impl Server {
                 self.pump()?;
                 self.stop(StopReason::Stopped, exit)
             }
+            ToSupervisor::Checkpoint { note: _ } => {
+                let running = self.tasks.len();
+                let reply = match running {
+                    0 => {
+                        self.checkpoints += 1;
+                        let (number, report) = (self.checkpoints, CheckpointReport::default());
+                        let taken = TakenCheckpoint { number, changed: 0, report };
+                        FromSupervisor::CheckpointTaken(taken)
+                    }
+                    _ => FromSupervisor::CheckpointRefused(ControlError::Busy { running }),
+                };
+                self.mux.send(&reply)
+            }
             ToSupervisor::Status => match self.run {
                 Some(run) => {
                     let tasks = self.tasks.len() as u32;
@@ -232,6 +247,7 @@ impl Server {
             Work::Program { argv } => argv.clone(),
             Work::Pack { path } => vec!["(pack)".into(), path.clone()],
             Work::Unpack { path, .. } => vec!["(unpack)".into(), path.clone()],
+            Work::List { path } => vec!["(list)".into(), path.clone()],
             Work::Nothing => vec!["(nothing)".into()],
         };
         let terminal = match kind {
@@ -326,6 +342,7 @@ impl Server {
             Work::Nothing => FakeReply::code(0),
             Work::Pack { path } => self.fake.pack(path.as_path()),
             Work::Unpack { path, .. } => self.fake.unpack(path.as_path(), &task.call.stdin),
+            Work::List { path } => self.fake.list(path.as_path()),
             Work::Program { argv } => {
                 let script =
                     argv.first().and_then(|name| lock(&self.fake.scripts).get(name).cloned());

@@ -3,28 +3,28 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use belljar::record::{
+use belljar_record::{
     EventReader, OutputError, OutputEvent, OutputPiece, OutputReader, Piece, ReadError,
 };
-use belljar::spec::{EventKind, OutputStream};
+use belljar_spec::{EventKind, OutputStream};
 
 /// Files that are open at once: commands run one after the other, so a few are enough.
 const MAX_OPEN: usize = 8;
 const READ_BUFFER: usize = 64 << 10;
 
 /// A stream of a command.
-pub(super) type Key = (u32, OutputStream);
+pub type Key = (u32, OutputStream);
 
 /// Whether the bytes that `cp` transfers are shown, which are not a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copies {
+pub enum Copies {
     LeftOut,
     Shown,
 }
 
 /// Pieces of all streams, in the order of the record.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub struct Pieces {
     events: EventReader,
     copies: Copies,
     /// Copies that are running.
@@ -32,15 +32,17 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn open(directory: &Path, copies: Copies) -> Result<Self, ReadError> {
+    pub fn open(directory: &Path, copies: Copies) -> Result<Self, ReadError> {
         Ok(Self { events: EventReader::open(directory)?, copies, copying: BTreeSet::new() })
     }
 
     /// `None` if there is no more so far.
-    pub(super) fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
+    #[allow(clippy::should_implement_trait, reason = "the record may grow after the end")]
+    pub fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
         while let Some(event) = self.events.next()? {
             let exec = event.data.get("exec").and_then(serde_json::Value::as_u64);
-            let is_copy = ["copy_out", "copy_in"].iter().any(|key| event.data.get(key).is_some());
+            let is_copy =
+                ["copy_out", "copy_in", "list"].iter().any(|key| event.data.get(key).is_some());
             match (event.kind, exec) {
                 (EventKind::ExecStart, Some(exec)) if is_copy && self.copies == Copies::LeftOut => {
                     self.copying.insert(exec);
@@ -64,7 +66,7 @@ impl Pieces {
 
 /// The content of a piece.
 #[derive(Debug)]
-pub(super) enum Content<'a> {
+pub enum Content<'a> {
     Bytes(&'a [u8]),
     /// This many bytes were not recorded.
     Lost(u64),
@@ -72,13 +74,14 @@ pub(super) enum Content<'a> {
 
 /// Whether to continue reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub enum Flow {
     Continue,
     Stop,
 }
 
+/// Reads the bytes of pieces.
 #[derive(Debug)]
-pub(super) struct Outputs {
+pub struct Outputs {
     directory: PathBuf,
     /// The length of each stream, as far as the log is known.
     totals: HashMap<Key, u64>,
@@ -87,18 +90,18 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    pub(super) fn new(directory: PathBuf) -> Self {
+    pub fn new(directory: PathBuf) -> Self {
         let buffer = vec![0; READ_BUFFER];
         Self { directory, totals: HashMap::new(), open: Vec::new(), buffer }
     }
 
     /// Notes a piece before anything is read: which bytes of a stream are kept depends on its length.
-    pub(super) fn learn(&mut self, piece: &OutputPiece) {
+    pub fn learn(&mut self, piece: &OutputPiece) {
         let total = self.totals.entry((piece.exec, piece.stream)).or_default();
         *total = (*total).max(piece.offset.saturating_add(piece.length));
     }
 
-    pub(super) fn read(
+    pub fn read(
         &mut self,
         piece: &OutputPiece,
         take: &mut dyn FnMut(Content<'_>) -> Flow,
