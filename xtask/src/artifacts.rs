@@ -1,4 +1,4 @@
-//! Builds, and what cargo says it built.
+//! Builds executables, and reads from cargo what was built.
 
 use std::path::PathBuf;
 use std::process::Stdio;

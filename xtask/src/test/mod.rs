@@ -16,15 +16,16 @@ use anyhow::{Result, bail, ensure};
 
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
+pub(crate) use self::dependencies::built_crates;
 use self::left_out::{LeftOut, Strict};
 pub(crate) use self::must_work::MustWork;
 pub(crate) use self::report::Outcome;
-use self::report::Report;
+pub(crate) use self::report::Report;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::engines::{self, Engines};
 use crate::scratch::Scratch;
-use crate::{command, fresh, guest, host};
+use crate::{check, command, fresh, guest, host};
 
 /// A test that hangs must not hang the whole.
 const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -102,7 +103,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What the test on the other machine is told. Words for the test runner are left alone.
+/// The arguments for the test on the other machine. Those of the test runner are unchanged.
 fn without_fresh(words: &[String]) -> Vec<String> {
     let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let (own, runner) = words.split_at(own);
@@ -120,6 +121,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         cargo_check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
     report.step("dependencies", dependencies::step);
+    check::steps(report);
 
     let mut built = None;
     report.step("build", || {
@@ -160,7 +162,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
         cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
-        // They start real sandboxes, whose records are nobody's.
+        // They start real sandboxes, whose records belong to no user.
         let home = Scratch::new("doc")?;
         cargo.env("BELLJAR_HOME", home.path().join("home"));
         command::check(&mut cargo, CHECK_LIMIT)?;

@@ -37,7 +37,7 @@ pub(super) fn step(
     let mut missing = Vec::new();
     for engine in ENGINES {
         if !here.contains(engine) {
-            missing.push(*engine); // where it must work, that was said when it did not start
+            missing.push(*engine); // where it must work, that was reported when it did not start
             continue;
         }
         eprintln!("    on {engine}");

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::attest::{attest, attest_short};
-use super::confine::{ConfineError, confine};
-use super::copy;
+use super::confine::ConfineError;
+use super::{copy, lock_down as steps};
 use crate::sys::process::{
     adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
 };
@@ -123,7 +123,7 @@ fn lock_down(
 ) -> Result<(), ConfineError> {
     step("reset signals", signal::reset_all())?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    confine(setup)?;
+    steps::command(setup)?;
     // As the command's user: a directory it may not enter is not entered for it.
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;

@@ -83,7 +83,7 @@ fn write_trust(place: &RunDir, proxy: &mut Proxy) -> Result<(), LaunchError> {
     let written = DirBuilder::new().mode(0o755).create(&directory).and_then(|()| {
         // Whatever the caller's mask says.
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755))?;
-        belljar_egress::trust::write_bundle(&directory, &trust.own)
+        belljar_egress::trust::write_bundle(&directory, &trust.ca_certificate)
     });
     Ok(written.map_err(EgressError::Trust)?)
 }

@@ -47,7 +47,7 @@ pub(super) fn proxy() -> (Proxy, OwnedFd) {
 }
 
 pub(super) fn denied(host: &str) -> FromProxy {
-    FromProxy::News(EgressEvent::Denied(EgressDenied {
+    FromProxy::Event(EgressEvent::Denied(EgressDenied {
         host: host.to_owned(),
         port: Some(443),
         via: Via::Connect,
@@ -239,7 +239,7 @@ fn news_are_recorded_without_secrets() {
     send(end.as_fd(), &denied(&format!("{CANARY}.example")), None).unwrap();
     let hit =
         belljar_spec::egress::EgressBudgetHit { what: "requests".to_owned(), limit: 7, host: None };
-    send(end.as_fd(), &FromProxy::News(EgressEvent::BudgetHit(hit)), None).unwrap();
+    send(end.as_fd(), &FromProxy::Event(EgressEvent::BudgetHit(hit)), None).unwrap();
     turn(&mut network, &mut wire, &mut record);
     assert_eq!(record.kinds(), [EventKind::EgressDenied, EventKind::LimitHit]);
     let text = record.text();
