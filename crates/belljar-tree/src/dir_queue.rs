@@ -133,6 +133,11 @@ impl<T> DirQueue<T> {
         }
     }
 
+    /// The directory that all of them are beneath.
+    pub fn root(&self) -> &Dir {
+        &self.root
+    }
+
     /// The directory whose turn it is; nothing when all had theirs.
     pub fn pop(&mut self) -> Option<QueuedDir<T>> {
         let queues = [&mut self.first, &mut self.later, &mut self.last];

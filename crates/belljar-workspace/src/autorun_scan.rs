@@ -72,10 +72,10 @@ pub(super) fn look(
     };
     let bounds =
         QueueBounds { depth: DEEPEST - 1, path_bytes: LONGEST_DIRECTORY, memory: MOST_HELD };
-    let queue = DirQueue::new(root.try_clone()?, None, bounds);
+    let queue = DirQueue::new(root, None, bounds);
     let mut scan = AutorunScan { tree, since, until, report, queue, known: BTreeSet::new() };
     // What has a known place is reported however large the rest is.
-    autorun::known_at_top().for_each(|known| scan.look_for(&root, known));
+    autorun::known_at_top().for_each(|known| scan.look_for(known));
     while let Some(directory) = scan.queue.pop() {
         if let Looked::OutOfTime = scan.look_at(&directory) {
             scan.report.cut = true;
@@ -104,10 +104,9 @@ struct AutorunScan<'a> {
 }
 
 impl AutorunScan<'_> {
-    fn look_for(&mut self, root: &Dir, known: &Path) {
+    fn look_for(&mut self, known: &Path) {
         let (Some(parent), Some(name)) = (known.parent(), known.file_name()) else { return };
-        let Ok(here) = root.open_dir(parent) else { return };
-        let Ok(found) = here.stat(name) else { return };
+        let Ok(found) = self.queue.root().stat(known) else { return };
         match found.kind() {
             // All of it counts, but for a repository, whose parts are known by themselves.
             EntryKind::Directory if autorun::is(name, ".git") => {}
@@ -118,6 +117,7 @@ impl AutorunScan<'_> {
                 }
             }
             kind => {
+                let Ok(here) = self.queue.root().open_dir(parent) else { return };
                 if self.known.insert(known.to_owned()) {
                     self.check_file(&here, (known.to_owned(), kind), name, None);
                 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::Dir;
 use crate::error::{ListError, OpenDirError, StatError};
 use crate::metadata::{EntryKind, Metadata};
-use crate::path::BeneathPath;
+use crate::path::{BeneathPath, PathError};
 use crate::resolve::{Access, Rules};
 
 /// A name in a directory, and its kind in the listing.
@@ -128,7 +128,7 @@ impl Entries {
 
     /// What an entry of this directory is; of a link, the link itself.
     pub fn stat(&self, name: impl AsRef<OsStr>) -> Result<Metadata, StatError> {
-        let name = name.as_ref();
+        let name = one_name(name.as_ref())?;
         let path = || self.path.join(name);
         let found = self.fd().and_then(|fd| statat(fd, name, AtFlags::SYMLINK_NOFOLLOW));
         match found {
@@ -140,7 +140,7 @@ impl Entries {
 
     /// Opens a directory that was listed.
     pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Result<Dir, OpenDirError> {
-        let name = name.as_ref();
+        let name = one_name(name.as_ref())?;
         let failed = |error| OpenDirError::System { path: self.path.join(name), error };
         let fd = self.fd().map_err(failed)?;
         let opened = self.rules.open_dir(fd, BeneathPath::parse(Path::new(name))?, Access::List);
@@ -182,6 +182,15 @@ impl Iterator for Entries {
     fn next(&mut self) -> Option<Self::Item> {
         let entry = self.next_entry()?;
         Some(entry.map_err(|error| ListError::Read { path: self.path.clone(), error }))
+    }
+}
+
+/// Only a plain name stays in the directory: in a longer path a link would be followed.
+fn one_name(name: &OsStr) -> Result<&OsStr, PathError> {
+    let mut names = BeneathPath::parse(Path::new(name))?.names();
+    match (names.next(), names.next()) {
+        (Some(only), None) => Ok(only),
+        _ => Err(PathError::NoName { path: name.into() }),
     }
 }
 
