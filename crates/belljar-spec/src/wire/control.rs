@@ -117,7 +117,8 @@ impl ChosenPlan {
     /// Whether it is the plan of this spec: the same spec, and the backend whose turn it is.
     pub fn fits(&self, spec: &RunSpec, keep: Keep) -> bool {
         let order = candidates(spec.backend, &spec.fallback);
-        let tried = self.skipped_backends.iter().map(|skipped| skipped.backend).chain([self.plan.backend]);
+        let tried =
+            self.skipped_backends.iter().map(|skipped| skipped.backend).chain([self.plan.backend]);
         self.plan.v == PLAN_VERSION
             && self.keep == keep
             && self.spec_hash == spec.hash()
