@@ -28,39 +28,9 @@ fn main() {
         Ok(program) => program,
         Err(problem) => panic!("filters/command.filter: {problem}"),
     };
-    let wider = fs::read_to_string("filters/engine.filter").unwrap_or_default();
-    let profile = match engine_profile(&source, &wider, &arch) {
-        Ok(profile) => profile,
-        Err(problem) => panic!("filters/engine.filter: {problem}"),
-    };
-    for (name, content) in [("command.bpf", program), ("engine.json", profile.into_bytes())] {
-        if let Err(error) = fs::write(Path::new(&out).join(name), content) {
-            panic!("cannot write the compiled filter: {error}");
-        }
+    if let Err(error) = fs::write(Path::new(&out).join("command.bpf"), program) {
+        panic!("cannot write the compiled filter: {error}");
     }
-}
-
-/// As container engines read it: names only. Rules on the arguments of a call are in the command's
-/// filter, on top.
-fn engine_profile(command: &str, wider: &str, arch: &str) -> Result<String, String> {
-    let mut names: Vec<String> = Vec::new();
-    for source in [command, wider] {
-        let verdicts = filter_source::parse(source, arch)?;
-        names.extend(
-            verdicts.into_iter().filter(|(_, v)| *v != Verdict::Deny).map(|(name, _)| name),
-        );
-    }
-    names.sort();
-    names.dedup();
-    let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-    let scmp = if arch == "x86_64" { "SCMP_ARCH_X86_64" } else { "SCMP_ARCH_AARCH64" };
-    // Old engines return EPERM for calls that are not listed, whatever is requested here.
-    Ok(format!(
-        "{{\"defaultAction\":\"SCMP_ACT_ERRNO\",\"defaultErrnoRet\":38,\"architectures\":[\"{scmp}\"],\
-         \"syscalls\":[{{\"names\":[{}],\"action\":\"SCMP_ACT_ALLOW\"}},\
-         {{\"names\":[\"clone3\",\"openat2\"],\"action\":\"SCMP_ACT_ERRNO\",\"errnoRet\":38}}]}}",
-        names.join(",")
-    ))
 }
 
 fn compile(source: &str, arch: &str) -> Result<Vec<u8>, String> {

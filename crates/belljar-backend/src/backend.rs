@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::path::PathBuf;
 
-use belljar_linux::jail::SurveyedTree;
+use belljar_bind::SurveyedTree;
 use belljar_spec::{
     BackendFeatures, BackendName, Clause, Expectation, HostPaths, LayeredTree, Plan, Posture,
     RunSpec,

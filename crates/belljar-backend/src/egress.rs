@@ -13,13 +13,6 @@ use belljar_spec::{
 
 use crate::error::PlanError;
 
-/// Where systems keep the authorities that programs trust, each in one file.
-const SYSTEM_BUNDLES: &[&str] = &[
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-];
-
 /// More than anybody has servers to call; each is a socket.
 const MOST_ROUTES: usize = 64;
 
@@ -69,13 +62,8 @@ pub(crate) fn trust_directory(spec: &RunSpec) -> Option<PlannedMount> {
     spec.intercepts().then(|| own(TRUST_DIRECTORY, Source::RunTrust, Presence::Required))
 }
 
-/// The same, in place of the system's own list.
-pub(crate) fn trust_bundles(spec: &RunSpec) -> impl Iterator<Item = PlannedMount> {
-    let bundles = if spec.intercepts() { SYSTEM_BUNDLES } else { &[] };
-    bundles.iter().map(|path| own(path, Source::RunTrustBundle, Presence::IfPresent))
-}
-
-fn own(target: &str, source: Source, presence: Presence) -> PlannedMount {
+/// A file or directory of this run, read-only.
+pub(crate) fn own(target: &str, source: Source, presence: Presence) -> PlannedMount {
     let (access, tree) = (Access::ReadOnly, Tree::Own);
     let what = MountKind::Bind { source, access, presence, tree };
     PlannedMount { target: OsText::from(target), what }

@@ -6,7 +6,7 @@ mod egress;
 pub mod engine;
 mod error;
 pub mod host;
-#[cfg(target_os = "linux")]
+#[cfg(feature = "jail")]
 pub mod jail;
 mod planning;
 mod registry;
@@ -20,7 +20,7 @@ pub use error::{
     BindError, DestroyError, ImageError, LeftBehind, PlanError, StartError, Unavailable,
 };
 pub use planning::refuse_what_is_not_there;
-pub use registry::{by_name, destroy_leftovers};
+pub use registry::{by_name, destroy_leftovers, may_have_orphans, remove_orphans};
 pub use running::{
     CommandStreams, InitChannel, RunningSandbox, Started, UnsupervisedCommand, Wrapping,
 };

@@ -14,27 +14,44 @@ struct Registered {
     /// Idempotent; finds what is ours by exact identity, without an engine that answers now: what a killed
     /// launcher left is found by what it wrote down first.
     destroy: Destroy,
+    /// Whether there may be something left of homes that were removed while a run lived. Cheap.
+    may_have_orphans: fn() -> bool,
+    /// Removes it: no home names it any more.
+    remove_orphans: fn(),
 }
+
+/// A backend whose sandboxes end with their launcher.
+const NOTHING_LEFT: Registered = Registered {
+    find: |name| Err(Unavailable::new(format!("{name} is not a backend of this build"), "")),
+    destroy: |_| Ok(()),
+    may_have_orphans: || false,
+    remove_orphans: || {},
+};
+
+#[cfg(not(feature = "jail"))]
+const NO_JAIL: &str =
+    "this build of belljar has no jail (it was built without the feature \"jail\")";
 
 fn registered(name: BackendName) -> Registered {
     match name {
-        #[cfg(target_os = "linux")]
-        BackendName::Jail => {
-            Registered { find: |_| Ok(Box::new(crate::jail::Jail)), destroy: crate::jail::destroy }
-        }
-        #[cfg(not(target_os = "linux"))]
+        #[cfg(feature = "jail")]
         BackendName::Jail => Registered {
-            find: |_| {
-                let fix = "use an engine: --backend docker";
-                Err(Unavailable::new("the jail is made of Linux namespaces", fix))
-            },
-            destroy: |_| Ok(()),
+            find: |_| Ok(Box::new(crate::jail::Jail)),
+            destroy: crate::jail::destroy,
+            may_have_orphans: crate::jail::may_have_orphans,
+            remove_orphans: crate::jail::remove_orphans,
+        },
+        #[cfg(not(feature = "jail"))]
+        BackendName::Jail => Registered {
+            find: |_| Err(Unavailable::new(NO_JAIL, "use an engine: --backend docker")),
+            ..NOTHING_LEFT
         },
         BackendName::Docker | BackendName::Podman => Registered {
             find: |name| Ok(Box::new(engine::Engine::find(name)?)),
             destroy: engine::destroy,
+            ..NOTHING_LEFT
         },
-        BackendName::Host => Registered { find: |_| Ok(Box::new(host::Host)), destroy: |_| Ok(()) },
+        BackendName::Host => Registered { find: |_| Ok(Box::new(host::Host)), ..NOTHING_LEFT },
     }
 }
 
@@ -60,4 +77,16 @@ pub fn destroy_leftovers(sandbox: &SandboxId) -> Result<(), DestroyError> {
         }
     }
     Ok(())
+}
+
+/// Whether any backend may have left something that no home names.
+pub fn may_have_orphans() -> bool {
+    BackendName::ALL.iter().any(|name| (registered(*name).may_have_orphans)())
+}
+
+/// Removes what no home names any more, on every backend.
+pub fn remove_orphans() {
+    for name in BackendName::ALL {
+        (registered(*name).remove_orphans)();
+    }
 }

@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_spec::egress::{EgressNews, EgressPolicy, SecretValue};
+use belljar_spec::egress::{EgressEvent, EgressPolicy, SecretValue};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -22,7 +22,7 @@ pub const MAX_PACKET: usize = 128 * 1024;
 
 /// Messages from the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum ToProxy {
     /// The first packet.
     Setup(Box<Setup>),
@@ -42,7 +42,7 @@ pub struct Setup {
 
 /// Messages from the proxy.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum FromProxy {
     /// The set-up message is valid, and the proxy accepts connections.
     Ready {
@@ -52,7 +52,7 @@ pub enum FromProxy {
     Failed {
         why: String,
     },
-    News(EgressNews),
+    News(EgressEvent),
     /// The set-up phase is closed, and with it this many connections from the sandbox.
     Narrowed {
         closed: u64,

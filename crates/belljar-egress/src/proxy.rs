@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use belljar_spec::Host;
 use belljar_spec::egress::{
-    DenyReason, EgressAllowed, EgressDenied, EgressNews, EgressOpened, SecretValue, Via,
+    DenyReason, EgressAllowed, EgressDenied, EgressEvent, EgressOpened, SecretValue, Via,
 };
 use belljar_spec::host_rule::Seen;
 
@@ -136,7 +136,7 @@ impl Proxy {
         account: Result<Account, BudgetExceeded>,
     ) -> Ticket {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        self.reporter.send(EgressNews::Opened(EgressOpened {
+        self.reporter.send(EgressEvent::Opened(EgressOpened {
             id,
             host: access.host.to_string(),
             port: access.port,
@@ -154,7 +154,7 @@ impl Proxy {
         let (host, port) = (&access.host, access.port);
         let span = tracing::debug_span!("connect", %host, port, decision = "denied");
         span.in_scope(|| tracing::debug!(?reason, via = ?access.via));
-        self.reporter.send(EgressNews::Denied(EgressDenied {
+        self.reporter.send(EgressEvent::Denied(EgressDenied {
             host: access.host.to_string(),
             port: Some(access.port),
             via: access.via,
@@ -179,7 +179,7 @@ impl Proxy {
         };
         let (port, method, path) = (None, None, None);
         let denied = EgressDenied { host, port, via, reason, detail, method, path, count: 1 };
-        self.reporter.send(EgressNews::Denied(denied));
+        self.reporter.send(EgressEvent::Denied(denied));
         Refusal::denied(reason, message)
     }
 
@@ -192,7 +192,7 @@ impl Proxy {
         why: UnusedConnection,
     ) {
         let rule = self.policy.may_allow(&access.host, access.port).unwrap_or_default();
-        self.reporter.send(EgressNews::Allowed(EgressAllowed {
+        self.reporter.send(EgressEvent::Allowed(EgressAllowed {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             host: access.host.to_string(),
             port: access.port,
@@ -223,7 +223,7 @@ impl Proxy {
     /// Reports a limit the first time that it is hit.
     pub(crate) fn budget_denial(&self, exceeded: &BudgetExceeded) -> Denial {
         if exceeded.first {
-            self.reporter.send(EgressNews::BudgetHit(exceeded.event()));
+            self.reporter.send(EgressEvent::BudgetHit(exceeded.event()));
         }
         Denial { reason: DenyReason::Budget, detail: Some(exceeded.message()) }
     }

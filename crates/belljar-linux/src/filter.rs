@@ -9,9 +9,6 @@ pub const COMMAND: &str = "command";
 
 const COMMAND_PROGRAM: Program = Program(include_bytes!(concat!(env!("OUT_DIR"), "/command.bpf")));
 
-/// The wider list for a container engine, in the form of its API. Each command's filter comes on top.
-pub const ENGINE_PROFILE: &str = include_str!(concat!(env!("OUT_DIR"), "/engine.json"));
-
 /// How many programs the kernel must report for a process under a named filter.
 pub const PROGRAMS: u32 = 1;
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::writable_trees;
 
 /// The layout of the directory that this build writes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// The oldest layout that can be turned into this one.
 const OLDEST_FORMAT: u32 = 1;
 const FORMAT_FILE: &str = "format";
@@ -123,7 +123,7 @@ impl Home {
             }
         }
         let known = home.clone();
-        belljar_linux::host_program::set_writable_trees(move || writable_trees::known(&known));
+        belljar_bind::host_program::set_writable_trees(move || writable_trees::known(&known));
         Ok(home)
     }
 
@@ -269,8 +269,8 @@ impl Home {
         text.trim().parse().map(Some).map_err(|_| bad())
     }
 
-    /// Format 1 had neither a ledger nor a trash; its runs have their `run.json`, which is read where
-    /// the ledger has no row. So only the number changes.
+    /// Only the number changes. Format 1 had neither a ledger nor a trash; its runs have their `run.json`, which is read
+    /// where the ledger has no row. Format 2 had other names in its records, which are renamed when they are read.
     fn migrate(&self, directory: BorrowedFd<'_>) -> Result<(), HomeError> {
         let _lock = self.lock().map_err(|error| self.io(error))?;
         match self.read_format(directory)? {

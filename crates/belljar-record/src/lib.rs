@@ -19,6 +19,7 @@ mod recorder;
 pub mod redact;
 pub mod run_json;
 pub mod store;
+mod upgrade;
 mod verify;
 pub mod writable_trees;
 

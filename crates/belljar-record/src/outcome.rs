@@ -35,7 +35,7 @@ pub struct Outcome {
     pub attestation: Option<Box<Attestation>>,
     /// Backends that were tried before it; the record has them beside this.
     #[serde(skip)]
-    pub not_taken: Vec<SkippedBackend>,
+    pub skipped_backends: Vec<SkippedBackend>,
     /// What went wrong, where belljar itself ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
@@ -81,7 +81,7 @@ impl Outcome {
             stdout: Captured::default(),
             stderr: Captured::default(),
             attestation: None,
-            not_taken: Vec::new(),
+            skipped_backends: Vec::new(),
             detail: report.detail,
             unanchored: false,
             leak: report.leak,

@@ -7,7 +7,7 @@ use belljar_spec::{Event, EventKind, OutputStream};
 
 use super::chain::{self, LineReader, Next};
 use super::output::OutputEvent;
-use super::{EVENTS, RunKey, file};
+use super::{EVENTS, RunKey, file, upgrade};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -37,6 +37,15 @@ pub struct EventReader {
     path: PathBuf,
     lines: LineReader,
     trust: Trust,
+    names: Names,
+}
+
+/// Whether events have the names of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    Present,
+    /// Of a record that an older version wrote: they are renamed when they are read.
+    Old,
 }
 
 impl EventReader {
@@ -47,12 +56,12 @@ impl EventReader {
     /// From an [`EventReader::offset`] of before.
     pub fn open_at(directory: &Path, offset: u64) -> Result<Self, ReadError> {
         let path = directory.join(EVENTS);
-        match file::open(&path) {
-            Ok(file) => {
-                Ok(Self { path, lines: LineReader::new(file, offset), trust: Trust::AsTheyAre })
-            }
-            Err(error) => Err(ReadError::Io { path, error }),
-        }
+        let failed = |error| ReadError::Io { path: path.clone(), error };
+        let file = file::open(&path).map_err(failed)?;
+        // The first event has the version; who starts there reads it anyway.
+        let names =
+            if offset == 0 { Names::Present } else { first_names(&path).map_err(failed)? };
+        Ok(Self { path, lines: LineReader::new(file, offset), trust: Trust::AsTheyAre, names })
     }
 
     /// Every line must be one that this run wrote. Their order is for `verify_run` to judge.
@@ -64,6 +73,16 @@ impl EventReader {
     /// Of the first byte that was not given out.
     pub fn offset(&self) -> u64 {
         self.lines.offset()
+    }
+
+    fn with_present_names(&mut self, mut event: Event) -> Event {
+        if event.kind == EventKind::RunStart {
+            self.names = names_of(&event);
+        }
+        if self.names == Names::Old {
+            upgrade::event(event.kind, &mut event.data);
+        }
+        event
     }
 
     /// Nothing means: nothing more so far. A line that is not whole yet is not given out.
@@ -80,10 +99,24 @@ impl EventReader {
             },
         };
         match event {
-            Some(event) => Ok(Some(event)),
+            Some(event) => Ok(Some(self.with_present_names(event))),
             None => Err(ReadError::BadLine { path: self.path.clone(), offset }),
         }
     }
+}
+
+/// The names that the record at this path has, by its first event.
+fn first_names(path: &Path) -> std::io::Result<Names> {
+    let mut lines = LineReader::new(file::open(path)?, 0);
+    let first: Option<Event> = match lines.next()? {
+        Next::Line(line) => serde_json::from_slice(line).ok(),
+        Next::End | Next::Partial | Next::TooLong => None,
+    };
+    Ok(first.map_or(Names::Present, |first| names_of(&first)))
+}
+
+fn names_of(start: &Event) -> Names {
+    if upgrade::has_old_names(&start.data) { Names::Old } else { Names::Present }
 }
 
 /// Bytes of a stream that came together, and when.

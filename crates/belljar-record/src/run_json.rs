@@ -12,7 +12,7 @@ use belljar_spec::{
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, work_line};
-use crate::{Anchor, Outcome};
+use crate::{Anchor, Outcome, upgrade};
 
 /// What stands in `run.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,10 +36,10 @@ pub struct RunRecord {
     pub sources: Vec<SourceIdentity>,
     /// The checkpoint of another run that it began with.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub birth: Option<Box<ResumeOrigin>>,
+    pub resumed_from: Option<Box<ResumeOrigin>>,
     /// Backends that come before this one in the operator's order, and why they were not taken.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub not_taken: Vec<SkippedBackend>,
+    pub skipped_backends: Vec<SkippedBackend>,
     /// What the command's process read back before it was let go.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attestation: Option<Box<Attestation>>,
@@ -52,8 +52,7 @@ pub struct RunRecord {
 
 /// The trees of the host that a run can write, without links; nothing while its record is not there.
 pub fn written_trees(directory: &Path) -> Option<Vec<PathBuf>> {
-    let text = std::fs::read(directory.join("run.json")).ok()?;
-    let record: RunRecord = serde_json::from_slice(&text).ok()?;
+    let record = RunRecord::read(directory).ok()?;
     let trees = record.spec.workspace.iter().chain(&record.spec.mounts);
     let writable = trees.filter(|mount| mount.mode == MountMode::Rw);
     let real = |mount: &belljar_spec::Mount| {
@@ -107,6 +106,16 @@ impl RunRecord {
 
     pub fn read(directory: &Path) -> std::io::Result<Self> {
         let text = std::fs::read(directory.join("run.json"))?;
-        Ok(serde_json::from_slice(&text)?)
+        match serde_json::from_slice(&text) {
+            Ok(record) => Ok(record),
+            Err(error) => {
+                let mut record: serde_json::Value = serde_json::from_slice(&text)?;
+                if !upgrade::has_old_names(&record) {
+                    return Err(error.into());
+                }
+                upgrade::run_json(&mut record);
+                Ok(serde_json::from_value(record)?)
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use belljar_linux::jail::resolve::identity;
+use belljar_bind::resolve::identity;
 use belljar_spec::{DirectoryIdentity, WritableTree};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use belljar_backend::engine::{Engine, INIT_INSIDE};
 use belljar_backend::{Backend, Capabilities, Unavailable, by_name};
-use belljar_linux::init::NOTHING;
+use belljar_spec::init_process::NOTHING;
 use belljar_spec::{BackendName, Boundary, ImageUse, Posture};
 use serde::{Deserialize, Serialize};
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use belljar_spec::{
-    AgentNews, AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, RunId,
-    StopReason, Tally, TokenUsage, counted,
+    AgentEvent, AgentReport, AgentTotals, EventKind, IterationReport, ResumeKind, ResumeOrigin,
+    RunId, StopReason, TokenUsage, counted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -118,7 +118,7 @@ impl std::fmt::Display for Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Child {
     pub run: RunId,
-    pub how: ResumeKind,
+    pub kind: ResumeKind,
     /// The iteration of its parent that it starts after.
     pub iteration: u32,
 }
@@ -139,17 +139,17 @@ impl Lineage {
     }
 
     /// Usage so far, including the unfinished iteration. Known even if earlier records were removed.
-    pub fn tally(&self) -> Tally {
-        let Some(last) = self.last() else { return Tally::default() };
+    pub fn totals(&self) -> AgentTotals {
+        let Some(last) = self.last() else { return AgentTotals::default() };
         let newest = self.iterations.iter().rev().find(|one| one.run == last.run);
-        let inherited = || last.origin.as_ref().map(|origin| origin.tally.clone());
-        let recorded = newest.map(|newest| newest.report.tally.clone()).or_else(inherited);
-        let mut tally = recorded.unwrap_or_default();
+        let inherited = || last.origin.as_ref().map(|origin| origin.totals.clone());
+        let recorded = newest.map(|newest| newest.report.totals.clone()).or_else(inherited);
+        let mut totals = recorded.unwrap_or_default();
         let UnfinishedUsage { usage, turns, elapsed_ms } = &last.unfinished;
-        tally.usage.add(usage);
-        tally.turns = counted(tally.turns, *turns);
-        tally.elapsed_ms = tally.elapsed_ms.saturating_add(*elapsed_ms);
-        tally
+        totals.usage.add(usage);
+        totals.turns = counted(totals.turns, *turns);
+        totals.elapsed_ms = totals.elapsed_ms.saturating_add(*elapsed_ms);
+        totals
     }
 }
 
@@ -198,7 +198,7 @@ enum HeadCheck {
 #[derive(Deserialize)]
 struct RunStartData {
     #[serde(default)]
-    birth: Option<ResumeOrigin>,
+    resumed_from: Option<ResumeOrigin>,
 }
 
 #[derive(Deserialize)]
@@ -216,7 +216,7 @@ struct IterationStartData {
 /// The origin of the oldest run so far, if that run resumes another.
 fn continued_origin(read: &[ReadRun]) -> Option<ResumeOrigin> {
     let origin = read.last()?.member.origin.as_ref()?;
-    (origin.how == ResumeKind::Resume).then(|| origin.clone())
+    (origin.kind == ResumeKind::Resume).then(|| origin.clone())
 }
 
 /// `known` is a hash that the record should contain.
@@ -232,7 +232,7 @@ fn read_run(
     let first = events.next().map_err(record)?;
     let start = first.filter(|event| event.kind == EventKind::RunStart);
     let start = start.ok_or(LineageError::NoStart { run: *run })?;
-    let RunStartData { birth: origin } =
+    let RunStartData { resumed_from: origin } =
         serde_json::from_value(start.data).map_err(|_| LineageError::NoStart { run: *run })?;
     let (last_started, reason, agent) = (None, None, None);
     let unfinished = UnfinishedUsage::default();
@@ -269,7 +269,7 @@ fn read_run(
                 checkpoint_at = event.mono_ns;
             }
             EventKind::AgentUsage => {
-                if let Ok(AgentNews::Usage(usage)) = serde_json::from_value(event.data) {
+                if let Ok(AgentEvent::Usage(usage)) = serde_json::from_value(event.data) {
                     member.unfinished.usage.add(&usage);
                     member.unfinished.turns += 1; // reported with every response of the model
                 }
@@ -332,13 +332,13 @@ fn children(home: &Home, key: &HomeKey, run: &RunId) -> Result<Vec<Child>, Linea
             continue;
         }
         let origin = resume_origin(home, key, &other).ok().flatten();
-        let Some(ResumeOrigin { how, from, continues, iteration, .. }) = origin else { continue };
-        let parent = match how {
+        let Some(ResumeOrigin { kind, from, continues, iteration, .. }) = origin else { continue };
+        let parent = match kind {
             ResumeKind::Resume => continues,
             ResumeKind::Fork => from,
         };
         if parent == *run {
-            found.push(Child { run: other, how, iteration });
+            found.push(Child { run: other, kind, iteration });
         }
     }
     Ok(found)
@@ -353,5 +353,5 @@ pub(crate) fn resume_origin(
     let first = open(&home.run_dir(run), key, run)?.next()?;
     let start = first.filter(|event| event.kind == EventKind::RunStart);
     let start = start.and_then(|event| serde_json::from_value::<RunStartData>(event.data).ok());
-    Ok(start.and_then(|start| start.birth))
+    Ok(start.and_then(|start| start.resumed_from))
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use belljar_spec::{
-    AgentSpec, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, Money, StopReason, Tally,
-    TokenUsage, Until, counted,
+    AgentSpec, AgentTotals, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, Money,
+    StopReason, TokenUsage, Until, counted,
 };
 
 use crate::agent::Remaining;
@@ -32,7 +32,7 @@ pub(crate) struct IterationOutcome {
 pub(crate) struct Loop {
     agent: AgentSpec,
     spec: LoopSpec,
-    tally: Tally,
+    totals: AgentTotals,
     /// Time of the loop before this run.
     earlier: Duration,
     run_iterations: u32,
@@ -41,20 +41,20 @@ pub(crate) struct Loop {
 }
 
 impl Loop {
-    pub(crate) fn new(work: &AgentWork, tally: Tally) -> Self {
+    pub(crate) fn new(work: &AgentWork, totals: AgentTotals) -> Self {
         Self {
             agent: work.agent.clone(),
             spec: work.repeat.clone(),
-            earlier: Duration::from_millis(tally.elapsed_ms),
-            tally,
+            earlier: Duration::from_millis(totals.elapsed_ms),
+            totals,
             run_iterations: 0,
             done: false,
             last_failure: None,
         }
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn totals(&self) -> &AgentTotals {
+        &self.totals
     }
 
     /// Iterations in this run.
@@ -70,8 +70,8 @@ impl Loop {
     /// Whether to continue. `elapsed` is the time of the loop in this run.
     pub(crate) fn next(&self, elapsed: Duration) -> LoopDecision {
         let stop = |reason, why: String| LoopDecision::Stop { reason, why };
-        let Tally { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
-            &self.tally;
+        let AgentTotals { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
+            &self.totals;
         let spec = &self.spec;
         if self.done {
             return stop(StopReason::Done, until_met(spec.until.as_ref(), *iterations));
@@ -120,7 +120,7 @@ impl Loop {
 
     /// The pause before the next iteration; none before the first one of a run.
     fn pause(&self) -> Duration {
-        match self.tally.failures_in_a_row {
+        match self.totals.failures_in_a_row {
             _ if self.run_iterations == 0 => Duration::ZERO,
             0 => self.spec.pause,
             failures => {
@@ -137,8 +137,8 @@ impl Loop {
             (Some(one), Some(all)) => Some(one.min(all)),
             (one, all) => one.or(all),
         };
-        let turns = self.spec.max_turns.map(|most| most.saturating_sub(self.tally.turns));
-        let cost = self.spec.max_cost.map(|most| most.minus(self.tally.usage.cost_usd));
+        let turns = self.spec.max_turns.map(|most| most.saturating_sub(self.totals.turns));
+        let cost = self.spec.max_cost.map(|most| most.minus(self.totals.usage.cost_usd));
         let cost = match (self.agent.max_cost, cost) {
             (Some(one), Some(all)) => Some(one.min(all)),
             (one, all) => one.or(all),
@@ -163,18 +163,18 @@ impl Loop {
         if max_tokens.is_some_and(|most| usage.tokens() > most) {
             return Some(Budget::Tokens);
         }
-        let mut all = self.tally.usage;
+        let mut all = self.totals.usage;
         all.add(usage);
         // The last allowed turn may finish.
-        let turns = self.tally.turns.saturating_add(turns).saturating_sub(1);
+        let turns = self.totals.turns.saturating_add(turns).saturating_sub(1);
         self.used_up(turns, &all, elapsed).map(|(budget, _)| budget)
     }
 
     /// The budget that a finished iteration has exceeded: its own, or the rest of the loop's.
     pub(crate) fn overspent(&self, turns: u64, usage: &TokenUsage) -> Option<Budget> {
-        let mut all = self.tally.usage;
+        let mut all = self.totals.usage;
         all.add(usage);
-        let all_turns = self.tally.turns.saturating_add(turns);
+        let all_turns = self.totals.turns.saturating_add(turns);
         let AgentSpec { max_turns, max_cost, max_tokens, .. } = &self.agent;
         let is_more = |used: u64, most: Option<u64>| most.is_some_and(|most| used > most);
         let costs_more = |used: Money, most: Option<Money>| most.is_some_and(|most| used > most);
@@ -196,15 +196,15 @@ impl Loop {
         Some(most.saturating_sub(self.earlier + elapsed))
     }
 
-    /// The tally including this iteration.
-    pub(crate) fn with(&self, ended: &IterationOutcome) -> Tally {
-        let Tally { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
-            &self.tally;
+    /// The totals including this iteration.
+    pub(crate) fn with(&self, ended: &IterationOutcome) -> AgentTotals {
+        let AgentTotals { iterations, turns, usage, failures_in_a_row, unchanged_in_a_row, .. } =
+            &self.totals;
         let mut usage = *usage;
         usage.add(&ended.usage);
         let failed = ended.failure.is_some();
         let unchanged = ended.changed == 0;
-        Tally {
+        AgentTotals {
             iterations: iterations.saturating_add(1),
             turns: counted(*turns, ended.turns),
             usage,
@@ -222,7 +222,7 @@ impl Loop {
 
     /// Counts an iteration. Called when its checkpoint is on disk.
     pub(crate) fn finished(&mut self, ended: &IterationOutcome) {
-        self.tally = self.with(ended);
+        self.totals = self.with(ended);
         self.run_iterations += 1;
         self.done = ended.done == Some(true);
         self.last_failure = ended.failure.clone();
@@ -291,7 +291,7 @@ mod tests {
 
     /// Repeats the same iteration until the loop stops; returns the number of iterations and the reason.
     fn until_stopped(work: &AgentWork, mut one: IterationOutcome) -> (u32, StopReason) {
-        let mut state = Loop::new(work, Tally::default());
+        let mut state = Loop::new(work, AgentTotals::default());
         for _ in 0..1000 {
             match state.next(one.elapsed) {
                 LoopDecision::Stop { reason, .. } => return (state.run_iterations(), reason),
@@ -356,7 +356,7 @@ mod tests {
         let mut spec = endless();
         spec.backoff = Duration::from_secs(10);
         spec.pause = Duration::from_secs(1);
-        let mut state = Loop::new(&work(spec), Tally::default());
+        let mut state = Loop::new(&work(spec), AgentTotals::default());
         let mut pauses = Vec::new();
         for failed in [false, true, true, true, false, true] {
             let LoopDecision::Iterate { after, .. } = state.next(Duration::ZERO) else { panic!() };
@@ -369,7 +369,7 @@ mod tests {
             });
         }
         assert_eq!(pauses, [0, 1, 10, 20, 40, 1]);
-        state.tally.failures_in_a_row = 40;
+        state.totals.failures_in_a_row = 40;
         assert_eq!(state.pause(), LONGEST_BACKOFF);
     }
 
@@ -379,12 +379,12 @@ mod tests {
         spec.max_cost = Money::from_dollars(2.0);
         spec.max_turns = Some(10);
         spec.max_time = Some(Duration::from_secs(100));
-        let before = Tally {
+        let before = AgentTotals {
             iterations: 3,
             turns: 8,
             usage: cost(1.5),
             elapsed_ms: 90_000,
-            ..Tally::default()
+            ..AgentTotals::default()
         };
         let state = Loop::new(&work(spec), before);
         assert!(matches!(state.next(Duration::ZERO), LoopDecision::Iterate { number: 4, .. }));
@@ -403,7 +403,7 @@ mod tests {
     fn all_of_a_budget_may_be_used_and_no_more() {
         let mut work = work(LoopSpec::once());
         let spent = |work: &AgentWork, turns, dollars| {
-            Loop::new(work, Tally::default()).overspent(turns, &cost(dollars))
+            Loop::new(work, AgentTotals::default()).overspent(turns, &cost(dollars))
         };
         assert_eq!(spent(&work, 1000, 1000.0), None, "the control");
         work.repeat.max_cost = Money::from_dollars(1.0);
@@ -421,7 +421,7 @@ mod tests {
     fn a_failure_does_not_count_as_nothing_to_do() {
         let mut spec = endless();
         spec.max_unchanged = Some(2);
-        let mut state = Loop::new(&work(spec), Tally::default());
+        let mut state = Loop::new(&work(spec), AgentTotals::default());
         let unchanged = IterationOutcome::default();
         let failed =
             IterationOutcome { failure: Some(Failure::Idle), ..IterationOutcome::default() };

@@ -15,6 +15,7 @@ pub struct AgentWork {
     pub agent: AgentSpec,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub setup: Option<SetupSpec>,
+    #[serde(rename = "loop")]
     pub repeat: LoopSpec,
 }
 
@@ -128,7 +129,7 @@ impl LoopSpec {
 
 /// What means that the work is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Until {
     /// A file in the workspace, by its path there. No link is followed.
     File { path: OsText },

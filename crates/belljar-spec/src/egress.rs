@@ -60,7 +60,7 @@ pub struct SecretSpec {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum SecretPlace {
     Header {
         name: String,
@@ -284,8 +284,8 @@ pub enum DenyReason {
 
 /// What the proxy reports; each becomes an event of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
-pub enum EgressNews {
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum EgressEvent {
     /// Decided, and about to be dialled.
     Opened(EgressOpened),
     /// Over.

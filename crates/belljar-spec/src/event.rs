@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of the record's format; part of the first event.
-pub const RECORD_VERSION: u32 = 2;
+pub const RECORD_VERSION: u32 = 3;
 
 /// What happened. Dotted names: they are a contract with readers of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use crate::text::OsText;
 /// One event of an agent, whatever its format: the data of an `agent.*` event. Texts are the agent's output,
 /// shortened to [`LONGEST_TEXT`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
-pub enum AgentNews {
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum AgentEvent {
     Message {
         role: Role,
         text: String,
@@ -46,7 +46,7 @@ pub enum AgentNews {
     },
 }
 
-impl AgentNews {
+impl AgentEvent {
     pub fn kind(&self) -> EventKind {
         match self {
             Self::Message { .. } => EventKind::AgentMessage,
@@ -60,7 +60,7 @@ impl AgentNews {
     }
 }
 
-impl AgentNews {
+impl AgentEvent {
     /// Every text in it, all of them written by the agent.
     pub fn texts_mut(&mut self) -> Vec<&mut String> {
         match self {
@@ -69,7 +69,7 @@ impl AgentNews {
             Self::ToolResult { id, text, .. } => id.iter_mut().chain([text]).collect(),
             Self::Usage(_) => Vec::new(),
             Self::Session { id, model } => model.iter_mut().chain([id]).collect(),
-            Self::Result(result) => result.word.iter_mut().chain(&mut result.text).collect(),
+            Self::Result(result) => result.code.iter_mut().chain(&mut result.text).collect(),
             Self::Error { message } => vec![message],
         }
     }
@@ -150,7 +150,7 @@ pub struct AgentResult {
     pub is_error: bool,
     /// The format's name for it, such as `error_max_turns`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub word: Option<String>,
+    pub code: Option<String>,
     /// The final message, shortened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text: Option<String>,
@@ -160,7 +160,7 @@ pub struct AgentResult {
 
 /// What a run's agent has used, over all iterations and over every run that this one continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct AgentTotals {
     pub iterations: u32,
     pub turns: u64,
     pub usage: TokenUsage,
@@ -172,10 +172,11 @@ pub struct Tally {
 
 /// Why one iteration counts as failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "why", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Failure {
     /// The agent's own result.
-    Said { word: Option<String> },
+    #[serde(alias = "said")]
+    Reported { code: Option<String> },
     /// It ended without a verdict, or with another code than 0.
     Exit { exit: Exit },
     /// It produced no output for as long as `limits.idle` allows.
@@ -228,7 +229,7 @@ pub struct IterationReport {
     pub dropped: u64,
     pub checkpoint: CheckpointReport,
     /// All of it so far, this one included.
-    pub tally: Tally,
+    pub totals: AgentTotals,
 }
 
 /// What a checkpoint holds and took.
@@ -248,7 +249,7 @@ pub struct CheckpointReport {
 /// Where a run comes from that does not begin at the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeOrigin {
-    pub how: ResumeKind,
+    pub kind: ResumeKind,
     /// The run that holds the checkpoint it begins with.
     pub from: RunId,
     /// The newest run of the line that it continues: the one that holds the checkpoint, or a further one that did
@@ -259,7 +260,7 @@ pub struct ResumeOrigin {
     /// The last hash of that run's log, so that its record is part of this one's.
     pub head: String,
     /// What was used before. Nothing, for a fork.
-    pub tally: Tally,
+    pub totals: AgentTotals,
     /// The agent's session at that checkpoint.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub session: Option<String>,
@@ -292,7 +293,7 @@ pub struct SourceIdentity {
     pub inode: u64,
     /// When the inode was created, where the file system reports it: inode numbers are reused.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub born: Option<Moment>,
+    pub created: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -307,9 +308,9 @@ pub enum ResumeKind {
 /// The result of an agent's run, reported when it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
-    pub tally: Tally,
+    pub totals: AgentTotals,
     /// Iterations of this run alone.
-    pub own_iterations: u32,
+    pub run_iterations: u32,
     /// One line on why it ended.
     pub why: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]

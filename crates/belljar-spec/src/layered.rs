@@ -83,16 +83,16 @@ pub struct WorkspaceReport {
     pub renamed: u64,
     /// Files that execute on the host, made or changed by this run; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub later: Vec<AutorunFile>,
+    pub autorun: Vec<AutorunFile>,
     /// How many more such files there are.
     #[serde(default)]
-    pub later_more: u64,
+    pub autorun_more: u64,
     /// Control files in trees that the run could write itself, which were not there before it; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub new_control: Vec<NewControlFile>,
+    pub new_control_files: Vec<NewControlFile>,
     /// How many more of those there are.
     #[serde(skip_serializing_if = "is_zero", default)]
-    pub new_control_more: u64,
+    pub new_control_files_more: u64,
     /// The tree was too large to check all of it.
     #[serde(default)]
     pub cut: bool,
@@ -114,20 +114,20 @@ impl WorkspaceReport {
     /// Adds a file, or counts it where the list is full.
     pub fn add_autorun(&mut self, file: AutorunFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
-        if is_short && self.later.len() < Self::MAX_LISTED {
-            self.later.push(file);
+        if is_short && self.autorun.len() < Self::MAX_LISTED {
+            self.autorun.push(file);
         } else {
-            self.later_more += 1;
+            self.autorun_more += 1;
         }
     }
 
     /// The same for a control file that was not there before.
-    pub fn add_new_control(&mut self, file: NewControlFile) {
+    pub fn add_new_control_file(&mut self, file: NewControlFile) {
         let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
-        if is_short && self.new_control.len() < Self::MAX_LISTED {
-            self.new_control.push(file);
+        if is_short && self.new_control_files.len() < Self::MAX_LISTED {
+            self.new_control_files.push(file);
         } else {
-            self.new_control_more += 1;
+            self.new_control_files_more += 1;
         }
     }
 
@@ -135,10 +135,11 @@ impl WorkspaceReport {
     pub fn brief(&self) -> Self {
         let why = |why: &String| why.chars().take(Self::LONGEST_WHY).collect();
         Self {
-            later: Vec::new(),
-            later_more: self.later_more + self.later.len() as u64,
-            new_control: Vec::new(),
-            new_control_more: self.new_control_more + self.new_control.len() as u64,
+            autorun: Vec::new(),
+            autorun_more: self.autorun_more + self.autorun.len() as u64,
+            new_control_files: Vec::new(),
+            new_control_files_more: self.new_control_files_more
+                + self.new_control_files.len() as u64,
             failed: self.failed.as_ref().map(why),
             ..*self
         }

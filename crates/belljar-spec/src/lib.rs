@@ -23,6 +23,7 @@ mod host_paths;
 pub mod host_rule;
 mod human_duration;
 mod id;
+pub mod init_process;
 mod iteration;
 mod layered;
 pub mod layers;
@@ -66,9 +67,9 @@ pub use host_rule::HostRule;
 pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
-    AgentNews, AgentReport, AgentResult, Budget, CheckpointReport, Failure, IterationReport,
-    LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals, SourceIdentity, Tally,
-    TokenUsage, Unchanged, counted,
+    AgentEvent, AgentReport, AgentResult, AgentTotals, Budget, CheckpointReport, Failure,
+    IterationReport, LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals,
+    SourceIdentity, TokenUsage, Unchanged, counted,
 };
 pub use layered::{
     Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,

@@ -176,11 +176,12 @@ pub struct Usage {
     pub wall_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub memory_peak: Option<u64>,
+    // The ledger of home format 2 has the other names.
+    #[serde(alias = "memory_peak", skip_serializing_if = "Option::is_none", default)]
+    pub memory_peak_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pids_peak: Option<u64>,
     /// Bytes that were handed to a disk.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub written: Option<u64>,
+    #[serde(alias = "written", skip_serializing_if = "Option::is_none", default)]
+    pub written_bytes: Option<u64>,
 }

@@ -54,7 +54,7 @@ pub enum HostUid {
 
 /// What of a source's host appears at a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Source {
     Path {
         path: OsText,

@@ -9,7 +9,7 @@ use crate::clause::Clause;
 /// How well a backend enforces one clause. There is no value for "unknown": a backend that does not know
 /// returns `Absent`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "status", rename_all = "snake_case")]
 pub enum Enforcement {
     Enforced {
         how: String,
@@ -66,7 +66,7 @@ impl Enforcement {
         matches!(self, Self::Enforced { .. })
     }
 
-    pub fn word(&self) -> &'static str {
+    pub fn status(&self) -> &'static str {
         match self {
             Self::Enforced { .. } => "enforced",
             Self::Weaker { .. } => "weaker",

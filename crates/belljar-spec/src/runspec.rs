@@ -75,7 +75,7 @@ pub struct Tmpfs {
 
 /// What the root directory inside is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Rootfs {
     /// The host's programs and libraries, read-only, with an `/etc` made for the run.
     Host,

@@ -13,15 +13,15 @@ pub struct DirectoryIdentity {
     pub device: u64,
     pub inode: u64,
     /// When the inode was made, where the file system reports it: inode numbers are reused.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub born: Option<Moment>,
+    #[serde(alias = "born", skip_serializing_if = "Option::is_none", default)]
+    pub created: Option<Moment>,
 }
 
 impl DirectoryIdentity {
     /// If both creation times are known the device does not count: a file system without
     /// a block device gets another device number after a boot.
     pub fn is_same(&self, other: &Self) -> bool {
-        let is_same_place = match (self.born, other.born) {
+        let is_same_place = match (self.created, other.created) {
             (Some(one), Some(other)) => one == other,
             _ => self.device == other.device,
         };

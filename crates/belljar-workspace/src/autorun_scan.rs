@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use belljar_linux::jail::SurveyedTree;
+use belljar_bind::SurveyedTree;
 use belljar_spec::autorun::{self, Autorun, Class, GitMarks, is};
 use belljar_spec::{AutorunChange, AutorunFile, Moment, NewControlFile, OsText, WorkspaceReport};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx};
@@ -239,7 +239,7 @@ impl Walk<'_> {
         let is_new = knows_birth && born >= self.since;
         let is_control = mark.class == Class::Control && self.tree.is_new(&path, is_new);
         if is_control && !is_harmless_config(here, name, kind) {
-            self.report.add_new_control(NewControlFile {
+            self.report.add_new_control_file(NewControlFile {
                 tree: OsText::from(self.tree.path.as_path()),
                 target: self.tree.target.clone(),
                 path: OsText::from(path.as_path()),
@@ -337,7 +337,7 @@ mod tests {
         .unwrap();
         let report = seen(tree, since, soon());
         let mut told: Vec<_> = report
-            .later
+            .autorun
             .iter()
             .map(|file| (file.path.to_string(), file.class, file.change))
             .collect();
@@ -360,7 +360,7 @@ mod tests {
         let report = seen(dir.path(), Moment { secs: 0, nanos: 0 }, Instant::now());
         assert!(report.cut);
         let control = seen(dir.path(), Moment { secs: 0, nanos: 0 }, soon());
-        assert!(!control.cut && control.later.len() == 1);
+        assert!(!control.cut && control.autorun.len() == 1);
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
         }
         let beginning = Moment { secs: 0, nanos: 0 };
         let paths = |report: &WorkspaceReport| -> Vec<String> {
-            let mut paths: Vec<_> = report.later.iter().map(|it| it.path.to_string()).collect();
+            let mut paths: Vec<_> = report.autorun.iter().map(|it| it.path.to_string()).collect();
             paths.sort();
             paths
         };

@@ -24,10 +24,10 @@ pub struct Change {
     pub after: Option<Facts>,
     /// What it does on the host later, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub later: Option<AutorunMark>,
+    pub autorun: Option<AutorunMark>,
     /// Why `apply` leaves it out unless it is named, or always.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held: Option<Held>,
+    pub withheld: Option<Withheld>,
     /// Where the run's version lies. Not for others' eyes: the paths are of this machine.
     #[serde(skip)]
     pub(crate) lies: Option<Lies>,
@@ -37,7 +37,7 @@ pub struct Change {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum What {
     Created,
     /// Content of a file, or target of a link; perhaps the mode as well.
@@ -85,7 +85,7 @@ pub struct AutorunMark {
 
 /// Why `apply` leaves something out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Held {
+pub struct Withheld {
     pub why: String,
     pub how_far: HowFar,
     /// Only because this path is held back: naming that one is enough.
@@ -93,7 +93,7 @@ pub struct Held {
     pub because_of: Option<OsText>,
 }
 
-impl Held {
+impl Withheld {
     pub(crate) fn new(why: impl Into<String>, how_far: HowFar) -> Self {
         Self { why: why.into(), how_far, because_of: None }
     }

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
 use super::bounds::{Listing, MOST_CHANGES, OutOfReach, Room};
-use super::change::{Change, Changes, Facts, Held, HowFar, Kind, Lies, What};
+use super::change::{Change, Changes, Facts, HowFar, Kind, Lies, What, Withheld};
 use super::entry_pair::{At, Touched, born, change, changed, difference, kind, touched};
 use super::open::{OpenTree, ReviewError};
 use super::overlay_view::{Entries, Entry, Node, Opened, Whole, each, is_whiteout, there};
@@ -326,18 +326,18 @@ impl<'a> Walk<'a> {
         why: String,
     ) {
         let mut change = change(path, what.unwrap_or(What::Modified), was, is);
-        change.held = Some(Held::new(why, HowFar::Always));
+        change.withheld = Some(Withheld::new(why, HowFar::Always));
         self.changes.push(change);
     }
 
     /// The directory itself may be in the list already.
     fn unreadable(&mut self, pair: &Pair) {
         let why = "its mode keeps it from being read".to_owned();
-        let held = Some(Held::new(why, HowFar::Always));
+        let held = Some(Withheld::new(why, HowFar::Always));
         let path = OsText::from(pair.path.clone());
         let known = self.directories.get(&pair.path).and_then(|&at| self.changes.get_mut(at));
         if let Some(change) = known {
-            change.held = held;
+            change.withheld = held;
             return;
         }
         let facts = || Facts { kind: Kind::Directory, mode: 0, size: 0, target: None };
@@ -348,8 +348,8 @@ impl<'a> Walk<'a> {
             what: What::Modified,
             before: pair.before.then(facts),
             after: pair.after.as_ref().map(|_| facts()),
-            later: None,
-            held,
+            autorun: None,
+            withheld: held,
         });
     }
 }

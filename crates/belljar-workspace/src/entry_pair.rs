@@ -73,8 +73,8 @@ pub(super) fn change(
         what,
         before: was.map(At::facts),
         after: is.map(|(at, _)| at.facts()),
-        later: None,
-        held: None,
+        autorun: None,
+        withheld: None,
         lies: is.map(|(_, entry)| entry.lies.clone()),
         judged: false,
     }

@@ -46,7 +46,7 @@ pub use apply::{
 pub use autorun_scan::WrittenTree;
 pub(crate) use baseline::{BASE, capture};
 pub use baseline::{BaselineError, keep_baseline};
-pub use change::{AutorunMark, Change, Changes, Facts, Held, HowFar, Kind, What};
+pub use change::{AutorunMark, Change, Changes, Facts, HowFar, Kind, What, Withheld};
 pub use changed_paths::capture_live;
 pub use discard::{DiscardError, discard};
 pub use lookup::{is_file_in, is_file_in_layers};

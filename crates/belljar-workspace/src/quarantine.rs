@@ -62,11 +62,11 @@ pub fn quarantine(home: &Home, run: &RunId) -> Result<Quarantined, QuarantineErr
     let Some(outcome) = record.outcome else { return Err(QuarantineError::NotOver { run: *run }) };
     let report = outcome.workspace.unwrap_or_default();
     let mut done = Quarantined {
-        unnamed: report.new_control_more,
+        unnamed: report.new_control_files_more,
         directory: directory.join(DIRECTORY),
         ..Quarantined::default()
     };
-    for file in &report.new_control {
+    for file in &report.new_control_files {
         let place = OsText::from(file.tree.as_path().join(file.path.as_path()));
         let failed = |error: io::Error| QuarantineError::Move { path: place.clone(), error };
         let target = target(&done.directory, file);

@@ -25,7 +25,7 @@ const ALIKE: u64 = 60;
 pub(super) fn find(tree: &OpenTree, changes: &mut Vec<Change>) {
     // What is held back stays by itself, so that the rest can be taken without it.
     let indices = |wanted: &dyn Fn(&Change) -> bool| -> Vec<usize> {
-        let free = |change: &Change| change.held.is_none() && wanted(change);
+        let free = |change: &Change| change.withheld.is_none() && wanted(change);
         (0..changes.len()).filter(|&at| free(&changes[at])).collect()
     };
     let gone = indices(&|change| change.what == What::Deleted && has_content(&change.before));
@@ -289,12 +289,12 @@ fn join(changes: &mut Vec<Change>, pairs: Vec<(usize, usize)>) {
     let mut goes = vec![false; changes.len()];
     for (gone, came) in pairs {
         let (from, before) = (changes[gone].path.clone(), changes[gone].before.clone());
-        let later = changes[gone].later.clone();
+        let later = changes[gone].autorun.clone();
         goes[gone] = true;
         let change = &mut changes[came];
         change.what = What::Renamed { from };
         change.before = before;
-        change.later = change.later.take().or(later);
+        change.autorun = change.autorun.take().or(later);
     }
     let mut goes = goes.into_iter();
     changes.retain(|_| !goes.next().unwrap_or(false));

@@ -96,7 +96,7 @@ fn report_later(
     how: AutorunChange,
     report: &mut WorkspaceReport,
 ) {
-    let Some(mark) = &change.later else { return };
+    let Some(mark) = &change.autorun else { return };
     report.add_autorun(AutorunFile {
         target: note.target.clone(),
         path: change.path.clone(),

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use belljar_spec::OsText;
 use belljar_spec::autorun::{self, Autorun, Class};
 
-use super::change::{AutorunMark, Change, Facts, Held, HowFar, Kind, What};
+use super::change::{AutorunMark, Change, Facts, HowFar, Kind, What, Withheld};
 use super::git_config;
 use super::open::{OpenTree, read_small};
 use super::repositories::Repositories;
@@ -20,11 +20,11 @@ pub(super) const LARGEST_CONFIG: u64 = 1 << 20;
 pub(super) fn mark(tree: &OpenTree, changes: &mut [Change], kept: &[PathBuf]) {
     let mut repositories = Repositories::among(tree, changes);
     for change in changes.iter_mut() {
-        change.later = runs_later(tree, change, &mut repositories);
-        change.judged = change.later.is_some() && is_harmless_config(tree, change);
-        change.later.take_if(|_| change.judged);
-        if change.held.is_none() {
-            change.held = hold(tree, change);
+        change.autorun = runs_later(tree, change, &mut repositories);
+        change.judged = change.autorun.is_some() && is_harmless_config(tree, change);
+        change.autorun.take_if(|_| change.judged);
+        if change.withheld.is_none() {
+            change.withheld = hold(tree, change);
         }
     }
     hold_what_is_above(changes, kept);
@@ -58,9 +58,9 @@ fn runs_later(
     known.map(|Autorun { class, why }| AutorunMark { class, why })
 }
 
-fn hold(tree: &OpenTree, change: &Change) -> Option<Held> {
-    let always = |why: &str| Some(Held::new(why, HowFar::Always));
-    let unless_named = |why: &str| Some(Held::new(why, HowFar::UnlessNamed));
+fn hold(tree: &OpenTree, change: &Change) -> Option<Withheld> {
+    let always = |why: &str| Some(Withheld::new(why, HowFar::Always));
+    let unless_named = |why: &str| Some(Withheld::new(why, HowFar::UnlessNamed));
     if tree.is_hidden(change.path.as_path()) {
         return always("the run was not shown what is there");
     }
@@ -82,7 +82,7 @@ fn hold(tree: &OpenTree, change: &Change) -> Option<Held> {
             return unless_named("it is larger than 1 GiB");
         }
     }
-    match &change.later {
+    match &change.autorun {
         Some(AutorunMark { class: Class::Control, why }) => unless_named(why),
         Some(AutorunMark { class: Class::Project, .. }) | None => None,
     }
@@ -146,7 +146,7 @@ fn hold_what_is_above(changes: &mut [Change], kept: &[PathBuf]) {
     };
     kept.iter().for_each(|path| note(path, HowFar::Always));
     for change in changes.iter().filter(|change| change.what == What::Deleted) {
-        if let Some(held) = &change.held {
+        if let Some(held) = &change.withheld {
             note(change.path.as_path(), held.how_far);
         }
     }
@@ -154,9 +154,10 @@ fn hold_what_is_above(changes: &mut [Change], kept: &[PathBuf]) {
         let was_directory =
             change.before.as_ref().is_some_and(|facts| facts.kind == Kind::Directory);
         let goes = was_directory && matches!(change.what, What::Deleted | What::Replaced);
-        if let (true, None, Some(how_far)) = (goes, &change.held, stays.get(change.path.as_path()))
+        if let (true, None, Some(how_far)) =
+            (goes, &change.withheld, stays.get(change.path.as_path()))
         {
-            change.held = Some(Held::new("something in it is held back", *how_far));
+            change.withheld = Some(Withheld::new("something in it is held back", *how_far));
         }
     }
 }
@@ -167,16 +168,16 @@ fn hold_what_is_below(changes: &mut [Change]) {
     for change in changes {
         if let Some((above, how_far)) = &held {
             if change.path.as_path().starts_with(above.as_path()) {
-                if change.held.is_none() {
+                if change.withheld.is_none() {
                     let because_of = Some(above.clone());
-                    let held = Held::new("what it lies in is held back", *how_far);
-                    change.held = Some(Held { because_of, ..held });
+                    let held = Withheld::new("what it lies in is held back", *how_far);
+                    change.withheld = Some(Withheld { because_of, ..held });
                 }
                 continue;
             }
             held = None;
         }
-        if let (What::Created | What::Replaced, Some(why)) = (&change.what, &change.held) {
+        if let (What::Created | What::Replaced, Some(why)) = (&change.what, &change.withheld) {
             held = Some((change.path.clone(), why.how_far));
         }
     }

@@ -8,6 +8,7 @@
 pub mod entrypoint;
 mod sandbox;
 
+#[cfg(feature = "jail")]
 pub use belljar_prove as prove;
 pub use belljar_record as record;
 pub use belljar_record::{home, ledger, store};

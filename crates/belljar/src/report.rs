@@ -86,7 +86,7 @@ pub(crate) fn not_executed(name: &str, failure: &ExecFailure) {
 /// Prints the clauses that stopped a launch, each with its fix.
 pub(crate) fn unmet(missing: &[Unmet]) {
     for Unmet { clause, enforcement } in missing {
-        let why = folded(&format!("{}: {}", enforcement.word(), enforcement.reason()), 21);
+        let why = folded(&format!("{}: {}", enforcement.status(), enforcement.reason()), 21);
         eprintln(&format!("  {BOLD}{clause:<18}{BOLD:#} {why}"));
         if let Some(fix) = enforcement.fix() {
             eprintln(&format!("  {:<18} fix: {}", "", folded(fix, 26)));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use belljar_linux::staging::{self, Offer, Staged};
+use belljar_bind::staging::{self, Offer, Staged};
 use belljar_spec::{
     Access, Clause, Expectation, ExpectedKernel, ExpectedMount, HostPaths, MountKind, OsText, Plan,
     Reach, ToleratedMount, Tree,
@@ -13,6 +13,7 @@ use bollard::models::ContainerCreateBody;
 use super::api::Api;
 use super::body::{self, INIT_DIRECTORY, INIT_INSIDE, Parts};
 use super::executable;
+use super::host_mounts;
 use super::note::Note;
 use super::posture::is_gvisor;
 use crate::backend::{Bound, BoundSandbox, EngineFacts};
@@ -42,9 +43,11 @@ pub(super) fn bind(
     let boxed = |error: Box<dyn std::error::Error + Send + Sync>| BindError(error);
     let files = place.directory.join("given");
     std::fs::create_dir_all(&files).map_err(|error| boxed(error.into()))?;
-    let bound = belljar_linux::jail::bind(plan, place).map_err(|error| boxed(error.into()))?;
+    let bound = host_mounts::bind(plan, place).map_err(|error| boxed(error.into()))?;
     let mut staged = match engine.is_local {
-        true => staging::stage(bound, &place.run, &files).map_err(|error| boxed(error.into()))?,
+        true => {
+            host_mounts::stage(bound, &place.run, &files).map_err(|error| boxed(error.into()))?
+        }
         false => staging::nothing(bound),
     };
     let executable = executable::copy_in(&place.bin).map_err(|error| boxed(error.into()))?;
@@ -96,7 +99,7 @@ pub(super) fn bind(
 
 /// Podman reads the list of system calls from a file.
 fn profile_file(bin: &std::path::Path) -> std::io::Result<PathBuf> {
-    let content = belljar_linux::filter::ENGINE_PROFILE;
+    let content = body::ENGINE_PROFILE;
     let name = blake3::hash(content.as_bytes()).to_hex();
     let path = bin.join(format!("{}.seccomp.json", &name[..32]));
     if std::fs::read(&path).is_ok_and(|found| found == content.as_bytes()) {
@@ -172,7 +175,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         uid_map: None,
         gid_map: None,
         kernel: match plan.posture.get(Clause::KernelSeparate).is_enforced() && engine.is_local {
-            true => ExpectedKernel::OtherThan(belljar_linux::kernel()),
+            true => ExpectedKernel::OtherThan(belljar_sys::kernel()),
             false => ExpectedKernel::Any,
         },
         groups: Vec::new(),
@@ -180,7 +183,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         tolerated: tolerated(plan, engine),
         // gVisor has namespaces of its own, and another machine has others of the same names.
         apart_from: match (engine.is_local, gvisor) {
-            (true, false) => plan.unshared_namespaces(&belljar_linux::namespaces()),
+            (true, false) => plan.unshared_namespaces(&belljar_sys::namespaces()),
             _ => Default::default(),
         },
         sizes: if gvisor { Vec::new() } else { plan.sizes() },
@@ -188,7 +191,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
         // The engine's list and the command's own.
         seccomp_filters: if gvisor { 0 } else { 2 },
         landlock: match (engine.is_local, gvisor) {
-            (true, false) => belljar_linux::init::landlock_version(),
+            (true, false) => belljar_sys::landlock_version(),
             _ => 0,
         },
         rlimits: plan.rlimits.iter().map(|limit| (limit.name.clone(), limit.value)).collect(),

@@ -4,9 +4,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use belljar_linux::filter::ENGINE_PROFILE;
-use belljar_linux::init::{ARGUMENT, OVER_STDIO};
-use belljar_linux::staging::Offer;
+use belljar_bind::staging::Offer;
+use belljar_spec::init_process::{ARGUMENT, OVER_STDIO};
 use belljar_spec::{MountKind, Plan, User};
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
@@ -16,6 +15,9 @@ use bollard::models::{
 use super::note::Note;
 use super::posture::is_gvisor;
 use crate::backend::EngineFacts;
+
+/// The wider list of system calls for a container engine, in the form of its API. Each command's filter comes on top.
+pub(super) const ENGINE_PROFILE: &str = include_str!(concat!(env!("OUT_DIR"), "/engine.json"));
 
 /// Where belljar itself is inside.
 pub const INIT_INSIDE: &str = "/.belljar/init";

@@ -6,8 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use belljar_linux::container_init::{Init, NotHeld};
-use belljar_linux::jail::identity::HostIdentity;
+use belljar_bind::identity::HostIdentity;
 use belljar_spec::{Limits, Usage};
 use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{
@@ -18,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::api::{Api, ApiError, QUICK, SLOW};
 use super::bind::BoundContainer;
+use super::init_process::{Init, NotHeld};
 use super::posture::is_gvisor;
 use super::upload::UploadError;
 use crate::error::{DestroyError, StartError};
@@ -261,16 +261,16 @@ impl RunningSandbox for Container {
         init.usage(&mut now);
         // When the groups are gone, what was seen last stands.
         self.usage.cpu_ms = now.cpu_ms.or(self.usage.cpu_ms);
-        self.usage.memory_peak = now.memory_peak.or(self.usage.memory_peak);
-        self.usage.written = now.written.or(self.usage.written);
+        self.usage.memory_peak_bytes = now.memory_peak_bytes.or(self.usage.memory_peak_bytes);
+        self.usage.written_bytes = now.written_bytes.or(self.usage.written_bytes);
         self.pids_peak = self.pids_peak.max(now.pids_peak.or(init.processes()).unwrap_or(0));
         self.oom_kills = self.oom_kills.max(init.oom_kills());
     }
 
     fn usage(&self, usage: &mut Usage) {
         usage.cpu_ms = self.usage.cpu_ms;
-        usage.memory_peak = self.usage.memory_peak;
-        usage.written = self.usage.written;
+        usage.memory_peak_bytes = self.usage.memory_peak_bytes;
+        usage.written_bytes = self.usage.written_bytes;
         usage.pids_peak = (self.pids_peak > 0).then_some(self.pids_peak);
     }
 

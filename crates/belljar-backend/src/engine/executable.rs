@@ -7,6 +7,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use belljar_spec::text::error_chain;
+
+use crate::error::Unavailable;
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecutableError {
     #[error("cannot copy belljar to {}", .0.display())]
@@ -15,6 +19,36 @@ pub(super) enum ExecutableError {
         "this belljar needs libraries that an image does not have; build it static (crt-static)"
     )]
     Dynamic,
+    #[cfg(not(feature = "jail"))]
+    #[error(transparent)]
+    Init(#[from] super::init_executable::InitError),
+}
+
+/// This program, which is PID 1 of its sandboxes too.
+#[cfg(feature = "jail")]
+fn source() -> Result<PathBuf, ExecutableError> {
+    Ok(PathBuf::from("/proc/self/exe"))
+}
+
+#[cfg(feature = "jail")]
+fn check(_: &Path) -> Result<(), ExecutableError> {
+    Ok(())
+}
+
+#[cfg(not(feature = "jail"))]
+fn source() -> Result<PathBuf, ExecutableError> {
+    Ok(super::init_executable::locate()?)
+}
+
+#[cfg(not(feature = "jail"))]
+fn check(copy: &Path) -> Result<(), ExecutableError> {
+    Ok(super::init_executable::check(copy)?)
+}
+
+/// Whether there is an executable that can be PID 1. Cheap: which build it is of is checked when it is copied.
+pub(super) fn check_present() -> Result<(), Unavailable> {
+    let fix = "install the belljar for Linux beside this one, or use a build with the jail";
+    source().map(drop).map_err(|error| Unavailable::new(error_chain(&error), fix))
 }
 
 /// `bin/<hash>-<architecture>`, made if it is not there.
@@ -24,9 +58,9 @@ pub(super) fn copy_in(bin: &Path) -> Result<PathBuf, ExecutableError> {
         move |error| ExecutableError::Copy(path, error)
     };
     fs::create_dir_all(bin).map_err(failed(bin))?;
-    let own = Path::new("/proc/self/exe");
-    let mut file = File::open(own).map_err(failed(own))?;
-    let about = file.metadata().map_err(failed(own))?;
+    let source = &*source()?;
+    let mut file = File::open(source).map_err(failed(source))?;
+    let about = file.metadata().map_err(failed(source))?;
     // To hash it at every start would cost more than the rest of the start.
     let seen = format!(
         "{:x}-{:x}-{:x}-{:x}",
@@ -43,22 +77,24 @@ pub(super) fn copy_in(bin: &Path) -> Result<PathBuf, ExecutableError> {
             return Ok(known);
         }
     }
-    if is_dynamic(&mut file).map_err(failed(own))? {
+    if is_dynamic(&mut file).map_err(failed(source))? {
         return Err(ExecutableError::Dynamic);
     }
-    let hash = hash(own).map_err(failed(own))?;
+    let hash = hash(source).map_err(failed(source))?;
     let name = format!("{hash}-{}", std::env::consts::ARCH);
     let target = bin.join(&name);
     if !fs::metadata(&target).is_ok_and(|found| found.len() == about.len()) {
         let temporary = bin.join(format!("{name}.{}", std::process::id()));
-        let copied = fs::copy(own, &temporary)
+        let copied = fs::copy(source, &temporary)
             .and_then(|_| File::open(&temporary)?.sync_all())
             .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(0o555)))
-            .and_then(|()| fs::rename(&temporary, &target));
+            .map_err(failed(&target))
+            .and_then(|()| check(&temporary)) // the copy: the source may change meanwhile
+            .and_then(|()| fs::rename(&temporary, &target).map_err(failed(&target)));
         if copied.is_err() {
             let _ = fs::remove_file(&temporary); // the first error is the one that matters
         }
-        copied.map_err(failed(&target))?;
+        copied?;
     }
     let _ = fs::write(&index, &name); // without it the next start hashes again
     Ok(target)

@@ -7,7 +7,9 @@ use bollard::models::{Runtime, SystemInfo, SystemInfoCgroupVersionEnum};
 
 use super::api::{Api, ApiError};
 use super::endpoint::Endpoint;
+use super::executable;
 use super::find::usual::{may_not, start_it};
+use super::host_mounts;
 use super::locality::{self, Locality};
 use super::peer;
 use crate::backend::{Capabilities, EngineFacts, Weakness};
@@ -30,6 +32,10 @@ pub(super) fn capabilities(
             .map_err(|error| unreachable(&error, backend))?,
     };
     let engine = engine_facts(api, &info)?;
+    if engine.is_local {
+        host_mounts::check_caller()?;
+    }
+    executable::check_present()?;
     let is_root = rustix::process::geteuid().is_root();
     let limits = limits(&info, &engine);
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -42,7 +48,7 @@ pub(super) fn capabilities(
             _ => CgroupUse::V1,
         },
         may_choose_uids: is_root && engine.is_local && !engine.is_rootless,
-        landlock: if engine.is_local { belljar_linux::init::landlock_version() } else { 0 },
+        landlock: if engine.is_local { belljar_sys::landlock_version() } else { 0 },
         most_files: match engine.is_local {
             true => (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
             false => FILES_ELSEWHERE,
@@ -160,7 +166,7 @@ fn engine_facts(api: &Api, info: &SystemInfo) -> Result<EngineFacts, Unavailable
         architecture: architecture.to_owned(),
         selinux: has("selinux"),
         most_processes: most_processes(),
-        groups_readable: is_local && belljar_linux::container_init::groups_can_be_read(),
+        groups_readable: is_local && super::init_process::groups_can_be_read(),
     })
 }
 

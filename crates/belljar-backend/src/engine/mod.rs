@@ -15,7 +15,12 @@ mod environment;
 mod executable;
 mod facts;
 mod find;
+mod groups;
+mod host_mounts;
 pub mod image;
+#[cfg(any(test, not(feature = "jail")))]
+mod init_executable;
+mod init_process;
 mod locality;
 mod note;
 mod peer;
@@ -206,7 +211,7 @@ pub(crate) fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
             }
         }
     }
-    belljar_linux::staging::unstage(&sandbox.run).map_err(|error| failed(error.into()))
+    host_mounts::unstage(&sandbox.run).map_err(|error| failed(error.into()))
 }
 
 /// Tests cannot wait two minutes. A release has no other lease than the built-in one.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use belljar_linux::staging::STAGING_ROOT;
+use belljar_bind::staging::STAGING_ROOT;
 
 /// Put there by the engines themselves.
 const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];

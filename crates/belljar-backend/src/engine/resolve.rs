@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use belljar_linux::host_program;
+use belljar_bind::host_program;
 
 const WITHIN: Duration = Duration::from_millis(1500);
 

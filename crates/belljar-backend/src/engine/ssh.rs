@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use belljar_linux::host_program;
+use belljar_bind::host_program;
 
 use super::endpoint::{Program, SshPlace};
 

@@ -39,7 +39,7 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
         limits: limits.to_vec(),
         cgroup: available.used(),
         may_choose_uids: is_root,
-        landlock: belljar_linux::init::landlock_version(),
+        landlock: belljar_sys::landlock_version(),
         // Descriptors on their way between processes are counted for the user, by this limit.
         most_files: (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
         engine: None,

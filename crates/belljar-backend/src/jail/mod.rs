@@ -35,11 +35,11 @@ impl Backend for Jail {
         let bound = jail::bind(plan, paths).map_err(|error| BindError(Box::new(error)))?;
         Ok(Bound {
             expectation: bound.expectation.clone(),
-            posture: bound.posture.clone(),
-            writable_trees: bound.writable_trees.clone(),
-            surveyed: bound.surveyed.clone(),
-            layered: bound.layered.clone(),
-            warnings: bound.warnings.clone(),
+            posture: bound.host.posture.clone(),
+            writable_trees: bound.host.writable_trees.clone(),
+            surveyed: bound.host.surveyed.clone(),
+            layered: bound.host.layered.clone(),
+            warnings: bound.host.warnings.clone(),
             sandbox: BoundSandbox::new(bound),
         })
     }
@@ -131,4 +131,14 @@ pub(crate) fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
         jail::cgroup::remove_directory(&group).map_err(|error| DestroyError(Box::new(error)))?;
     }
     Ok(())
+}
+
+/// One control group is this launcher's.
+pub(crate) fn may_have_orphans() -> bool {
+    jail::cgroup::may_have_orphans(1)
+}
+
+/// Control groups of runs whose home was removed.
+pub(crate) fn remove_orphans() {
+    jail::cgroup::remove_orphaned_groups();
 }

@@ -32,7 +32,7 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
         mounts.push(tmpfs(&Tmpfs { target: OsText::from("/var/tmp"), size: TMP_SIZE }));
     }
     if spec.rootfs == Rootfs::Host {
-        mounts.extend(egress::trust_bundles(spec));
+        mounts.extend(rootfs::trust_bundles(spec));
     }
     mounts.push(run_home());
     mounts.extend(tools(spec));

@@ -1,8 +1,11 @@
 //! What the root directory is made of. Data: the lists are here and nowhere else.
 
 use belljar_spec::{
-    Access, AccountsFile, MountKind, OsText, PlannedMount, Presence, Rootfs, Source, Tree, User,
+    Access, AccountsFile, MountKind, OsText, PlannedMount, Presence, Rootfs, RunSpec, Source, Tree,
+    User,
 };
+
+use crate::egress;
 
 /// Programs and libraries. On a system where these are links into `/usr`, they become links.
 const SYSTEM_DIRECTORIES: &[&str] =
@@ -30,6 +33,13 @@ const ETC_COPIED: &[&str] = &[
     "/etc/bash.bashrc",
     "/etc/profile",
     "/etc/ssl/openssl.cnf",
+];
+
+/// Where systems keep the authorities that programs trust, each in one file.
+const SYSTEM_BUNDLES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
 ];
 
 pub(super) fn mounts(rootfs: &Rootfs, user: User, hostname: &str) -> Vec<PlannedMount> {
@@ -79,4 +89,10 @@ fn made_for_the_run(user: User, hostname: &str) -> Vec<PlannedMount> {
         what: MountKind::File { content },
     })
     .collect()
+}
+
+/// The run's own authority, in place of the system's own list.
+pub(super) fn trust_bundles(spec: &RunSpec) -> impl Iterator<Item = PlannedMount> {
+    let bundles = if spec.intercepts() { SYSTEM_BUNDLES } else { &[] };
+    bundles.iter().map(|path| egress::own(path, Source::RunTrustBundle, Presence::IfPresent))
 }

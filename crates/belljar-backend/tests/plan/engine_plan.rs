@@ -183,8 +183,8 @@ fn memory_without_a_group_is_each_processes_own() {
     let has_data = |plan: &Plan| plan.rlimits.iter().any(|limit| limit.name == "data");
     let weaker = plan(&spec(), &without);
     assert!(has_data(&weaker));
-    assert_eq!(weaker.posture.get(Clause::LimitMemory).word(), "weaker");
-    assert_eq!(weaker.posture.get(Clause::LimitPids).word(), "absent");
+    assert_eq!(weaker.posture.get(Clause::LimitMemory).status(), "weaker");
+    assert_eq!(weaker.posture.get(Clause::LimitPids).status(), "absent");
     assert_eq!(weaker.limits_of_groups().memory, None);
     let held = plan(&spec(), &root());
     assert!(!has_data(&held) && held.posture.get(Clause::LimitMemory).is_enforced());
@@ -193,11 +193,11 @@ fn memory_without_a_group_is_each_processes_own() {
     gvisor.oci_runtime = Some("runsc".to_owned());
     let absent = plan(&gvisor, &without);
     assert!(!has_data(&absent));
-    assert_eq!(absent.posture.get(Clause::LimitMemory).word(), "absent");
+    assert_eq!(absent.posture.get(Clause::LimitMemory).status(), "absent");
     // On another machine nobody can compare kernels, either.
     let elsewhere = with_engine(|engine| engine.is_local = false);
     gvisor.workspace = None;
     gvisor.mounts.clear();
     gvisor.tools.clear();
-    assert_eq!(plan(&gvisor, &elsewhere).posture.get(Clause::KernelSeparate).word(), "absent");
+    assert_eq!(plan(&gvisor, &elsewhere).posture.get(Clause::KernelSeparate).status(), "absent");
 }

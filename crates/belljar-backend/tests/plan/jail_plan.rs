@@ -139,7 +139,7 @@ fn a_limit_that_nobody_set_is_absent() {
     for capabilities in [root_with_cgroups(), ordinary_user_on_v1()] {
         let plan = plan(&spec, &capabilities);
         for clause in [Clause::LimitMemory, Clause::LimitPids, Clause::LimitCpu] {
-            assert_eq!(plan.posture.get(clause).word(), "absent", "{clause}");
+            assert_eq!(plan.posture.get(clause).status(), "absent", "{clause}");
         }
         assert!(plan.rlimits.iter().all(|limit| limit.name != "data" && limit.name != "nproc"));
     }

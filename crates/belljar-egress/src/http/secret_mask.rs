@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use belljar_spec::egress::{EgressNews, SecretPlace};
+use belljar_spec::egress::{EgressEvent, SecretPlace};
 use bytes::{Bytes, BytesMut};
 use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -154,7 +154,7 @@ impl SecretMask {
 impl Drop for SecretMask {
     fn drop(&mut self) {
         for (env, count) in self.counts.drain(..).filter(|(_, count)| *count > 0) {
-            self.reporter.send(EgressNews::SecretMasked { env, count });
+            self.reporter.send(EgressEvent::SecretMasked { env, count });
         }
     }
 }
@@ -213,7 +213,7 @@ mod tests {
         out.extend(mask.flush());
         drop(mask);
         let count = match reporter.take_all().as_slice() {
-            [EgressNews::SecretMasked { env, count }] if env == "KEY" => *count,
+            [EgressEvent::SecretMasked { env, count }] if env == "KEY" => *count,
             [] => 0,
             other => panic!("{other:?}"),
         };

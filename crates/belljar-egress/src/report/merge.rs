@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use belljar_spec::egress::{DenyReason, EgressNews, Via};
+use belljar_spec::egress::{DenyReason, EgressEvent, Via};
 
 /// Different events; all others are counted as `(others)`.
 const MAX_KINDS: usize = 256;
@@ -19,11 +19,11 @@ enum MergeKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct MergedEvents {
-    events: HashMap<MergeKey, EgressNews>,
+    events: HashMap<MergeKey, EgressEvent>,
 }
 
 impl MergedEvents {
-    pub(crate) fn add(&mut self, mut event: EgressNews) {
+    pub(crate) fn add(&mut self, mut event: EgressEvent) {
         let mut key = key(&event);
         if self.events.len() >= MAX_KINDS && !self.events.contains_key(&key) {
             generalise(&mut event);
@@ -35,71 +35,71 @@ impl MergedEvents {
         }
     }
 
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = EgressNews> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = EgressEvent> {
         std::mem::take(&mut self.events).into_values()
     }
 }
 
-fn key(event: &EgressNews) -> MergeKey {
+fn key(event: &EgressEvent) -> MergeKey {
     match event {
-        EgressNews::Opened(opened) => MergeKey::Opened {
+        EgressEvent::Opened(opened) => MergeKey::Opened {
             host: opened.host.clone(),
             port: opened.port,
             via: opened.via,
             rule: opened.rule.clone(),
         },
-        EgressNews::Allowed(allowed) => MergeKey::Allowed {
+        EgressEvent::Allowed(allowed) => MergeKey::Allowed {
             host: allowed.host.clone(),
             port: allowed.port,
             via: allowed.via,
             rule: allowed.rule.clone(),
             failed: allowed.error.is_some(),
         },
-        EgressNews::Denied(denied) => MergeKey::Denied {
+        EgressEvent::Denied(denied) => MergeKey::Denied {
             host: denied.host.clone(),
             port: denied.port,
             via: denied.via,
             reason: denied.reason,
         },
-        EgressNews::BudgetHit(hit) => {
+        EgressEvent::BudgetHit(hit) => {
             MergeKey::BudgetHit { what: hit.what.clone(), host: hit.host.clone() }
         }
-        EgressNews::SecretMasked { env, .. } => MergeKey::SecretMasked { env: env.clone() },
+        EgressEvent::SecretMasked { env, .. } => MergeKey::SecretMasked { env: env.clone() },
     }
 }
 
 /// Keeps only the fields that have few values.
-fn generalise(event: &mut EgressNews) {
+fn generalise(event: &mut EgressEvent) {
     match event {
-        EgressNews::SecretMasked { .. } => {}
-        EgressNews::Opened(opened) => {
+        EgressEvent::SecretMasked { .. } => {}
+        EgressEvent::Opened(opened) => {
             OTHERS.clone_into(&mut opened.host);
             OTHERS.clone_into(&mut opened.rule);
             opened.port = 0;
         }
-        EgressNews::Allowed(allowed) => {
+        EgressEvent::Allowed(allowed) => {
             OTHERS.clone_into(&mut allowed.host);
             OTHERS.clone_into(&mut allowed.rule);
             allowed.port = 0;
             allowed.address = None;
         }
-        EgressNews::Denied(denied) => {
+        EgressEvent::Denied(denied) => {
             OTHERS.clone_into(&mut denied.host);
             denied.port = None;
             denied.detail = None;
         }
-        EgressNews::BudgetHit(hit) => hit.host = Some(OTHERS.to_owned()),
+        EgressEvent::BudgetHit(hit) => hit.host = Some(OTHERS.to_owned()),
     }
 }
 
 /// Keeps only the details that both share.
-fn accumulate(sum: &mut EgressNews, event: EgressNews) {
+fn accumulate(sum: &mut EgressEvent, event: EgressEvent) {
     match (sum, event) {
-        (EgressNews::Opened(sum), EgressNews::Opened(one)) => {
+        (EgressEvent::Opened(sum), EgressEvent::Opened(one)) => {
             sum.id = 0;
             sum.count = sum.count.saturating_add(one.count);
         }
-        (EgressNews::Allowed(sum), EgressNews::Allowed(one)) => {
+        (EgressEvent::Allowed(sum), EgressEvent::Allowed(one)) => {
             sum.id = 0;
             sum.count = sum.count.saturating_add(one.count);
             sum.bytes_out = sum.bytes_out.saturating_add(one.bytes_out);
@@ -110,13 +110,13 @@ fn accumulate(sum: &mut EgressNews, event: EgressNews) {
             clear_if_different(&mut sum.path, &one.path);
             clear_if_different(&mut sum.status, &one.status);
         }
-        (EgressNews::Denied(sum), EgressNews::Denied(one)) => {
+        (EgressEvent::Denied(sum), EgressEvent::Denied(one)) => {
             sum.count = sum.count.saturating_add(one.count);
             clear_if_different(&mut sum.detail, &one.detail);
             clear_if_different(&mut sum.method, &one.method);
             clear_if_different(&mut sum.path, &one.path);
         }
-        (EgressNews::SecretMasked { count: sum, .. }, EgressNews::SecretMasked { count, .. }) => {
+        (EgressEvent::SecretMasked { count: sum, .. }, EgressEvent::SecretMasked { count, .. }) => {
             *sum = sum.saturating_add(count);
         }
         _ => {}
@@ -135,8 +135,8 @@ mod tests {
 
     use super::*;
 
-    fn allowed(host: &str, bytes: u64) -> EgressNews {
-        EgressNews::Allowed(EgressAllowed {
+    fn allowed(host: &str, bytes: u64) -> EgressEvent {
+        EgressEvent::Allowed(EgressAllowed {
             id: 7,
             host: host.to_owned(),
             port: 443,
@@ -154,8 +154,8 @@ mod tests {
         })
     }
 
-    fn denied(host: &str, path: &str) -> EgressNews {
-        EgressNews::Denied(EgressDenied {
+    fn denied(host: &str, path: &str) -> EgressEvent {
+        EgressEvent::Denied(EgressDenied {
             host: host.to_owned(),
             port: Some(80),
             via: Via::Http,
@@ -167,10 +167,10 @@ mod tests {
         })
     }
 
-    fn opened(host: &str) -> EgressNews {
+    fn opened(host: &str) -> EgressEvent {
         let (host, rule) = (host.to_owned(), host.to_owned());
         let (id, port, via, count) = (7, 1, Via::Socks, 1);
-        EgressNews::Opened(EgressOpened { id, host, port, via, rule, count })
+        EgressEvent::Opened(EgressOpened { id, host, port, via, rule, count })
     }
 
     #[test]
@@ -186,15 +186,15 @@ mod tests {
         assert_eq!(event.len(), 3);
         for one in event {
             match one {
-                EgressNews::Allowed(sum) => {
+                EgressEvent::Allowed(sum) => {
                     let figures = (sum.id, sum.count, sum.bytes_out, sum.bytes_in);
                     assert_eq!(figures, (0, 2, 15, 30));
                 }
-                EgressNews::Denied(sum) => {
+                EgressEvent::Denied(sum) => {
                     assert_eq!((sum.count, sum.path), (2, None));
                     assert_eq!(sum.method.as_deref(), Some("GET"));
                 }
-                EgressNews::Opened(sum) => assert_eq!((sum.id, sum.count), (0, 2)),
+                EgressEvent::Opened(sum) => assert_eq!((sum.id, sum.count), (0, 2)),
                 other => panic!("{other:?}"),
             }
         }
@@ -209,11 +209,11 @@ mod tests {
             merged.add(opened(&format!("h{number}")));
             let host = Some(format!("h{number}"));
             let what = "requests".to_owned();
-            merged.add(EgressNews::BudgetHit(EgressBudgetHit { what, limit: 1, host }));
+            merged.add(EgressEvent::BudgetHit(EgressBudgetHit { what, limit: 1, host }));
         }
         let event: Vec<_> = merged.take().collect();
         assert!(event.len() < MAX_KINDS + 10, "{}", event.len());
-        let others = |event: &&EgressNews| matches!(event, EgressNews::Denied(denied) if denied.host == OTHERS);
+        let others = |event: &&EgressEvent| matches!(event, EgressEvent::Denied(denied) if denied.host == OTHERS);
         assert!(event.iter().find(others).is_some());
     }
 }

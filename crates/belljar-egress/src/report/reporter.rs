@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use belljar_spec::egress::EgressNews;
+use belljar_spec::egress::EgressEvent;
 use belljar_spec::text::escape;
 use tokio::sync::Notify;
 
@@ -38,7 +38,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct EventQueue {
-    waiting: VecDeque<EgressNews>,
+    waiting: VecDeque<EgressEvent>,
     merged: MergedEvents,
     merging_since: Option<Instant>,
     /// When the next merged events may be sent.
@@ -51,14 +51,14 @@ struct EventQueue {
 }
 
 impl Reporter {
-    pub(crate) fn send(&self, mut event: EgressNews) {
+    pub(crate) fn send(&self, mut event: EgressEvent) {
         shorten_texts(&mut event);
         self.state().add(event, Instant::now());
         self.inner.added.notify_one();
     }
 
     /// Waits for the next event. For one consumer.
-    pub(crate) async fn next(&self) -> EgressNews {
+    pub(crate) async fn next(&self) -> EgressEvent {
         loop {
             let due = match self.state().next(Instant::now()) {
                 NextEvent::Event(event) => return *event,
@@ -74,7 +74,7 @@ impl Reporter {
     }
 
     /// Everything that is left, at the end of a run or of its set-up. Later events start anew.
-    pub(crate) fn take_all(&self) -> Vec<EgressNews> {
+    pub(crate) fn take_all(&self) -> Vec<EgressEvent> {
         let (mut state, now) = (self.state(), Instant::now());
         state.flush(now);
         state.flush_repeats(now);
@@ -88,38 +88,38 @@ impl Reporter {
 }
 
 enum NextEvent {
-    Event(Box<EgressNews>),
+    Event(Box<EgressEvent>),
     WaitUntil(Instant),
     Empty,
 }
 
 impl EventQueue {
-    fn add(&mut self, event: EgressNews, now: Instant) {
+    fn add(&mut self, event: EgressEvent, now: Instant) {
         let event = match event {
-            EgressNews::Denied(denied) => match self.repeats.count(denied, now) {
-                Some(denied) => EgressNews::Denied(denied),
+            EgressEvent::Denied(denied) => match self.repeats.count(denied, now) {
+                Some(denied) => EgressEvent::Denied(denied),
                 None => return,
             },
             other => other,
         };
         let limit = match event {
-            EgressNews::Opened(_) => &mut self.opened,
+            EgressEvent::Opened(_) => &mut self.opened,
             _ => &mut self.others,
         };
         if self.waiting.len() >= MAX_QUEUED || limit.take(now).is_none() {
             return self.merge(event, now);
         }
         let evicted = match &event {
-            EgressNews::Denied(denied) => self.repeats.remember(denied),
+            EgressEvent::Denied(denied) => self.repeats.remember(denied),
             _ => None,
         };
         self.waiting.push_back(event);
         if let Some(evicted) = evicted {
-            self.merge(EgressNews::Denied(evicted), now);
+            self.merge(EgressEvent::Denied(evicted), now);
         }
     }
 
-    fn merge(&mut self, event: EgressNews, now: Instant) {
+    fn merge(&mut self, event: EgressEvent, now: Instant) {
         self.merged.add(event);
         self.merging_since.get_or_insert(now);
     }
@@ -149,7 +149,7 @@ impl EventQueue {
     }
 
     fn flush_repeats(&mut self, now: Instant) {
-        self.waiting.extend(self.repeats.take(now).into_iter().map(EgressNews::Denied));
+        self.waiting.extend(self.repeats.take(now).into_iter().map(EgressEvent::Denied));
     }
 
     fn flush(&mut self, now: Instant) {
@@ -176,22 +176,22 @@ pub(crate) fn shorten(text: &str) -> String {
     shown
 }
 
-fn shorten_texts(event: &mut EgressNews) {
+fn shorten_texts(event: &mut EgressEvent) {
     let shorten_one = |text: &mut String| *text = shorten(text);
     let shorten_all = |texts: [&mut Option<String>; 3]| {
         texts.into_iter().flatten().for_each(|text| *text = shorten(text));
     };
     match event {
-        EgressNews::Opened(opened) => shorten_one(&mut opened.host),
-        EgressNews::Allowed(allowed) => {
+        EgressEvent::Opened(opened) => shorten_one(&mut opened.host),
+        EgressEvent::Allowed(allowed) => {
             shorten_one(&mut allowed.host);
             shorten_all([&mut allowed.method, &mut allowed.path, &mut allowed.error]);
         }
-        EgressNews::Denied(denied) => {
+        EgressEvent::Denied(denied) => {
             shorten_one(&mut denied.host);
             shorten_all([&mut denied.method, &mut denied.path, &mut denied.detail]);
         }
-        EgressNews::BudgetHit(_) | EgressNews::SecretMasked { .. } => {}
+        EgressEvent::BudgetHit(_) | EgressEvent::SecretMasked { .. } => {}
     }
 }
 
@@ -203,8 +203,8 @@ mod tests {
     use crate::report::rate_limit::{BURST, PER_SECOND};
     use crate::report::repeats::FIRST_PAUSE;
 
-    fn denied(host: &str) -> EgressNews {
-        EgressNews::Denied(EgressDenied {
+    fn denied(host: &str) -> EgressEvent {
+        EgressEvent::Denied(EgressDenied {
             host: host.to_owned(),
             port: Some(443),
             via: Via::Connect,
@@ -216,9 +216,9 @@ mod tests {
         })
     }
 
-    fn count(event: &[EgressNews]) -> u64 {
-        let one = |event: &EgressNews| match event {
-            EgressNews::Denied(denied) => denied.count,
+    fn count(event: &[EgressEvent]) -> u64 {
+        let one = |event: &EgressEvent| match event {
+            EgressEvent::Denied(denied) => denied.count,
             _ => 0,
         };
         event.iter().map(one).sum()
@@ -263,10 +263,10 @@ mod tests {
         assert!(matches!(state.next(now + WINDOW), NextEvent::Empty));
     }
 
-    fn opened(number: u64) -> EgressNews {
+    fn opened(number: u64) -> EgressEvent {
         let (host, rule) = (format!("h{number}.example"), "*".to_owned());
         let (id, port, via, count) = (number, 443, Via::Connect, 1);
-        EgressNews::Opened(EgressOpened { id, host, port, via, rule, count })
+        EgressEvent::Opened(EgressOpened { id, host, port, via, rule, count })
     }
 
     #[test]
@@ -275,13 +275,14 @@ mod tests {
         let now = Instant::now();
         (0..10_000).for_each(|number| state.add(denied(&format!("h{number}.example")), now));
         state.add(opened(7), now);
-        let reported = |event: &EgressNews| matches!(event, EgressNews::Opened(one) if one.id == 7);
+        let reported =
+            |event: &EgressEvent| matches!(event, EgressEvent::Opened(one) if one.id == 7);
         assert!(state.waiting.iter().any(reported));
         // Beyond its own limit it is counted.
         (0..1000).for_each(|number| state.add(opened(number % 3), now));
         state.flush(now);
-        let count = |event: &EgressNews| match event {
-            EgressNews::Opened(opened) => opened.count,
+        let count = |event: &EgressEvent| match event {
+            EgressEvent::Opened(opened) => opened.count,
             _ => 0,
         };
         assert_eq!(state.waiting.iter().map(count).sum::<u64>(), 1001);
@@ -321,7 +322,7 @@ mod tests {
         let (mut state, now) = (EventQueue::default(), Instant::now());
         (0..5).for_each(|_| state.add(denied("a.example"), now));
         state.add(denied("b.example"), now);
-        let reported: Vec<EgressNews> = std::iter::from_fn(|| match state.next(now) {
+        let reported: Vec<EgressEvent> = std::iter::from_fn(|| match state.next(now) {
             NextEvent::Event(event) => Some(*event),
             _ => None,
         })
@@ -331,7 +332,7 @@ mod tests {
         assert!(matches!(state.next(now), NextEvent::WaitUntil(at) if at == due));
         let NextEvent::Event(sum) = state.next(due) else { panic!() };
         assert!(
-            matches!(&*sum, EgressNews::Denied(sum) if sum.host == "a.example" && sum.count == 4)
+            matches!(&*sum, EgressEvent::Denied(sum) if sum.host == "a.example" && sum.count == 4)
         );
         assert!(matches!(state.next(due), NextEvent::Empty));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_spec::Host;
-use belljar_spec::egress::{EgressNews, EgressPolicy, EgressSpec, SecretValue};
+use belljar_spec::egress::{EgressEvent, EgressPolicy, EgressSpec, SecretValue};
 use rustls::RootCertStore;
 
 pub(crate) use self::client::{Client, H1, H2};
@@ -53,8 +53,8 @@ impl TestProxy {
     /// All events up to one that matches.
     pub(crate) async fn wait_for_events(
         &self,
-        last: impl Fn(&EgressNews) -> bool,
-    ) -> Vec<EgressNews> {
+        last: impl Fn(&EgressEvent) -> bool,
+    ) -> Vec<EgressEvent> {
         let mut all = Vec::new();
         for _ in 0..200 {
             all.extend(self.reporter.take_all());

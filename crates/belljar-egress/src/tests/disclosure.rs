@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use belljar_spec::egress::{
-    DenyReason, EgressNews, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme,
+    DenyReason, EgressEvent, EgressSpec, PROXY_PORT, RouteSpec, RouteTarget, Scheme,
 };
 use hickory_resolver::proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -90,9 +90,9 @@ async fn a_private_name_looks_like_a_missing_name() {
             "{private:?}"
         );
         // The event has all of it.
-        let events = run.wait_for_events(|event| matches!(event, EgressNews::Denied(_))).await;
+        let events = run.wait_for_events(|event| matches!(event, EgressEvent::Denied(_))).await;
         let denied = events.iter().find_map(|event| match event {
-            EgressNews::Denied(denied) => Some(denied.clone()),
+            EgressEvent::Denied(denied) => Some(denied.clone()),
             _ => None,
         });
         let denied = denied.unwrap();
@@ -121,7 +121,7 @@ async fn a_failed_connection_discloses_no_address() {
     assert!(response.starts_with("HTTP/1.1 503") && response.contains(&authority), "{response}");
     assert!(!response.contains("127.0.0.1") && !response.contains("[::1]"), "{response}");
     let failed =
-        |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
+        |event: &EgressEvent| matches!(event, EgressEvent::Allowed(facts) if facts.error.is_some());
     let events = format!("{:?}", run.wait_for_events(failed).await);
     assert!(events.contains("127.0.0.1") || events.contains("[::1]"), "{events}");
 }
@@ -142,7 +142,7 @@ async fn names_in_a_wrong_certificate_are_not_disclosed() {
     let response = text(client.send(get(8080, "/")).await).await;
     assert!(response.contains("another name") && !response.contains("localhost"), "{response}");
     let failed =
-        |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
+        |event: &EgressEvent| matches!(event, EgressEvent::Allowed(facts) if facts.error.is_some());
     assert!(format!("{:?}", run.wait_for_events(failed).await).contains("localhost"));
 }
 

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use belljar_spec::egress::{DenyReason, EgressNews, EgressSpec};
+use belljar_spec::egress::{DenyReason, EgressEvent, EgressSpec};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -96,7 +96,7 @@ async fn concurrent_requests_share_one_failed_dial() {
     assert_eq!(one(8).await.0, 502);
     assert!(started.elapsed() >= Duration::from_secs(1));
     let failed =
-        |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.error.is_some());
+        |event: &EgressEvent| matches!(event, EgressEvent::Allowed(facts) if facts.error.is_some());
     let events = run.wait_for_events(|_| true).await;
     assert_eq!(events.iter().filter(|event| failed(event)).count(), 9, "{events:?}");
 }
@@ -108,8 +108,8 @@ async fn every_request_is_reported() {
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     let mut client = Client::intercepted(&run, origin.port, H1).await;
     let (_, body) = client.get(origin.port, "/some?token=not-for-the-record").await;
-    let events = run.wait_for_events(|event| matches!(event, EgressNews::Allowed(_))).await;
-    let Some(EgressNews::Allowed(facts)) = events.last() else { panic!("{events:?}") };
+    let events = run.wait_for_events(|event| matches!(event, EgressEvent::Allowed(_))).await;
+    let Some(EgressEvent::Allowed(facts)) = events.last() else { panic!("{events:?}") };
     assert_eq!(facts.path.as_deref(), Some("/some"));
     assert_eq!(facts.method.as_deref(), Some("GET"));
     assert_eq!(facts.status, Some(200));
@@ -131,13 +131,13 @@ async fn an_unlisted_request_is_denied_before_connecting() {
     assert_eq!(status, 403, "{message}");
     assert!(message.contains("/v2") || message.contains("localhost"), "{message}");
     assert_eq!(origin.connections(), 0);
-    run.wait_for_events(|event| matches!(event, EgressNews::Denied(denied) if denied.reason == DenyReason::RequestNotListed)).await;
+    run.wait_for_events(|event| matches!(event, EgressEvent::Denied(denied) if denied.reason == DenyReason::RequestNotListed)).await;
 }
 
 async fn reason(run: &TestProxy) -> (DenyReason, Option<String>) {
-    let events = run.wait_for_events(|event| matches!(event, EgressNews::Denied(_))).await;
+    let events = run.wait_for_events(|event| matches!(event, EgressEvent::Denied(_))).await;
     let denied = events.iter().find_map(|event| match event {
-        EgressNews::Denied(denied) => Some((denied.reason, denied.detail.clone())),
+        EgressEvent::Denied(denied) => Some((denied.reason, denied.detail.clone())),
         _ => None,
     });
     denied.unwrap()
@@ -183,7 +183,7 @@ async fn a_connection_closed_before_its_first_byte_is_not_a_denial() {
     let run = TestProxy::new(&ca, intercepting(&origin), &[]);
     drop(raw_intercepted(&run, "localhost", origin.port));
     let events = run.wait_for_events(|_| true).await;
-    let [EgressNews::Allowed(facts)] = events.as_slice() else { panic!("{events:?}") };
+    let [EgressEvent::Allowed(facts)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(facts.error.as_deref(), Some("closed by the client before it sent anything"));
     assert_eq!((facts.host.as_str(), facts.port), ("localhost", origin.port));
     assert_eq!(facts.rule, format!("allow_private localhost:{}", origin.port));

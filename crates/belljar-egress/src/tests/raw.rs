@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use belljar_spec::egress::{
-    DenyReason, EgressNews, EgressSpec, SecretPlace, SecretSource, SecretSpec,
+    DenyReason, EgressEvent, EgressSpec, SecretPlace, SecretSource, SecretSpec,
 };
 use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -45,9 +45,9 @@ fn proxy_port_with(run: &TestProxy, monitoring: Monitoring) -> DuplexStream {
 }
 
 async fn denial_reason(run: &TestProxy) -> DenyReason {
-    let events = run.wait_for_events(|event| matches!(event, EgressNews::Denied(_))).await;
+    let events = run.wait_for_events(|event| matches!(event, EgressEvent::Denied(_))).await;
     let reason = events.iter().find_map(|event| match event {
-        EgressNews::Denied(denied) => Some(denied.reason),
+        EgressEvent::Denied(denied) => Some(denied.reason),
         _ => None,
     });
     reason.unwrap()

@@ -1,7 +1,7 @@
 //! Tests routes: a plain HTTP port in the sandbox, TLS and a secret towards the host.
 
 use belljar_spec::egress::{
-    EgressNews, EgressSpec, RouteSpec, RouteTarget, Scheme, SecretPlace, Via,
+    EgressEvent, EgressSpec, RouteSpec, RouteTarget, Scheme, SecretPlace, Via,
 };
 use http_body_util::BodyExt;
 
@@ -42,7 +42,7 @@ async fn a_route_forwards_to_its_target_with_its_secret() {
         if protocol != ServerProtocol::H2 {
             assert_eq!(received.headers["host"], origin.authority());
         }
-        let denial_reason = |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.via == Via::Route);
+        let denial_reason = |event: &EgressEvent| matches!(event, EgressEvent::Allowed(facts) if facts.via == Via::Route);
         let events = run.wait_for_events(denial_reason).await;
         assert!(format!("{events:?}").contains("route 8080"), "{events:?}");
         assert!(!format!("{events:?}").contains(VALUE));

@@ -1,7 +1,7 @@
 //! Tests which requests get a secret, and that it never comes back.
 
 use belljar_spec::Host;
-use belljar_spec::egress::{EgressNews, EgressSpec, Reach, SecretPlace, SecretSource, SecretSpec};
+use belljar_spec::egress::{EgressEvent, EgressSpec, Reach, SecretPlace, SecretSource, SecretSpec};
 
 use crate::testing::client::{get, text};
 use crate::testing::{Ca, Client, H1, H2, Origin, ServerProtocol, TestProxy, host};
@@ -103,7 +103,7 @@ async fn a_secret_in_a_response_is_masked_and_reported() {
     assert_eq!(origin.requests()[0].headers["accept-encoding"], "identity");
     assert!(!origin.requests()[0].headers.contains_key("range"));
     let events = run
-        .wait_for_events(|event| matches!(event, EgressNews::SecretMasked { count: 2, .. }))
+        .wait_for_events(|event| matches!(event, EgressEvent::SecretMasked { count: 2, .. }))
         .await;
     assert!(!format!("{events:?}").contains(VALUE));
 }

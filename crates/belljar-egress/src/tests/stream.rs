@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use belljar_spec::egress::{Budget, EgressNews, EgressSpec, RouteSpec, RouteTarget, Scheme};
+use belljar_spec::egress::{Budget, EgressEvent, EgressSpec, RouteSpec, RouteTarget, Scheme};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -52,7 +52,7 @@ async fn trailers_count_against_the_budget() {
     let ca = Ca::new();
     let origin = Origin::start(&ca, ServerProtocol::H2).await;
     let limited = |budget| TestProxy::new(&ca, EgressSpec { budget, ..intercepting(&origin) }, &[]);
-    let hit = |what: &'static str| move |event: &EgressNews| matches!(event, EgressNews::BudgetHit(hit) if hit.what == what);
+    let hit = |what: &'static str| move |event: &EgressEvent| matches!(event, EgressEvent::BudgetHit(hit) if hit.what == what);
 
     let run = limited(Budget { bytes_in: Some(4000), ..Budget::default() });
     for (size, whole) in [(100, true), (5000, false)] {
@@ -135,7 +135,7 @@ async fn a_websocket_passes_in_both_directions() {
         }
         assert_eq!(origin.requests()[0].headers["sec-websocket-key"], "x");
         drop(stream);
-        let denial_reason = |event: &EgressNews| matches!(event, EgressNews::Allowed(facts) if facts.status == Some(101));
+        let denial_reason = |event: &EgressEvent| matches!(event, EgressEvent::Allowed(facts) if facts.status == Some(101));
         run.wait_for_events(denial_reason).await;
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use belljar_spec::Host;
-use belljar_spec::egress::{DenyReason, EgressAllowed, EgressNews};
+use belljar_spec::egress::{DenyReason, EgressAllowed, EgressEvent};
 use belljar_spec::host_rule::Seen;
 use tokio::net::TcpStream;
 use tracing::Instrument;
@@ -231,7 +231,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.event.duration_ms = self.started.elapsed().as_millis() as u64;
         if self.end_report == EndReport::Send {
-            self.proxy.reporter.send(EgressNews::Allowed(self.event.clone()));
+            self.proxy.reporter.send(EgressEvent::Allowed(self.event.clone()));
         }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Proxy, echo, read_all, server};
-use belljar_spec::egress::{Budget, EgressBudgetHit, EgressNews, EgressSpec};
+use belljar_spec::egress::{Budget, EgressBudgetHit, EgressEvent, EgressSpec};
 
 fn with(budget: Budget) -> EgressSpec {
     EgressSpec { budget, ..EgressSpec::default() }
 }
 
-fn hits(events: &[EgressNews]) -> Vec<EgressBudgetHit> {
-    let hit = |event: &EgressNews| match event {
-        EgressNews::BudgetHit(hit) => Some(hit.clone()),
+fn hits(events: &[EgressEvent]) -> Vec<EgressBudgetHit> {
+    let hit = |event: &EgressEvent| match event {
+        EgressEvent::BudgetHit(hit) => Some(hit.clone()),
         _ => None,
     };
     events.iter().filter_map(hit).collect()
@@ -44,7 +44,7 @@ fn no_more_bytes_leave_than_the_budget_allows() {
         assert!(read_all(&mut stream).is_empty());
     }
     let error = proxy.wait_for(|event| match event {
-        EgressNews::Allowed(allowed) => allowed.error.clone(),
+        EgressEvent::Allowed(allowed) => allowed.error.clone(),
         _ => None,
     });
     assert!(error.contains("bytes_out"), "{error}");
@@ -82,7 +82,7 @@ fn requests_and_connections_are_counted() {
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     assert!(refused.contains("x-belljar-denied: budget\r\n"), "{refused}");
     drop((first, second));
-    proxy.wait_for(|event| matches!(event, EgressNews::Allowed(_)).then_some(()));
+    proxy.wait_for(|event| matches!(event, EgressEvent::Allowed(_)).then_some(()));
     // The first is closed, so there is room again, for one more request.
     let mut again = proxy.connect();
     again.write_all(connect.as_bytes()).unwrap();

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use crate::support::{Proxy, control_pair, echo, policy, read_all, server};
 use belljar_egress::control::{FromProxy, Setup, ToProxy, receive, send};
 use belljar_egress::{ServeError, serve};
-use belljar_spec::egress::{EgressNews, EgressSpec};
+use belljar_spec::egress::{EgressEvent, EgressSpec};
 
 #[test]
 fn it_ends_with_its_supervisor_and_closes_everything() {
@@ -28,7 +28,7 @@ fn the_end_of_open_connections_is_reported() {
         std::io::Read::read_exact(stream, &mut [0; 5]).unwrap();
     }
     let events = proxy.end();
-    let carried = |event: &&EgressNews| matches!(event, EgressNews::Allowed(allowed) if (allowed.bytes_out, allowed.bytes_in) == (5, 5));
+    let carried = |event: &&EgressEvent| matches!(event, EgressEvent::Allowed(allowed) if (allowed.bytes_out, allowed.bytes_in) == (5, 5));
     assert_eq!(events.iter().filter(carried).count(), 20, "{events:?}");
 }
 
@@ -46,8 +46,8 @@ fn a_flood_of_denials_becomes_few_events() {
     }
     let started = std::time::Instant::now();
     let events = proxy.end();
-    let count = |event: &EgressNews| match event {
-        EgressNews::Denied(denied) => denied.count,
+    let count = |event: &EgressEvent| match event {
+        EgressEvent::Denied(denied) => denied.count,
         other => panic!("{other:?}"),
     };
     assert_eq!(events.iter().map(count).sum::<u64>(), requests);

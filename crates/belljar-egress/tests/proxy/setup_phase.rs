@@ -10,7 +10,7 @@ use belljar_egress::ServeError;
 use belljar_egress::control::{ToProxy, send};
 use belljar_spec::Host;
 use belljar_spec::egress::{
-    Budget, DenyReason, EgressNews, EgressPolicy, EgressSpec, Reach, RouteSpec, RouteTarget,
+    Budget, DenyReason, EgressEvent, EgressPolicy, EgressSpec, Reach, RouteSpec, RouteTarget,
     Scheme, SecretPlace, SecretSource, SecretSpec, SecretValue,
 };
 
@@ -149,7 +149,7 @@ fn a_dial_pending_at_the_end_of_the_setup_never_connects() {
         let mut stream = proxy.connect();
         write!(stream, "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n").unwrap();
         proxy.wait_for(|event| {
-            matches!(event, belljar_spec::egress::EgressNews::Opened(_)).then_some(())
+            matches!(event, belljar_spec::egress::EgressEvent::Opened(_)).then_some(())
         });
         std::thread::sleep(Duration::from_millis(100));
         if narrowed {
@@ -275,9 +275,9 @@ fn denials_of_the_setup_are_reported_before_its_end() {
     }
     proxy.narrow();
     let before = proxy.events_so_far();
-    let count = |events: &[EgressNews]| -> u64 {
-        let one = |event: &EgressNews| match event {
-            EgressNews::Denied(denied) => denied.count,
+    let count = |events: &[EgressEvent]| -> u64 {
+        let one = |event: &EgressEvent| match event {
+            EgressEvent::Denied(denied) => denied.count,
             _ => 0,
         };
         events.iter().map(one).sum()

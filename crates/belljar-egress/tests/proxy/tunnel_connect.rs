@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::support::{Proxy, closed_port, echo, private, read_all, read_head, server};
 use belljar_egress::control::{ToProxy, send};
-use belljar_spec::egress::{DenyReason, EgressNews, EgressSpec, PROXY_PORT, Via};
+use belljar_spec::egress::{DenyReason, EgressEvent, EgressSpec, PROXY_PORT, Via};
 
 #[test]
 fn bytes_pass_in_both_directions_and_each_side_closes_separately() {
@@ -27,13 +27,13 @@ fn bytes_pass_in_both_directions_and_each_side_closes_separately() {
     back.reverse();
     assert!(back == sent);
     let allowed = proxy.wait_for(|event| match event {
-        EgressNews::Allowed(allowed) => Some(allowed.clone()),
+        EgressEvent::Allowed(allowed) => Some(allowed.clone()),
         _ => None,
     });
     assert_eq!((allowed.bytes_out, allowed.bytes_in), (1_000_000, 1_000_000));
     assert_eq!((allowed.via, allowed.rule, allowed.error), (Via::Connect, authority, None));
     assert_eq!(allowed.address, Some(outside.ip()));
-    assert!(matches!(&proxy.received[0], EgressNews::Opened(opened) if opened.id == allowed.id));
+    assert!(matches!(&proxy.received[0], EgressEvent::Opened(opened) if opened.id == allowed.id));
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_private_name_is_resolved_only_where_the_operator_allows_it() {
     let response = proxy.exchange(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes());
     assert!(response.starts_with("HTTP/1.1 502"), "{response}");
     let error = proxy.wait_for(|event| match event {
-        EgressNews::Allowed(allowed) => allowed.error.clone(),
+        EgressEvent::Allowed(allowed) => allowed.error.clone(),
         _ => None,
     });
     assert!(error.contains("the host itself"), "{error}");
@@ -103,7 +103,7 @@ fn each_refusal_has_its_reason() {
             "{request}\n{response}"
         );
         let events = proxy.end();
-        let count = |event: &&EgressNews| matches!(event, EgressNews::Denied(_));
+        let count = |event: &&EgressEvent| matches!(event, EgressEvent::Denied(_));
         assert_eq!(events.iter().filter(count).count(), 1, "{request}\n{events:?}");
         assert_eq!(events.len(), 1, "{request}\n{events:?}");
     }
@@ -197,7 +197,7 @@ fn a_host_that_does_not_answer_is_not_a_denial() {
     assert!(response.starts_with("HTTP/1.1 503") && !response.contains("x-belljar"), "{response}");
     let events = proxy.end();
     assert!(
-        matches!(&events[1], EgressNews::Allowed(allowed) if allowed.error.is_some()),
+        matches!(&events[1], EgressEvent::Allowed(allowed) if allowed.error.is_some()),
         "{events:?}"
     );
 }
@@ -268,8 +268,8 @@ fn a_tunnel_to_port_80_carries_requests_to_its_host_only() {
     // The control: it is forwarded, whether or not a server is there.
     let response = exchange("GET /docs/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     assert!(!response.starts_with("HTTP/1.1 40"), "{response}");
-    let denied = |event: &EgressNews| match event {
-        EgressNews::Denied(denied) => Some(denied.reason),
+    let denied = |event: &EgressEvent| match event {
+        EgressEvent::Denied(denied) => Some(denied.reason),
         _ => None,
     };
     let reasons: Vec<DenyReason> = proxy.end().iter().filter_map(denied).collect();
@@ -283,8 +283,8 @@ fn equal_denials_are_reported_once_and_then_counted() {
         assert_eq!(proxy.connect_status("pypi.org:443"), "403");
     }
     assert_eq!(proxy.connect_status("pypi.org:80"), "403");
-    let denied = |event: &EgressNews| match event {
-        EgressNews::Denied(denied) => Some((denied.port.unwrap(), denied.count)),
+    let denied = |event: &EgressEvent| match event {
+        EgressEvent::Denied(denied) => Some((denied.port.unwrap(), denied.count)),
         _ => None,
     };
     let reported: Vec<_> = proxy.end().iter().filter_map(denied).collect();
@@ -298,7 +298,7 @@ fn an_unused_tunnel_to_port_80_is_not_a_denial() {
     stream.shutdown(Shutdown::Write).unwrap();
     assert!(read_all(&mut stream).is_empty());
     let events = proxy.end();
-    let [EgressNews::Allowed(unused)] = events.as_slice() else { panic!("{events:?}") };
+    let [EgressEvent::Allowed(unused)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(unused.error.as_deref(), Some("closed by the client before it sent anything"));
     assert_eq!(unused.rule, "127.0.0.1:80");
 }

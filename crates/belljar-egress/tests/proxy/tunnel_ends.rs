@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::support::{Proxy, server};
-use belljar_spec::egress::{EgressNews, EgressSpec};
+use belljar_spec::egress::{EgressEvent, EgressSpec};
 
 #[test]
 fn a_client_that_disconnects_closes_the_upstream_connection() {
@@ -38,8 +38,8 @@ fn the_last_bytes_of_a_server_that_stops_reading_arrive() {
     stream.read_exact(&mut message).unwrap();
     assert_eq!(&message, b"enough");
     while stream.write_all(&[0; 100_000]).is_ok() {}
-    let error = |event: &EgressNews| match event {
-        EgressNews::Allowed(allowed) => Some(allowed.error.clone()),
+    let error = |event: &EgressEvent| match event {
+        EgressEvent::Allowed(allowed) => Some(allowed.error.clone()),
         _ => None,
     };
     let mut proxy = proxy;

@@ -4,7 +4,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
 use crate::support::{Proxy, echo, private, read_all, server};
-use belljar_spec::egress::{DenyReason, EgressNews, EgressSpec};
+use belljar_spec::egress::{DenyReason, EgressEvent, EgressSpec};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
@@ -48,8 +48,8 @@ fn the_server_name_agrees_with_the_target() {
     let denied = proxy.denied();
     assert_eq!((denied.reason, denied.host.as_str()), (DenyReason::NamesDiffer, "localhost"));
     assert!(denied.detail.unwrap().contains("other.example"));
-    let out = |event: &EgressNews| match event {
-        EgressNews::Allowed(allowed) if allowed.error.is_some() => Some(allowed.bytes_out),
+    let out = |event: &EgressEvent| match event {
+        EgressEvent::Allowed(allowed) if allowed.error.is_some() => Some(allowed.bytes_out),
         _ => None,
     };
     assert_eq!(proxy.wait_for(out), 0, "not one byte reached the server");

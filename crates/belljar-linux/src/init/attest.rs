@@ -9,12 +9,12 @@ use belljar_spec::{
     Attempt, AttemptResult, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
     ShortAttestation,
 };
+use belljar_sys::mountinfo::MountTable;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::confine::{self, ConfineError};
 use crate::jail::normal_map;
-use crate::mountinfo::MountTable;
 use crate::sys::attempt;
 use crate::user_limits::{self, resource};
 
@@ -27,7 +27,7 @@ pub(super) fn attest(
     Ok(Attestation {
         pid: std::process::id(),
         parent: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
-        kernel: crate::kernel(),
+        kernel: belljar_sys::kernel(),
         uids: status.ids("Uid:"),
         gids: status.ids("Gid:"),
         groups: status.groups(),
@@ -38,7 +38,7 @@ pub(super) fn attest(
         seccomp_mode: status.number("Seccomp:", 10) as u32,
         seccomp_filters: status.number("Seccomp_filters:", 10) as u32,
         landlock: confine::readback().landlock,
-        namespaces: crate::namespaces(),
+        namespaces: belljar_sys::namespaces(),
         dies_with_launcher: confine::readback().dies_with_launcher,
         mounts: mounts()?,
         interfaces: interfaces()?,

@@ -7,7 +7,9 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, ioctl_fionbio};
 
-use super::{ARGUMENT, CHANNEL_FD, OVER_STDIO};
+use belljar_spec::init_process::{ARGUMENT, OVER_STDIO};
+
+use super::CHANNEL_FD;
 use crate::sys::process::{adopt_descriptor, exec_path};
 
 const FIRST_LEASE: Duration = Duration::from_secs(120);

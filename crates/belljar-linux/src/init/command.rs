@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use belljar_spec::wire::{Descendants, ExecRequest, Flow, InitSetup, Mux, Stdio, WireError, Work};
 use belljar_spec::{ExecFailure, ExitStatus};
+use belljar_sys::{StepError, step};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, child_subreaper, kill_process, kill_process_group};
@@ -18,7 +19,6 @@ use super::pump::Pumps;
 use super::shim::{ForkedShim, Shim, ShimReport};
 use super::terminal::Terminal;
 use super::tree::is_stopped_below;
-use crate::step::{StepError, step};
 use crate::sys::process::{adopt_descriptor, fork};
 
 /// How long a process may take to lock itself down and attest, and then, once it was let go, to become the command.

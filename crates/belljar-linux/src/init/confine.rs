@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use belljar_spec::OsText;
 use belljar_spec::wire::InitSetup;
+use belljar_sys::{StepError, step};
 use landlock::{
     ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus,
@@ -16,7 +17,6 @@ use rustix::thread::{
 };
 
 use crate::filter::{self, FilterError};
-use crate::step::{StepError, step};
 use crate::user_limits::resource;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub(super) enum ConfineError {
 /// For PID 1, and so for all its descendants: one domain, in which they can debug each other.
 /// Everything that is mounted is readable; writable are the plan's paths.
 pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
-    if super::landlock_version() == 0 {
+    if belljar_sys::landlock_version() == 0 {
         return Ok(()); // the attestation reports that, and the launcher compares
     }
     let failed = |error: &dyn std::fmt::Display| ConfineError::Landlock(error.to_string());
@@ -86,7 +86,7 @@ pub(super) fn readback() -> Readback {
     *FOUND.get_or_init(|| {
         let signal = rustix::process::parent_process_death_signal();
         Readback {
-            landlock: if has_landlock_domain() { super::landlock_version() } else { 0 },
+            landlock: if has_landlock_domain() { belljar_sys::landlock_version() } else { 0 },
             dies_with_launcher: matches!(signal, Ok(Some(rustix::process::Signal::KILL))),
         }
     })
@@ -96,7 +96,7 @@ pub(super) fn readback() -> Readback {
 /// other: where one of ours is in force, one less can be added. A child tries it, since none can be removed.
 fn has_landlock_domain() -> bool {
     const MAX_LAYERS: i32 = 16;
-    if super::landlock_version() == 0 {
+    if belljar_sys::landlock_version() == 0 {
         return false;
     }
     let add = || {

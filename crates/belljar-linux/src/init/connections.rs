@@ -9,12 +9,12 @@ use belljar_spec::wire::{
     Arrival, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit, MAX_CONNECTIONS, MAX_CONNECTS,
     Mux, WireError,
 };
+use belljar_sys::relay::{Relay, Relays, refuse};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use crate::loopback::{Family, begin_connect, listen_on, outcome};
-use crate::relay::{Relay, Relays, refuse};
 
 /// How long accepting pauses when there are no free descriptors: clients wait, and the loop must not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);

@@ -8,17 +8,17 @@ use std::path::Path;
 
 use belljar_spec::wire::{AttestationKind, ExecRequest, InitSetup, Work};
 use belljar_spec::{ExecFailure, OsText};
+use belljar_sys::signal;
+use belljar_sys::step;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::attest::{attest, attest_short};
 use super::confine::{ConfineError, confine};
 use super::copy;
-use crate::step::step;
 use crate::sys::process::{
     adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
 };
-use crate::sys::signal;
 
 /// What the line that holds an attestation begins with.
 pub(super) const ATTESTED: &[u8] = b"attested ";

@@ -20,25 +20,12 @@ mod watch;
 use std::ffi::OsString;
 
 use belljar_spec::ExitStatus;
-
-/// The argument that makes a process PID 1.
-pub const ARGUMENT: &str = "__init";
-/// The second one, where an engine gives PID 1 nothing but its standard streams: the channel is 0 and 1.
-pub const OVER_STDIO: &str = "stdio";
-/// The argument of a command that does nothing and succeeds, in a root without any program.
-pub const NOTHING: &str = "__nothing";
+use belljar_spec::init_process::{ARGUMENT, BUILD_MARK, NOTHING, OVER_STDIO, SHOW_BUILD};
 
 /// The channel's descriptor.
 pub const CHANNEL_FD: i32 = 3;
 /// Three descriptors from here on, where the launcher gave the command pipes.
 pub const STDIO_FD: i32 = 4;
-/// The requested Landlock version; newer versions add nothing that a sandbox needs.
-const LANDLOCK_WANTED: u32 = 6;
-
-/// The version an attestation must report on this kernel.
-pub fn landlock_version() -> u32 {
-    crate::sys::process::landlock_version().min(LANDLOCK_WANTED)
-}
 
 /// The first thing that `main` does: PID 1 parses no arguments and starts no runtime.
 ///
@@ -53,6 +40,10 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let channel = match args.next() {
         None => channel::inherited,
         Some(how) if how == OVER_STDIO => channel::over_stdio,
+        Some(how) if how == SHOW_BUILD => {
+            let _ = rustix::io::write(rustix::stdio::stdout(), BUILD_MARK.as_bytes());
+            return Some(0);
+        }
         Some(_) => return None,
     };
     Some(match watch::run(channel) {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_spec::ExitStatus;
+use belljar_sys::signal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -19,7 +20,6 @@ use rustix::process::{
 use super::exit_status;
 use super::tree::Tree;
 use crate::sys::process::{adopt_descriptor, arrange_descriptors, exit_now, fork};
-use crate::sys::signal;
 
 /// How long a shim may take to end its tree before PID 1 does it itself: the shim of an ordinary user's
 /// sandbox can be stopped from inside.

@@ -10,6 +10,8 @@ use belljar_spec::wire::{
     Arrival, ExecRequest, FIRST_CONNECT_STREAM, FrameKey, FromInit, InitHello, InitSetup,
     LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, ToInit, WireError,
 };
+use belljar_sys::signal;
+use belljar_sys::{StepError, step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
@@ -24,8 +26,6 @@ use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Round, Tree};
 use super::{confine, exit_status};
-use crate::step::{StepError, step};
-use crate::sys::signal;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {
@@ -472,7 +472,7 @@ impl Watch {
 fn pass_on(exec: u32, report: CommandReport, mux: &mut Mux) -> Result<(), WireError> {
     let message = match report {
         CommandReport::Attested { message_type, text } => {
-            let head = format!(r#"{{"say":"{message_type}","exec":{exec},"attestation":"#);
+            let head = format!(r#"{{"message":"{message_type}","exec":{exec},"attestation":"#);
             return mux.send_text(&[head.as_bytes(), &text, b"}"].concat());
         }
         CommandReport::Failed { step, why } => FromInit::SetupFailed { exec, step, why },

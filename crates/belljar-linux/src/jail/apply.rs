@@ -7,6 +7,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use belljar_spec::User;
+use belljar_sys::{StepError, step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -25,7 +26,6 @@ use super::root::{Root, RootError};
 use super::start::{Ends, StdioInside, inner_maps};
 use crate::init::{CHANNEL_FD, STDIO_FD};
 use crate::loopback::listen_on;
-use crate::step::{StepError, step};
 use crate::sys::mount::make_private;
 use crate::sys::process::{
     CloneFlags, Forked, arrange_descriptors, clone, exec_descriptor, new_session_keyring,
@@ -58,9 +58,9 @@ pub(crate) enum ApplyError {
 
 /// The uid that the sandbox is set up with, inside.
 pub(crate) fn setup_ids(bound: &Bound) -> User {
-    match bound.identity.init {
-        Some(_) => init_ids(bound.plan.identity.inside),
-        None => bound.plan.identity.inside,
+    match bound.host.identity.init {
+        Some(_) => init_ids(bound.host.plan.identity.inside),
+        None => bound.host.plan.identity.inside,
     }
 }
 
@@ -109,15 +109,15 @@ pub(crate) fn pod(bound: &Bound, ends: Ends) -> Result<(), ApplyError> {
         }
         Forked::Parent(child) => {
             let pid = child.pid.as_raw_nonzero();
-            let (uids, gids) = inner_maps(bound.plan.identity.inside, &bound.identity);
-            if bound.identity.init.is_none() && !is_privileged_pod(bound) {
+            let (uids, gids) = inner_maps(bound.host.plan.identity.inside, &bound.host.identity);
+            if bound.host.identity.init.is_none() && !is_privileged_pod(bound) {
                 write_file(&format!("/proc/{pid}/setgroups"), "deny")?;
             }
             write_file(&format!("/proc/{pid}/uid_map"), &uids)?;
             write_file(&format!("/proc/{pid}/gid_map"), &gids)?;
             // Here and not before the clone: the sandbox never has them. Before it goes on, so that a port that
             // cannot be had ends it.
-            let listeners = listen(&bound.plan.listen)?;
+            let listeners = listen(&bound.host.plan.listen)?;
             step("let the sandbox go on", rustix::io::write(&go_there, b"."))?;
             // Last: the launcher needs nothing more of this process.
             Report::Sandbox { pid: pid.get(), listeners }.send(ends.report.as_fd());
@@ -134,7 +134,7 @@ fn listen(ports: &[u16]) -> Result<Vec<OwnedFd>, ApplyError> {
 
 /// Root's launcher wrote the pod's group map itself, so groups can be dropped in it.
 fn is_privileged_pod(bound: &Bound) -> bool {
-    matches!(bound.plan.identity.host, belljar_spec::HostUid::PerRun)
+    matches!(bound.host.plan.identity.host, belljar_spec::HostUid::PerRun)
 }
 
 /// The sandbox's first process.
@@ -142,13 +142,13 @@ fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
     wait_for_go(go.as_fd())?; // our maps are written now: files we make have an owner
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)); // the caller's may hide our root
     step("make mounts private", make_private(c"/"))?; // before the first mount, or it would travel
-    let root = Root::new()?.for_command(bound.plan.identity.inside);
-    for mount in &bound.mounts {
+    let root = Root::new()?.for_command(bound.host.plan.identity.inside);
+    for mount in &bound.host.mounts {
         root.add(mount)?;
     }
     root.seal()?;
     root.limit_counters(&bound.user_limits)?; // before the capability for it goes
-    step("set the host name", rustix::system::sethostname(bound.plan.hostname.as_bytes()))?;
+    step("set the host name", rustix::system::sethostname(bound.host.plan.hostname.as_bytes()))?;
     root.enter()?;
     step("start a session", rustix::process::setsid())?;
     match new_session_keyring() {
@@ -177,7 +177,7 @@ fn become_setup_user(bound: &Bound) -> Result<(), ApplyError> {
 }
 
 fn drop_capabilities(bound: &Bound) -> Result<(), ApplyError> {
-    let keep = match bound.identity.init {
+    let keep = match bound.host.identity.init {
         Some(_) => INIT_CAPABILITIES,
         None => CapabilitySet::empty(),
     };

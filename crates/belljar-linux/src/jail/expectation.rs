@@ -1,12 +1,12 @@
 //! Computes what an attestation of the bound sandbox must contain.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use belljar_bind::identity::HostIdentity;
+use belljar_bind::{BoundKind, BoundMount, Layer, Via};
 use belljar_spec::{Access, Expectation, ExpectedMount, MountKind, OsText, Plan, Tree};
 
-use super::bind::{BoundKind, BoundMount, Layer, Via};
-use super::identity::HostIdentity;
 use crate::user_limits::UserLimits;
 
 /// What the attestation has to find.
@@ -36,11 +36,11 @@ pub(super) fn expectation(
         groups,
         mounts: expected,
         tolerated: Vec::new(),
-        apart_from: plan.unshared_namespaces(&crate::namespaces()),
+        apart_from: plan.unshared_namespaces(&belljar_sys::namespaces()),
         sizes: plan.sizes(),
         dies_with_launcher: true,
         seccomp_filters: crate::filter::PROGRAMS,
-        landlock: crate::init::landlock_version(),
+        landlock: belljar_sys::landlock_version(),
         rlimits: plan
             .rlimits
             .iter()
@@ -50,23 +50,8 @@ pub(super) fn expectation(
         environment: plan.command.env.keys().map(|name| OsText::from(name.as_str())).collect(),
         writable: writable
             .map(|mount| mount.target.clone())
-            .chain(mounts.iter().flat_map(must_write))
+            .chain(mounts.iter().flat_map(BoundMount::must_write))
             .collect(),
-    }
-}
-
-/// Places of a tree that the command has to be able to write to.
-pub(crate) fn must_write(mount: &BoundMount) -> Vec<OsText> {
-    match &mount.kind {
-        BoundKind::Tree(tree) => {
-            // Joined to nothing, a path would get a slash at its end.
-            let at = |place: &PathBuf| match place.as_os_str().is_empty() {
-                true => mount.target.clone(),
-                false => mount.target.join(place),
-            };
-            tree.must_write.iter().map(|place| OsText::from(at(place))).collect()
-        }
-        _ => Vec::new(),
     }
 }
 
@@ -102,7 +87,7 @@ fn expect_mount(mount: &BoundMount, expected: &mut Vec<ExpectedMount>) {
             for (relative, layer) in &tree.submounts {
                 expected.push(at(&mount.target.join(relative), layer));
             }
-            for (point, access) in super::root::mount_points_for(tree) {
+            for (point, access) in tree.mount_points() {
                 expected.push(ExpectedMount {
                     target: target(&mount.target.join(point)),
                     identity: None,

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
+use belljar_bind::Writer;
+use belljar_bind::identity::Pair;
 use rustix::io::Errno;
 
-use super::identity::Pair;
 use crate::sys::process::Sleeper;
 
 /// One for each owner met; most runs meet one.
@@ -17,25 +18,12 @@ pub(crate) struct IdMaps {
     made: HashMap<Pair, OwnedFd>,
 }
 
-/// Which processes make files through the mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writer {
-    /// The run's processes.
-    Run,
-    /// A process of root's, which then gives them to the run's user: gVisor's.
-    RootFirst,
-}
-
 /// The owner of a file that root makes until its owner is set: nobody.
 const NOBODY: u32 = 65534;
 
 impl IdMaps {
     pub(crate) fn new(run: Pair, writer: Writer) -> Self {
         Self { run, writer, made: HashMap::new() }
-    }
-
-    pub(crate) fn run(&self) -> Pair {
-        self.run
     }
 
     /// A namespace in which files of `owner` are the run's, and all other files belong to nobody.

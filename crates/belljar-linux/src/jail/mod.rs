@@ -5,26 +5,18 @@
 //! should find is part of what `bind` returns.
 
 mod apply;
-pub mod bind;
+mod bind;
 pub mod cgroup;
-mod control;
-mod copy_tree;
-mod expand;
 pub(crate) mod expectation;
-pub mod identity;
 mod idmap;
-mod linked;
+mod mounter;
 mod overlay;
-mod privileged;
 mod report;
-pub mod resolve;
 pub(crate) mod root;
-pub mod sensitive;
 pub mod start;
-mod survey;
 mod usage;
 
-pub use bind::{AnnouncedCopy, BindError, Bound, SurveyedTree, bind, copies_ahead};
+pub use bind::{Bound, bind, mounts};
 pub(crate) use expectation::normal_map;
 pub use report::MAX_LISTENERS;
 pub use start::{Sandbox, StartError, start};

@@ -8,6 +8,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use belljar_bind::identity::Pair;
+use belljar_bind::{DATA, WORK};
 use belljar_spec::Attributes;
 use rustix::fs::{
     FileType, Gid, Mode, OFlags, ResolveFlags, StatVfsMountFlags, Uid, fchmod, fchown, fstat,
@@ -19,13 +21,8 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, unmount,
 };
 
-use super::identity::Pair;
 use super::root::{new_tmpfs, put, remove_directory};
 use crate::sys::mount_ns_child::act_on_files_as;
-
-/// In a layer's directory: what the run changed, and what overlayfs needs beside it.
-pub(super) const DATA: &str = "data";
-pub(super) const WORK: &str = "work";
 
 const BELOW: &str = ".belljar-below";
 const ABOVE: &str = ".belljar-above";

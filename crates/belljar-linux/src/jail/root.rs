@@ -4,7 +4,6 @@
 //! is missing is made only in the root's tmpfs, so nothing appears in a tree of the host.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -22,9 +21,11 @@ use rustix::mount::{
 };
 use rustix::process::{getegid, geteuid};
 
-use super::bind::{BoundKind, BoundMount, BoundTree, Layer, Pinned, Via, attributes};
+use belljar_bind::{BoundKind, BoundMount, BoundTree, Depth, Layer, Pinned, Via};
+
+use super::mounter::attributes;
 use super::overlay::{self, Changes, Layers};
-use crate::sys::mount::{Depth, MountAttr, set_attributes};
+use crate::sys::mount::{MountAttr, set_attributes};
 use crate::sys::mount_ns_child::act_on_files_as;
 use crate::user_limits::UserLimits;
 
@@ -153,7 +154,7 @@ impl Root {
                 }
             }
         }
-        for (relative, access) in mount_points_for(tree) {
+        for (relative, access) in tree.mount_points() {
             self.cover_with_itself(&target.join(&relative), access)?;
         }
         for socket in &tree.sockets {
@@ -452,24 +453,6 @@ impl Root {
 enum TargetKind {
     Directory,
     File,
-}
-
-/// Every directory between a tree's root and what is shielded or hidden in it has to be a mount point: else it
-/// could be renamed, and another put in its place, or what is hidden found by the new name in the next run.
-pub(crate) fn mount_points_for(tree: &BoundTree) -> Vec<(PathBuf, Access)> {
-    let above = |path: &'_ PathBuf| -> Vec<PathBuf> {
-        let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
-        above.map(Path::to_owned).collect()
-    };
-    let shielded: BTreeSet<&Path> = tree.shielded.iter().map(PathBuf::as_path).collect();
-    let hidden = tree.hidden.iter().filter(|_| tree.access == Access::Writable).flat_map(above);
-    // What is read-only as a whole cannot be renamed in either.
-    let hidden = hidden.filter(|path| !path.ancestors().any(|above| shielded.contains(above)));
-    let writable = tree.shielded.iter().flat_map(above).chain(hidden);
-    let mut points: BTreeMap<PathBuf, Access> =
-        writable.map(|path| (path, Access::Writable)).collect();
-    points.extend(tree.shielded.iter().map(|path| (path.clone(), Access::ReadOnly)));
-    points.into_iter().collect()
 }
 
 fn is_link(fd: &OwnedFd) -> bool {

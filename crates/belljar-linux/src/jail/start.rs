@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use belljar_bind::identity::HostIdentity;
 use belljar_spec::{HostUid, Limits, Stdin, Terminal, Usage, User};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -14,7 +15,6 @@ use rustix::process::{
 use super::apply::{self, init_ids};
 use super::bind::Bound;
 use super::cgroup::{self, CgroupError, Group};
-use super::identity::HostIdentity;
 use super::report::Report;
 use super::usage::{Count, WriteAccount};
 use crate::sys::process::{Child, CloneFlags, Forked, clone, current_executable, exit_now, reap};
@@ -101,7 +101,7 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let executable = current_executable().map_err(|error| {
         make("a copy of belljar", Errno::from_io_error(&error).unwrap_or(Errno::IO))
     })?;
-    let pipes = Pipes::make(bound.plan.command.terminal, bound.plan.command.stdin)
+    let pipes = Pipes::make(bound.host.plan.command.terminal, bound.host.plan.command.stdin)
         .map_err(|e| make("pipes", e))?;
     let Pipes { stdin, stdout, stderr, inside } = pipes;
     let pod = match clone(CloneFlags::NEW_USER).map_err(StartError::Pod)? {
@@ -118,13 +118,13 @@ pub fn start(bound: Bound) -> Result<Sandbox, StartError> {
     let introduced = introduce(&bound, &pod, report.as_fd());
     end(&pod); // it has sent its last report, or failed to
     let (init, listeners) = introduced?;
-    if listeners.len() != bound.plan.listen.len() {
+    if listeners.len() != bound.host.plan.listen.len() {
         end(&init);
         return Err(StartError::Listeners);
     }
-    let listeners = bound.plan.listen.iter().copied().zip(listeners).collect();
+    let listeners = bound.host.plan.listen.iter().copied().zip(listeners).collect();
     let written = WriteAccount::open(init.pid);
-    let Bound { identity, run, directory, plan, .. } = bound;
+    let belljar_bind::Bound { identity, run, directory, plan, .. } = bound.host;
     let limits = plan.limits_of_groups();
     Ok(Sandbox {
         init,
@@ -169,8 +169,8 @@ fn introduce(
     };
     // Inherited by everything inside: under pressure the command goes first, not the launcher.
     write("oom_score_adj", "500")?;
-    let (uids, gids) = pod_maps(bound.plan.identity.inside, &bound.identity);
-    if bound.plan.identity.host == HostUid::Caller {
+    let (uids, gids) = pod_maps(bound.host.plan.identity.inside, &bound.host.identity);
+    if bound.host.plan.identity.host == HostUid::Caller {
         write("setgroups", "deny")?; // else an ordinary user may not write a group map
     }
     write("uid_map", &uids)?;

@@ -31,9 +31,9 @@ impl Count {
         self.last = Some(Usage {
             wall_ms: 0,
             cpu_ms: group.cpu_ms.or(used.map(|used| used.cpu_ms)),
-            memory_peak: group.memory_peak.or(used.map(|used| used.memory_peak)),
+            memory_peak_bytes: group.memory_peak_bytes.or(used.map(|used| used.memory_peak_bytes)),
             pids_peak: group.pids_peak,
-            written: group.written,
+            written_bytes: group.written_bytes,
         });
     }
 
@@ -43,7 +43,7 @@ impl Count {
         }
         usage.pids_peak = usage.pids_peak.or(self.most_processes);
         // A group counts what reached a disk, the process what will: the larger one is what it wrote.
-        usage.written = usage.written.max(self.written);
+        usage.written_bytes = usage.written_bytes.max(self.written);
     }
 }
 
@@ -71,7 +71,7 @@ impl WriteAccount {
 mod tests {
     use super::*;
 
-    const USED: Used = Used { cpu_ms: 7, memory_peak: 4096 };
+    const USED: Used = Used { cpu_ms: 7, memory_peak_bytes: 4096 };
 
     #[test]
     fn what_a_group_counted_goes_before_what_pid_1_did() {
@@ -79,7 +79,7 @@ mod tests {
         count.saw_processes(Some(3));
         count.saw_processes(Some(2));
         count.saw_processes(None);
-        let group = Usage { cpu_ms: Some(9), written: Some(1), ..Usage::default() };
+        let group = Usage { cpu_ms: Some(9), written_bytes: Some(1), ..Usage::default() };
         count.saw_written(Some(5));
         count.saw_written(None);
         count.is_final(group, Some(USED));
@@ -88,9 +88,9 @@ mod tests {
         let expected = Usage {
             wall_ms: 11,
             cpu_ms: Some(9),
-            memory_peak: Some(4096),
+            memory_peak_bytes: Some(4096),
             pids_peak: Some(3),
-            written: Some(5),
+            written_bytes: Some(5),
         };
         assert_eq!(usage, expected);
     }
@@ -107,7 +107,7 @@ mod tests {
         waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
         assert!(account.bytes().is_some());
         let used = crate::sys::process::reap(pid).unwrap();
-        assert!(used.cpu_ms > 0 && used.memory_peak > 0, "{used:?}");
+        assert!(used.cpu_ms > 0 && used.memory_peak_bytes > 0, "{used:?}");
         assert!(crate::sys::process::reap(pid).is_err());
         assert!(child.wait().is_err());
         assert_eq!(account.bytes(), None);

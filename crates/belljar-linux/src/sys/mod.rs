@@ -1,5 +1,5 @@
-//! The only `unsafe` code of the project: system calls that `rustix` does not have, each behind a
-//! function that is safe to call.
+//! The `unsafe` code of the jail and PID 1: system calls that `rustix` does not have, each behind a function that is
+//! safe to call. What every backend needs of that kind is in `belljar-sys`.
 #![allow(unsafe_code)]
 
 pub mod attempt;
@@ -8,7 +8,6 @@ pub mod mount_ns_child;
 pub mod net;
 pub mod process;
 pub mod seccomp;
-pub mod signal;
 pub mod take;
 
 use rustix::io::Errno;

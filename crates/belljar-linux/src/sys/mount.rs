@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use belljar_bind::Depth;
 use rustix::io::Errno;
 
 use super::check;
@@ -14,12 +15,6 @@ bitflags_like! {
         NO_DEV = libc::MOUNT_ATTR_NODEV,
         NO_EXEC = libc::MOUNT_ATTR_NOEXEC,
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    ThisMount,
-    WithSubmounts,
 }
 
 /// Sets attributes on a mount; never clears one, which an ordinary user may not.

@@ -136,7 +136,7 @@ pub fn fork() -> Result<Option<Pid>, Errno> {
 pub struct Used {
     pub cpu_ms: u64,
     /// Of the largest single process.
-    pub memory_peak: u64,
+    pub memory_peak_bytes: u64,
 }
 
 /// Waits for a child's end and reaps it. An error: it is not a child any more.
@@ -156,7 +156,7 @@ pub fn reap(child: Pid) -> Result<Used, Errno> {
     let ms = |time: libc::timeval| time.tv_sec as u64 * 1000 + time.tv_usec as u64 / 1000;
     Ok(Used {
         cpu_ms: ms(used.ru_utime) + ms(used.ru_stime),
-        memory_peak: used.ru_maxrss as u64 * 1024,
+        memory_peak_bytes: used.ru_maxrss as u64 * 1024,
     })
 }
 
@@ -202,31 +202,6 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Closes every descriptor from `first` on.
-pub fn close_from(first: RawFd) -> Result<(), Errno> {
-    // No descriptor has a higher number than this, and gVisor takes one that is for negative.
-    // SAFETY: only called in a process about to become another one, or that has just begun; no owner of a
-    // closed descriptor is used or dropped after this.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, first, i32::MAX, 0) };
-    match check(result) {
-        Err(Errno::NOSYS) => close_each_from(first),
-        other => other.map(|_| ()),
-    }
-}
-
-/// Some versions of gVisor have no `close_range`.
-fn close_each_from(first: RawFd) -> Result<(), Errno> {
-    let mut open = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/fd").map_err(|_| Errno::NOSYS)?.flatten() {
-        open.extend(entry.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
-    }
-    for fd in open.into_iter().filter(|fd| *fd >= first) {
-        // SAFETY: as in `close_from`; the directory's own descriptor is closed already or fails.
-        unsafe { libc::close(fd) };
-    }
-    Ok(())
-}
-
 /// Makes this process the leader of a new session.
 pub fn begin_session() -> Result<(), Errno> {
     // SAFETY: the call takes nothing. `rustix` insists on a number in the answer, and gVisor gives none.
@@ -247,7 +222,7 @@ pub fn arrange_descriptors(first: RawFd, wanted: Vec<OwnedFd>) -> Result<(), Err
         // become another program.
         check(libc::c_long::from(unsafe { libc::dup3(fd.as_raw_fd(), at, 0) }))?;
     }
-    close_from(past)?;
+    belljar_sys::close_from(past)?;
     std::mem::forget(parked); // closed just now
     Ok(())
 }
@@ -274,21 +249,6 @@ pub fn new_session_keyring() -> Result<(), Errno> {
     let result =
         unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) };
     check(result).map(|_| ())
-}
-
-/// The Landlock version of this kernel; 0 where it has none.
-pub fn landlock_version() -> u32 {
-    const ASK_VERSION: libc::c_int = 1;
-    // SAFETY: with this flag the kernel takes no pointer.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<u8>(),
-            0_usize,
-            ASK_VERSION,
-        )
-    };
-    check(result).ok().and_then(|version| u32::try_from(version).ok()).unwrap_or(0)
 }
 
 /// Whether a descriptor of this number is open and would still be after an `exec`.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use belljar_linux::sys::attempt;
-use belljar_linux::sys::process::{begin_session, close_from, exit_now, fork};
+use belljar_linux::sys::process::{begin_session, exit_now, fork};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -270,7 +270,7 @@ pub(super) fn stubborn(args: &Arguments<'_>) -> Probed {
 pub(super) fn daemonize(args: &Arguments<'_>) -> Probed {
     if fork().map_err(ProbeError::step("fork"))?.is_none() {
         if begin_session().is_ok() && matches!(fork(), Ok(None)) {
-            let _ = close_from(0); // nothing of it is used again
+            let _ = belljar_sys::close_from(0); // nothing of it is used again
             let _ = beat(args, 2); // an error cannot be reported
         }
         exit_now(0);

@@ -28,7 +28,7 @@ impl Posture {
         let mut held = BTreeMap::new();
         for clause in Clause::ALL {
             let promised = &report["plan"]["posture"][clause.name()];
-            let is_held = match promised["is"].as_str() {
+            let is_held = match promised["status"].as_str() {
                 Some("enforced") => Ok(()),
                 Some(word) => {
                     let why = promised["why"].as_str().unwrap_or_default();
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn report(word: &str) -> Value {
-        let entry = json!({ "is": word, "why": "of a test" });
+        let entry = json!({ "status": word, "why": "of a test" });
         let all: serde_json::Map<String, Value> =
             Clause::ALL.iter().map(|clause| (clause.name().to_owned(), entry.clone())).collect();
         json!({ "plan": { "posture": all }, "missing": [{ "clause": "fs.sockets" }] })

@@ -13,7 +13,9 @@ const MOST_OF_A_COMMAND: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxKept {
+    #[serde(rename = "kept")]
     Yes,
+    #[serde(rename = "removed")]
     No,
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use belljar_spec::{Attestation, WorkspaceReport};
+use belljar_spec::{Attestation, EventKind, WorkspaceReport};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -11,6 +11,7 @@ use super::walk::Walk;
 use super::{Life, Verdict};
 use crate::file;
 use crate::recorder::{INCOMPLETE, large_as_text};
+use crate::upgrade;
 
 const NAME: &str = "run.json";
 const LARGEST: u64 = 16 << 20;
@@ -21,7 +22,7 @@ pub(super) fn is_format_1(directory: &Path) -> bool {
 }
 
 pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
-    let run = match read(directory) {
+    let mut run = match read(directory) {
         Ok(Some(run)) => run,
         Ok(None) => return changed("it is no JSON"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -29,14 +30,23 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
         }
         Err(error) => return Some(Verdict::unreadable(NAME, &error)),
     };
-    let start = walk.start.as_ref()?;
+    // Either may have been written by an older version: a run that ended without its supervisor gets its end, and its
+    // `run.json`, from the version that found it.
+    let present = |kind, data: &Value| {
+        let mut data = data.clone();
+        upgrade::event(kind, &mut data);
+        data
+    };
+    upgrade::run_json(&mut run);
+    let start = &present(EventKind::RunStart, walk.start.as_ref()?);
     if let Some(name) = top_difference(start, &run) {
         return changed(&name);
     }
     if attestation_differs(&run, walk) {
         return changed("attestation");
     }
-    let stop = walk.stop.as_ref()?;
+    let stop = &present(EventKind::RunStop, walk.stop.as_ref()?);
+    let workspace = walk.workspace.as_ref().map(|data| present(EventKind::WorkspaceChanged, data));
     let stopped = run.get("stopped_ms").filter(|stopped| !stopped.is_null());
     if stopped.is_some_and(|stopped| stopped.as_u64() != walk.stop_ms) {
         return changed("stopped_ms");
@@ -44,7 +54,7 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
     match run.get("outcome").filter(|outcome| !outcome.is_null()) {
         Some(outcome) => {
             let expected = expected_outcome(start, stop.get("outcome").unwrap_or(stop));
-            let name = outcome_difference(expected, walk.workspace.as_ref(), outcome)?;
+            let name = outcome_difference(expected, workspace.as_ref(), outcome)?;
             changed(&format!("outcome.{name}"))
         }
         // The end is written to the log first.

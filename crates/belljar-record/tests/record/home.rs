@@ -32,7 +32,7 @@ fn a_home_is_made_private_and_opens_again() {
     for directory in [home.runs(), home.live(), home.bin(), home.trash()] {
         assert_eq!(mode(&directory), 0o700, "{}", directory.display());
     }
-    assert_eq!(fs::read_to_string(path.join("format")).unwrap().trim(), "2");
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap().trim(), "3");
     let left = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
     let mut left: Vec<_> = left.collect();
     left.sort();
@@ -99,13 +99,13 @@ fn a_newer_format_and_nonsense_are_refused() {
     let path = temp.path().join("home");
     open(&path).unwrap();
     let format = path.join("format");
-    fs::write(&format, "3\n").unwrap();
-    assert!(matches!(open(&path), Err(HomeError::Newer { found: 3, .. })));
+    fs::write(&format, "4\n").unwrap();
+    assert!(matches!(open(&path), Err(HomeError::Newer { found: 4, .. })));
     for bad in ["", "one", "-1", "0", "99999999999999999999"] {
         fs::write(&format, bad).unwrap();
         assert!(matches!(open(&path), Err(HomeError::BadFormat { .. })), "{bad}");
     }
-    fs::write(&format, "2").unwrap();
+    fs::write(&format, "3").unwrap();
     assert!(open(&path).is_ok());
 }
 
@@ -126,7 +126,7 @@ fn a_home_of_format_1_is_migrated_by_one_of_many() {
                 one.join().unwrap().unwrap();
             }
         });
-        assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "2\n");
+        assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "3\n");
     }
     let run = fs::read_to_string(path.join("runs/0123456789abcdef/run.json")).unwrap();
     assert_eq!(run, "{}", "runs are as they were");
@@ -154,7 +154,7 @@ fn a_migration_waits_for_the_lock_and_the_common_path_does_not() {
     assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "1\n");
     drop(lock);
     waiting.join().unwrap().unwrap();
-    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "2\n");
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "3\n");
 }
 
 #[test]
@@ -229,5 +229,5 @@ fn a_draft_of_a_killed_maker_goes_with_the_next_one() {
     fs::write(path.join(".format.77.0"), "2").unwrap();
     open(&path).unwrap();
     assert!(!path.join(".format.77.0").exists());
-    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "2\n");
+    assert_eq!(fs::read_to_string(path.join("format")).unwrap(), "3\n");
 }

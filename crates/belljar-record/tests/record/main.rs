@@ -8,6 +8,7 @@ mod key;
 mod ledger_rows;
 mod log;
 mod mask;
+mod old_format;
 mod output;
 mod read;
 mod record_support;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
 use belljar_spec::resolve::HOME_INSIDE;
-use belljar_spec::{AgentNews, AgentResult, AgentSpec, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Role, TokenUsage};
 use serde_json::Value;
 
 use super::json::{self, Object, list, nested, number, object, some_text, text};
@@ -91,7 +91,7 @@ struct ClaudeLines {
 }
 
 impl Reader for ClaudeLines {
-    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentEvent>) -> Understood {
         if line.trim_ascii().is_empty() {
             return Understood::Yes;
         }
@@ -122,9 +122,9 @@ impl Reader for ClaudeLines {
 }
 
 impl ClaudeLines {
-    fn assistant(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
+    fn assistant(&mut self, line: &Object, events: &mut Vec<AgentEvent>) {
         if let Some(error) = some_text(line, "error") {
-            events.push(AgentNews::Error { message: error });
+            events.push(AgentEvent::Error { message: error });
         }
         let Some(message) = nested(line, "message") else { return };
         for block in list(message, "content").iter().take(MAX_BLOCKS) {
@@ -141,12 +141,12 @@ impl ClaudeLines {
     }
 
     /// `is_error` decides: if the service cannot be reached, the subtype is still `success`.
-    fn result(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
+    fn result(&mut self, line: &Object, events: &mut Vec<AgentEvent>) {
         let denied = list(line, "permission_denials");
         if !denied.is_empty() {
             let tools: Vec<String> = denied.iter().take(5).map(denial).collect();
             let message = format!("{} denied: {}", denied.len(), tools.join("; "));
-            events.push(AgentNews::Error { message });
+            events.push(AgentEvent::Error { message });
         }
         let cost_usd = money(line.get("total_cost_usd"), events);
         let used = nested(line, "usage").map(usage).unwrap_or_default();
@@ -161,11 +161,11 @@ impl ClaudeLines {
             (!errors.is_empty()).then_some(errors)
         });
         let turns = Some(self.meter.turns());
-        events.push(AgentNews::Result(AgentResult { is_error, word, text, turns }));
+        events.push(AgentEvent::Result(AgentResult { is_error, code: word, text, turns }));
     }
 }
 
-fn system(line: &Object, events: &mut Vec<AgentNews>) {
+fn system(line: &Object, events: &mut Vec<AgentEvent>) {
     match text(line, "subtype") {
         "init" => events.push(session(text(line, "session_id"), some_text(line, "model"))),
         "api_retry" => {
@@ -177,32 +177,32 @@ fn system(line: &Object, events: &mut Vec<AgentNews>) {
             let (attempt, most) = (number(line, "attempt"), number(line, "max_retries"));
             let message =
                 format!("the service failed: {error}{status}; attempt {attempt} of {most}");
-            events.push(AgentNews::Error { message });
+            events.push(AgentEvent::Error { message });
         }
         "compact_boundary" => {
             let text = "the conversation was compacted".to_owned();
-            events.push(AgentNews::Message { role: Role::System, text });
+            events.push(AgentEvent::Message { role: Role::System, text });
         }
         "task_notification" => {
             if let Some(text) = some_text(line, "summary") {
-                events.push(AgentNews::Message { role: Role::System, text });
+                events.push(AgentEvent::Message { role: Role::System, text });
             }
         }
         _ => {}
     }
 }
 
-fn user(line: &Object, events: &mut Vec<AgentNews>) {
+fn user(line: &Object, events: &mut Vec<AgentEvent>) {
     let Some(message) = nested(line, "message") else { return };
     if let Some(text) = some_text(message, "content") {
-        events.push(AgentNews::Message { role: Role::User, text });
+        events.push(AgentEvent::Message { role: Role::User, text });
     }
     for block in list(message, "content").iter().take(MAX_BLOCKS) {
         let Some(block) = block.as_object() else { continue };
         match text(block, "type") {
             "text" => {
                 let text = text(block, "text").to_owned();
-                events.push(AgentNews::Message { role: Role::User, text });
+                events.push(AgentEvent::Message { role: Role::User, text });
             }
             _ => events.extend(message_part(block)),
         }
@@ -210,22 +210,22 @@ fn user(line: &Object, events: &mut Vec<AgentNews>) {
 }
 
 /// One part of a message.
-fn message_part(block: &Object) -> Option<AgentNews> {
+fn message_part(block: &Object) -> Option<AgentEvent> {
     match text(block, "type") {
         "text" => {
             let text = some_text(block, "text")?;
-            Some(AgentNews::Message { role: Role::Assistant, text })
+            Some(AgentEvent::Message { role: Role::Assistant, text })
         }
         "thinking" => {
             let text = some_text(block, "thinking")?;
-            Some(AgentNews::Message { role: Role::Thinking, text })
+            Some(AgentEvent::Message { role: Role::Thinking, text })
         }
-        "tool_use" | "server_tool_use" | "mcp_tool_use" => Some(AgentNews::ToolCall {
+        "tool_use" | "server_tool_use" | "mcp_tool_use" => Some(AgentEvent::ToolCall {
             id: some_text(block, "id"),
             tool: text(block, "name").to_owned(),
             input: block.get("input").map(json::input).unwrap_or_default(),
         }),
-        kind if kind.ends_with("tool_result") => Some(AgentNews::ToolResult {
+        kind if kind.ends_with("tool_result") => Some(AgentEvent::ToolResult {
             id: some_text(block, "tool_use_id"),
             is_error: block.get("is_error").and_then(Value::as_bool).unwrap_or(false),
             text: json::content(block.get("content")),
@@ -234,13 +234,13 @@ fn message_part(block: &Object) -> Option<AgentNews> {
     }
 }
 
-fn rate_limit(line: &Object, events: &mut Vec<AgentNews>) {
+fn rate_limit(line: &Object, events: &mut Vec<AgentEvent>) {
     let Some(info) = nested(line, "rate_limit_info") else { return };
     match text(info, "status") {
         "" | "allowed" => {}
         status => {
             let message = format!("rate limit of the service: {status}");
-            events.push(AgentNews::Error { message });
+            events.push(AgentEvent::Error { message });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
 use belljar_spec::resolve::HOME_INSIDE;
-use belljar_spec::{AgentNews, AgentResult, AgentSpec, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Role, TokenUsage};
 
 use super::json::{self, Object, list, nested, number, object, some_text, text};
 use super::usage_meter::UsageMeter;
@@ -72,7 +72,7 @@ struct CodexLines {
 }
 
 impl Reader for CodexLines {
-    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentEvent>) -> Understood {
         if line.trim_ascii().is_empty() {
             return Understood::Yes;
         }
@@ -90,7 +90,9 @@ impl Reader for CodexLines {
                 let error = nested(&line, "error").map(|error| text(error, "message").to_owned());
                 self.result(Some("turn.failed"), error, events);
             }
-            "error" => events.push(AgentNews::Error { message: text(&line, "message").to_owned() }),
+            "error" => {
+                events.push(AgentEvent::Error { message: text(&line, "message").to_owned() })
+            }
             _ => {}
         }
         Understood::Yes
@@ -117,18 +119,18 @@ impl CodexLines {
         }
     }
 
-    fn started(&mut self, item: Option<&Object>, events: &mut Vec<AgentNews>) {
+    fn started(&mut self, item: Option<&Object>, events: &mut Vec<AgentEvent>) {
         let Some((item, tool, input)) = item.and_then(|item| call(item).map(|(t, i)| (item, t, i)))
         else {
             return;
         };
         self.answer();
-        events.push(AgentNews::ToolCall { id: some_text(item, "id"), tool, input });
+        events.push(AgentEvent::ToolCall { id: some_text(item, "id"), tool, input });
     }
 
-    fn completed(&mut self, item: Option<&Object>, events: &mut Vec<AgentNews>) {
+    fn completed(&mut self, item: Option<&Object>, events: &mut Vec<AgentEvent>) {
         let Some(item) = item else { return };
-        let message = |role, text: &str| AgentNews::Message { role, text: text.to_owned() };
+        let message = |role, text: &str| AgentEvent::Message { role, text: text.to_owned() };
         match text(item, "type") {
             "agent_message" => {
                 self.answer();
@@ -141,13 +143,13 @@ impl CodexLines {
                 events.push(message(Role::Thinking, text(item, "text")));
             }
             "todo_list" => events.push(message(Role::System, &todo(item))),
-            "error" => events.push(AgentNews::Error { message: text(item, "message").to_owned() }),
+            "error" => events.push(AgentEvent::Error { message: text(item, "message").to_owned() }),
             "file_change" => {
                 // Not all versions print a line when it starts, so the call is taken from this one.
                 self.answer();
                 let id = some_text(item, "id");
                 let (tool, input) = ("file_change".to_owned(), changes(item));
-                events.push(AgentNews::ToolCall { id, tool, input });
+                events.push(AgentEvent::ToolCall { id, tool, input });
                 self.ended(item, String::new(), events);
             }
             "command_execution" => {
@@ -168,19 +170,19 @@ impl CodexLines {
         }
     }
 
-    fn ended(&mut self, item: &Object, text: String, events: &mut Vec<AgentNews>) {
+    fn ended(&mut self, item: &Object, text: String, events: &mut Vec<AgentEvent>) {
         self.answering = false;
         let status = json::text(item, "status");
         let exit = item.get("exit_code").and_then(serde_json::Value::as_i64);
         let is_error =
             matches!(status, "failed" | "declined") || exit.is_some_and(|code| code != 0);
-        events.push(AgentNews::ToolResult { id: some_text(item, "id"), is_error, text });
+        events.push(AgentEvent::ToolResult { id: some_text(item, "id"), is_error, text });
     }
 
-    fn result(&self, word: Option<&str>, text: Option<String>, events: &mut Vec<AgentNews>) {
+    fn result(&self, word: Option<&str>, text: Option<String>, events: &mut Vec<AgentEvent>) {
         let (is_error, word) = (word.is_some(), word.map(str::to_owned));
         let turns = Some(self.meter.turns());
-        events.push(AgentNews::Result(AgentResult { is_error, word, text, turns }));
+        events.push(AgentEvent::Result(AgentResult { is_error, code: word, text, turns }));
     }
 }
 

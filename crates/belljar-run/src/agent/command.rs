@@ -1,6 +1,6 @@
 //! The adapter for any other program: it gets the prompt on standard input, and each output line is a message.
 
-use belljar_spec::{AgentNews, AgentSpec, Role};
+use belljar_spec::{AgentEvent, AgentSpec, Role};
 
 use super::{
     Adapter, AgentCommand, Argv, Preset, Reader, Remaining, SessionTotals, SessionUse, Understood,
@@ -28,10 +28,10 @@ impl Adapter for PlainCommand {
 struct PlainLines;
 
 impl Reader for PlainLines {
-    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentEvent>) -> Understood {
         if !line.trim_ascii().is_empty() {
             let text = String::from_utf8_lossy(line).into_owned();
-            events.push(AgentNews::Message { role: Role::Assistant, text });
+            events.push(AgentEvent::Message { role: Role::Assistant, text });
         }
         Understood::Yes
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{Permissions, Secret};
-use belljar_spec::{AgentNews, AgentResult, AgentSpec, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, AgentSpec, Role, TokenUsage};
 
 use super::json::{self, Object, nested, number, object, some_text, text};
 use super::usage_meter::UsageMeter;
@@ -80,7 +80,7 @@ struct GeminiLines {
 }
 
 impl Reader for GeminiLines {
-    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood {
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentEvent>) -> Understood {
         if line.trim_ascii().is_empty() {
             return Understood::Yes;
         }
@@ -94,7 +94,7 @@ impl Reader for GeminiLines {
             "message" => self.message(&line, events),
             "tool_use" => {
                 self.answer();
-                events.push(AgentNews::ToolCall {
+                events.push(AgentEvent::ToolCall {
                     id: some_text(&line, "tool_id"),
                     tool: text(&line, "tool_name").to_owned(),
                     input: line.get("parameters").map(json::input).unwrap_or_default(),
@@ -104,20 +104,22 @@ impl Reader for GeminiLines {
                 self.answering = false;
                 let error = nested(&line, "error").map(|error| text(error, "message").to_owned());
                 let output = json::content(line.get("output"));
-                events.push(AgentNews::ToolResult {
+                events.push(AgentEvent::ToolResult {
                     id: some_text(&line, "tool_id"),
                     is_error: text(&line, "status") != "success",
                     text: error.filter(|_| output.is_empty()).unwrap_or(output),
                 });
             }
-            "error" => events.push(AgentNews::Error { message: text(&line, "message").to_owned() }),
+            "error" => {
+                events.push(AgentEvent::Error { message: text(&line, "message").to_owned() })
+            }
             "result" => self.result(&line, events),
             _ => {}
         }
         Understood::Yes
     }
 
-    fn end(&mut self, events: &mut Vec<AgentNews>) {
+    fn end(&mut self, events: &mut Vec<AgentEvent>) {
         self.close(events);
     }
 
@@ -141,11 +143,11 @@ impl GeminiLines {
         }
     }
 
-    fn message(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
+    fn message(&mut self, line: &Object, events: &mut Vec<AgentEvent>) {
         let content = text(line, "content");
         if text(line, "role") != "assistant" {
             let text = content.to_owned();
-            events.push(AgentNews::Message { role: Role::User, text });
+            events.push(AgentEvent::Message { role: Role::User, text });
             return;
         }
         self.answer();
@@ -159,15 +161,15 @@ impl GeminiLines {
         }
     }
 
-    fn close(&mut self, events: &mut Vec<AgentNews>) {
+    fn close(&mut self, events: &mut Vec<AgentEvent>) {
         let text = std::mem::take(&mut self.open);
         if !text.is_empty() {
             self.message = Some(text.clone());
-            events.push(AgentNews::Message { role: Role::Assistant, text });
+            events.push(AgentEvent::Message { role: Role::Assistant, text });
         }
     }
 
-    fn result(&mut self, line: &Object, events: &mut Vec<AgentNews>) {
+    fn result(&mut self, line: &Object, events: &mut Vec<AgentEvent>) {
         if let Some(stats) = nested(line, "stats") {
             self.meter.total(usage(stats), 0, events);
         }
@@ -181,7 +183,12 @@ impl GeminiLines {
             result_text = some_text(error, "message").or(result_text);
         }
         let turns = Some(self.meter.turns());
-        events.push(AgentNews::Result(AgentResult { is_error, word, text: result_text, turns }));
+        events.push(AgentEvent::Result(AgentResult {
+            is_error,
+            code: word,
+            text: result_text,
+            turns,
+        }));
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) mod writable_trees;
 use std::collections::BTreeMap;
 
 use belljar_spec::manifest::{AgentKind, Secret};
-use belljar_spec::{AgentNews, AgentSpec, Money, OsText};
+use belljar_spec::{AgentEvent, AgentSpec, Money, OsText};
 
 use belljar_spec::SessionTotals;
 pub(crate) use output_parser::{OutputParser, Summary};
@@ -119,10 +119,10 @@ pub(crate) trait Adapter: Send + Sync {
 /// Turns lines of standard output into events. Keeps the state that it needs to turn totals into differences.
 pub(crate) trait Reader: Send + std::fmt::Debug {
     /// Without its newline; never longer than [`output_parser::MAX_LINE_BYTES`].
-    fn line(&mut self, line: &[u8], events: &mut Vec<AgentNews>) -> Understood;
+    fn line(&mut self, line: &[u8], events: &mut Vec<AgentEvent>) -> Understood;
 
     /// Called after the last line: emits events that were held back.
-    fn end(&mut self, _news: &mut Vec<AgentNews>) {}
+    fn end(&mut self, _news: &mut Vec<AgentEvent>) {}
 
     /// Whether an agent that exits with code 0 but without a result has failed.
     fn needs_result(&self) -> bool;
@@ -172,10 +172,10 @@ impl Argv {
 }
 
 /// The event for the session id that an agent reports.
-fn session(id: &str, model: Option<String>) -> AgentNews {
+fn session(id: &str, model: Option<String>) -> AgentEvent {
     match is_session_name(id) {
-        true => AgentNews::Session { id: id.to_owned(), model },
-        false => AgentNews::Error {
+        true => AgentEvent::Session { id: id.to_owned(), model },
+        false => AgentEvent::Error {
             message: "the agent reported a session id that cannot be used".to_owned(),
         },
     }

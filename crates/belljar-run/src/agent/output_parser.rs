@@ -1,6 +1,6 @@
 //! Splits an agent's output into lines, parses them into events and sums up the result.
 
-use belljar_spec::{AgentNews, AgentResult, Exit, Failure, LONGEST_TEXT, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, Exit, Failure, LONGEST_TEXT, Role, TokenUsage};
 
 use super::{Reader, SessionTotals, Understood};
 
@@ -42,7 +42,7 @@ impl OutputParser {
         Self { reader, partial: Vec::new(), skipping: false, summary: Summary::default() }
     }
 
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Vec<AgentNews> {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Vec<AgentEvent> {
         let mut events = Vec::new();
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -79,7 +79,7 @@ impl OutputParser {
     }
 
     /// Parses the rest at end of file; the last line may have no newline.
-    pub(crate) fn finish(&mut self) -> Vec<AgentNews> {
+    pub(crate) fn finish(&mut self) -> Vec<AgentEvent> {
         let mut events = Vec::new();
         let rest = std::mem::take(&mut self.partial);
         if !rest.is_empty() {
@@ -91,7 +91,7 @@ impl OutputParser {
         events
     }
 
-    fn take(&mut self, line: &[u8], events: &mut Vec<AgentNews>) {
+    fn take(&mut self, line: &[u8], events: &mut Vec<AgentEvent>) {
         if line.len() > MAX_LINE_BYTES {
             self.summary.unparsed += 1;
             return;
@@ -103,7 +103,7 @@ impl OutputParser {
         self.note(&mut events[before..]);
     }
 
-    fn note(&mut self, events: &mut [AgentNews]) {
+    fn note(&mut self, events: &mut [AgentEvent]) {
         for one in events {
             self.summary.set_final_text(one);
             truncate_texts(one);
@@ -138,16 +138,16 @@ impl OutputParser {
     /// The failure that the agent reported itself.
     pub(crate) fn verdict(&self) -> Option<Failure> {
         let result = self.summary.result.as_ref().filter(|result| result.is_error)?;
-        Some(Failure::Said { word: result.word.clone() })
+        Some(Failure::Reported { code: result.code.clone() })
     }
 }
 
 impl Summary {
     /// Runs before texts are truncated: the phrase of `until` may be at the very end.
-    fn set_final_text(&mut self, event: &AgentNews) {
+    fn set_final_text(&mut self, event: &AgentEvent) {
         let text = match event {
-            AgentNews::Message { role: Role::Assistant, text } => text,
-            AgentNews::Result(AgentResult { text: Some(text), .. }) => text,
+            AgentEvent::Message { role: Role::Assistant, text } => text,
+            AgentEvent::Result(AgentResult { text: Some(text), .. }) => text,
             _ => return,
         };
         let mut start = text.len().saturating_sub(MAX_FINAL_TEXT);
@@ -158,27 +158,29 @@ impl Summary {
         self.final_text.push_str(&text[start..]);
     }
 
-    fn note(&mut self, event: &AgentNews) {
+    fn note(&mut self, event: &AgentEvent) {
         match event {
-            AgentNews::Message { role: Role::Assistant, text } => self.message = Some(text.clone()),
-            AgentNews::Session { id, .. } => self.session = Some(id.clone()),
-            AgentNews::Usage(usage) => self.usage.add(usage),
-            AgentNews::Result(result) => {
+            AgentEvent::Message { role: Role::Assistant, text } => {
+                self.message = Some(text.clone())
+            }
+            AgentEvent::Session { id, .. } => self.session = Some(id.clone()),
+            AgentEvent::Usage(usage) => self.usage.add(usage),
+            AgentEvent::Result(result) => {
                 if let Some(text) = &result.text {
                     self.message = Some(text.clone());
                 }
                 self.result = Some(result.clone());
             }
-            AgentNews::Message { .. }
-            | AgentNews::ToolCall { .. }
-            | AgentNews::ToolResult { .. }
-            | AgentNews::Error { .. } => {}
+            AgentEvent::Message { .. }
+            | AgentEvent::ToolCall { .. }
+            | AgentEvent::ToolResult { .. }
+            | AgentEvent::Error { .. } => {}
         }
     }
 }
 
 /// Bounds the size of an event.
-fn truncate_texts(event: &mut AgentNews) {
+fn truncate_texts(event: &mut AgentEvent) {
     let cut = |text: &mut String| {
         if text.len() > LONGEST_TEXT {
             let mut end = LONGEST_TEXT;
@@ -192,25 +194,25 @@ fn truncate_texts(event: &mut AgentNews) {
     };
     let cut_option = |text: &mut Option<String>| text.as_mut().map_or((), cut);
     match event {
-        AgentNews::Message { text, .. } => cut(text),
-        AgentNews::ToolCall { id, tool, input } => {
+        AgentEvent::Message { text, .. } => cut(text),
+        AgentEvent::ToolCall { id, tool, input } => {
             cut_option(id);
             cut(tool);
             cut(input);
         }
-        AgentNews::ToolResult { id, text, .. } => {
+        AgentEvent::ToolResult { id, text, .. } => {
             cut_option(id);
             cut(text);
         }
-        AgentNews::Session { id, model } => {
+        AgentEvent::Session { id, model } => {
             cut(id);
             cut_option(model);
         }
-        AgentNews::Result(result) => {
-            cut_option(&mut result.word);
+        AgentEvent::Result(result) => {
+            cut_option(&mut result.code);
             cut_option(&mut result.text);
         }
-        AgentNews::Error { message } => cut(message),
-        AgentNews::Usage(_) => {}
+        AgentEvent::Error { message } => cut(message),
+        AgentEvent::Usage(_) => {}
     }
 }

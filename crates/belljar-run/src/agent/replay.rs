@@ -1,6 +1,6 @@
 //! Builds an agent's command and parses its output as the supervisor does, without a sandbox; for tests and benchmarks.
 
-use belljar_spec::{AgentNews, AgentSpec, Exit, Failure, Money, OsText, TokenUsage};
+use belljar_spec::{AgentEvent, AgentSpec, Exit, Failure, Money, OsText, TokenUsage};
 
 use super::{OutputParser, Remaining, SessionTotals, SessionUse, adapter};
 
@@ -14,7 +14,7 @@ pub struct AgentReplay {
 /// The parsed output of one run.
 #[derive(Clone, Debug)]
 pub struct ReplayedRun {
-    pub events: Vec<AgentNews>,
+    pub events: Vec<AgentEvent>,
     pub failure: Option<Failure>,
     pub usage: TokenUsage,
     pub turns: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use belljar_spec::{AgentNews, Money, SessionTotals, TokenUsage, counted};
+use belljar_spec::{AgentEvent, Money, SessionTotals, TokenUsage, counted};
 
 /// More messages than any agent has in progress at once.
 const MAX_MESSAGES: usize = 4096;
@@ -40,7 +40,7 @@ impl UsageMeter {
     }
 
     /// Usage of one message. A format may repeat it with every part of the message, or let it grow.
-    pub(super) fn message(&mut self, id: &str, usage: TokenUsage, events: &mut Vec<AgentNews>) {
+    pub(super) fn message(&mut self, id: &str, usage: TokenUsage, events: &mut Vec<AgentEvent>) {
         if self.seen.len() >= MAX_MESSAGES {
             self.seen.clear(); // at worst something is counted twice, never missed
         }
@@ -57,7 +57,7 @@ impl UsageMeter {
     }
 
     /// A total: of this run, or of the whole session, depending on the version of the agent.
-    pub(super) fn total(&mut self, total: TokenUsage, turns: u64, events: &mut Vec<AgentNews>) {
+    pub(super) fn total(&mut self, total: TokenUsage, turns: u64, events: &mut Vec<AgentEvent>) {
         let share = self.share_of_this_run(&total, turns);
         self.turns = self.turns.max(share.turns);
         let more = beyond(&share.usage, &self.counted);
@@ -88,10 +88,10 @@ impl UsageMeter {
         SessionTotals { usage: rest, turns: turns.saturating_sub(self.before.turns) }
     }
 
-    fn count(&mut self, more: TokenUsage, events: &mut Vec<AgentNews>) {
+    fn count(&mut self, more: TokenUsage, events: &mut Vec<AgentEvent>) {
         if more != TokenUsage::default() {
             self.counted.add(&more);
-            events.push(AgentNews::Usage(more));
+            events.push(AgentEvent::Usage(more));
         }
     }
 
@@ -116,12 +116,12 @@ fn beyond(more: &TokenUsage, less: &TokenUsage) -> TokenUsage {
 }
 
 /// An amount that an agent reports. An invalid one becomes an error event and counts as zero.
-pub(super) fn money(value: Option<&serde_json::Value>, events: &mut Vec<AgentNews>) -> Money {
+pub(super) fn money(value: Option<&serde_json::Value>, events: &mut Vec<AgentEvent>) -> Money {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Money::ZERO };
     value.as_f64().and_then(Money::from_dollars).unwrap_or_else(|| {
         let shown = super::json::compact(value);
         let message = format!("the agent reported a cost of {shown}, which is not a valid amount");
-        events.push(AgentNews::Error { message });
+        events.push(AgentEvent::Error { message });
         Money::ZERO
     })
 }

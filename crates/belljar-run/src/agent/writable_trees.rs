@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_linux::jail::resolve::resolve;
+use belljar_bind::resolve::resolve;
 use belljar_spec::{OsText, WritableTree};
 
 /// The trees that a run could have written to.

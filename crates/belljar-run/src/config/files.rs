@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use belljar_linux::jail::resolve::{ResolveError, resolve};
+use belljar_bind::resolve::{ResolveError, resolve};
 use belljar_spec::WritableTree;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use belljar_linux::jail::resolve::{ResolveError, resolve};
+use belljar_bind::resolve::{ResolveError, resolve};
 use belljar_spec::autorun::{self, Class};
 use belljar_spec::manifest::FILE_NAME;
 use belljar_spec::{

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use belljar_linux::host_program;
-use belljar_linux::jail::resolve::resolve;
+use belljar_bind::host_program;
+use belljar_bind::resolve::resolve;
 use belljar_spec::RunSpec;
 use belljar_spec::egress::{SecretSource, SecretSpec, SecretValue};
 use belljar_spec::text::escape;

@@ -84,7 +84,7 @@ fn read_response(mut from: ChildStdout) -> Option<Vec<u8>> {
 }
 
 /// `Some` is the exit code: this process was started to judge one command.
-pub fn judge_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_rule_checker_if_requested(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != ARGUMENT || args.next().is_some() {
         return None;

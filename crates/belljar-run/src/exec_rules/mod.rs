@@ -15,7 +15,7 @@ mod tests;
 mod unwrap;
 mod word;
 
-pub use judge_process::judge_if_asked;
+pub use judge_process::run_rule_checker_if_requested;
 pub(crate) use policy::{BrokenRule, ExecRules, RuleDecision};
 
 use builtin::{BOMB, BOMB_WHY, BUILT_IN};
@@ -60,7 +60,7 @@ pub struct RuleSet {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum RuleVerdict {
     Allowed,
     Denied {

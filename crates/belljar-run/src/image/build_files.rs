@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use belljar_linux::jail::resolve::{ResolveError, Resolved, resolve};
+use belljar_bind::resolve::{ResolveError, Resolved, resolve};
 use belljar_spec::{OsText, Widening, WritableTree, paths};
 
 use super::BuildError;

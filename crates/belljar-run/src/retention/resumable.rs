@@ -33,7 +33,7 @@ pub(super) fn needed(home: &Home, candidates: &[RunId]) -> BTreeSet<RunId> {
     // A run without a checkpoint is resumed from the run before it.
     let continued: BTreeSet<RunId> = origins
         .iter()
-        .filter(|(run, origin)| origin.how == ResumeKind::Resume && has_any(run))
+        .filter(|(run, origin)| origin.kind == ResumeKind::Resume && has_any(run))
         .map(|(_, origin)| origin.from)
         .collect();
     let resumable = runs.iter().rev().filter(|run| !continued.contains(run) && has_any(run));

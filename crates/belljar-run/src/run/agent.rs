@@ -1,4 +1,4 @@
-//! What a run with an agent needs besides a sandbox: the checkpoint that it begins with, and orders for its driver.
+//! What a run with an agent needs besides a sandbox: the checkpoint that it starts from, and the options of its loop.
 
 use std::path::PathBuf;
 
@@ -19,8 +19,9 @@ pub(super) fn seed(home: &Home, prepared: &Prepared<'_>) -> Option<PathBuf> {
 }
 
 fn checkpoint_of(home: &Home, prepared: &Prepared<'_>) -> Option<PathBuf> {
-    let birth = prepared.birth.as_deref().filter(|birth| birth.iteration > 0)?;
-    Some(checkpoint::path(&home.run_dir(&birth.from), birth.iteration))
+    let resumed_from =
+        prepared.resumed_from.as_deref().filter(|resumed_from| resumed_from.iteration > 0)?;
+    Some(checkpoint::path(&home.run_dir(&resumed_from.from), resumed_from.iteration))
 }
 
 /// Before anything is mounted: the run's home is as the checkpoint has it, which stays until what is returned goes.
@@ -39,13 +40,15 @@ pub(super) fn bring_baseline(
     place: &RunDir,
     prepared: &Prepared<'_>,
 ) -> Result<(), LaunchError> {
-    let Some(birth) = prepared.birth.as_deref().filter(|birth| birth.iteration > 0) else {
+    let Some(resumed_from) =
+        prepared.resumed_from.as_deref().filter(|resumed_from| resumed_from.iteration > 0)
+    else {
         return Ok(());
     };
-    Ok(checkpoint::carry_base(&home.run_dir(&birth.from), &place.directory)?)
+    Ok(checkpoint::carry_base(&home.run_dir(&resumed_from.from), &place.directory)?)
 }
 
-pub(super) fn drive_orders(
+pub(super) fn loop_options(
     home: &Home,
     place: &RunDir,
     prepared: &Prepared<'_>,
@@ -55,7 +58,7 @@ pub(super) fn drive_orders(
     let work = spec.agent.as_deref()?.clone();
     Some(Box::new(AgentLoopOptions {
         work,
-        birth: prepared.birth.clone(),
+        resumed_from: prepared.resumed_from.clone(),
         workspace: work_tree(spec, bound),
         subject: Subject {
             run: place.id,

@@ -36,7 +36,7 @@ pub(super) fn check(
     let enforcement = posture.get(*clause);
     Err(needs(format!(
         "a boundary that holds, and on {backend} {clause} is {} ({}); or use --permissions accept-edits or ask",
-        enforcement.word(),
+        enforcement.status(),
         enforcement.reason()
     )))
 }

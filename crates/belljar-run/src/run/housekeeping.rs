@@ -60,5 +60,5 @@ fn is_needed(home: &Home, own: &RunId) -> bool {
         || names(home.trash()).next().is_some()
         || names(home.placeholders()).any(|entry| entry.file_name().to_str().is_none_or(is_other))
         || names(home.applying()).nth(1).is_some() // the lock alone is nothing to do
-        || belljar_linux::jail::cgroup::may_have_orphans(1)
+        || belljar_backend::may_have_orphans()
 }

@@ -121,9 +121,9 @@ struct Start<'a> {
     #[serde(skip_serializing_if = "<[SourceIdentity]>::is_empty")]
     sources: &'a [SourceIdentity],
     #[serde(skip_serializing_if = "Option::is_none")]
-    birth: Option<&'a ResumeOrigin>,
+    resumed_from: Option<&'a ResumeOrigin>,
     #[serde(skip_serializing_if = "<[SkippedBackend]>::is_empty")]
-    not_taken: &'a [SkippedBackend],
+    skipped_backends: &'a [SkippedBackend],
 }
 
 impl<'a> Start<'a> {
@@ -143,8 +143,8 @@ impl<'a> Start<'a> {
             waivers: &record.waivers,
             policy_hash: record.policy_hash.as_deref(),
             sources: &record.sources,
-            birth: record.birth.as_deref(),
-            not_taken: &record.not_taken,
+            resumed_from: record.resumed_from.as_deref(),
+            skipped_backends: &record.skipped_backends,
         }
     }
 }

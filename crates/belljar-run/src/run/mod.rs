@@ -34,13 +34,13 @@ pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
 pub use resume_check::ResumeMismatch;
 pub use select_backend::{Prepared, prepare};
 
-pub use crate::exec_rules::judge_if_asked;
+pub use crate::exec_rules::run_rule_checker_if_requested;
 use crate::supervise::SuperviseError;
-pub use crate::supervise::{EgressError, PublishError, connect, egress_if_asked};
+pub use crate::supervise::{EgressError, PublishError, connect, run_proxy_if_requested};
 use belljar_record::{KeyError, RecordError};
 pub use belljar_workspace::checkpoint::CheckpointError;
 pub(crate) use run_dir::LivenessLock;
-pub use supervisor_main::supervise_if_asked;
+pub use supervisor_main::run_supervisor_if_requested;
 
 /// Where the command's streams go.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub trait Observer {
     fn warned(&mut self, _warning: &str) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.
-    fn not_taken(&mut self, _step: &SkippedBackend) {}
+    fn skipped_backends(&mut self, _step: &SkippedBackend) {}
 
     /// What dead runs had left was looked for.
     fn reconciled(&mut self, _found: &Result<Reconciled, ReconcileError>) {}
@@ -199,6 +199,6 @@ pub struct DryRun {
     pub layered: Vec<OsText>,
     /// Backends that come before it in the operator's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub not_taken: Vec<SkippedBackend>,
+    pub skipped_backends: Vec<SkippedBackend>,
     pub missing: Vec<Unmet>,
 }

@@ -35,11 +35,11 @@ pub(super) fn prepare(
     if spec.intercepts() {
         write_trust(place, &mut proxy)?; // it is mounted, so it has to be there first
     }
-    let crossing = NetworkBridge::new(Some(proxy), ports);
+    let network = NetworkBridge::new(Some(proxy), ports);
     Ok(match (spec.setup(), spec.has_network_access_after_setup()) {
-        (None, _) => crossing,
-        (Some(_), true) => crossing.with_setup(AfterSetup::OwnRules),
-        (Some(_), false) => crossing.with_setup(AfterSetup::Nothing),
+        (None, _) => network,
+        (Some(_), true) => network.with_setup(AfterSetup::OwnRules),
+        (Some(_), false) => network.with_setup(AfterSetup::Nothing),
     })
 }
 

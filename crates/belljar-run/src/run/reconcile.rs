@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use belljar_backend::{DestroyError, SandboxId, destroy_leftovers};
-use belljar_linux::placeholder::{self, PlaceholderError};
+use belljar_bind::placeholder::{self, PlaceholderError};
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{
     Attestation, EXIT_NOT_STARTED, EventKind, Exit, ExitSource, RunId, StopReason, Usage,
@@ -129,7 +129,7 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     belljar_record::writable_trees::remove_draft(home)
         .map_err(|error| ReconcileError::Remove { path: home.path().to_owned(), error })?;
     // Of homes that were removed while a run lived: nobody else would ever look for them.
-    belljar_linux::jail::cgroup::remove_orphaned_groups();
+    belljar_backend::remove_orphans();
     Ok(done)
 }
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use belljar_spec::{
-    EventKind, LoopSpec, Money, OsText, PlannedImage, ResumeKind, ResumeOrigin, RunId, RunSpec,
-    SessionTotals, SourceIdentity, StopReason, Tally, Unchanged,
+    AgentTotals, EventKind, LoopSpec, Money, OsText, PlannedImage, ResumeKind, ResumeOrigin, RunId,
+    RunSpec, SessionTotals, SourceIdentity, StopReason, Unchanged,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ pub struct Extend {
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    pub how: ResumeKind,
+    pub kind: ResumeKind,
     pub run: RunId,
     /// The last one, where it is `None`. 0 is the beginning.
     pub from: Option<u32>,
@@ -53,7 +53,7 @@ pub struct Ask {
 #[derive(Debug)]
 pub struct Resumed {
     pub spec: RunSpec,
-    pub birth: ResumeOrigin,
+    pub resumed_from: ResumeOrigin,
     /// Until it is recorded that the run goes on, nobody else resumes it.
     pub lock: ResumeLock,
 }
@@ -148,46 +148,46 @@ pub fn prepare_resume(
     let run = continues;
     let work = spec.agent.as_deref_mut().ok_or(ResumeError::NoAgent { run })?;
     changes.extend(extend(&mut work.repeat, ask.extend)?);
-    let tally = match ask.how {
+    let totals = match ask.kind {
         // What was spent is spent, also by iterations that are gone back behind. Streaks begin anew.
-        ResumeKind::Resume => Tally {
+        ResumeKind::Resume => AgentTotals {
             iterations: iteration,
             failures_in_a_row: 0,
             unchanged_in_a_row: 0,
-            ..line.tally()
+            ..line.totals()
         },
-        ResumeKind::Fork => Tally::default(),
+        ResumeKind::Fork => AgentTotals::default(),
     };
-    if let LoopDecision::Stop { reason, why } = Loop::new(work, tally.clone()).next(Duration::ZERO)
+    if let LoopDecision::Stop { reason, why } = Loop::new(work, totals.clone()).next(Duration::ZERO)
         && work.repeat.max_iterations != Some(0)
     {
         return Err(ResumeError::Over { why, hint: hint(reason) });
     }
-    if ask.how == ResumeKind::Fork {
+    if ask.kind == ResumeKind::Fork {
         spec.name.clone_from(&ask.name);
     }
     // What an administrator allows no more is not allowed because it once was.
     check_ceiling(Path::new(SYSTEM_DIRECTORY), &spec)
         .map_err(|error| ResumeError::Ceiling(Box::new(error)))?;
     let unchanged = frozen.unchanged(&ask.allow);
-    let birth = ResumeOrigin {
-        how: ask.how,
+    let resumed_from = ResumeOrigin {
+        kind: ask.kind,
         from,
         continues,
         iteration,
         head,
-        tally,
+        totals,
         session,
         session_totals,
         changes,
         unchanged,
     };
-    Ok(Resumed { spec, birth, lock })
+    Ok(Resumed { spec, resumed_from, lock })
 }
 
 /// The newest run of the line, locked: who resumes a run that was resumed before means where that came to.
 fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
-    if ask.how == ResumeKind::Fork {
+    if ask.kind == ResumeKind::Fork {
         let line = lineage(home, &ask.run)?; // a live run has checkpoints too
         return Ok((line, lock(home, &ask.run, FlockOperation::NonBlockingLockShared)?));
     }
@@ -206,7 +206,7 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
         let mut children = line
             .children
             .iter()
-            .filter(|child| child.how == ResumeKind::Resume)
+            .filter(|child| child.kind == ResumeKind::Resume)
             .map(|child| child.run);
         if let Some(by) = children.clone().find(|child| is_live(home, child)) {
             return Err(ResumeError::Continued { run: ask.run, by });
@@ -282,8 +282,9 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
         return Err(ResumeError::NoWayBack);
     }
     // Without the records before it, nobody knows where a run that came to no checkpoint had begun.
-    let begins_later =
-        |birth: &ResumeOrigin| birth.how == ResumeKind::Resume && birth.iteration > last_number;
+    let begins_later = |resumed_from: &ResumeOrigin| {
+        resumed_from.kind == ResumeKind::Resume && resumed_from.iteration > last_number
+    };
     if let (Some(why), Some(last)) = (&line.broken, line.last())
         && last.origin.as_ref().is_some_and(begins_later)
         && ask.from != Some(0)
@@ -312,7 +313,7 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
         return Err(ResumeError::NotKept { iteration: wanted });
     }
     let report = &one.report;
-    if report.done == Some(true) && ask.how == ResumeKind::Resume {
+    if report.done == Some(true) && ask.kind == ResumeKind::Resume {
         let why = format!("the until condition was met after iteration {wanted}");
         return Err(ResumeError::Over { why, hint: hint(StopReason::Done) });
     }

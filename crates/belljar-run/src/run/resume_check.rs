@@ -51,8 +51,13 @@ pub(super) fn sources_of(spec: &RunSpec) -> Vec<SourceIdentity> {
     let paths = mounts.map(|mount| &mount.source).chain(&spec.tools);
     let identity = |path: &OsText| {
         let found = std::fs::metadata(path.as_path()).ok()?;
-        let born = found.created().ok().map(Moment::from);
-        Some(SourceIdentity { path: path.clone(), device: found.dev(), inode: found.ino(), born })
+        let created = found.created().ok().map(Moment::from);
+        Some(SourceIdentity {
+            path: path.clone(),
+            device: found.dev(),
+            inode: found.ino(),
+            created,
+        })
     };
     paths.filter_map(identity).collect()
 }
@@ -71,20 +76,20 @@ pub(super) fn policy_hash(plan: &Plan, spec: &RunSpec) -> String {
 /// Whether a path leads to what it led to then.
 fn is_same(now: &SourceIdentity, then: &SourceIdentity) -> bool {
     let devices = [now.device, then.device];
-    let is_device_same = match (now.born, then.born) {
+    let is_device_same = match (now.created, then.created) {
         // The number of a file system without a device of its own (btrfs, overlay, tmpfs) is another after a boot.
         (Some(_), Some(_)) if devices.map(rustix::fs::major) == [0, 0] => true,
         _ => now.device == then.device,
     };
-    let is_birth_same = now.born.zip(then.born).is_none_or(|(now, then)| now == then);
+    let is_birth_same = now.created.zip(then.created).is_none_or(|(now, then)| now == then);
     now.inode == then.inode && is_device_same && is_birth_same
 }
 
 /// Now that everything is pinned, and nothing was started: it is what it was at the first start.
 pub(super) fn check(prepared: &Prepared<'_>) -> Result<(), LaunchError> {
-    let Some(birth) = prepared.birth.as_deref() else { return Ok(()) };
+    let Some(resumed_from) = prepared.resumed_from.as_deref() else { return Ok(()) };
     let differs = |what: ResumeMismatch, how: String| Err(LaunchError::Differs { what, how });
-    let Unchanged { policy_hash: policy, image, sources } = &birth.unchanged;
+    let Unchanged { policy_hash: policy, image, sources } = &resumed_from.unchanged;
     let now = sources_of(&prepared.spec);
     for then in sources {
         let how = match now.iter().find(|source| source.path == then.path) {
@@ -116,9 +121,9 @@ mod tests {
     const ANONYMOUS: u64 = 38;
     const OTHER_ANONYMOUS: u64 = 41;
 
-    fn source(device: u64, inode: u64, born: Option<i64>) -> SourceIdentity {
-        let born = born.map(|secs| Moment { secs, nanos: 5 });
-        SourceIdentity { path: OsText::from("/src"), device, inode, born }
+    fn source(device: u64, inode: u64, created: Option<i64>) -> SourceIdentity {
+        let created = created.map(|secs| Moment { secs, nanos: 5 });
+        SourceIdentity { path: OsText::from("/src"), device, inode, created }
     }
 
     #[test]

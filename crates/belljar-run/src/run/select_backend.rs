@@ -29,7 +29,7 @@ pub struct Prepared<'f> {
     pub spec: RunSpec,
     pub(super) keep: Keep,
     /// The checkpoint that it begins with, if it does not begin at the beginning.
-    pub(super) birth: Option<Box<ResumeOrigin>>,
+    pub(super) resumed_from: Option<Box<ResumeOrigin>>,
     /// Until they are handed to the proxy.
     pub(super) secrets: Vec<SecretValue>,
     candidates: Candidates<'f>,
@@ -74,18 +74,18 @@ pub(super) fn prepare_chosen(
     let Some(chosen) = chosen.filter(|chosen| chosen.fits(&spec, keep)) else {
         return prepare(spec, keep, fetch);
     };
-    let ChosenPlan { plan, not_taken, first, .. } = *chosen;
+    let ChosenPlan { plan, skipped_backends, first, .. } = *chosen;
     let name = plan.backend;
     let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
     let backend = by_name(name).map_err(unavailable)?;
     bypass_requires_boundary::check(&spec, name, &plan.posture)?;
     let mut candidates = Candidates::of(&spec, fetch);
-    candidates.left.drain(..=not_taken.len());
-    candidates.not_taken = not_taken;
+    candidates.left.drain(..=skipped_backends.len());
+    candidates.skipped_backends = skipped_backends;
     candidates.first = first;
     tracing::debug!(backend = %name, "plan taken over");
     let secrets = Vec::new();
-    Ok(Prepared { backend, plan, spec, keep, birth: None, secrets, candidates })
+    Ok(Prepared { backend, plan, spec, keep, resumed_from: None, secrets, candidates })
 }
 
 /// An agent's run has no command of its own, and lasts as long as its loop.
@@ -103,7 +103,7 @@ impl Prepared<'_> {
             spec_hash: self.spec.hash(),
             keep: self.keep,
             plan: self.plan.clone(),
-            not_taken: self.candidates.not_taken.clone(),
+            skipped_backends: self.candidates.skipped_backends.clone(),
             first: self.candidates.first.clone(),
         };
         let length = serde_json::to_vec(&chosen).map_or(usize::MAX, |text| text.len());
@@ -122,14 +122,14 @@ impl Prepared<'_> {
             plan: self.plan.clone(),
             layered: layered.map(|mount| mount.target.clone()).collect(),
             agent: spec.agent.clone(),
-            not_taken: self.not_taken().to_vec(),
+            skipped_backends: self.skipped_backends().to_vec(),
             missing: self.missing(),
         }
     }
 
     /// Steps that were not taken, in their order.
-    pub fn not_taken(&self) -> &[SkippedBackend] {
-        &self.candidates.not_taken
+    pub fn skipped_backends(&self) -> &[SkippedBackend] {
+        &self.candidates.skipped_backends
     }
 
     /// Why this would not be started.
@@ -156,8 +156,8 @@ impl<'f> Prepared<'f> {
 
     /// It goes on from a checkpoint of another run.
     #[must_use]
-    pub fn born(self, birth: Option<Box<ResumeOrigin>>) -> Self {
-        Self { birth, ..self }
+    pub fn resuming(self, resumed_from: Option<Box<ResumeOrigin>>) -> Self {
+        Self { resumed_from, ..self }
     }
 
     /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
@@ -173,7 +173,7 @@ impl<'f> Prepared<'f> {
         }
         self.candidates.pass_over(backend, &error, run);
         let next = self.candidates.choose(self.spec, self.keep)?;
-        Ok(next.born(self.birth))
+        Ok(next.resuming(self.resumed_from))
     }
 }
 
@@ -183,7 +183,7 @@ struct Candidates<'f> {
     left: VecDeque<BackendName>,
     /// How many there were.
     count: usize,
-    not_taken: Vec<SkippedBackend>,
+    skipped_backends: Vec<SkippedBackend>,
     /// Why the first was not taken: what the operator wanted most.
     first: Option<Box<LaunchRefusal>>,
     fetch: Fetch<'f>,
@@ -192,7 +192,7 @@ struct Candidates<'f> {
 impl<'f> Candidates<'f> {
     fn of(spec: &RunSpec, fetch: Fetch<'f>) -> Self {
         let left = VecDeque::from(candidates(spec.backend, &spec.fallback));
-        Self { count: left.len(), left, not_taken: Vec::new(), first: None, fetch }
+        Self { count: left.len(), left, skipped_backends: Vec::new(), first: None, fetch }
     }
 
     /// The next one that can be taken. None after it is asked anything.
@@ -211,7 +211,7 @@ impl<'f> Candidates<'f> {
                             plan,
                             spec,
                             keep,
-                            birth: None,
+                            resumed_from: None,
                             secrets,
                             candidates: self,
                         });
@@ -227,10 +227,20 @@ impl<'f> Candidates<'f> {
         match (shown, self.nothing_left()) {
             (Some((backend, plan)), _) => {
                 let secrets = Vec::new();
-                Ok(Prepared { backend, plan, spec, keep, birth: None, secrets, candidates: self })
+                Ok(Prepared {
+                    backend,
+                    plan,
+                    spec,
+                    keep,
+                    resumed_from: None,
+                    secrets,
+                    candidates: self,
+                })
             }
             (None, Some(error)) => Err(error),
-            (None, None) => Err(LaunchError::NoneLeft { tried: self.not_taken, first: None }),
+            (None, None) => {
+                Err(LaunchError::NoneLeft { tried: self.skipped_backends, first: None })
+            }
         }
     }
 
@@ -238,14 +248,16 @@ impl<'f> Candidates<'f> {
         let (why, fix) = in_words(error);
         tracing::debug!(%backend, why, "backend not taken");
         self.first.get_or_insert_with(|| Box::new(error.refusal()));
-        self.not_taken.push(SkippedBackend { backend, why, fix, run });
+        self.skipped_backends.push(SkippedBackend { backend, why, fix, run });
     }
 
     /// The error, where there were several and none of them was taken.
     fn nothing_left(&self) -> Option<LaunchError> {
-        (self.not_taken.len() == self.count && self.count > 1).then(|| LaunchError::NoneLeft {
-            tried: self.not_taken.clone(),
-            first: self.first.clone(),
+        (self.skipped_backends.len() == self.count && self.count > 1).then(|| {
+            LaunchError::NoneLeft {
+                tried: self.skipped_backends.clone(),
+                first: self.first.clone(),
+            }
         })
     }
 }
@@ -365,7 +377,7 @@ fn in_words(error: &LaunchError) -> (String, Option<String>) {
         LaunchError::NotGuaranteed { missing, .. } => {
             let unmet = missing.iter().map(|unmet| {
                 let Unmet { clause, enforcement } = unmet;
-                format!("{clause} is {}: {}", enforcement.word(), enforcement.reason())
+                format!("{clause} is {}: {}", enforcement.status(), enforcement.reason())
             });
             let fix = missing.iter().find_map(|unmet| unmet.enforcement.fix());
             (unmet.collect::<Vec<_>>().join("; "), fix.map(str::to_owned))
@@ -432,7 +444,7 @@ mod tests {
             |chosen| chosen.keep = Keep::UntilStopped,
             |chosen| {
                 let (why, backend) = (String::new(), BackendName::Jail);
-                chosen.not_taken.push(SkippedBackend { backend, why, fix: None, run: None });
+                chosen.skipped_backends.push(SkippedBackend { backend, why, fix: None, run: None });
             },
         ] {
             let mut chosen = chosen(&spec);

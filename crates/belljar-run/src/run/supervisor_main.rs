@@ -26,7 +26,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// The second thing that `main` does: a supervisor parses no arguments.
 ///
 /// `Some` is the code to exit with.
-pub fn supervise_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_supervisor_if_requested(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != "__supervise" || args.next().is_some() {
         return None;
@@ -42,9 +42,9 @@ pub fn supervise_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
 fn leave_the_caller() -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags};
     // Whatever the program that started us had blocked, ignored or left open is none of ours.
-    belljar_linux::sys::signal::reset_all()?;
-    belljar_linux::sys::signal::ignore_broken_pipe();
-    belljar_linux::sys::process::close_from(3)?;
+    belljar_sys::signal::reset_all()?;
+    belljar_sys::signal::ignore_broken_pipe();
+    belljar_sys::close_from(3)?;
     // Whoever leads a group cannot begin a session, and some start this process as the leader of one.
     if let Some(group) = group_of_parent() {
         let _ = setpgid(None, Some(group));
@@ -73,19 +73,19 @@ fn serve(mut connection: Connection) -> i32 {
         Some(ToSupervisor::Launch(request)) => *request,
         Some(_) => {
             let why = "there is no run yet".to_owned();
-            connection.say(&FromSupervisor::Refused(ControlError::OutOfTurn { why }));
+            connection.send(&FromSupervisor::Refused(ControlError::OutOfTurn { why }));
             connection.finish(Duration::from_secs(1));
             return 125;
         }
         None => return 125,
     };
-    let LaunchRequest { home, spec, keep, bond, streams, secrets, chosen, birth } = request;
+    let LaunchRequest { home, spec, keep, bond, streams, secrets, chosen, resumed_from } = request;
     let prepared = Home::open_at(home.as_path().to_owned())
         .map_err(|error| refusal(RefusalKind::Io, &error))
         .and_then(|home| {
             let prepared = prepare_chosen(chosen, spec, keep, Fetch::AsTheSpecSays(&Unwatched))
                 .map_err(|error| error.refusal())?;
-            Ok((home, prepared.with_secrets(secrets).born(birth)))
+            Ok((home, prepared.with_secrets(secrets).resuming(resumed_from)))
         });
     let (home, prepared) = match prepared {
         Ok(prepared) => prepared,
@@ -99,7 +99,7 @@ fn serve(mut connection: Connection) -> i32 {
 }
 
 fn refuse(mut connection: Connection, refusal: LaunchRefusal) -> i32 {
-    connection.say(&FromSupervisor::LaunchRefused(Box::new(refusal)));
+    connection.send(&FromSupervisor::LaunchRefused(Box::new(refusal)));
     connection.finish(Duration::from_secs(2));
     125
 }

@@ -1,8 +1,9 @@
-//! Takes down what a live run saw of the files that it changes, before somebody else changes them too.
+//! Records the original of each file that a live run changes, before another process changes it too.
 //!
-//! A thread of its own, as the one that watches the disk, and started as late: most runs are over by then, and
-//! their end does the same.
+//! In a thread that is started late, as the one that watches the disk: most runs are over by then, and the end of a
+//! run does the same.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use belljar_spec::{LayeredTree, RunId};
 
+use super::SuperviseError;
+use super::event_source::{EventSource, PollSet};
 use belljar_workspace::capture_live;
 
-const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// Between two looks, at least; one that takes long is repeated less often.
+const FIRST_CHECK: Duration = Duration::from_secs(2);
+/// Between two passes, at least; one that takes long is repeated less often.
 const PAUSE: Duration = Duration::from_secs(5);
 const SHARE_OF_TIME: u32 = 20;
 
@@ -29,12 +32,12 @@ pub(crate) struct Layers {
 #[derive(Debug)]
 pub(super) enum Baselines {
     None,
-    Autorun { layers: Layers, at: Instant },
-    Kept(#[allow(dead_code, reason = "dropping it ends the thread")] Keeper),
+    Waiting { layers: Layers, at: Instant },
+    Running(#[allow(dead_code, reason = "dropping it ends the thread")] BaselineThread),
 }
 
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct BaselineThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,28 +46,44 @@ impl Baselines {
     pub(super) fn from(layers: Layers, begun: Instant) -> Self {
         match layers.trees.is_empty() {
             true => Self::None,
-            false => Self::Autorun { layers, at: begun + FIRST_LOOK },
+            false => Self::Waiting { layers, at: begun + FIRST_CHECK },
         }
     }
 
-    pub(super) fn first_look(&self) -> Option<Instant> {
+    fn first_check(&self) -> Option<Instant> {
         match self {
-            Self::Autorun { at, .. } => Some(*at),
-            Self::None | Self::Kept(_) => None,
+            Self::Waiting { at, .. } => Some(*at),
+            Self::None | Self::Running(_) => None,
         }
     }
 
-    pub(super) fn look(&mut self, now: Instant) {
-        if let Self::Autorun { layers, at } = self
+    fn check(&mut self, now: Instant) {
+        if let Self::Waiting { layers, at } = self
             && now >= *at
         {
-            // Without a thread the end of the run has to do.
-            *self = Keeper::start(layers.clone()).map_or(Self::None, Self::Kept);
+            // Without a thread, the end of the run does it.
+            *self = BaselineThread::start(layers.clone()).map_or(Self::None, Self::Running);
         }
     }
 }
 
-impl Keeper {
+impl EventSource for Baselines {
+    type Parts<'p> = ();
+    type Event = Infallible;
+
+    fn watch<'a>(&'a self, _: &mut PollSet<'a>) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        self.first_check()
+    }
+
+    fn take_turn(&mut self, now: Instant, (): ()) -> Result<Vec<Infallible>, SuperviseError> {
+        self.check(now);
+        Ok(Vec::new())
+    }
+}
+
+impl BaselineThread {
     fn start(layers: Layers) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -81,7 +100,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for BaselineThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

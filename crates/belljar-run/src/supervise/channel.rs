@@ -24,7 +24,7 @@ use super::packets::Packets;
 use super::readiness::wait_until;
 
 /// The run's own command.
-pub(super) const COMMAND: u32 = 0;
+pub(super) const MAIN_EXEC: u32 = 0;
 /// The stream of its terminal.
 pub(super) const TERMINAL: u32 = 1;
 /// The streams of a command that has no pipes.
@@ -164,7 +164,7 @@ impl Channel {
             argv => Work::Program { argv: argv.to_vec() },
         };
         self.ask_for_exec(&ExecRequest {
-            exec: COMMAND,
+            exec: MAIN_EXEC,
             work,
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
@@ -267,7 +267,7 @@ impl Channel {
 
     /// The process that attested for a sandbox without a command of its own.
     pub(super) fn dismiss(&mut self) {
-        self.say(&ToInit::Dismiss { exec: COMMAND });
+        self.say(&ToInit::Dismiss { exec: MAIN_EXEC });
         self.flush();
     }
 
@@ -382,7 +382,7 @@ impl Channel {
                 }
                 return Ok(None);
             }
-            FromInit::Attested { exec: COMMAND, attestation } => InitEvent::Attested(attestation),
+            FromInit::Attested { exec: MAIN_EXEC, attestation } => InitEvent::Attested(attestation),
             FromInit::Attested { .. } => {
                 return Err(protocol_violation("an attestation nobody asked for"));
             }

@@ -1,8 +1,7 @@
-//! The connections to this run's supervisor.
+//! The connections of clients to the supervisor.
 //!
-//! Whoever connects has the same user as the home's owner, and could do all this by hand; still no
-//! connection can make the supervisor grow or stop: windows bound what waits, and a frame that makes no
-//! sense ends the connection, not the run.
+//! A client has the same user as the home's owner, and could do all this by hand. Still no client can make the
+//! supervisor grow or stop: windows bound what waits, and an invalid frame ends the connection, not the run.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,20 +21,20 @@ use zeroize::Zeroize;
 
 use super::readiness::wait_until;
 
-/// A connection that reads nothing is given up when this much waits for it besides its streams.
-const MOST_WAITING: usize = 1024 * 1024;
-/// Before the loop looks at everything else again.
-const READS_AT_ONCE: usize = 16;
-/// Connections at once; one more is closed again.
-const MOST_CLIENTS: usize = 128;
+/// A client that reads nothing is disconnected when this much waits for it besides its streams.
+const MAX_PENDING: usize = 1024 * 1024;
+/// Before the next source has its turn.
+const MAX_READS: usize = 16;
+/// At the same time; one more is closed again.
+const MAX_CLIENTS: usize = 128;
 
 /// Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClientId(u64);
 
-/// What a connection brought.
+/// What a client sent.
 #[derive(Debug)]
-pub(super) enum Brought {
+pub(super) enum ClientEvent {
     Request(ToSupervisor),
     Data { stream: u32, bytes: Vec<u8> },
     End { stream: u32 },
@@ -43,14 +42,14 @@ pub(super) enum Brought {
     Closed,
 }
 
-/// One end of a connection.
+/// A connection to one client.
 #[derive(Debug)]
 pub(crate) struct Connection {
     fd: OwnedFd,
     mux: Mux,
     greeted: bool,
-    /// Came with a request that was waited for.
-    early: Vec<Brought>,
+    /// Read together with a request that was waited for.
+    early: Vec<ClientEvent>,
 }
 
 impl Connection {
@@ -59,16 +58,16 @@ impl Connection {
         Ok(Self { fd, mux: Mux::new(Side::Server), greeted: false, early: Vec::new() })
     }
 
-    /// Waits for the next request; for a supervisor that does nothing else yet.
+    /// Waits for the next request, before there is a loop.
     pub(crate) fn next_request(&mut self, within: Duration) -> Option<ToSupervisor> {
         let until = Instant::now() + within;
         while Instant::now() < until {
-            let mut brought = Vec::new();
-            self.read(None, &mut brought);
-            let mut brought = brought.into_iter();
-            match brought.next() {
-                Some(Brought::Request(request)) => {
-                    self.early = brought.collect();
+            let mut events = Vec::new();
+            self.read(None, &mut events);
+            let mut events = events.into_iter();
+            match events.next() {
+                Some(ClientEvent::Request(request)) => {
+                    self.early = events.collect();
                     return Some(request);
                 }
                 Some(_) => return None,
@@ -81,12 +80,12 @@ impl Connection {
         None
     }
 
-    pub(crate) fn say(&mut self, message: &FromSupervisor) {
+    pub(crate) fn send(&mut self, message: &FromSupervisor) {
         let _ = self.mux.send(message); // none of ours is too long
         self.flush();
     }
 
-    /// Gives the other end a moment to take what was said last.
+    /// Waits a moment for the client to take the last message.
     pub(crate) fn finish(&mut self, within: Duration) {
         let until = Instant::now() + within;
         self.flush();
@@ -144,56 +143,56 @@ impl Connection {
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
                     let length = self.mux.outgoing().len();
-                    self.mux.sent(length); // the read side tells that it is closed
+                    self.mux.sent(length); // the next read finds it closed
                 }
             }
         }
     }
 
-    fn read(&mut self, run: Option<RunId>, brought: &mut Vec<Brought>) {
+    fn read(&mut self, run: Option<RunId>, events: &mut Vec<ClientEvent>) {
         let mut buffer = [0; 16 * 1024];
-        self.read_by(&mut buffer, run, brought);
+        self.read_by(&mut buffer, run, events);
         if run.is_none() {
             buffer.zeroize(); // a launch, and with it values of secrets
         }
     }
 
-    fn read_by(&mut self, buffer: &mut [u8], run: Option<RunId>, brought: &mut Vec<Brought>) {
-        for _ in 0..READS_AT_ONCE {
+    fn read_by(&mut self, buffer: &mut [u8], run: Option<RunId>, events: &mut Vec<ClientEvent>) {
+        for _ in 0..MAX_READS {
             match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(length) if length > 0 => self.mux.push(&buffer[..length]),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return,
-                _ => return brought.push(Brought::Closed),
+                _ => return events.push(ClientEvent::Closed),
             }
             loop {
                 match self.mux.next_arrival() {
                     Ok(None) => break,
                     Ok(Some(Arrival::Data { stream, bytes })) => {
-                        brought.push(Brought::Data { stream, bytes });
+                        events.push(ClientEvent::Data { stream, bytes });
                     }
-                    Ok(Some(Arrival::End { stream })) => brought.push(Brought::End { stream }),
+                    Ok(Some(Arrival::End { stream })) => events.push(ClientEvent::End { stream }),
                     Ok(Some(Arrival::Reset { stream })) => {
                         self.mux.end(stream);
-                        brought.push(Brought::Reset { stream });
+                        events.push(ClientEvent::Reset { stream });
                     }
                     Ok(Some(Arrival::Message(message))) => match parse(&message) {
                         Ok(ToSupervisor::Hello(hello)) if !self.greeted => {
                             if !self.greet(&hello, run) {
-                                return brought.push(Brought::Closed);
+                                return events.push(ClientEvent::Closed);
                             }
                         }
-                        Ok(request) if self.greeted => brought.extend(self.prepare_for(request)),
-                        _ => return brought.push(Brought::Closed),
+                        Ok(request) if self.greeted => events.extend(self.prepare_for(request)),
+                        _ => return events.push(ClientEvent::Closed),
                     },
-                    Err(_) => return brought.push(Brought::Closed),
+                    Err(_) => return events.push(ClientEvent::Closed),
                 }
             }
         }
     }
 
     /// A request's streams have to be known before their first bytes are read.
-    fn prepare_for(&mut self, request: ToSupervisor) -> Option<Brought> {
+    fn prepare_for(&mut self, request: ToSupervisor) -> Option<ClientEvent> {
         let opened = match &request {
             ToSupervisor::Exec(exec) => Some((exec.task, exec.streams)),
             ToSupervisor::Attach { streams } => Some((0, *streams)),
@@ -203,9 +202,9 @@ impl Connection {
         let refused = opened
             .and_then(|(task, streams)| self.open_streams(task, streams).err().map(|e| (task, e)));
         match refused {
-            None => Some(Brought::Request(request)),
+            None => Some(ClientEvent::Request(request)),
             Some((task, error)) => {
-                self.say(&FromSupervisor::TaskRefused { task, error });
+                self.send(&FromSupervisor::TaskRefused { task, error });
                 None
             }
         }
@@ -219,17 +218,17 @@ impl Connection {
         let refusal = if hello.max < CONTROL_MIN || hello.min > CONTROL_MAX {
             Some(ControlError::Protocol { min: CONTROL_MIN, max: CONTROL_MAX })
         } else if run.is_none() && ours != theirs {
-            // What is launched is decided by the client; both have to mean the same by it.
+            // The client decides what is launched: both must understand the same by it.
             Some(ControlError::OtherBuild { ours: theirs, theirs: ours.clone() })
         } else {
             None
         };
         let version = hello.max.min(CONTROL_MAX);
-        self.say(&FromSupervisor::Hello { version, build: ours, run });
+        self.send(&FromSupervisor::Hello { version, build: ours, run });
         match refusal {
             None => true,
             Some(error) => {
-                self.say(&FromSupervisor::Refused(error));
+                self.send(&FromSupervisor::Refused(error));
                 self.finish(Duration::from_secs(1));
                 false
             }
@@ -245,9 +244,9 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// `None`: there are too many.
+    /// `None` if there are too many.
     pub(super) fn add(&mut self, connection: Connection) -> Option<ClientId> {
-        if self.open.len() >= MOST_CLIENTS {
+        if self.open.len() >= MAX_CLIENTS {
             return None;
         }
         self.last += 1;
@@ -260,24 +259,24 @@ impl Clients {
         fds.extend(self.open.values().map(Connection::poll_fd));
     }
 
-    pub(super) fn read(&mut self, run: RunId) -> Vec<(ClientId, Brought)> {
+    pub(super) fn read(&mut self, run: RunId) -> Vec<(ClientId, ClientEvent)> {
         let mut all = Vec::new();
         for (id, connection) in &mut self.open {
-            let mut brought = std::mem::take(&mut connection.early);
-            connection.read(Some(run), &mut brought);
-            all.extend(brought.into_iter().map(|what| (*id, what)));
+            let mut events = std::mem::take(&mut connection.early);
+            connection.read(Some(run), &mut events);
+            all.extend(events.into_iter().map(|what| (*id, what)));
         }
         all
     }
 
-    pub(super) fn say(&mut self, client: ClientId, message: &FromSupervisor) {
+    pub(super) fn send(&mut self, client: ClientId, message: &FromSupervisor) {
         let Some(connection) = self.open.get_mut(&client) else { return };
-        if connection.mux.outgoing().len() > MOST_WAITING {
-            // It asks and asks, and reads nothing. The next read finds it closed.
+        if connection.mux.outgoing().len() > MAX_PENDING {
+            // It sends requests and reads no answers. The next read finds it closed.
             let _ = rustix::net::shutdown(&connection.fd, rustix::net::Shutdown::Both);
             return;
         }
-        connection.say(message);
+        connection.send(message);
     }
 
     pub(super) fn get(&mut self, client: ClientId) -> Option<&mut Connection> {
@@ -304,7 +303,7 @@ impl Clients {
         }
     }
 
-    /// The end of a task: of its streams, then the word about it.
+    /// The end of a task: of its streams, then the message about it.
     pub(super) fn end_task(&mut self, client: ClientId, task: u32, message: &FromSupervisor) {
         if let (Some(connection), Some(streams)) =
             (self.open.get_mut(&client), TaskStreams::of(task))
@@ -313,19 +312,19 @@ impl Clients {
                 connection.mux.end(stream);
             }
         }
-        self.say(client, message);
+        self.send(client, message);
         if let Some(connection) = self.open.get_mut(&client) {
             connection.forget_streams(task);
         }
     }
 
-    /// For a supervisor whose run is over: only how far the others have read matters now.
+    /// For a supervisor whose run is over: only how far the clients have read matters now.
     pub(super) fn take_windows(&mut self) {
         let mut gone = Vec::new();
         for (id, connection) in &mut self.open {
-            let mut brought = Vec::new();
-            connection.read(None, &mut brought);
-            if brought.iter().any(|what| matches!(what, Brought::Closed)) {
+            let mut events = Vec::new();
+            connection.read(None, &mut events);
+            if events.iter().any(|what| matches!(what, ClientEvent::Closed)) {
                 gone.push(*id);
             }
         }
@@ -338,10 +337,10 @@ impl Clients {
         self.open.values_mut().for_each(Connection::flush);
     }
 
-    /// The last thing that is said to everybody.
-    pub(crate) fn dismiss(mut self, message: &FromSupervisor) {
+    /// Sends the last message to all of them.
+    pub(super) fn close(mut self, message: &FromSupervisor) {
         for connection in self.open.values_mut() {
-            connection.say(message);
+            connection.send(message);
         }
         for connection in self.open.values_mut() {
             connection.finish(Duration::from_secs(2));

@@ -1,6 +1,6 @@
-//! Where others find this run's supervisor: a socket in the home's `live/` directory.
+//! The control socket of a run, in the home's `live/` directory, to which clients connect.
 //!
-//! In the home and not in the session's runtime directory: that one goes at logout, and a detached run
+//! In the home and not in the session's runtime directory: that one is removed at logout, and a detached run
 //! stays. A socket's address is at most 107 bytes long, so a longer path is reached through the
 //! directory's descriptor.
 
@@ -15,14 +15,14 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
-const LONGEST: usize = 107;
-const SHUT_FOR: Duration = Duration::from_secs(1);
+const MAX_ADDRESS: usize = 107;
+const CLOSED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     fd: OwnedFd,
     path: PathBuf,
-    shut_until: Option<Instant>,
+    closed_until: Option<Instant>,
 }
 
 impl ControlSocket {
@@ -37,19 +37,19 @@ impl ControlSocket {
         bind(&fd, &address)?;
         rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?;
         listen(&fd, 64)?;
-        Ok(Self { fd, path: path.to_owned(), shut_until: None })
+        Ok(Self { fd, path: path.to_owned(), closed_until: None })
     }
 
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        self.shut_until.is_none().then(|| PollFd::new(&self.fd, PollFlags::IN))
+        self.closed_until.is_none().then(|| PollFd::new(&self.fd, PollFlags::IN))
     }
 
-    /// Somebody of the same user who wants to talk.
-    pub(super) fn answer(&mut self) -> Option<OwnedFd> {
-        if self.shut_until.is_some_and(|until| Instant::now() < until) {
+    /// The next client of the same user.
+    pub(super) fn accept(&mut self) -> Option<OwnedFd> {
+        if self.closed_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        self.shut_until = None;
+        self.closed_until = None;
         loop {
             match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(connection) => {
@@ -62,19 +62,19 @@ impl ControlSocket {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return None,
-                // No descriptor is to be had: whoever knocks waits, and the loop must not spin.
+                // Out of descriptors: clients wait, and the loop must not spin.
                 Err(error) => {
                     tracing::debug!(%error, "control connection not accepted");
-                    self.shut_until = Some(Instant::now() + SHUT_FOR);
+                    self.closed_until = Some(Instant::now() + CLOSED_FOR);
                     return None;
                 }
             }
         }
     }
 
-    /// When to look again, if not before.
-    pub(super) fn shut_until(&self) -> Option<Instant> {
-        self.shut_until
+    /// When to accept again, after an error.
+    pub(super) fn closed_until(&self) -> Option<Instant> {
+        self.closed_until
     }
 }
 
@@ -94,7 +94,7 @@ pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// The descriptor is part of a long path's address, and must live as long as that is used.
 fn address_of(path: &Path) -> Result<(SocketAddrUnix, Option<OwnedFd>), Errno> {
-    if path.as_os_str().len() <= LONGEST {
+    if path.as_os_str().len() <= MAX_ADDRESS {
         return Ok((SocketAddrUnix::new(path)?, None));
     }
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {

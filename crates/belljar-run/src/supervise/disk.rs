@@ -1,8 +1,8 @@
 //! Watches how much a run has written to disk, where no quota does that.
 //!
-//! A thread of its own, started after the command was let go: walking a large tree must not hold up
-//! the loop. What counts is everything in the run's own home and in the layers that hold its changes, and in
-//! its writable trees what changed since the start.
+//! In a thread, started after the command was released, since walking a large tree would block the loop. It counts
+//! everything in the run's home and in the layers that hold its changes, and in its writable trees what changed since
+//! the start.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -18,9 +18,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::SuperviseError;
+use super::event_source::{EventSource, PollSet};
 use super::readiness::is_readable;
 
-/// Between two looks, at least; a walk that takes long is repeated less often.
+/// Between two walks, at least; one that takes long is repeated less often.
 const PAUSE: Duration = Duration::from_secs(2);
 const SHARE_OF_TIME: u32 = 10;
 
@@ -37,9 +39,8 @@ pub(crate) struct DiskLimit {
     pub(crate) copies: Vec<(PathBuf, Moment)>,
 }
 
-/// Before this nothing is watched: most runs are over by then, and a thread costs as much as a tenth of a
-/// start.
-const FIRST_LOOK: Duration = PAUSE;
+/// Nothing is watched before this: most runs are over by then, and a thread costs a tenth of a start.
+const FIRST_CHECK: Duration = PAUSE;
 
 #[derive(Debug)]
 pub(super) struct DiskWatch {
@@ -52,7 +53,7 @@ pub(super) struct DiskWatch {
 impl DiskWatch {
     /// `begun`: when the command was let go, in seconds.
     fn start(limit: DiskLimit, begun: i64) -> Result<Self, Errno> {
-        let (fd, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (fd, report) = pipe_with(PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("disk".to_owned()).spawn(move || {
@@ -62,7 +63,7 @@ impl DiskWatch {
                 }
                 let look = Instant::now();
                 if written(&limit, begun, &stopped) > limit.bytes {
-                    let _ = rustix::io::write(&tell, b"."); // nobody listens any more: the run is over
+                    let _ = rustix::io::write(&report, b"."); // fails only if the run is over
                     return;
                 }
                 thread::park_timeout(PAUSE.max(look.elapsed() * SHARE_OF_TIME));
@@ -84,11 +85,11 @@ impl Drop for DiskWatch {
     }
 }
 
-/// Whether what is written to disk is being looked at.
+/// The watch over the disk limit.
 #[derive(Debug)]
 pub(super) enum Disk {
     Unlimited,
-    Autorun { limit: DiskLimit, at: Instant, begun: i64 },
+    Waiting { limit: DiskLimit, at: Instant, begun: i64 },
     Watched(DiskWatch),
 }
 
@@ -96,27 +97,27 @@ impl Disk {
     pub(super) fn from(limit: Option<DiskLimit>, begun: Instant) -> Self {
         match limit {
             None => Self::Unlimited,
-            Some(limit) => Self::Autorun { limit, at: begun + FIRST_LOOK, begun: now() },
+            Some(limit) => Self::Waiting { limit, at: begun + FIRST_CHECK, begun: now() },
         }
     }
 
-    pub(super) fn first_look(&self) -> Option<Instant> {
+    fn first_check(&self) -> Option<Instant> {
         match self {
-            Self::Autorun { at, .. } => Some(*at),
+            Self::Waiting { at, .. } => Some(*at),
             Self::Unlimited | Self::Watched(_) => None,
         }
     }
 
-    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
         match self {
             Self::Watched(watch) => Some(PollFd::new(&watch.fd, PollFlags::IN)),
-            Self::Unlimited | Self::Autorun { .. } => None,
+            Self::Unlimited | Self::Waiting { .. } => None,
         }
     }
 
-    /// `true`, once: the limit was passed.
-    pub(super) fn look(&mut self, at: Instant) -> Result<bool, Errno> {
-        if let Self::Autorun { limit, at: due, begun } = self
+    /// `Some`, once: the limit was passed.
+    fn check(&mut self, at: Instant) -> Result<Option<DiskFull>, Errno> {
+        if let Self::Waiting { limit, at: due, begun } = self
             && at >= *due
         {
             *self = Self::Watched(DiskWatch::start(limit.clone(), *begun)?);
@@ -125,7 +126,29 @@ impl Disk {
         if full {
             *self = Self::Unlimited;
         }
-        Ok(full)
+        Ok(full.then_some(DiskFull))
+    }
+}
+
+/// The run wrote more than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DiskFull;
+
+impl EventSource for Disk {
+    type Parts<'p> = ();
+    type Event = DiskFull;
+
+    fn watch<'a>(&'a self, poll: &mut PollSet<'a>) {
+        poll.fds().extend(self.poll_fd());
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.first_check()
+    }
+
+    fn take_turn(&mut self, now: Instant, (): ()) -> Result<Vec<DiskFull>, SuperviseError> {
+        let full = self.check(now).map_err(|error| SuperviseError::Step("watch the disk", error));
+        Ok(full?.into_iter().collect())
     }
 }
 

@@ -1,36 +1,37 @@
-//! An end that the channel does not tell of: an engine that hangs holds the channel open, and PID 1 is gone.
+//! Detects the end of a sandbox that the channel does not report: an engine that hangs can hold the channel open after
+//! PID 1 is gone.
 
 use std::time::{Duration, Instant};
 
-/// For what PID 1 said last to come through an engine.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// For the last messages of PID 1 to come through an engine.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// A sandbox that was killed and does not end is no longer waited for.
-const DIES_WITHIN: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
-pub(super) struct Absence {
+pub(super) struct ExitWatch {
     killed: Option<Instant>,
     gone: Option<Instant>,
 }
 
-impl Absence {
+impl ExitWatch {
     pub(super) fn was_killed(&mut self, now: Instant) {
         self.killed.get_or_insert(now);
     }
 
-    /// The host says that PID 1 is gone.
-    pub(super) fn is_gone(&mut self, now: Instant) {
+    /// The host reports that PID 1 is gone.
+    pub(super) fn found_gone(&mut self, now: Instant) {
         self.gone.get_or_insert(now);
     }
 
-    pub(super) fn is_known(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         self.gone.is_some()
     }
 
-    /// When there is nothing more to wait for.
-    pub(super) fn until(&self) -> Option<Instant> {
-        let gone = self.gone.map(|at| at + LAST_WORDS);
-        let killed = self.killed.map(|at| at + DIES_WITHIN);
+    /// When the wait for its end is over.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let gone = self.gone.map(|at| at + DRAIN_TIMEOUT);
+        let killed = self.killed.map(|at| at + KILL_TIMEOUT);
         gone.into_iter().chain(killed).min()
     }
 }
@@ -42,12 +43,12 @@ mod tests {
     #[test]
     fn what_was_killed_is_waited_for_longer_than_what_is_gone() {
         let now = Instant::now();
-        let mut absence = Absence::default();
-        assert_eq!(absence.until(), None);
-        absence.was_killed(now);
-        absence.was_killed(now + DIES_WITHIN);
-        assert_eq!(absence.until(), Some(now + DIES_WITHIN));
-        absence.is_gone(now);
-        assert_eq!(absence.until(), Some(now + LAST_WORDS));
+        let mut watch = ExitWatch::default();
+        assert_eq!(watch.deadline(), None);
+        watch.was_killed(now);
+        watch.was_killed(now + KILL_TIMEOUT);
+        assert_eq!(watch.deadline(), Some(now + KILL_TIMEOUT));
+        watch.found_gone(now);
+        assert_eq!(watch.deadline(), Some(now + DRAIN_TIMEOUT));
     }
 }

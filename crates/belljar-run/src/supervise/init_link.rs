@@ -2,7 +2,7 @@
 
 use belljar_backend::Started;
 
-use super::channel::{COMMAND, Channel};
+use super::channel::{Channel, MAIN_EXEC};
 
 #[derive(Debug)]
 pub(crate) enum Inside {
@@ -29,7 +29,7 @@ impl Inside {
     /// To the run's own command.
     pub(super) fn signal_command(&mut self, started: &mut Started, signal: i32) {
         match self {
-            Self::Init(channel) => channel.signal(COMMAND, signal),
+            Self::Init(channel) => channel.signal(MAIN_EXEC, signal),
             Self::Child => {
                 if let Some(child) = started.sandbox.unsupervised_command() {
                     child.signal(signal);

@@ -1,27 +1,27 @@
-//! How often the loop turns while output flows.
+//! Slows the loop down while a command writes many small pieces.
 
 use std::time::Duration;
 
 use super::outlet::CHUNK;
 
-/// A command that writes without pause, in small pieces, would wake this loop for each of them. After a
-/// few such turns a moment is waited, in which its pipe fills.
+/// A command that writes without pause, in small pieces, would wake the loop for each of them. After a few such turns
+/// the loop pauses, so that the pipe fills.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct LoopThrottle {
     turns: u32,
 }
 
-impl Pace {
-    const MOMENT: Duration = Duration::from_micros(50);
+impl LoopThrottle {
+    const PAUSE: Duration = Duration::from_micros(50);
     const TURNS: u32 = 8;
     /// More than this at once is worth a turn.
     const ENOUGH: usize = CHUNK / 4;
 
-    pub(super) fn next(&mut self, said: usize) -> Option<Duration> {
-        self.turns = match said {
+    pub(super) fn next(&mut self, moved: usize) -> Option<Duration> {
+        self.turns = match moved {
             0 => 0,
             _ => self.turns.saturating_add(1),
         };
-        (self.turns > Self::TURNS && said < Self::ENOUGH).then_some(Self::MOMENT)
+        (self.turns > Self::TURNS && moved < Self::ENOUGH).then_some(Self::PAUSE)
     }
 }

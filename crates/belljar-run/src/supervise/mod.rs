@@ -1,20 +1,20 @@
-//! Follows one sandbox from its first word to its end.
+//! Supervises a run, from the first message to PID 1 to the last one to its clients.
 //!
-//! One loop owns the state; the channel, the commands' pipes, the caller's streams, connections to the
-//! run's socket, signals and clocks send it something. Every byte from inside is hostile: a frame that
-//! makes no sense ends the run. What cannot be recorded ends the run too.
+//! One loop ([`supervisor`]) over sources of a common shape ([`event_source`]): the sandboxes ([`sandbox`]), the clients
+//! of the control socket, signals, clocks, and the agent's loop. Every byte from inside is hostile: an invalid frame
+//! ends the run. What cannot be recorded ends the run too.
 
 mod baseline;
 mod capture;
 mod channel;
 mod client;
+mod control;
 mod control_socket;
 mod disk;
 mod drive;
 mod egress;
-mod event_loop;
+mod event_source;
 mod exit_watch;
-mod init_events;
 mod init_link;
 mod inlet;
 mod lease;
@@ -24,53 +24,43 @@ mod outside;
 mod own_task;
 mod packets;
 mod readiness;
+mod release;
 mod requests;
 mod rules;
+mod sandbox;
 mod setup;
 mod shutdown_notices;
-mod state;
+mod stop_clock;
 mod stop_reason;
+mod supervisor;
 mod task;
 mod terminal;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use belljar_backend::{CommandStreams, StartError, Started};
-use belljar_linux::file_clock::Arrival;
+use belljar_backend::StartError;
+use belljar_bind::file_clock::Arrival;
 use belljar_spec::wire::WireError;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Keep, StopReport};
-use belljar_spec::{
-    AgentReport, Attestation, EventKind, ExecFailure, ExitStatus, Expectation, Plan, RunId, Usage,
-};
+use belljar_spec::{AgentReport, RunId, Usage};
 use rustix::io::Errno;
-use serde_json::json;
 
-use crate::run::{LaunchError, Streams, timings};
-use baseline::Baselines;
+use crate::run::{LaunchError, Streams};
 pub(crate) use baseline::Layers;
-use belljar_record::Captured;
-use belljar_record::{RecordError, Recorder};
+use belljar_record::RecordError;
 use belljar_workspace::checkpoint::CheckpointError;
-use channel::Channel;
-use client::Clients;
 pub(crate) use client::Connection;
-use control_socket::ControlSocket;
 pub use control_socket::connect;
-use disk::Disk;
 pub(crate) use disk::DiskLimit;
-use drive::Driver;
 pub(crate) use drive::{AgentLoopOptions, DriveEnd, WorkTree};
 pub(crate) use egress::{AfterSetup, NetworkBridge, Ports, Proxy};
-pub use egress::{EgressError, PublishError, egress_if_asked};
-use event_loop::Run;
-use init_link::Inside;
-use outside::{Signals, host_uid_of_child};
-use own_task::own_task;
+pub use egress::{EgressError, PublishError, run_proxy_if_requested};
+pub(crate) use release::{Opened, Supervision, open};
+pub(crate) use sandbox::{Promised, SandboxResult, Sandboxes};
 use shutdown_notices::ShutdownNotices;
-use state::{State, Stopping};
-use terminal::RawTerminal;
+use stop_clock::StopCause;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -94,11 +84,11 @@ pub enum SuperviseError {
     Egress(#[from] EgressError),
     #[error(transparent)]
     Checkpoint(CheckpointError),
-    #[error("the thread that took a checkpoint came to no end")]
+    #[error("the thread that took a checkpoint panicked")]
     CheckpointThread,
 }
 
-/// Who is given the run's own command: this process's caller, or a connection.
+/// Who follows the run's main command: the caller of this process, or a client.
 #[derive(Debug)]
 pub(crate) enum Caller {
     Here(Streams),
@@ -107,21 +97,21 @@ pub(crate) enum Caller {
         streams: belljar_spec::wire::control::Streams,
         bond: Bond,
     },
-    /// Handed over to the run.
+    /// The supervisor has taken it over.
     Served,
 }
 
 impl Caller {
-    /// Nothing was let go, and whoever asked over a connection is told why.
+    /// Nothing was started; a client gets the reason.
     pub(crate) fn refuse(&mut self, error: &LaunchError) {
         if let Self::There { connection, .. } = self {
-            connection.say(&FromSupervisor::LaunchRefused(Box::new(error.refusal())));
+            connection.send(&FromSupervisor::LaunchRefused(Box::new(error.refusal())));
             connection.finish(Duration::from_secs(2));
         }
     }
 }
 
-/// What a run is told apart from its plan.
+/// What a run needs besides its plan.
 #[derive(Debug)]
 pub(crate) struct LaunchOptions {
     pub(crate) run: RunId,
@@ -130,46 +120,42 @@ pub(crate) struct LaunchOptions {
     pub(crate) keep: Keep,
     pub(crate) disk: Option<DiskLimit>,
     pub(crate) layers: Layers,
-    /// Where others find it once the command was let go.
+    /// The path of the control socket, which is open once the command was released.
     pub(crate) socket: PathBuf,
     pub(crate) live: crate::run::LivenessLock,
-    pub(crate) crossing: NetworkBridge,
-    /// The agent that it is for.
-    pub(crate) drive: Option<Box<AgentLoopOptions>>,
-    pub(crate) guard: crate::exec_rules::ExecRules,
+    pub(crate) network: NetworkBridge,
+    /// The agent that runs in it.
+    pub(crate) agent: Option<Box<AgentLoopOptions>>,
+    pub(crate) rules: crate::exec_rules::ExecRules,
 }
 
-/// What the supervisor saw.
+/// What the supervisor found.
 #[derive(Debug, Default)]
 pub(crate) struct Supervised {
-    /// Not empty: nothing was let go.
+    /// Not empty: nothing was released.
     pub(crate) not_as_planned: Vec<String>,
-    pub(crate) attestation: Option<Box<Attestation>>,
-    pub(crate) status: Option<ExitStatus>,
-    pub(crate) failure: Option<ExecFailure>,
-    pub(crate) stopping: Option<Stopping>,
-    pub(crate) tampered: Option<WireError>,
+    /// What became of the main sandbox.
+    pub(crate) main: SandboxResult,
+    pub(crate) stopping: Option<StopCause>,
     /// It could not be recorded or watched any more.
     pub(crate) broken: Option<SuperviseError>,
     pub(crate) kept: bool,
-    pub(crate) stdout: Captured,
-    pub(crate) stderr: Captured,
     pub(crate) usage: Usage,
-    /// How the loop of an agent ended, where it came to its own end.
+    /// How an agent's loop ended, if it came to its end.
     pub(crate) driven: Option<DriveEnd>,
-    /// What came of an agent.
+    /// The report about the agent.
     pub(crate) agent: Option<AgentReport>,
-    /// What is still to be told, once the end is on disk.
-    farewells: Option<ShutdownNotices>,
+    /// Messages to clients that wait until the end is on disk.
+    notices: Option<ShutdownNotices>,
 }
 
 impl Supervised {
     /// What went wrong, where belljar itself ended the run.
     pub(crate) fn detail(&self) -> Option<String> {
-        let tampered = self.tampered.as_ref().map(|error| error.to_string());
+        let tampered = self.main.tampered.as_ref().map(|error| error.to_string());
         let broken = || self.broken.as_ref().map(|error| belljar_spec::text::error_chain(error));
         let full = || {
-            (self.stopping == Some(Stopping::DiskFull)).then(|| {
+            (self.stopping == Some(StopCause::DiskFull)).then(|| {
                 "limits.disk: it wrote more to disk than it may, or a tree too deep to be counted"
                     .to_owned()
             })
@@ -177,189 +163,12 @@ impl Supervised {
         tampered.or_else(broken).or_else(full)
     }
 
-    /// Tells everybody, now that the record has its end.
-    pub(crate) fn dismiss(self, report: StopReport) {
-        if let Some(farewells) = self.farewells {
-            farewells.say(report);
+    /// Reports the end to all clients, now that it is recorded.
+    pub(crate) fn notify_clients(self, report: StopReport) {
+        if let Some(notices) = self.notices {
+            notices.send(report);
         }
     }
-}
-
-/// A sandbox whose PID 1 has been spoken to, and whose command has not been let go.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    inside: Inside,
-    streams: CommandStreams,
-    signals: Signals,
-    terminal: Option<RawTerminal>,
-}
-
-/// Says hello. What takes time on the host can be done meanwhile.
-pub(crate) fn open(
-    started: &mut Started,
-    (plan, expectation): (&Plan, &Expectation),
-    run: &RunId,
-    caller: &Caller,
-) -> Result<Opened, SuperviseError> {
-    let signals =
-        Signals::new().map_err(|error| SuperviseError::Step("watch for signals", error))?;
-    let inside = match started.channel.take() {
-        Some(channel) => {
-            // Where the launcher has the sockets, PID 1 is not to listen.
-            let has_sockets = !started.listeners.is_empty();
-            let listen = if has_sockets { Vec::new() } else { plan.listen.clone() };
-            let setup = setup::setup(plan, expectation, listen);
-            Inside::Init(Box::new(Channel::open(channel, setup, run)?))
-        }
-        None => Inside::Child,
-    };
-    let terminal = match caller {
-        Caller::Here(streams) => streams.terminal.as_ref().map(RawTerminal::new),
-        Caller::There { .. } | Caller::Served => None,
-    };
-    Ok(Opened { inside, streams: started.streams, signals, terminal })
-}
-
-impl Opened {
-    /// After this the command's process locks itself down; what it inherits from PID 1 must be there.
-    pub(crate) fn ask_for_command(
-        &mut self,
-        plan: &Plan,
-        caller: &Caller,
-    ) -> Result<(), SuperviseError> {
-        let size = match caller {
-            Caller::Here(_) => self.terminal.as_ref().map(RawTerminal::size),
-            Caller::There {
-                streams: belljar_spec::wire::control::Streams::Terminal(size), ..
-            } => Some((size.rows, size.columns)),
-            Caller::There { .. } | Caller::Served => None,
-        };
-        match &mut self.inside {
-            Inside::Init(channel) => channel.ask_for_command(plan, self.streams, size),
-            Inside::Child => Ok(()),
-        }
-    }
-}
-
-/// Attests, lets go, carries the streams, keeps the deadline. Returns when nothing is left to carry.
-pub(crate) fn supervise(
-    mut opened: Opened,
-    started: &mut Started,
-    (plan, expectation): (&Plan, &Expectation),
-    caller: &mut Caller,
-    mut orders: LaunchOptions,
-    recorder: &mut Recorder,
-    let_go: &mut dyn FnMut(&mut Caller),
-) -> Result<Supervised, SuperviseError> {
-    let mut supervised = Supervised::default();
-    timings::mark(timings::Phase::Boundary);
-    if let Inside::Init(channel) = &mut opened.inside {
-        let _attest = tracing::debug_span!("attest").entered();
-        let attestation = match channel.wait_for_attestation(&opened.signals) {
-            Err(SuperviseError::NoAnswer(0)) => return Err(set_up_failure(channel, started)),
-            attestation => attestation?,
-        };
-        started.sandbox.join_limits().map_err(SuperviseError::SetUp)?;
-        supervised.not_as_planned = expectation.compare(&attestation);
-        if let (Some(init), Some(uid)) = (started.init_pid, started.command_uid) {
-            supervised.not_as_planned.extend(host_uid_of_child(
-                init,
-                uid,
-                expectation.uid_map.as_deref(),
-            ));
-        }
-        supervised.attestation = Some(attestation);
-        for difference in &supervised.not_as_planned {
-            tracing::debug!(%difference, "not as planned");
-        }
-        if !supervised.not_as_planned.is_empty() {
-            return Ok(supervised);
-        }
-    } else if let Some(failure) =
-        started.sandbox.unsupervised_command().and_then(|child| child.exec_failure().cloned())
-    {
-        supervised.failure = Some(failure);
-        return Ok(supervised);
-    }
-    recorder
-        .event(EventKind::SandboxAttested, &json!({ "attestation": supervised.attestation }))?;
-    let command: Vec<_> = plan.command.argv.clone();
-    if !command.is_empty() {
-        let argv = recorder.masked(&command);
-        recorder.event(EventKind::ExecStart, &json!({ "exec": 0, "argv": argv }))?;
-    }
-    // Everything that can fail comes before the command is let go.
-    let mut crossing = std::mem::take(&mut orders.crossing);
-    if let Some(proxy) = &mut crossing.proxy
-        && proxy.is_awaited()
-    {
-        proxy.wait_until_ready()?;
-    }
-    crossing.prepare(std::mem::take(&mut started.listeners), recorder)?;
-    let door = ControlSocket::open(&orders.socket)
-        .map_err(|error| SuperviseError::Step("open the run's socket", error))?;
-    // On disk before anything of the command runs.
-    recorder.barrier()?;
-    match &mut opened.inside {
-        Inside::Init(channel) if command.is_empty() => channel.dismiss(),
-        Inside::Init(channel) => channel.let_go(channel::COMMAND),
-        Inside::Child => {}
-    }
-    let begun = Instant::now();
-    orders.live.say(belljar_spec::RunState::Running);
-    let_go(caller);
-    timings::mark(timings::Phase::Attestation);
-    tracing::debug!("attested; the command is let go");
-    let caller = std::mem::replace(caller, Caller::Served);
-    let mut clients = Clients::default();
-    let (task, bonded_to) = own_task(plan, started, caller, &mut clients);
-    let Opened { inside, signals, terminal, .. } = opened;
-    let disk = Disk::from(orders.disk.take(), begun);
-    let baselines = Baselines::from(orders.layers.clone(), begun);
-    let driver = orders.drive.take().map(|orders| Box::new(Driver::new(*orders)));
-    let mut state = State::new(plan, begun);
-    if driver.is_some() {
-        state.never_idle(); // an agent's own clock is one of news
-    }
-    let mut run = Run {
-        driver,
-        started,
-        plan,
-        expectation,
-        recorder,
-        orders,
-        inside,
-        signals,
-        terminal,
-        tasks: task.into_iter().map(|task| (channel::COMMAND, task)).collect(),
-        next_exec: 1,
-        door: Some(door),
-        clients,
-        bonded_to,
-        state,
-        disk,
-        baselines,
-        sampled: begun,
-        buffer: vec![0; outlet::CHUNK].into_boxed_slice(),
-        pace: Default::default(),
-        pause: None,
-        lingering: Default::default(),
-        command_is_over: false,
-        absence: Default::default(),
-        crossing,
-        supervised,
-    };
-    run.follow();
-    timings::mark(timings::Phase::Command);
-    Ok(run.finish(begun))
-}
-
-/// PID 1's own words, where it had any.
-fn set_up_failure(channel: &Channel, started: &Started) -> SuperviseError {
-    SuperviseError::SetUp(match channel.diagnostics() {
-        Some(said) => StartError::new(format!("the sandbox could not be set up: {said}")),
-        None => started.sandbox.set_up_failure(),
-    })
 }
 
 /// The numbers that are the same on every Linux.
@@ -373,7 +182,7 @@ pub(crate) mod libc_signal {
     pub(crate) const WINCH: i32 = 28;
 }
 
-/// A descriptor of the caller's that is not to be closed with ours.
+/// A duplicate, so that closing it leaves the caller's descriptor open.
 pub(crate) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3)
 }

@@ -1,23 +1,26 @@
-//! What is looked at from outside the sandbox: signals to the launcher, and the command's uid.
+//! What the supervisor sees outside the sandbox: signals to itself, and the command's uid on the host.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
 
-use belljar_linux::sys::signal;
+use belljar_sys::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::SuperviseError;
+use super::event_source::{EventSource, PollSet};
 use super::libc_signal::{CHLD, HUP, INT, QUIT, TERM, WINCH};
 
-/// Signals to the launcher, as something to read.
+/// Signals to the supervisor, read from a descriptor.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pub(super) fd: OwnedFd,
-    /// The caller's terminal, until it is gone. One that controls no session goes without a signal.
+    /// The caller's terminal, until it hangs up. One that controls no session does so without a signal.
     terminal: Option<BorrowedFd<'static>>,
 }
 
 impl Signals {
-    /// A child's end is one of them: the host backend's command is our own child.
+    /// SIGCHLD is one of them: the host backend's command is a child of the supervisor.
     pub(super) fn new() -> Result<Self, Errno> {
         let fd = signal::read_instead(&[INT, TERM, HUP, QUIT, WINCH, CHLD])?;
         let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
@@ -25,13 +28,13 @@ impl Signals {
         Ok(Self { fd, terminal })
     }
 
-    /// Nothing is asked for: that it was hung up is told in any case.
-    pub(super) fn terminal_fd(&self) -> Option<PollFd<'_>> {
+    /// Without events: a hang-up is reported in any case.
+    fn terminal_fd(&self) -> Option<PollFd<'_>> {
         self.terminal.as_ref().map(|terminal| PollFd::new(terminal, PollFlags::empty()))
     }
 
-    /// Whether the terminal is gone; said once.
-    pub(super) fn is_hung_up(&mut self) -> bool {
+    /// Whether the terminal hung up; reported once.
+    fn is_hung_up(&mut self) -> bool {
         let Some(terminal) = self.terminal_fd() else { return false };
         let mut fds = [terminal];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -45,6 +48,26 @@ impl Signals {
 
     pub(super) fn take(&self) -> Vec<i32> {
         std::iter::from_fn(|| signal::next(&self.fd).ok().flatten()).collect()
+    }
+}
+
+impl EventSource for Signals {
+    type Parts<'p> = ();
+    /// The number of a signal. A hang-up of the terminal is one too.
+    type Event = i32;
+
+    fn watch<'a>(&'a self, poll: &mut PollSet<'a>) {
+        poll.fds().push(PollFd::new(&self.fd, PollFlags::IN));
+        poll.fds().extend(self.terminal_fd());
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn take_turn(&mut self, _: Instant, (): ()) -> Result<Vec<i32>, SuperviseError> {
+        let hang_up = self.is_hung_up().then_some(HUP);
+        Ok(hang_up.into_iter().chain(self.take()).collect())
     }
 }
 

@@ -6,11 +6,11 @@ use belljar_spec::{OutputStream, Plan, Stdin, Terminal};
 
 use super::Caller;
 use super::capture::HeadAndTail;
-use super::channel::{COMMAND, OWN, TERMINAL};
+use super::channel::{MAIN_EXEC, OWN, TERMINAL};
 use super::client::{ClientId, Clients};
 use super::inlet::{Inlet, InputSink, InputSource};
 use super::outlet::{Outlet, OutputSink, OutputSource};
-use super::task::{Carries, Follower, Phase, Task};
+use super::task::{Follower, Task};
 use crate::run::{Output, Streams};
 
 /// The task, if the run has a command, and the connection whose end is the run's.
@@ -64,11 +64,11 @@ impl Ends {
             input: InputSource::Nobody,
             follower: None,
         };
-        let (Some(client), Some(numbers)) = (client, TaskStreams::of(COMMAND)) else {
+        let (Some(client), Some(numbers)) = (client, TaskStreams::of(MAIN_EXEC)) else {
             return nobody;
         };
         let to = |stream| OutputSink::Client { client, stream };
-        let follower = Some(Follower { client, task: COMMAND });
+        let follower = Some(Follower { client, task: MAIN_EXEC });
         let typed = InputSource::Client { client, stream: numbers.stdin };
         match streams {
             Wanted::Unwatched => nobody,
@@ -115,19 +115,10 @@ fn task(plan: &Plan, started: &mut Started, ends: Ends, bond: Bond) -> Task {
             started.stdin.take().map(InputSink::Pipe),
         ),
     };
-    Task {
-        exec: COMMAND,
-        carries: Carries::Output,
-        stdout: Outlet::new(OutputStream::Stdout, from_stdout, stdout),
-        stderr: Outlet::new(OutputStream::Stderr, from_stderr, stderr),
-        input: taker.map(|taker| Inlet::new(input, taker)),
-        follower,
-        bond,
-        phase: Phase::Running,
-        unrecorded: None,
-        deadline: None,
-        give_up_at: None,
-        ended: None,
-        ear: None,
-    }
+    let stdout = Outlet::new(OutputStream::Stdout, from_stdout, stdout);
+    let stderr = Outlet::new(OutputStream::Stderr, from_stderr, stderr);
+    let mut task = Task::new(MAIN_EXEC, stdout, stderr);
+    task.input = taker.map(|taker| Inlet::new(input, taker));
+    (task.follower, task.bond) = (follower, bond);
+    task
 }

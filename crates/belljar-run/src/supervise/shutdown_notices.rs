@@ -1,6 +1,6 @@
-//! The last words of a run, when its record has its end.
+//! The last messages to clients, sent when the end of the run is recorded.
 //!
-//! A reader that is slow, or stopped, holds up nothing but itself: what it has not taken waits here.
+//! A reader that is slow, or stopped, delays nothing but itself: what it has not taken waits here.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use super::readiness::wait_until;
 use super::task::Task;
 use super::terminal::RawTerminal;
 
-/// A connection that takes nothing for so long is given up.
-const CLIENTS_WITHIN: Duration = Duration::from_secs(10);
+/// A client that takes nothing for so long is disconnected.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A command that is over, and what its follower is told after its last byte.
+/// A command that is over, and the message for its follower after its last byte.
 #[derive(Debug)]
 pub(super) struct ShutdownNotice {
     pub(super) task: Task,
@@ -25,7 +25,7 @@ pub(super) struct ShutdownNotice {
 }
 
 impl ShutdownNotice {
-    /// Somebody at a connection has not taken all of it.
+    /// A client has not taken all of its output.
     fn is_followed(&self) -> bool {
         self.task.follower.is_some() && !self.task.is_finished()
     }
@@ -41,7 +41,7 @@ pub(super) struct ShutdownNotices {
 }
 
 impl ShutdownNotices {
-    pub(super) fn say(mut self, report: StopReport) {
+    pub(super) fn send(mut self, report: StopReport) {
         self.deliver();
         drop(self.terminal.take());
         for ShutdownNotice { task, message } in &self.tasks {
@@ -49,46 +49,46 @@ impl ShutdownNotices {
                 self.clients.end_task(follower.client, follower.task, message);
             }
         }
-        self.clients.dismiss(&FromSupervisor::Stopped(Box::new(report)));
+        self.clients.close(&FromSupervisor::Stopped(Box::new(report)));
     }
 
-    /// Those who take nothing find the connection closed: what they miss must not look like an end.
+    /// Clients that take nothing are disconnected: what they miss must not look like an end.
     fn give_up(&mut self) {
-        for farewell in self.tasks.iter_mut().filter(|farewell| farewell.is_followed()) {
-            if let Some(follower) = farewell.task.follower.take() {
+        for notice in self.tasks.iter_mut().filter(|notice| notice.is_followed()) {
+            if let Some(follower) = notice.task.follower.take() {
                 self.clients.remove(follower.client);
             }
-            farewell.task.drop_waiting();
+            notice.task.drop_waiting();
         }
     }
 
-    /// What was said and not yet taken. The caller's own streams are waited for as long as it takes, or
-    /// until a signal asks to end.
+    /// Delivers output that was not taken yet. The caller's own streams are waited for as long as it takes, or until a
+    /// signal arrives.
     fn deliver(&mut self) {
-        let mut until = Instant::now() + CLIENTS_WITHIN;
+        let mut until = Instant::now() + CLIENT_TIMEOUT;
         loop {
             let waiting = |tasks: &[ShutdownNotice]| {
                 tasks.iter().map(|one| one.task.waiting()).sum::<usize>()
             };
             let before = waiting(&self.tasks);
-            // Before the bytes: room that came after them would be slept on.
+            // Before the bytes: room that comes after them would not end the wait.
             self.clients.take_windows();
             for ShutdownNotice { task, .. } in &mut self.tasks {
                 task.pass_on(&mut self.clients);
             }
             self.clients.flush();
             if waiting(&self.tasks) < before {
-                until = Instant::now() + CLIENTS_WITHIN;
+                until = Instant::now() + CLIENT_TIMEOUT;
             } else if Instant::now() >= until {
                 self.give_up();
             }
-            if self.tasks.iter().all(|farewell| farewell.task.is_finished()) {
+            if self.tasks.iter().all(|notice| notice.task.is_finished()) {
                 return;
             }
             if self.signals.take().iter().any(|signal| !matches!(*signal, CHLD | WINCH)) {
                 return;
             }
-            let followed = self.tasks.iter().any(|farewell| farewell.is_followed());
+            let followed = self.tasks.iter().any(|notice| notice.is_followed());
             let mut fds = vec![PollFd::new(&self.signals.fd, PollFlags::IN)];
             self.clients.watch(&mut fds);
             for ShutdownNotice { task, .. } in &self.tasks {

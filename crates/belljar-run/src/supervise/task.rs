@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use belljar_spec::wire::Work;
 use belljar_spec::wire::control::{Bond, FromSupervisor, Streams, TaskStreams};
 use belljar_spec::{
-    EXIT_DEADLINE, ExecFailure, Exit, ExitSource, ExitStatus, OsText, OutputStream,
+    EXIT_DEADLINE, EventKind, ExecFailure, Exit, ExitSource, ExitStatus, OsText, OutputStream,
 };
 use rustix::event::PollFd;
+use serde_json::json;
 
-use super::channel::{COMMAND, Channel};
+use super::channel::{Channel, MAIN_EXEC};
 use super::client::{ClientId, Clients};
 use super::drive::AgentRecorder;
 use super::inlet::{Inlet, InputSource};
@@ -40,11 +41,12 @@ pub(super) enum End {
     Gone,
 }
 
-/// Why belljar ended it.
+/// Who ended a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum EndedBy {
     Deadline,
-    Asked,
+    /// A client or its disconnection.
+    Request,
 }
 
 /// A connection that follows a task, and its number there.
@@ -77,19 +79,72 @@ pub(super) struct Task {
     pub(super) deadline: Option<Instant>,
     /// Its follower is waited for until then.
     pub(super) give_up_at: Option<Instant>,
-    pub(super) ended: Option<Ended>,
-    /// Of an agent: what it prints means something.
-    pub(super) ear: Option<AgentRecorder>,
+    pub(super) ended_by: Option<EndedBy>,
+    /// Parses what it prints, where it is an agent.
+    pub(super) agent: Option<AgentRecorder>,
 }
 
 impl Task {
+    /// A command that runs, is followed by no client, and has no input.
+    pub(super) fn new(exec: u32, stdout: Outlet, stderr: Outlet) -> Self {
+        Self {
+            exec,
+            carries: Carries::Output,
+            stdout,
+            stderr,
+            input: None,
+            follower: None,
+            bond: Bond::LivesOn,
+            phase: Phase::Running,
+            unrecorded: None,
+            deadline: None,
+            give_up_at: None,
+            ended_by: None,
+            agent: None,
+        }
+    }
+
+    /// Its process is being made. `environment` has the names that it must attest.
+    pub(super) fn preparing(self, work: Work, environment: Vec<OsText>) -> Self {
+        let carries = match &work {
+            Work::Pack { .. } => Carries::Files,
+            Work::Program { .. } | Work::Nothing | Work::Unpack { .. } => Carries::Output,
+        };
+        let phase = Phase::Preparing { environment };
+        Self { carries, phase, unrecorded: Some(work), ..self }
+    }
+
+    /// Once for each command, before its end at the latest.
+    pub(super) fn record_start(&mut self, recorder: &mut Recorder) -> Result<(), RecordError> {
+        let Some(work) = self.unrecorded.take() else { return Ok(()) };
+        let exec = self.exec;
+        let masked = |path: OsText| recorder.masked(&[path]).pop();
+        let data = match work {
+            Work::Program { argv } => json!({ "exec": exec, "argv": recorder.masked(&argv) }),
+            Work::Pack { path } => json!({ "exec": exec, "copy_out": masked(path) }),
+            Work::Unpack { path } => json!({ "exec": exec, "copy_in": masked(path) }),
+            Work::Nothing => json!({ "exec": exec }),
+        };
+        recorder.event(EventKind::ExecStart, &data)
+    }
+
+    pub(super) fn record_end(&mut self, recorder: &mut Recorder) -> Result<(), RecordError> {
+        self.record_start(recorder)?; // if it never came to run
+        recorder.end_exec(self.exec)?;
+        let mut data = json!({ "exec": self.exec, "exit": self.exit() });
+        if let Phase::Over(End::NotExecuted(failure)) = &self.phase {
+            data["failure"] = json!(recorder.secrets().mask_failure(failure));
+        }
+        recorder.event(EventKind::ExecExit, &data)
+    }
+
     pub(super) fn is_running(&self) -> bool {
         !matches!(self.phase, Phase::Over(_))
     }
 
     /// It is being ended. A follower that takes nothing must not hold that up for ever.
-    pub(super) fn end(&mut self, why: Ended) {
-        self.ended = self.ended.or(Some(why));
+    pub(super) fn end(&mut self, by: EndedBy) {
+        self.ended_by = self.ended_by.or(Some(by));
         self.give_up_at.get_or_insert(Instant::now() + FOLLOWER_WITHIN);
     }
 
@@ -119,7 +174,7 @@ impl Task {
         }
     }
 
-    /// How much the command said.
+    /// How many bytes the command wrote.
     pub(super) fn move_bytes(
         &mut self,
         buffer: &mut [u8],
@@ -127,7 +182,7 @@ impl Task {
         clients: &mut Clients,
         recorder: &mut Recorder,
     ) -> Result<usize, RecordError> {
-        let mut said = 0;
+        let mut moved = 0;
         for outlet in [&mut self.stdout, &mut self.stderr] {
             outlet.pass_on(clients, channel.as_deref_mut());
             for _ in 0..CHUNKS_AT_ONCE {
@@ -135,13 +190,13 @@ impl Task {
                 recorder.output(self.exec, outlet.stream, bytes, Instant::now())?;
                 outlet.accept(bytes, None);
                 outlet.pass_on(clients, None);
-                said += bytes.len();
+                moved += bytes.len();
             }
         }
         if let Some(input) = &mut self.input {
             input.move_bytes(channel, clients);
         }
-        Ok(said)
+        Ok(moved)
     }
 
     /// The channel brought bytes of one of its streams.
@@ -158,8 +213,8 @@ impl Task {
                 if (self.carries, outlet.stream) != (Carries::Files, OutputStream::Stdout) {
                     recorder.output(self.exec, outlet.stream, bytes, Instant::now())?;
                 }
-                if let (Some(ear), OutputStream::Stdout) = (&mut self.ear, outlet.stream) {
-                    ear.hear(bytes, recorder)?;
+                if let (Some(agent), OutputStream::Stdout) = (&mut self.agent, outlet.stream) {
+                    agent.take_output(bytes, recorder)?;
                 }
                 outlet.accept(bytes, Some(channel));
                 outlet.pass_on(clients, Some(channel));
@@ -174,7 +229,7 @@ impl Task {
 
     /// From now on this connection is given the output, and gives the input.
     pub(super) fn follow(&mut self, client: ClientId, numbers: TaskStreams, streams: Streams) {
-        self.follower = Some(Follower { client, task: COMMAND });
+        self.follower = Some(Follower { client, task: MAIN_EXEC });
         let to = |stream| OutputSink::Client { client, stream };
         match streams {
             Streams::Unwatched => return,
@@ -274,8 +329,8 @@ impl Task {
         self.stderr.give_up();
     }
 
-    /// What its follower is told at the very end.
-    pub(super) fn last_word(&self) -> Option<FromSupervisor> {
+    /// What its follower is sent after the last byte.
+    pub(super) fn end_message(&self) -> Option<FromSupervisor> {
         let task = self.follower?.task;
         Some(match &self.phase {
             Phase::Over(End::NotExecuted(failure)) => {
@@ -288,8 +343,8 @@ impl Task {
     /// What to report of a command that ended: the kernel's word, unless belljar ended it.
     pub(super) fn exit(&self) -> Exit {
         let killed = Exit { code: None, signal: Some(9), source: ExitSource::Sandbox };
-        match (&self.phase, self.ended) {
-            (Phase::Over(_), Some(Ended::Deadline)) => {
+        match (&self.phase, self.ended_by) {
+            (Phase::Over(_), Some(EndedBy::Deadline)) => {
                 Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline)
             }
             (Phase::Over(End::Exited(status)), _) => Exit::of_command(*status),

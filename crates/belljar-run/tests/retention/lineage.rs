@@ -7,8 +7,8 @@ use belljar_record::{EVENTS, HomeKey, Recorder, Secrets};
 use belljar_run::lineage::{Broken, Child, Lineage, LineageError, lineage};
 use belljar_run::retention::apply_retention;
 use belljar_spec::{
-    AgentReport, EventKind, IterationReport, ResumeKind, ResumeOrigin, Retention, RunId,
-    StopReason, Tally, TokenUsage,
+    AgentReport, AgentTotals, EventKind, IterationReport, ResumeKind, ResumeOrigin, Retention,
+    RunId, StopReason, TokenUsage,
 };
 use serde_json::json;
 
@@ -28,7 +28,7 @@ impl<'a> Writing<'a> {
         let mut recorder = Recorder::create(&directory, key, Secrets::default(), 1 << 20).unwrap();
         let mut start = json!({ "v": 2, "id": run });
         if let Some(origin) = origin {
-            start["birth"] = serde_json::to_value(origin).unwrap();
+            start["resumed_from"] = serde_json::to_value(origin).unwrap();
         }
         recorder.event(EventKind::RunStart, &start).unwrap();
         Self { runs, run, recorder }
@@ -51,8 +51,8 @@ impl<'a> Writing<'a> {
 
     fn stop(mut self, reason: StopReason) -> String {
         let agent = AgentReport {
-            tally: Tally::default(),
-            own_iterations: 1,
+            totals: AgentTotals::default(),
+            run_iterations: 1,
             why: "because".to_owned(),
             message: None,
         };
@@ -84,20 +84,24 @@ fn report(iteration: u32, message: &str) -> IterationReport {
         dropped: 0,
         checkpoint: Default::default(),
         session_totals: Default::default(),
-        tally: Tally { iterations: iteration, turns: u64::from(iteration), ..Tally::default() },
+        totals: AgentTotals {
+            iterations: iteration,
+            turns: u64::from(iteration),
+            ..AgentTotals::default()
+        },
     }
 }
 
-fn origin(how: ResumeKind, from: u64, iteration: u32, head: &str) -> ResumeOrigin {
-    let tally = Tally { iterations: iteration, turns: 70, ..Tally::default() };
+fn origin(kind: ResumeKind, from: u64, iteration: u32, head: &str) -> ResumeOrigin {
+    let totals = AgentTotals { iterations: iteration, turns: 70, ..AgentTotals::default() };
     let (from, head) = (id(from), head.to_owned());
     ResumeOrigin {
-        how,
+        kind,
         from,
         continues: from,
         iteration,
         head,
-        tally,
+        totals,
         session: None,
         session_totals: Default::default(),
         changes: Vec::new(),
@@ -124,7 +128,7 @@ fn a_new_run_has_only_itself_in_its_lineage() {
     assert_eq!((&member.head, &member.origin), (&head, &None));
     assert_eq!(member.agent.as_ref().unwrap().why, "because");
     assert_eq!((line.broken.as_ref(), line.children.as_slice()), (None, &[][..]));
-    assert_eq!(line.tally().turns, 2);
+    assert_eq!(line.totals().turns, 2);
 
     fs::remove_dir(runs.home.run_dir(&id(1)).join("checkpoints/000001")).unwrap();
     let line = lineage(&runs.home, &id(1)).unwrap();
@@ -163,7 +167,7 @@ fn each_iteration_is_listed_once_with_the_run_that_counts() {
     let third = lineage(&runs.home, &id(3)).unwrap();
     assert_eq!(numbers(&third), expected[..4]);
     assert_eq!(third.last().unwrap().last_started, None);
-    let child = Child { run: id(4), how: ResumeKind::Resume, iteration: 4 };
+    let child = Child { run: id(4), kind: ResumeKind::Resume, iteration: 4 };
     assert_eq!(third.children, [child]);
     assert_eq!(numbers(&lineage(&runs.home, &id(1)).unwrap()).len(), 3, "as it was by itself");
 }
@@ -185,7 +189,7 @@ fn a_fork_starts_counting_again_and_is_a_child() {
     let line = lineage(&runs.home, &id(3)).unwrap();
     assert_eq!(numbers(&line), [(1, id(1)), (2, id(1)), (3, id(3))]);
     let children = lineage(&runs.home, &id(1)).unwrap().children;
-    let hows: Vec<_> = children.iter().map(|child| (child.run, child.how)).collect();
+    let hows: Vec<_> = children.iter().map(|child| (child.run, child.kind)).collect();
     assert_eq!(hows, [(id(2), ResumeKind::Fork), (id(3), ResumeKind::Resume)]);
 }
 
@@ -208,7 +212,7 @@ fn a_broken_lineage_reports_the_run() {
     let gone = after(|runs| fs::remove_dir_all(runs.home.run_dir(&id(1))).unwrap());
     assert_eq!(gone.broken, Some(Broken::Gone { run: id(1) }));
     assert_eq!(numbers(&gone), [(2, id(2))]);
-    assert_eq!(gone.tally().iterations, 2, "what was used is known all the same");
+    assert_eq!(gone.totals().iterations, 2, "what was used is known all the same");
 
     let cut = after(|runs| {
         let path = runs.home.run_dir(&id(1)).join(EVENTS);

@@ -57,7 +57,7 @@ pub struct WindowSize {
 
 /// What a task's streams are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Streams {
     /// Recorded only; nothing is sent to this connection.
     Unwatched,
@@ -108,7 +108,7 @@ pub struct ChosenPlan {
     pub keep: Keep,
     pub plan: Plan,
     /// Backends that come before this one and were skipped, in their order.
-    pub not_taken: Vec<SkippedBackend>,
+    pub skipped_backends: Vec<SkippedBackend>,
     /// Why the first of them was skipped.
     pub first: Option<Box<LaunchRefusal>>,
 }
@@ -117,11 +117,12 @@ impl ChosenPlan {
     /// Whether it is the plan of this spec: the same spec, and the backend whose turn it is.
     pub fn fits(&self, spec: &RunSpec, keep: Keep) -> bool {
         let order = candidates(spec.backend, &spec.fallback);
-        let tried = self.not_taken.iter().map(|skipped| skipped.backend).chain([self.plan.backend]);
+        let tried =
+            self.skipped_backends.iter().map(|skipped| skipped.backend).chain([self.plan.backend]);
         self.plan.v == PLAN_VERSION
             && self.keep == keep
             && self.spec_hash == spec.hash()
-            && order.iter().copied().take(self.not_taken.len() + 1).eq(tried)
+            && order.iter().copied().take(self.skipped_backends.len() + 1).eq(tried)
     }
 }
 
@@ -142,7 +143,7 @@ pub struct LaunchRequest {
     pub chosen: Option<Box<ChosenPlan>>,
     /// Where it begins, if that is a checkpoint of another run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub birth: Option<Box<ResumeOrigin>>,
+    pub resumed_from: Option<Box<ResumeOrigin>>,
 }
 
 /// One more command in a sandbox that is there.
@@ -161,7 +162,7 @@ pub struct TaskRequest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum ToSupervisor {
     Hello(ClientHello),
     Launch(Box<LaunchRequest>),
@@ -283,7 +284,7 @@ pub struct RunStatus {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum FromSupervisor {
     Hello {
         version: u32,
@@ -298,7 +299,7 @@ pub enum FromSupervisor {
         posture: Box<Posture>,
         /// Backends that came before it, and why they were not taken.
         #[serde(default)]
-        not_taken: Vec<SkippedBackend>,
+        skipped_backends: Vec<SkippedBackend>,
         /// Ports of the host that lead inside.
         #[serde(default)]
         ports: Vec<Published>,

@@ -65,7 +65,7 @@ pub struct InitSetup {
 
 /// Where a command's streams are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Stdio {
     /// Descriptors that PID 1 was started with: pipes, made by the launcher.
     Given { stdin: i32, stdout: i32, stderr: i32 },
@@ -77,7 +77,7 @@ pub enum Stdio {
 
 /// What a process inside becomes, once the gate has opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Work {
     Program {
         argv: Vec<OsText>,
@@ -128,7 +128,7 @@ pub struct ExecRequest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum ToInit {
     Hello(LauncherHello),
     Setup(InitSetup),
@@ -171,7 +171,7 @@ pub enum ToInit {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "say", rename_all = "snake_case")]
+#[serde(tag = "message", rename_all = "snake_case")]
 pub enum FromInit {
     Hello(InitHello),
     Attested {

@@ -60,8 +60,8 @@ fn messages_are_bounded_both_ways() {
 
 #[test]
 fn a_message_that_makes_no_sense_is_an_error() {
-    assert!(parse::<ToInit>(br#"{"say":"kill"}"#).is_ok());
-    for bad in [&b""[..], b"{}", br#"{"say":"fly"}"#, b"\xff", br#"{"say":"go"}"#] {
+    assert!(parse::<ToInit>(br#"{"message":"kill"}"#).is_ok());
+    for bad in [&b""[..], b"{}", br#"{"message":"fly"}"#, b"\xff", br#"{"message":"go"}"#] {
         assert!(matches!(parse::<ToInit>(bad), Err(WireError::BadMessage(_))), "{bad:?}");
     }
 }

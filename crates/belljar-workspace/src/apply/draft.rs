@@ -13,7 +13,7 @@ use super::recover::recover;
 use super::step::Old;
 use super::{ApplyError, Recovery};
 use crate::baseline::{Baseline, LARGEST_TEXT};
-use crate::change::{Change, Changes, Held, HowFar, Kind, What};
+use crate::change::{Change, Changes, HowFar, Kind, What, Withheld};
 use crate::fingerprint::{Fingerprint, Identity};
 use crate::open::{OpenTree, Review, read_small};
 use crate::select::Selection;
@@ -36,7 +36,7 @@ pub struct TreeDraft {
     pub todo: Vec<Todo>,
     pub conflicts: Vec<Conflict>,
     /// Left out, each with its reason.
-    pub held: Vec<Change>,
+    pub withheld: Vec<Change>,
     /// Somebody else's version stays: the run did not change it, or did the same.
     pub stays: Vec<OsText>,
     /// Changes that nobody asked for.
@@ -182,7 +182,7 @@ impl TreeDraft {
             tree,
             todo: Vec::new(),
             conflicts: Vec::new(),
-            held: Vec::new(),
+            withheld: Vec::new(),
             stays: Vec::new(),
             not_selected: 0,
             proposed: 0,
@@ -208,13 +208,14 @@ impl TreeDraft {
             matches!(change.what, What::Created)
                 && change.after.as_ref().is_some_and(|after| after.kind == Kind::Directory)
         };
-        let directories: BTreeMap<PathBuf, Option<Held>> = changes
+        let directories: BTreeMap<PathBuf, Option<Withheld>> = changes
             .iter()
             .filter(|change| is_new_directory(change))
-            .map(|change| (change.path.as_path().to_owned(), change.held.clone()))
+            .map(|change| (change.path.as_path().to_owned(), change.withheld.clone()))
             .collect();
-        let never =
-            |held: &Option<Held>| held.as_ref().is_some_and(|held| held.how_far == HowFar::Always);
+        let never = |held: &Option<Withheld>| {
+            held.as_ref().is_some_and(|held| held.how_far == HowFar::Always)
+        };
         let mut needed = BTreeSet::new();
         let mut verdicts = Vec::new();
         for change in &changes {
@@ -225,7 +226,7 @@ impl TreeDraft {
             let either =
                 |test: &dyn Fn(&OsText) -> bool| test(&change.path) || from.is_some_and(test);
             let selected = either(&|path| selection.contains(path));
-            let passes = match &change.held {
+            let passes = match &change.withheld {
                 None => true,
                 Some(held) => {
                     let above = held.because_of.as_ref();
@@ -246,7 +247,7 @@ impl TreeDraft {
                     Verdict::Chosen
                 }
                 (true, true, Some(_)) => Verdict::Blocked,
-                (true, false, _) => Verdict::Held,
+                (true, false, _) => Verdict::Withheld,
             };
             verdicts.push(verdict);
         }
@@ -255,13 +256,13 @@ impl TreeDraft {
             let is_needed = is_new_directory(&change) && needed.contains(change.path.as_path());
             match verdict {
                 Verdict::Chosen => chosen.push(change),
-                Verdict::NotSelected | Verdict::Held if is_needed => chosen.push(change),
+                Verdict::NotSelected | Verdict::Withheld if is_needed => chosen.push(change),
                 Verdict::NotSelected => self.not_selected += 1,
-                Verdict::Held => self.held.push(change),
+                Verdict::Withheld => self.withheld.push(change),
                 Verdict::Blocked => {
                     let why = "the directory it is in is held back".to_owned();
-                    change.held = Some(Held::new(why, HowFar::Always));
-                    self.held.push(change);
+                    change.withheld = Some(Withheld::new(why, HowFar::Always));
+                    self.withheld.push(change);
                 }
             }
         }
@@ -304,7 +305,7 @@ impl TreeDraft {
 enum Verdict {
     NotSelected,
     Chosen,
-    Held,
+    Withheld,
     Blocked,
 }
 

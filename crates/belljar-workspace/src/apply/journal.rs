@@ -79,7 +79,7 @@ pub(crate) enum Phase {
     Committed,
 }
 
-/// Held by whoever applies, discards or recovers. Goes with the descriptor.
+/// Withheld by whoever applies, discards or recovers. Goes with the descriptor.
 #[derive(Debug)]
 pub(crate) struct ApplyLock(#[allow(dead_code, reason = "held")] OwnedFd);
 

@@ -29,7 +29,7 @@ pub(super) fn config_of(
     let failed = |error| ApplyError::Stage { path: todo.change.path.clone(), error };
     if !todo.change.judged {
         let size = from.metadata().map_err(failed)?.len();
-        if size > LARGE && todo.change.held.is_none() {
+        if size > LARGE && todo.change.withheld.is_none() {
             return Err(ApplyError::ChangedByTheRun { path: todo.change.path.clone() });
         }
         return Ok(Source::Any(from));

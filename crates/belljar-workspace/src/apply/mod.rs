@@ -164,7 +164,7 @@ pub struct Applied {
 pub fn note_reviewed(home: &Home, draft: &Draft) {
     let is_all = draft.trees.iter().all(|tree| {
         let waits = |change: &Change| !is_decided(&tree.tree, change);
-        tree.not_selected == 0 && !tree.held.iter().any(waits) && tree.all_was_chosen()
+        tree.not_selected == 0 && !tree.withheld.iter().any(waits) && tree.all_was_chosen()
     });
     if !is_all || life::of(home, &draft.run) != Life::Over {
         return;
@@ -175,13 +175,13 @@ pub fn note_reviewed(home: &Home, draft: &Draft) {
     }
 }
 
-/// Held back, and nobody could save it: it cannot leave the run, or goes against what the run may see.
+/// Withheld back, and nobody could save it: it cannot leave the run, or goes against what the run may see.
 fn is_decided(tree: &OpenTree, change: &Change) -> bool {
     let is_special = |facts: &Facts| match facts.kind {
         Kind::Fifo | Kind::Socket | Kind::Device => true,
         Kind::File | Kind::Directory | Kind::Link => false,
     };
-    let never = change.held.as_ref().is_some_and(|held| held.how_far == HowFar::Always);
+    let never = change.withheld.as_ref().is_some_and(|held| held.how_far == HowFar::Always);
     never
         && (tree.is_hidden(change.path.as_path())
             || change.what == What::Deleted

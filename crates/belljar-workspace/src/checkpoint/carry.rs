@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use belljar_linux::snapshot;
+use belljar_bind::snapshot;
 
 use super::{CheckpointError, HOME, Pin, pin};
 use crate::{BASE, read_layers};

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use belljar_linux::jail::bind::NOTE;
-use belljar_linux::snapshot::{self, Begun, Previous, SnapshotError, SnapshotLimits};
+use belljar_bind::NOTE;
+use belljar_bind::snapshot::{self, Begun, Previous, SnapshotError, SnapshotLimits};
 use belljar_spec::{CheckpointReport, LayeredTree, Moment, RunId};
 
 use crate::{capture_live, count_recent, upper_of};

@@ -85,7 +85,7 @@ fn a_sparse_file_costs_nothing() {
     let changes = stage.changes(USER);
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(words(&changes), ["A new", "M other"]);
-    assert!(changes.changes.iter().all(|change| change.held.is_some()));
+    assert!(changes.changes.iter().all(|change| change.withheld.is_some()));
     let tree = stage.tree(USER);
     let patch = tree.patch(&changes.changes[0]).unwrap();
     assert!(String::from_utf8(patch).unwrap().contains("Binary files"));
@@ -114,10 +114,10 @@ fn a_tree_without_a_ground_ends_where_nobody_works_any_more() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let deepest = changes.changes.iter().map(|change| change.path.as_path().components().count());
     assert_eq!(deepest.max(), Some(512));
-    let held: Vec<_> = changes.changes.iter().filter(|change| change.held.is_some()).collect();
+    let held: Vec<_> = changes.changes.iter().filter(|change| change.withheld.is_some()).collect();
     let ends = held.iter().filter(|change| change.path.as_path().components().count() == 512);
     assert_eq!(ends.count(), 2);
-    assert!(held.iter().all(|change| change.held.as_ref().unwrap().how_far == HowFar::Always));
+    assert!(held.iter().all(|change| change.withheld.as_ref().unwrap().how_far == HowFar::Always));
     for name in ["upper", "lower"] {
         belljar_tree::remove_all(stage.directory.path().join(name)).unwrap();
     }

@@ -40,12 +40,15 @@ fn run_in(directory: &Path, script: &str) {
 }
 
 fn take_over(tree: &OpenTree, changes: &[Change], root: &Path) {
-    for change in changes.iter().rev() {
-        let old = match &change.what {
-            What::Renamed { from } => from,
-            What::Deleted | What::Replaced => &change.path,
-            _ => continue,
-        };
+    let removed = changes.iter().filter_map(|change| match &change.what {
+        What::Renamed { from } => Some((from, change)),
+        What::Deleted | What::Replaced => Some((&change.path, change)),
+        _ => None,
+    });
+    let mut removed: Vec<_> = removed.collect();
+    // A directory goes after what was in it, wherever that went.
+    removed.sort_by(|one, other| other.0.as_path().cmp(one.0.as_path()));
+    for (old, change) in removed {
         let old = root.join(old.as_path());
         match change.before.as_ref().unwrap().kind {
             Kind::Directory => std::fs::remove_dir(old).unwrap(),
@@ -97,7 +100,7 @@ proptest! {
         let backing = stage.in_overlay(&script(&during));
         let tree = stage.tree(backing);
         let changes = tree.changes().unwrap();
-        prop_assert!(changes.changes.iter().all(|change| change.held.is_none()));
+        prop_assert!(changes.changes.iter().all(|change| change.withheld.is_none()));
         take_over(&tree, &changes.changes, &taken);
         prop_assert_eq!(snapshot(&taken), snapshot(&plain), "{:?}", words(&changes));
         prop_assert_eq!(snapshot(&stage.lower("")), untouched);

@@ -7,7 +7,7 @@ use crate::{Changes, HowFar};
 
 fn held(changes: &Changes) -> Vec<String> {
     let held = changes.changes.iter().filter_map(|change| {
-        let how_far = match change.held.as_ref()?.how_far {
+        let how_far = match change.withheld.as_ref()?.how_far {
             HowFar::Always => "never",
             HowFar::UnlessNamed => "named",
         };

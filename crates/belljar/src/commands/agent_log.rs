@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anstyle::Style;
 use belljar::spec::egress::EgressDenied;
 use belljar::spec::{
-    AgentNews, AgentReport, AgentResult, AgentWork, Event, EventKind, Exit, Failure,
+    AgentEvent, AgentReport, AgentResult, AgentWork, Event, EventKind, Exit, Failure,
     IterationReport, OsText, ResumeOrigin, Role, StopReason, Until,
 };
 use serde::Deserialize;
@@ -66,7 +66,7 @@ enum HelperCommand {
 struct Start {
     spec: StartSpec,
     #[serde(default)]
-    birth: Option<ResumeOrigin>,
+    resumed_from: Option<ResumeOrigin>,
 }
 
 #[derive(Deserialize)]
@@ -123,7 +123,7 @@ impl AgentLog {
             | EventKind::AgentUsage
             | EventKind::AgentSession
             | EventKind::AgentResult
-            | EventKind::AgentError => match data::<AgentNews>(event) {
+            | EventKind::AgentError => match data::<AgentEvent>(event) {
                 Some(event) => self.agent_event(&event),
                 None => (Block::Action, Vec::new()),
             },
@@ -162,7 +162,7 @@ impl AgentLog {
     }
 
     fn start(&mut self, event: &Event) -> Vec<String> {
-        let Some(Start { spec, birth }) = data::<Start>(event) else { return Vec::new() };
+        let Some(Start { spec, resumed_from }) = data::<Start>(event) else { return Vec::new() };
         if let Some(work) = spec.agent {
             self.setup = work.setup.map(|setup| setup.command);
             self.until = match work.repeat.until {
@@ -170,7 +170,7 @@ impl AgentLog {
                 _ => None,
             };
         }
-        birth.map_or(Vec::new(), |birth| self.dim(&origin(&birth)))
+        resumed_from.map_or(Vec::new(), |resumed_from| self.dim(&origin(&resumed_from)))
     }
 
     fn head(&mut self, event: &Event) -> Vec<String> {
@@ -189,19 +189,19 @@ impl AgentLog {
         lines
     }
 
-    fn agent_event(&self, event: &AgentNews) -> (Block, Vec<String>) {
+    fn agent_event(&self, event: &AgentEvent) -> (Block, Vec<String>) {
         let lines = match event {
-            AgentNews::Message { role: Role::Assistant, text } => {
+            AgentEvent::Message { role: Role::Assistant, text } => {
                 let lines = self.fold(text, "", MAX_MESSAGE_LINES);
                 return (Block::Message, lines.into_iter().map(unlike_headings).collect());
             }
-            AgentNews::Message { role: Role::Thinking | Role::System, text } => {
+            AgentEvent::Message { role: Role::Thinking | Role::System, text } => {
                 styled(self.fold(text, "  ", MAX_DETAIL_LINES), DIM)
             }
-            AgentNews::Message { role: Role::User, text } => {
+            AgentEvent::Message { role: Role::User, text } => {
                 styled(self.fold(text, "> ", MAX_DETAIL_LINES), DIM)
             }
-            AgentNews::ToolCall { tool, input, .. } => {
+            AgentEvent::ToolCall { tool, input, .. } => {
                 let tool = one_line(tool, 30);
                 let colon = if input.trim().is_empty() { "" } else { ": " };
                 let called = format!("{tool}{colon}{}", input.trim_start());
@@ -214,18 +214,20 @@ impl AgentLog {
                 }
                 lines
             }
-            AgentNews::ToolResult { is_error, text, .. } => {
+            AgentEvent::ToolResult { is_error, text, .. } => {
                 let text = if text.trim().is_empty() { "(empty)" } else { text };
                 let style = if *is_error { BAD } else { DIM };
                 styled(self.fold(text, "  ⎿ ", MAX_DETAIL_LINES), style)
             }
-            AgentNews::Usage(_) => Vec::new(),
-            AgentNews::Session { id, model } => {
+            AgentEvent::Usage(_) => Vec::new(),
+            AgentEvent::Session { id, model } => {
                 let model = model.as_ref().map(|model| format!(", model {}", one_line(model, 60)));
                 self.dim(&format!("session {}{}", one_line(id, 60), model.unwrap_or_default()))
             }
-            AgentNews::Result(result) => self.verdict(result),
-            AgentNews::Error { message } => styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD),
+            AgentEvent::Result(result) => self.verdict(result),
+            AgentEvent::Error { message } => {
+                styled(self.fold(message, "✗ ", MAX_DETAIL_LINES), BAD)
+            }
         };
         (Block::Action, lines)
     }
@@ -235,7 +237,7 @@ impl AgentLog {
         if !result.is_error {
             return Vec::new();
         }
-        let word = result.word.as_deref().filter(|word| *word != "success").unwrap_or("an error");
+        let word = result.code.as_deref().filter(|word| *word != "success").unwrap_or("an error");
         let text = result.text.as_deref().unwrap_or_default();
         let colon = if text.trim().is_empty() { "" } else { ": " };
         let text = format!("the agent ended with {word}{colon}{text}");
@@ -341,10 +343,10 @@ impl AgentLog {
     fn stop(&self, event: &Event) -> Vec<String> {
         let Some(Stop { reason, agent, detail }) = data(event) else { return Vec::new() };
         let mut parts = vec![reason.name().to_owned()];
-        if let Some(AgentReport { tally, .. }) = &agent {
-            parts.push(counted(u64::from(tally.iterations), "iteration"));
-            parts.extend(used(tally.turns, &tally.usage));
-            parts.push(span(tally.elapsed_ms));
+        if let Some(AgentReport { totals, .. }) = &agent {
+            parts.push(counted(u64::from(totals.iterations), "iteration"));
+            parts.extend(used(totals.turns, &totals.usage));
+            parts.push(span(totals.elapsed_ms));
         }
         let style = match reason {
             StopReason::Done => GOOD,

@@ -55,7 +55,7 @@ pub(super) fn start(
         Attach::Wait => Bond::EndsWithConnection,
         Attach::Detach => Bond::LivesOn,
     };
-    let (birth, lock) = origin.unzip();
+    let (resumed_from, lock) = origin.unzip();
     let supervisors = Supervisors::with_executable(std::env::current_exe()?);
     let request = LaunchRequest {
         home: home.path().into(),
@@ -65,19 +65,19 @@ pub(super) fn start(
         streams: Streams::Unwatched,
         secrets,
         chosen,
-        birth,
+        resumed_from,
     };
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
         let launched = client.launch(request, None).await?;
         drop(lock); // the new run's record exists by now
         if !mode.quiet {
-            launched.not_taken.iter().for_each(report::skipped_backend);
+            launched.skipped_backends.iter().for_each(report::skipped_backend);
         }
-        let LaunchedRun { run, backend, not_taken, .. } = &launched;
+        let LaunchedRun { run, backend, skipped_backends, .. } = &launched;
         if mode.attach == Attach::Detach {
             let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
-            return print_id(mode, run, with_steps(object, not_taken)?);
+            return print_id(mode, run, with_steps(object, skipped_backends)?);
         }
         let verbose = !mode.quiet && !mode.json;
         if verbose {

@@ -63,10 +63,10 @@ pub(super) fn result(report: &IterationReport) -> String {
 pub(super) fn failure(failure: &Failure) -> String {
     match failure {
         // Some agents report "success" together with an error flag.
-        Failure::Said { word: Some(word) } if word != "success" => {
+        Failure::Reported { code: Some(word) } if word != "success" => {
             format!("failed ({})", one_line(word, 40))
         }
-        Failure::Said { .. } => "failed".to_owned(),
+        Failure::Reported { .. } => "failed".to_owned(),
         Failure::Exit { exit } if exit.code == Some(0) => "failed (no result)".to_owned(),
         Failure::Exit { exit } => format!("failed ({})", ended(exit)),
         Failure::Idle => "idle".to_owned(),
@@ -123,8 +123,8 @@ pub(super) fn limits(repeat: &LoopSpec) -> String {
 
 /// Which run and checkpoint a run was resumed or forked from.
 pub(super) fn origin(origin: &ResumeOrigin) -> String {
-    let ResumeOrigin { how, from, iteration, changes, .. } = origin;
-    let verb = match how {
+    let ResumeOrigin { kind, from, iteration, changes, .. } = origin;
+    let verb = match kind {
         ResumeKind::Resume => "continues",
         ResumeKind::Fork => "forked from",
     };

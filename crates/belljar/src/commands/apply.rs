@@ -146,7 +146,7 @@ fn refuse_unknown(draft: &Draft, args: &ApplyArgs) -> Result<(), NoSuchChange> {
 }
 
 fn every_path(tree: &TreeDraft) -> impl Iterator<Item = &std::path::Path> {
-    let changes = tree.todo.iter().map(|todo| &todo.change).chain(&tree.held);
+    let changes = tree.todo.iter().map(|todo| &todo.change).chain(&tree.withheld);
     let named = changes.flat_map(|change| {
         let from = match &change.what {
             What::Renamed { from } => Some(from),
@@ -163,13 +163,13 @@ fn page(draft: &Draft) -> String {
     let mut page = String::new();
     let many = draft.trees.len() > 1;
     for tree in &draft.trees {
-        if many && !(tree.todo.is_empty() && tree.held.is_empty()) {
+        if many && !(tree.todo.is_empty() && tree.withheld.is_empty()) {
             page.push_str(&format!("{BOLD}{}{BOLD:#}\n", tree.tree.note.target));
         }
         // Files that were named are not held back.
         let chosen = tree.todo.iter().map(|todo| {
             let mut change = todo.change.clone();
-            change.held = None;
+            change.withheld = None;
             change
         });
         let chosen: Vec<Change> = chosen.collect();
@@ -184,8 +184,8 @@ fn page(draft: &Draft) -> String {
             merged.map(|todo| (&todo.change, "changed here too: merged")).collect();
         changes::section(&mut page, WARN, "merged with your changes", &merged);
         let held = |how_far: HowFar| {
-            let held = tree.held.iter().filter_map(move |change| {
-                let held = change.held.as_ref()?;
+            let held = tree.withheld.iter().filter_map(move |change| {
+                let held = change.withheld.as_ref()?;
                 (held.how_far == how_far).then_some((change, held.why.as_str()))
             });
             held.collect::<Vec<_>>()
@@ -290,8 +290,8 @@ fn as_json(draft: &Draft, args: &ApplyArgs, why_not: Option<&str>) -> Value {
             "source": tree.tree.note.source,
             "changes": tree.todo.iter().map(|todo| &todo.change).collect::<Vec<_>>(),
             "merged": merged.map(|todo| &todo.change.path).collect::<Vec<_>>(),
-            "held": tree.held,
-            "stays": tree.stays,
+            "withheld": tree.withheld,
+            "unchanged": tree.stays,
             "conflicts": conflicts.collect::<Vec<_>>(),
         })
     });

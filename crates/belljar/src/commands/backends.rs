@@ -51,7 +51,7 @@ pub(super) fn as_data(row: &BackendReport) -> serde_json::Value {
 /// The clauses that are only partly enforced.
 fn weaker(row: &BackendReport) -> Vec<String> {
     let posture = row.posture.iter().flat_map(|posture| posture.not_enforced());
-    let weaker = posture.filter(|(_, enforcement)| enforcement.word() == "weaker");
+    let weaker = posture.filter(|(_, enforcement)| enforcement.status() == "weaker");
     weaker.map(|(clause, _)| clause.to_string()).collect()
 }
 

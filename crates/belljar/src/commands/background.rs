@@ -54,20 +54,20 @@ pub(super) fn start(
         streams,
         secrets,
         chosen,
-        birth: None,
+        resumed_from: None,
     };
     in_runtime(async {
         let mut client = Client::over(&supervisors, &Destination::New).await?;
         let launched = client.launch(request, None).await?;
         drop(name);
         if !args.quiet {
-            launched.not_taken.iter().for_each(report::skipped_backend);
+            launched.skipped_backends.iter().for_each(report::skipped_backend);
         }
         match launched.command {
             None => {
-                let LaunchedRun { run, backend, not_taken, .. } = &launched;
+                let LaunchedRun { run, backend, skipped_backends, .. } = &launched;
                 let object = json!({ "id": run, "state": RunState::Running, "backend": backend });
-                print_id(args, run, with_steps(object, not_taken)?)
+                print_id(args, run, with_steps(object, skipped_backends)?)
             }
             Some(command) => {
                 let verbose = !args.quiet && std::io::stderr().is_terminal();
@@ -102,10 +102,10 @@ pub(super) fn keyboard(spec: &RunSpec) -> Keyboard {
 
 pub(super) fn with_steps(
     mut object: Value,
-    not_taken: &[SkippedBackend],
+    skipped_backends: &[SkippedBackend],
 ) -> Result<Value, serde_json::Error> {
-    if !not_taken.is_empty() {
-        object["not_taken"] = serde_json::to_value(not_taken)?;
+    if !skipped_backends.is_empty() {
+        object["skipped_backends"] = serde_json::to_value(skipped_backends)?;
     }
     Ok(object)
 }

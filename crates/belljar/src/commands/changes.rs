@@ -30,7 +30,7 @@ pub(super) enum GitData {
 
 /// The `.git` directory that the path is in, if the path is data that nothing executes.
 pub(super) fn git_data_dir(change: &Change) -> Option<&Path> {
-    if change.later.is_some() || change.held.is_some() {
+    if change.autorun.is_some() || change.withheld.is_some() {
         return None;
     }
     // A directory whose entries may execute is listed.
@@ -58,10 +58,10 @@ pub(super) fn page<'a>(
             None => page.push_str(&line(change, shown.as_ref())),
         }
         // A held-back file is listed only there, with the same reason.
-        if let (Some(mark), None) = (&change.later, &change.held) {
+        if let (Some(mark), None) = (&change.autorun, &change.withheld) {
             later.push((change, mark.why));
         }
-        match &change.held {
+        match &change.withheld {
             Some(why) if why.how_far == HowFar::Always => never.push((change, why.why.as_str())),
             Some(why) => held.push((change, why.why.as_str())),
             None => {}
@@ -282,7 +282,7 @@ pub(super) const MAX_NAMED: usize = 20;
 /// first of each entry.
 pub(super) fn autorun_lines(report: &WorkspaceReport, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for file in report.later.iter().take(MAX_NAMED) {
+    for file in report.autorun.iter().take(MAX_NAMED) {
         let AutorunFile { target, path, why, change, .. } = file;
         let (letter, style) = match change {
             AutorunChange::Created => ('A', GOOD),
@@ -295,7 +295,7 @@ pub(super) fn autorun_lines(report: &WorkspaceReport, indent: usize) -> Vec<Stri
         let pad = indent + 4;
         lines.push(format!("{style}{letter}{style:#} {name}\n{:pad$}{DIM}{why}{DIM:#}", ""));
     }
-    let more = report.later_more + report.later.len().saturating_sub(MAX_NAMED) as u64;
+    let more = report.autorun_more + report.autorun.len().saturating_sub(MAX_NAMED) as u64;
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
@@ -310,7 +310,7 @@ pub(super) fn autorun_lines(report: &WorkspaceReport, indent: usize) -> Vec<Stri
 pub(super) fn print_autorun_files(outcome: &Outcome) {
     let Some(report) = &outcome.workspace else { return };
     // `show` says that the scan was incomplete; repeating it after every run in a large tree is noise.
-    if report.later.is_empty() {
+    if report.autorun.is_empty() {
         return;
     }
     let lines = autorun_lines(report, 2);

@@ -20,9 +20,10 @@ pub(super) fn lines(report: &WorkspaceReport) -> Vec<String> {
         let path = OsText::from(file.target.as_path().join(file.path.as_path()));
         shortened(&path, MAX_NAME_LENGTH)
     };
-    let mut lines: Vec<String> = report.new_control.iter().take(MAX_NAMED).map(name).collect();
-    let unnamed = report.new_control.len().saturating_sub(MAX_NAMED) as u64;
-    let more = report.new_control_more + unnamed;
+    let mut lines: Vec<String> =
+        report.new_control_files.iter().take(MAX_NAMED).map(name).collect();
+    let unnamed = report.new_control_files.len().saturating_sub(MAX_NAMED) as u64;
+    let more = report.new_control_files_more + unnamed;
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
@@ -57,7 +58,7 @@ pub(super) fn print_quarantined(done: &Quarantined) {
 /// move them.
 pub(super) fn print_new(outcome: &Outcome) {
     let Some(report) = &outcome.workspace else { return };
-    if report.new_control.is_empty() && report.new_control_more == 0 {
+    if report.new_control_files.is_empty() && report.new_control_files_more == 0 {
         return;
     }
     let tail = outcome.id.tail();

@@ -101,7 +101,7 @@ fn clauses(row: &BackendReport) -> String {
 }
 
 fn line(clause: Clause, enforcement: &Enforcement) -> String {
-    let (mark, style) = match (enforcement.word(), clause.required()) {
+    let (mark, style) = match (enforcement.status(), clause.required()) {
         ("enforced", _) => ("✓", GOOD),
         ("weaker", _) => ("⚠", WARN),
         (_, Required::Always) => ("✗", BAD),

@@ -29,6 +29,10 @@ mod outputs;
 pub(crate) mod port;
 mod progress;
 mod prompt;
+#[cfg(feature = "jail")]
+pub(crate) mod prove;
+#[cfg(not(feature = "jail"))]
+#[path = "no_prove.rs"]
 pub(crate) mod prove;
 pub(crate) mod prune;
 pub(crate) mod ps;

@@ -20,7 +20,7 @@ pub(crate) struct RunResult<'a> {
     backend: Option<BackendName>,
     /// Backends that were tried and skipped.
     #[serde(skip_serializing_if = "<[SkippedBackend]>::is_empty")]
-    not_taken: &'a [SkippedBackend],
+    skipped_backends: &'a [SkippedBackend],
     outcome: &'static str,
     reason: StopReason,
     exit: Exit,
@@ -48,7 +48,7 @@ pub(crate) struct RunResult<'a> {
 pub(crate) fn names_inside(report: &WorkspaceReport) -> Vec<OsText> {
     let name =
         |file: &NewControlFile| OsText::from(file.target.as_path().join(file.path.as_path()));
-    report.new_control.iter().map(name).collect()
+    report.new_control_files.iter().map(name).collect()
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -61,7 +61,7 @@ impl<'a> RunResult<'a> {
         Self {
             id: Some(&outcome.id),
             backend: Some(outcome.backend),
-            not_taken: &outcome.not_taken,
+            skipped_backends: &outcome.skipped_backends,
             outcome: if succeeded { "succeeded" } else { "failed" },
             reason: outcome.reason,
             exit: outcome.exit,
@@ -92,14 +92,14 @@ impl<'a> RunResult<'a> {
                 format!(
                     "{}: {}: {}",
                     unmet.clause,
-                    unmet.enforcement.word(),
+                    unmet.enforcement.status(),
                     unmet.enforcement.reason()
                 )
             }));
         }
         if let LaunchError::NoneLeft { tried, .. } = error {
             chain.extend(tried.iter().map(ToString::to_string));
-            result.not_taken = tried;
+            result.skipped_backends = tried;
         } else if let LaunchError::NotAsPlanned { differences } = error {
             chain.extend(differences.iter().cloned());
         }
@@ -117,7 +117,7 @@ impl<'a> RunResult<'a> {
         Self {
             id: None,
             backend: None,
-            not_taken: &[],
+            skipped_backends: &[],
             outcome: "refused",
             reason: StopReason::Error,
             exit: Exit::of_belljar(code, ExitSource::Policy),

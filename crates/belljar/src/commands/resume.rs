@@ -20,7 +20,7 @@ pub(crate) fn fork(args: &ForkArgs) -> i32 {
     act(&args.run, &args.origin, ResumeKind::Fork, args.name.clone())
 }
 
-fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>) -> i32 {
+fn act(run: &str, args: &ResumeOriginArgs, kind: ResumeKind, name: Option<String>) -> i32 {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let options = match (extend(args), allow(args)) {
         (Ok(extend), Ok(allow)) => (extend, allow),
@@ -29,7 +29,7 @@ fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>
             return EXIT_USAGE;
         }
     };
-    match start(run, args, how, name, options) {
+    match start(run, args, kind, name, options) {
         Ok(code) => code,
         Err(error) => {
             let object = RunResult::failed(error.as_ref(), EXIT_NOT_STARTED);
@@ -48,7 +48,7 @@ fn act(run: &str, args: &ResumeOriginArgs, how: ResumeKind, name: Option<String>
 fn start(
     run: &str,
     args: &ResumeOriginArgs,
-    how: ResumeKind,
+    kind: ResumeKind,
     name: Option<String>,
     (extend, allow): (Extend, Vec<ResumeMismatch>),
 ) -> CommandResult {
@@ -56,8 +56,8 @@ fn start(
     reconcile_first(&home)?; // closes the record of a run whose supervisor died
     let run = store::find(&home, run)?.id;
     let env = environment();
-    let ask = Ask { how, run, from: args.from, extend, allow, name };
-    let Resumed { spec, birth, lock } = prepare_resume(&home, &ask, &env)?;
+    let ask = Ask { kind, run, from: args.from, extend, allow, name };
+    let Resumed { spec, resumed_from, lock } = prepare_resume(&home, &ask, &env)?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let secrets = config::secret_values(&spec, &env, &cwd)?;
     let mode = OutputMode {
@@ -68,7 +68,7 @@ fn start(
     };
     // The supervisor prepares the run.
     let launch = ToLaunch { spec, secrets, chosen: None };
-    agent_run::start(&mode, &home, launch, Some((Box::new(birth), lock)))
+    agent_run::start(&mode, &home, launch, Some((Box::new(resumed_from), lock)))
 }
 
 fn extend(args: &ResumeOriginArgs) -> Result<Extend, String> {

@@ -158,7 +158,7 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
         }
     };
     if !args.quiet && prepared.refusal().is_none() {
-        prepared.not_taken().iter().for_each(report::skipped_backend);
+        prepared.skipped_backends().iter().for_each(report::skipped_backend);
     }
     let verbose = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let mut announcer = Announcer { verbose, warn: !args.quiet };
@@ -250,7 +250,7 @@ impl Observer for Announcer {
         }
         let weaker: Vec<String> = posture
             .not_enforced()
-            .filter(|(_, enforcement)| enforcement.word() == "weaker")
+            .filter(|(_, enforcement)| enforcement.status() == "weaker")
             .map(|(clause, _)| clause.to_string())
             .collect();
         let mut line =
@@ -267,7 +267,7 @@ impl Observer for Announcer {
         }
     }
 
-    fn not_taken(&mut self, step: &SkippedBackend) {
+    fn skipped_backends(&mut self, step: &SkippedBackend) {
         if self.warn {
             report::skipped_backend(step);
         }

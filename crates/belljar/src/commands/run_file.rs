@@ -30,7 +30,7 @@ pub(super) struct RunFile {
     pub(super) image: Option<PlannedImage>,
     pub(super) posture: Posture,
     #[serde(default)]
-    pub(super) not_taken: Vec<SkippedBackend>,
+    pub(super) skipped_backends: Vec<SkippedBackend>,
     #[serde(default)]
     pub(super) outcome: Option<Outcome>,
 }

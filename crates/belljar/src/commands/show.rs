@@ -38,8 +38,8 @@ fn act(args: &ShowArgs) -> CommandResult {
         shown["reason"] = serde_json::json!(run.reason);
         let file = run_file::read(&home, &run.id).ok();
         let report = file.as_ref().and_then(|file| file.outcome.as_ref()?.workspace.as_ref());
-        let new_control = report.map(super::result::names_inside).unwrap_or_default();
-        shown["new_control_files"] = serde_json::json!(new_control);
+        let new_control_files = report.map(super::result::names_inside).unwrap_or_default();
+        shown["new_control_files"] = serde_json::json!(new_control_files);
         report::json(&shown)?;
         return Ok(0);
     }
@@ -115,7 +115,7 @@ fn page(home: &Home, run: &RunInfo, file: Option<&RunFile>, line: Option<&Lineag
     }
     if let Some(file) = file {
         let step = |step: &SkippedBackend| folded(&escape(step.to_string().as_bytes()), INDENT);
-        page.rows("skipped", file.not_taken.iter().map(step));
+        page.rows("skipped", file.skipped_backends.iter().map(step));
         settings(&mut page, &file.spec);
         posture(&mut page, file);
     }
@@ -225,7 +225,7 @@ fn posture(page: &mut Page, file: &RunFile) {
     let held = file.posture.iter().filter(|(_, enforcement)| enforcement.is_enforced()).count();
     page.row("posture", &format!("{GOOD}{held} clauses enforced{GOOD:#}"));
     for (clause, enforcement) in file.posture.not_enforced() {
-        let (word, why) = (enforcement.word(), escape(enforcement.reason().as_bytes()));
+        let (word, why) = (enforcement.status(), escape(enforcement.reason().as_bytes()));
         let why = folded(&why, INDENT + 2);
         let pad = " ".repeat(INDENT);
         let line = format!("{WARN}{word}{WARN:#} {clause}\n{pad}  {why}");
@@ -256,8 +256,8 @@ fn limits(limits: &Limits) -> String {
 fn usage(usage: &Usage) -> String {
     let mut parts = vec![format!("{} wall clock", time_format::duration(usage.wall_ms))];
     parts.extend(usage.cpu_ms.map(|ms| format!("{} of cpu", time_format::duration(ms))));
-    parts.extend(usage.memory_peak.map(|bytes| format!("{} KiB of memory", bytes / 1024)));
+    parts.extend(usage.memory_peak_bytes.map(|bytes| format!("{} KiB of memory", bytes / 1024)));
     parts.extend(usage.pids_peak.map(|count| format!("{count} processes at most")));
-    parts.extend(usage.written.map(|bytes| format!("{} KiB written", bytes / 1024)));
+    parts.extend(usage.written_bytes.map(|bytes| format!("{} KiB written", bytes / 1024)));
     folded(&parts.join(", "), INDENT)
 }

@@ -41,8 +41,8 @@ pub(super) fn ancestry(page: &mut Page, line: &Lineage) {
     let parent = line.last().and_then(|member| member.origin.as_ref());
     page.rows("origin", parent.map(|parent| folded(&origin(parent), INDENT)));
     page.rows("broken", line.broken.as_ref().map(|why| folded(&why.to_string(), INDENT)));
-    let child = |Child { run, how, iteration }: &Child| {
-        let verb = match how {
+    let child = |Child { run, kind, iteration }: &Child| {
+        let verb = match kind {
             ResumeKind::Resume => "continues it",
             ResumeKind::Fork => "is a fork",
         };
@@ -56,10 +56,10 @@ pub(super) fn results(page: &mut Page, line: &Lineage) {
     let member = line.last();
     let why = member.and_then(|member| member.agent.as_ref()).map(|agent| &agent.why);
     page.rows("ended", why.map(|why| folded(&one_line(why, MAX_LENGTH), INDENT)));
-    let tally = line.tally();
-    let mut parts = vec![counted(u64::from(tally.iterations), "iteration")];
-    parts.extend(used(tally.turns, &tally.usage));
-    parts.push(span(tally.elapsed_ms));
+    let totals = line.totals();
+    let mut parts = vec![counted(u64::from(totals.iterations), "iteration")];
+    parts.extend(used(totals.turns, &totals.usage));
+    parts.push(span(totals.elapsed_ms));
     page.row("agent used", &folded(&parts.join(", "), INDENT));
     if !line.iterations.is_empty() {
         page.text("\n");
@@ -145,9 +145,9 @@ pub(super) fn add_data(shown: &mut Value, line: &Lineage) -> serde_json::Result<
     let member = line.last();
     shown["iterations"] = serde_json::to_value(&line.iterations)?;
     shown["agent"] = json!(member.and_then(|member| member.agent.as_ref()));
-    shown["birth"] = json!(member.and_then(|member| member.origin.as_ref()));
+    shown["resumed_from"] = json!(member.and_then(|member| member.origin.as_ref()));
     shown["children"] = serde_json::to_value(&line.children)?;
-    shown["tally"] = serde_json::to_value(line.tally())?;
+    shown["totals"] = serde_json::to_value(line.totals())?;
     if let Some(broken) = &line.broken {
         shown["broken"] = serde_json::to_value(broken)?;
     }
@@ -167,7 +167,7 @@ mod tests {
             "iteration": number, "exec": number, "wall_ms": 1500, "turns": 3, "changed": 0,
             "usage": { "input_tokens": 1_200, "output_tokens": 0 },
             "checkpoint": { "files": 0, "bytes": 0, "new_files": 0, "new_bytes": 0, "took_ms": 0 },
-            "tally": { "iterations": number, "turns": 0, "elapsed_ms": 0, "failures_in_a_row": 0,
+            "totals": { "iterations": number, "turns": 0, "elapsed_ms": 0, "failures_in_a_row": 0,
                 "unchanged_in_a_row": 0, "usage": { "input_tokens": 0, "output_tokens": 0 } },
             "message": "a\nlong \u{1b}[2J\u{202e} tale ".repeat(50),
         });
@@ -188,8 +188,10 @@ mod tests {
         let hostile = "\u{1b}]0;x\u{7}\u{202e}".repeat(100);
         let iterations = vec![
             iteration(1, |_| {}),
-            iteration(2, |report| report["failure"] = json!({ "why": "said", "word": hostile })),
-            iteration(3, |report| report["failure"] = json!({ "why": "idle" })),
+            iteration(2, |report| {
+                report["failure"] = json!({ "kind": "reported", "code": hostile })
+            }),
+            iteration(3, |report| report["failure"] = json!({ "kind": "idle" })),
             iteration(10, |report| report["done"] = json!(true)),
         ];
         for width in [60, 80, 100] {

@@ -25,7 +25,7 @@ fn to_text(dry_run: &DryRun) -> String {
         text.push('\n');
     };
     line(format!("{BOLD}backend{BOLD:#}   {}", plan.backend));
-    for step in &dry_run.not_taken {
+    for step in &dry_run.skipped_backends {
         let shown = format!("{WARN}skipped{WARN:#} {step}");
         line(format!("          {}", report::folded(&shown, 10)));
     }
@@ -80,7 +80,7 @@ fn posture(dry_run: &DryRun) -> String {
     };
     line(format!("{BOLD}posture{BOLD:#}"));
     for (clause, enforcement) in dry_run.plan.posture.iter() {
-        let style = match enforcement.word() {
+        let style = match enforcement.status() {
             "enforced" => GOOD,
             "weaker" => WARN,
             _ => DIM,
@@ -88,7 +88,7 @@ fn posture(dry_run: &DryRun) -> String {
         line(format!(
             "  {:<18} {style}{:<8}{style:#} {}",
             clause.name(),
-            enforcement.word(),
+            enforcement.status(),
             report::folded(enforcement.reason(), 30)
         ));
     }

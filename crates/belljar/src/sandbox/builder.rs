@@ -58,7 +58,7 @@ pub struct RunOutput {
 }
 
 impl SandboxBuilder {
-    /// The default is `Auto`: the jail, docker, podman, in this order; see [`Sandbox::not_taken`].
+    /// The default is `Auto`: the jail, docker, podman, in this order; see [`Sandbox::skipped_backends`].
     pub fn backend(mut self, backend: BackendChoice) -> Self {
         self.values.sandbox.backend = Some(backend);
         self
@@ -365,8 +365,8 @@ impl SandboxBuilder {
     pub async fn start(self) -> Result<Sandbox, Error> {
         let request = (Keep::UntilStopped, Bond::EndsWithConnection, Streams::Unwatched);
         let (client, launched, home) = self.launch(MainCommand::None, request).await?;
-        let LaunchedRun { backend, posture, not_taken, .. } = launched;
-        let ownership = Ownership::Owner { backend, posture, not_taken };
+        let LaunchedRun { backend, posture, skipped_backends, .. } = launched;
+        let ownership = Ownership::Owner { backend, posture, skipped_backends };
         Ok(Sandbox::new(client, launched.run, home, ownership))
     }
 
@@ -407,7 +407,7 @@ impl SandboxBuilder {
             streams,
             secrets,
             chosen: None,
-            birth: None,
+            resumed_from: None,
         };
         let launched = client.launch(request, None).await?;
         Ok((client, launched, home))

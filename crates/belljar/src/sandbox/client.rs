@@ -36,7 +36,7 @@ pub struct LaunchedRun {
     pub backend: BackendName,
     pub posture: Posture,
     /// Backends that were tried before this one, and why they were skipped.
-    pub not_taken: Vec<SkippedBackend>,
+    pub skipped_backends: Vec<SkippedBackend>,
     /// The run's main command, if its streams are followed.
     pub command: Option<Running>,
 }
@@ -135,8 +135,8 @@ impl Client {
         });
         let launched = launched.await?;
         self.run = Some(launched.run);
-        let link::Launched { run, backend, posture, not_taken } = launched;
-        Ok(LaunchedRun { run, backend, posture, not_taken, command })
+        let link::Launched { run, backend, posture, skipped_backends } = launched;
+        Ok(LaunchedRun { run, backend, posture, skipped_backends, command })
     }
 
     /// Prepares a command in the sandbox.

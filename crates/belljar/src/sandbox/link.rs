@@ -37,7 +37,7 @@ pub(super) struct Launched {
     pub(super) run: RunId,
     pub(super) backend: BackendName,
     pub(super) posture: Posture,
-    pub(super) not_taken: Vec<SkippedBackend>,
+    pub(super) skipped_backends: Vec<SkippedBackend>,
 }
 
 #[derive(Debug)]
@@ -313,8 +313,9 @@ impl State {
             FromSupervisor::Hello { version: _, build, run } => {
                 self.greeting = Some(Greeting { build, run });
             }
-            FromSupervisor::Launched { run, backend, posture, not_taken, .. } => {
-                self.launch = Some(Ok(Launched { run, backend, posture: *posture, not_taken }));
+            FromSupervisor::Launched { run, backend, posture, skipped_backends, .. } => {
+                self.launch =
+                    Some(Ok(Launched { run, backend, posture: *posture, skipped_backends }));
                 self.turn(0, Phase::Running);
             }
             FromSupervisor::LaunchRefused(refusal) => {

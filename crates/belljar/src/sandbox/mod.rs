@@ -45,7 +45,7 @@ enum Ownership {
     Owner {
         backend: BackendName,
         posture: Posture,
-        not_taken: Vec<SkippedBackend>,
+        skipped_backends: Vec<SkippedBackend>,
     },
     Attached,
 }
@@ -160,9 +160,9 @@ impl Sandbox {
 
     /// Backends that were tried before this one, and why they were skipped. Empty for a run that this handle
     /// did not start (see its record).
-    pub fn not_taken(&self) -> &[SkippedBackend] {
+    pub fn skipped_backends(&self) -> &[SkippedBackend] {
         match &self.ownership {
-            Ownership::Owner { not_taken, .. } => not_taken,
+            Ownership::Owner { skipped_backends, .. } => skipped_backends,
             Ownership::Attached => &[],
         }
     }

@@ -102,9 +102,9 @@ fn a_night(lab: &Lab, backend: &str) {
     let shown = shown().json();
     assert_eq!(numbers(&shown), [1, 2, 3, 4, 5], "{shown:#}");
     assert_eq!(shown["reason"], "done");
-    let tally = &shown["agent"]["tally"];
-    assert_eq!(tally["iterations"], 5, "{shown:#}");
-    let cost = tally["usage"]["cost_usd"].as_f64().unwrap();
+    let totals = &shown["agent"]["totals"];
+    assert_eq!(totals["iterations"], 5, "{shown:#}");
+    let cost = totals["usage"]["cost_usd"].as_f64().unwrap();
     // What the killed iteration told before it died was spent too.
     assert!((1.25..=1.51).contains(&cost), "{shown:#}");
     let page = call(&["show", "night"]).done();

@@ -29,7 +29,7 @@ fn looped(lab: &Lab, script: &str, rest: &str) -> Value {
 }
 
 fn reason(result: &Value) -> (&str, u64) {
-    let iterations = result["agent"]["tally"]["iterations"].as_u64();
+    let iterations = result["agent"]["totals"]["iterations"].as_u64();
     (result["reason"].as_str().unwrap(), iterations.unwrap_or_else(|| panic!("{result:#}")))
 }
 

@@ -137,7 +137,7 @@ fn sweep(lab: &Lab, points: u32) {
         } else {
             let result = resumed.json();
             assert_eq!(result["reason"], "max_iterations", "after {before:?}: {resumed}");
-            assert_eq!(result["agent"]["tally"]["iterations"], 5, "{result:#}");
+            assert_eq!(result["agent"]["totals"]["iterations"], 5, "{result:#}");
         }
         assert_eq!(iterations(lab, &name), [1, 2, 3, 4, 5], "killed after {before:?}");
         assert_eq!(tree(lab, &name), expected, "killed after {before:?}");
@@ -153,16 +153,16 @@ fn budgets_continue_and_can_be_extended() {
     each_user(|lab| {
         prepare(lab, "max_iterations = 2");
         let first = run(lab, "work");
-        assert_eq!(first["agent"]["tally"]["iterations"], 2);
+        assert_eq!(first["agent"]["totals"]["iterations"], 2);
         let over = lab.belljar(["resume", "work"]).done();
         over.expect(125).says(&["come to its end", "--extend-iterations"]);
         let more = resume(lab, "work", &["--extend-iterations", "2"]);
-        assert_eq!(more["agent"]["tally"]["iterations"], 4, "{more:#}");
-        assert_eq!(more["agent"]["own_iterations"], 2);
+        assert_eq!(more["agent"]["totals"]["iterations"], 4, "{more:#}");
+        assert_eq!(more["agent"]["run_iterations"], 2);
         assert_eq!(iterations(lab, "work"), [1, 2, 3, 4]);
         // Who names the first run means where it came to.
         let again = resume(lab, id(&first), &["--extend-iterations", "1"]);
-        assert_eq!(again["agent"]["tally"]["iterations"], 5, "{again:#}");
+        assert_eq!(again["agent"]["totals"]["iterations"], 5, "{again:#}");
         assert_eq!(iterations(lab, id(&again)), [1, 2, 3, 4, 5]);
         assert!(tree(lab, id(&again)).contains("+line 5"));
         assert!(!tree(lab, id(&first)).contains("+line 3"), "the first is as it was");
@@ -175,13 +175,13 @@ fn an_earlier_checkpoint_can_be_gone_back_to() {
         prepare(lab, "max_iterations = 4");
         let first = run(lab, "work");
         let back = resume(lab, "work", &["--from", "2"]);
-        assert_eq!(back["agent"]["own_iterations"], 2, "{back:#}");
+        assert_eq!(back["agent"]["run_iterations"], 2, "{back:#}");
         assert_eq!(iterations(lab, id(&back)), [1, 2, 3, 4]);
         assert_eq!(tree(lab, id(&back)), tree(lab, id(&first)));
         let none = lab.belljar(["resume", id(&back), "--from", "9"]).done();
         none.expect(125).says(&["there is no checkpoint 9"]);
         let anew = resume(lab, id(&back), &["--from", "0"]);
-        assert_eq!(anew["agent"]["own_iterations"], 4, "{anew:#}");
+        assert_eq!(anew["agent"]["run_iterations"], 4, "{anew:#}");
         assert_eq!(tree(lab, id(&anew)), tree(lab, id(&first)));
     });
 }
@@ -194,12 +194,12 @@ fn a_fork_counts_anew_and_leaves_the_first_alone() {
         let before = tree(lab, "work");
         let forked =
             lab.belljar(["fork", "--json", "work", "--from", "1", "--name", "other"]).done().json();
-        assert_eq!(forked["agent"]["tally"]["iterations"], 3, "{forked:#}");
+        assert_eq!(forked["agent"]["totals"]["iterations"], 3, "{forked:#}");
         assert_eq!(iterations(lab, "other"), [1, 2, 3]);
         assert!(tree(lab, "other").contains("+line 4"), "one of the first, and three of its own");
         assert_eq!(tree(lab, id(&first)), before);
         let shown = lab.belljar(["show", "--json", "other"]).done().json();
-        assert_eq!(shown["birth"]["from"], first["id"], "{shown:#}");
+        assert_eq!(shown["resumed_from"]["from"], first["id"], "{shown:#}");
     });
 }
 
@@ -220,7 +220,7 @@ fn what_it_stands_on_must_be_the_same() {
         // The manifest is not read again, whatever stands in it now.
         lab.make_file("work/belljar.toml", "this is no manifest");
         let result = lab.belljar(more).done().json();
-        assert_eq!(result["agent"]["tally"]["iterations"], 2, "{result:#}");
+        assert_eq!(result["agent"]["totals"]["iterations"], 2, "{result:#}");
         lab.belljar(["resume", "work", "--allow", "nothing"]).done().expect(2);
         let plain = lab.belljar(["run", "--json", "--no-config", "--", "true"]).done().json();
         lab.belljar(["resume", id(&plain)]).done().expect(125).says(&["has no agent"]);
@@ -247,7 +247,7 @@ fn old_checkpoints_go_and_are_then_no_place_to_begin() {
     run(&lab, "work");
     lab.belljar(["resume", "work", "--from", "2"]).done().expect(125).says(&["checkpoint 2"]);
     let back = resume(&lab, "work", &["--from", "3"]);
-    assert_eq!(back["agent"]["own_iterations"], 1, "{back:#}");
+    assert_eq!(back["agent"]["run_iterations"], 1, "{back:#}");
 }
 
 /// What an iteration that was cut short used is not given back.
@@ -261,7 +261,7 @@ fn what_was_spent_is_spent() {
     lab.belljar(["resume", "-d", "work"]).done().expect(0);
     let shown = lab.belljar(["show", "--json", "work"]).done().json();
     lab.belljar(["stop", "-t", "0", "work"]).done().expect(0);
-    let elapsed = shown["birth"]["tally"]["elapsed_ms"].as_u64().unwrap();
+    let elapsed = shown["resumed_from"]["totals"]["elapsed_ms"].as_u64().unwrap();
     assert!(elapsed >= 1000, "{shown:#}");
 }
 

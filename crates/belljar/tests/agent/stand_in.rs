@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use belljar_run::agent::replay::{AgentReplay, ReplayedRun};
 use belljar_spec::manifest::{AgentKind, Auth, Permissions};
-use belljar_spec::{AgentNews, AgentSpec, Exit, ExitSource, Failure, Money, OsText};
+use belljar_spec::{AgentEvent, AgentSpec, Exit, ExitSource, Failure, Money, OsText};
 use belljar_testkit::built;
 
 const KINDS: [AgentKind; 3] = [AgentKind::Claude, AgentKind::Codex, AgentKind::Gemini];
@@ -87,9 +87,10 @@ fn each_format_is_spoken_and_understood() {
         assert_eq!(heard.final_text, "All is DONE", "{kind:?}");
         assert_eq!(heard.turns, 5, "{kind:?}");
         assert_eq!(stage.text("a/b"), "one two\nthree\n");
-        let calls = heard.events.iter().filter(|event| matches!(event, AgentNews::ToolCall { .. }));
+        let calls =
+            heard.events.iter().filter(|event| matches!(event, AgentEvent::ToolCall { .. }));
         let results =
-            heard.events.iter().filter(|event| matches!(event, AgentNews::ToolResult { .. }));
+            heard.events.iter().filter(|event| matches!(event, AgentEvent::ToolResult { .. }));
         assert_eq!((calls.count(), results.count()), (4, 4), "{kind:?}");
     }
 }
@@ -122,7 +123,7 @@ fn crashes_floods_garbage_and_lies_are_told_apart() {
         assert_eq!(crashed.final_text, "hello", "{kind:?}");
 
         let failed = stage.play("error the service is out of reach");
-        assert!(matches!(failed.failure, Some(Failure::Said { .. })), "{kind:?}");
+        assert!(matches!(failed.failure, Some(Failure::Reported { .. })), "{kind:?}");
 
         let code = stage.play("exit 3");
         assert!(matches!(code.failure, Some(Failure::Exit { exit }) if exit.code == Some(3)));
@@ -139,7 +140,7 @@ fn crashes_floods_garbage_and_lies_are_told_apart() {
     for lie in ["-5", "nan", "1e300"] {
         let lied = Stage::new(AgentKind::Claude).play(&format!("lie-cost {lie}"));
         assert_eq!(lied.usage.cost_usd, Money::ZERO, "{lie}");
-        let is_reported = |event: &AgentNews| matches!(event, AgentNews::Error { message } if message.contains("not a valid amount"));
+        let is_reported = |event: &AgentEvent| matches!(event, AgentEvent::Error { message } if message.contains("not a valid amount"));
         assert!(lied.events.iter().any(is_reported), "{lie}");
     }
 }

@@ -80,7 +80,7 @@ fn a_result_that_cost_too_much_is_still_a_result() {
     let not_done = [INIT, &result("not yet", false, 2.0)];
     let spent = judged(&lab, &not_done, "sleep 1", rest);
     assert_eq!(reason(&spent), ("max_cost", 1), "{spent:#}");
-    assert_eq!(spent["agent"]["tally"]["iterations"], 1);
+    assert_eq!(spent["agent"]["totals"]["iterations"], 1);
     // A single run, and a budget of each iteration.
     let path = agent(&lab, &dear, "", "");
     let single = run(&lab, &path, &["--json", "--max-cost-usd", "1"]).json();
@@ -125,7 +125,7 @@ fn numbers_beyond_all_measure_do_no_harm() {
         assert_eq!(reason(&result), ("max_iterations", 0), "{number}: {result:#}");
         let shown = lab.belljar(["show", "--json", result["id"].as_str().unwrap()]).done().json();
         assert_eq!(shown["iterations"].as_array().unwrap().len(), 2, "{number}: {shown:#}");
-        assert_eq!(shown["agent"]["tally"]["usage"]["cost_usd"], 0.6, "{number}");
+        assert_eq!(shown["agent"]["totals"]["usage"]["cost_usd"], 0.6, "{number}");
     }
     lab.assert_all_sound();
 }

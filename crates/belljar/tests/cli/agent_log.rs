@@ -5,8 +5,8 @@ use std::io::Write;
 
 use belljar::record::{HomeKey, Recorder, Secrets};
 use belljar::spec::{
-    AgentReport, CheckpointReport, EventKind, IterationReport, Money, ResumeKind, ResumeOrigin,
-    RunId, StopReason, Tally, TokenUsage,
+    AgentReport, AgentTotals, CheckpointReport, EventKind, IterationReport, Money, ResumeKind,
+    ResumeOrigin, RunId, StopReason, TokenUsage,
 };
 use belljar_testkit::{Done, Lab};
 use rustix::fs::{FlockOperation, flock};
@@ -38,7 +38,7 @@ impl Agents {
         self.lab.belljar(words).done()
     }
 
-    fn begin(&self, number: u64, birth: Option<&ResumeOrigin>) -> Writing<'_> {
+    fn begin(&self, number: u64, resumed_from: Option<&ResumeOrigin>) -> Writing<'_> {
         let id = RunId::from_parts(1_700_000_000_000 + number * 1000, number * 977);
         let mut record = self.like.clone();
         record["id"] = json!(id);
@@ -47,7 +47,7 @@ impl Agents {
         record["spec"]["agent"] = json!({
             "agent": { "kind": "claude", "program": ["claude"], "model": "m-1",
                 "prompt": "# Task\n\nFix the parser.\n", "permissions": "bypass", "auth": "secret" },
-            "repeat": { "until": { "is": "file", "path": "DONE" }, "max_iterations": 5,
+            "loop": { "until": { "type": "file", "path": "DONE" }, "max_iterations": 5,
                 "max_cost": 25.0, "pause": 0, "backoff": 10_000, "session": "fresh", "checkpoints": 10 },
         });
         record.as_object_mut().unwrap().remove("outcome");
@@ -56,8 +56,8 @@ impl Agents {
         let key = HomeKey::load(&self.lab.home()).unwrap().for_run(&id);
         let mut recorder = Recorder::create(&directory, key, Secrets::default(), 1 << 20).unwrap();
         let mut start = record.clone();
-        if let Some(birth) = birth {
-            start["birth"] = json!(birth);
+        if let Some(resumed_from) = resumed_from {
+            start["resumed_from"] = json!(resumed_from);
         }
         recorder.event(EventKind::RunStart, &start).unwrap();
         fs::write(directory.join("run.json"), record.to_string()).unwrap();
@@ -84,9 +84,9 @@ impl Writing<'_> {
     fn iteration(&mut self, iteration: u32, message: &str) {
         let own = json!({ "iteration": iteration, "exec": iteration });
         self.event(EventKind::IterationStart, own);
-        let said = json!({ "is": "message", "role": "assistant", "text": message, "iteration": iteration });
+        let said = json!({ "type": "message", "role": "assistant", "text": message, "iteration": iteration });
         self.event(EventKind::AgentMessage, said);
-        let call = json!({ "is": "tool_call", "tool": "Bash", "input": "make test", "iteration": iteration });
+        let call = json!({ "type": "tool_call", "tool": "Bash", "input": "make test", "iteration": iteration });
         self.event(EventKind::AgentToolCall, call);
         let usage = TokenUsage {
             input_tokens: 30_000,
@@ -109,7 +109,7 @@ impl Writing<'_> {
             unparsed: 0,
             dropped: 0,
             checkpoint: CheckpointReport::default(),
-            tally: tally(iteration),
+            totals: totals(iteration),
         };
         let directory = self.agents.lab.home().join("runs").join(self.id.as_str());
         fs::create_dir_all(directory.join(format!("checkpoints/{iteration:06}"))).unwrap();
@@ -118,8 +118,8 @@ impl Writing<'_> {
 
     fn stop(mut self, reason: StopReason, why: &str) -> (RunId, String) {
         let agent = AgentReport {
-            tally: tally(5),
-            own_iterations: 2,
+            totals: totals(5),
+            run_iterations: 2,
             why: why.to_owned(),
             message: Some("All done.".to_owned()),
         };
@@ -135,9 +135,9 @@ impl Writing<'_> {
     }
 }
 
-fn tally(iterations: u32) -> Tally {
+fn totals(iterations: u32) -> AgentTotals {
     let count = u64::from(iterations);
-    Tally {
+    AgentTotals {
         iterations,
         turns: 12 * count,
         usage: TokenUsage {
@@ -165,19 +165,19 @@ fn line(agents: &Agents) -> (RunId, RunId) {
     }
     first.event(EventKind::IterationStart, json!({ "iteration": 4, "exec": 4 }));
     let (from, head) = first.stop(StopReason::Lost, "");
-    let birth = ResumeOrigin {
-        how: ResumeKind::Resume,
+    let resumed_from = ResumeOrigin {
+        kind: ResumeKind::Resume,
         from,
         continues: from,
         iteration: 3,
         head,
-        tally: tally(3),
+        totals: totals(3),
         session: None,
         session_totals: Default::default(),
         changes: Vec::new(),
         unchanged: Default::default(),
     };
-    let mut second = agents.begin(2, Some(&birth));
+    let mut second = agents.begin(2, Some(&resumed_from));
     second.iteration(4, "More.");
     second.iteration(5, "All done.");
     (from, second.stop(StopReason::Done, "the file DONE is there").0)
@@ -223,8 +223,8 @@ fn show_tells_the_whole_line_of_runs() {
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
     assert_eq!((&listed[0]["run"], &listed[4]["run"]), (&json!(first), &json!(second)));
     assert_eq!(listed[4]["kept"], true);
-    assert_eq!((&data["reason"], &data["birth"]["from"]), (&json!("done"), &json!(first)));
-    assert_eq!(data["agent"]["own_iterations"], 2);
+    assert_eq!((&data["reason"], &data["resumed_from"]["from"]), (&json!("done"), &json!(first)));
+    assert_eq!(data["agent"]["run_iterations"], 2);
 
     let listed = agents.belljar(&["ps", "-a"]).expect(0).out();
     assert_eq!(listed.lines().filter(|line| line.contains("agent claude")).count(), 2, "{listed}");

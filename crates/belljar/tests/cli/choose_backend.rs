@@ -34,8 +34,8 @@ fn the_jail_is_taken_without_a_word_to_any_engine() {
         let call = lab.run(["--json", "--", "echo", "here"]);
         let result = with(call, &engine.address(), &engine.address()).done().expect(0).json();
         assert_eq!((&result["backend"], &result["stdout"]), (&"jail".into(), &"here\n".into()));
-        assert!(result.get("not_taken").is_none(), "{result:#}");
-        assert!(lab.record(result["id"].as_str().unwrap()).get("not_taken").is_none());
+        assert!(result.get("skipped_backends").is_none(), "{result:#}");
+        assert!(lab.record(result["id"].as_str().unwrap()).get("skipped_backends").is_none());
         // What is wrong with the run itself is no reason to ask others either.
         let call = lab.run(["-v", "/no/such/thing:/x", "--", "true"]);
         with(call, &engine.address(), &engine.address())
@@ -61,15 +61,15 @@ fn steps_that_are_not_taken_are_told_and_recorded() {
         assert_eq!((quiet.out(), quiet.err()), ("here\n".to_owned(), String::new()));
 
         let result = without_engines(lab.run(["--json"].iter().chain(words()))).expect(0).json();
-        let steps = &result["not_taken"];
+        let steps = &result["skipped_backends"];
         assert_eq!(names(steps), ["docker", "podman"], "{result:#}");
         assert!(steps[0]["why"].as_str().unwrap().contains("/nonexistent/engine.sock"));
         assert!(!steps[0]["fix"].as_str().unwrap().is_empty());
         let id = result["id"].as_str().unwrap();
-        assert_eq!(&lab.record(id)["not_taken"], steps);
+        assert_eq!(&lab.record(id)["skipped_backends"], steps);
         let events = lab.belljar(["events", id]).done().expect(0).out();
         let start: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
-        assert_eq!(&start["data"]["not_taken"], steps);
+        assert_eq!(&start["data"]["skipped_backends"], steps);
         assert_eq!(start["data"]["backend"], "jail");
 
         let page = lab.belljar(["show", id]).done().expect(0).out();
@@ -79,12 +79,12 @@ fn steps_that_are_not_taken_are_told_and_recorded() {
         let call = lab.run(["--result", file.to_str().unwrap()].iter().chain(words()));
         without_engines(call).expect(0);
         let written: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-        assert_eq!(names(&written["not_taken"]), ["docker", "podman"]);
+        assert_eq!(names(&written["skipped_backends"]), ["docker", "podman"]);
 
         let detached = without_engines(lab.run(["-d", "--json"].iter().chain(words())));
         detached.expect(0).says(&["skipped the docker backend", "skipped the podman backend"]);
         let object = detached.json();
-        assert_eq!(names(&object["not_taken"]), ["docker", "podman"], "{object:#}");
+        assert_eq!(names(&object["skipped_backends"]), ["docker", "podman"], "{object:#}");
         lab.belljar(["wait", object["id"].as_str().unwrap()]).done().expect(0);
         sound(lab);
     });
@@ -97,7 +97,7 @@ fn a_dry_run_tells_the_steps() {
     let plan = without_engines(lab.run(["--dry-run", "--json"].iter().chain(words())));
     let plan = plan.expect(0).json();
     assert_eq!(plan["plan"]["backend"], "jail");
-    assert_eq!(names(&plan["not_taken"]), ["docker", "podman"]);
+    assert_eq!(names(&plan["skipped_backends"]), ["docker", "podman"]);
     let shown = without_engines(lab.run(["--dry-run"].iter().chain(words())));
     assert!(shown.expect(0).out().contains("skipped docker: "), "{shown}");
     lab.assert_nothing_was_made();
@@ -135,7 +135,7 @@ fn when_nothing_is_left_every_step_is_listed() {
         assert!(!done.err().contains("host:"), "the host is never tried by itself: {done}");
         let result = without_engines(lab.run(["--json"].iter().chain(&words)));
         let result = result.expect(125).json();
-        assert_eq!(names(&result["not_taken"]), ["jail", "docker", "podman"]);
+        assert_eq!(names(&result["skipped_backends"]), ["jail", "docker", "podman"]);
         assert_eq!(
             (&result["reason"], &result["exit"]["source"]),
             (&"refused".into(), &"policy".into())
@@ -183,7 +183,7 @@ fn an_engine_that_hangs_is_passed_over() {
     let done = with(lab.run(words), &engine.address(), NOWHERE).done();
     let result = done.expect(0).json();
     assert!(
-        result["not_taken"][0]["why"].as_str().unwrap().contains("did not answer"),
+        result["skipped_backends"][0]["why"].as_str().unwrap().contains("did not answer"),
         "{result:#}"
     );
     assert!(done.took < Duration::from_secs(15), "{done}");
@@ -210,7 +210,7 @@ fn an_engine_that_cannot_start_is_passed_over_and_its_attempt_recorded() {
         (&"docker".into(), &"error".into())
     );
     assert_eq!((&ran["backend"], &ran["outcome"]["reason"]), (&"jail".into(), &"exited".into()));
-    assert_eq!(ran["not_taken"][0]["run"], runs[0].as_str());
+    assert_eq!(ran["skipped_backends"][0]["run"], runs[0].as_str());
     assert_eq!(lab.live(), Vec::<String>::new());
     // The same where the supervisor is a process of its own.
     let call = lab.run(words(&["-d", "--json"]));
@@ -218,7 +218,7 @@ fn an_engine_that_cannot_start_is_passed_over_and_its_attempt_recorded() {
     detached.expect(0).says(&["every run fails here"]);
     let object = detached.json();
     assert_eq!(
-        (&object["backend"], names(&object["not_taken"])),
+        (&object["backend"], names(&object["skipped_backends"])),
         (&"jail".into(), vec!["docker", "podman"])
     );
     lab.belljar(["wait", object["id"].as_str().unwrap()]).done().expect(0);
@@ -337,10 +337,10 @@ fn docker_is_taken_where_the_jail_does_not_hold() {
     let result =
         with(lab.run(options.iter().chain(&own_kernel)), &docker, NOWHERE).done().expect(0).json();
     assert_eq!(result["backend"], "docker");
-    assert_eq!(result["posture"]["kernel.separate"]["is"], "enforced", "{result:#}");
+    assert_eq!(result["posture"]["kernel.separate"]["status"], "enforced", "{result:#}");
     let own = rustix::system::uname().release().to_string_lossy().into_owned();
     assert_ne!(result["stdout"].as_str().unwrap().trim(), own);
-    assert_eq!(names(&result["not_taken"]), ["jail"]);
+    assert_eq!(names(&result["skipped_backends"]), ["jail"]);
 }
 
 #[test]

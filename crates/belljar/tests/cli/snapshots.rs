@@ -1,4 +1,4 @@
-//! Snapshots of what a user reads: help, common errors, `ps`, `show` and `diff`.
+//! Snapshots of what a user reads: help, common errors, `ps`, `show`, `diff` and `doctor`.
 //!
 //! To accept a changed text: `INSTA_UPDATE=always cargo nextest run -p belljar --test cli snapshots`.
 
@@ -147,6 +147,36 @@ fn ps_show_and_diff() {
     assert_snapshot!("discard_without_terminal", call(&lab, &["discard", "night"]));
     assert_snapshot!("rm_unreviewed", call(&lab, &["rm", "night"]));
     assert_eq!(fs::read_to_string(lab.work().join("list")).unwrap(), "one\ntwo\n");
+}
+
+#[test]
+fn doctor() {
+    let lab = lab();
+    let doctor = lab
+        .belljar(["doctor"])
+        .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
+        .env("CONTAINER_HOST", "unix:///nowhere/podman.sock");
+    assert_snapshot!("doctor", without_statuses(&shown(&lab, &doctor.done())));
+}
+
+/// Replaces what depends on the machine in `doctor`: how each clause is enforced, and how long a canary took.
+fn without_statuses(page: &str) -> String {
+    let is_clause = |line: &&str| line.split(' ').nth(3).is_some_and(|name| name.contains('.'));
+    let mut text = String::new();
+    let mut in_clauses = false;
+    for line in page.lines() {
+        let clause = Some(line).filter(|line| line.starts_with("  ")).filter(is_clause);
+        in_clauses = clause.is_some() || (in_clauses && line.starts_with("   "));
+        match (clause.and_then(|line| line.split(' ').nth(3)), in_clauses) {
+            (Some(name), _) => text.push_str(&format!("  [STATUS] {name:<17}  [REASON]\n")),
+            (None, true) => {}
+            (None, false) => match line.split_once(" attested in ") {
+                Some((start, _)) => text.push_str(&format!("{start} attested in [TIME]\n")),
+                None => text.push_str(&format!("{line}\n")),
+            },
+        }
+    }
+    text
 }
 
 /// Replaces the values of `show` that depend on the time, the machine or the user.

@@ -70,8 +70,8 @@ fn the_host_backend_refuses_until_everything_is_waived() {
         assert_eq!(done.expect(4).out(), format!("ran in {}\n", work.display()));
         let done = lab.run(["--json"].iter().chain(&all).chain(&command)).done();
         let result = done.expect(4).json();
-        assert_eq!(result["posture"]["fs.mounts"]["is"], "absent", "{result:#}");
-        assert_eq!(result["posture"]["net.sealed"]["is"], "absent", "{result:#}");
+        assert_eq!(result["posture"]["fs.mounts"]["status"], "absent", "{result:#}");
+        assert_eq!(result["posture"]["net.sealed"]["status"], "absent", "{result:#}");
         let record = lab.record(result["id"].as_str().unwrap());
         assert_eq!(record["backend"], "host");
         assert!(record["waivers"].to_string().contains("nothing to lose here"), "{record:#}");
@@ -104,9 +104,9 @@ fn the_doctor_finds_the_jail_by_trying() {
         let rows = rows.expect(0).json();
         let jail = rows.as_array().unwrap().iter().find(|row| row["backend"] == "jail").unwrap();
         assert_eq!(jail["usable"], true, "{rows:#}");
-        assert_eq!(jail["posture"]["fs.mounts"]["is"], "enforced", "{rows:#}");
+        assert_eq!(jail["posture"]["fs.mounts"]["status"], "enforced", "{rows:#}");
         let memory = if lab.actor.holds_limits() { "enforced" } else { "weaker" };
-        assert_eq!(jail["posture"]["limit.memory"]["is"], memory, "{rows:#}");
+        assert_eq!(jail["posture"]["limit.memory"]["status"], memory, "{rows:#}");
         assert!(
             rows.as_array()
                 .unwrap()

@@ -118,7 +118,7 @@ fn a_memory_bomb_ends_by_oom_where_memory_is_held() {
         let expected = json!({ "signal": 9, "source": "oom" });
         assert_eq!(reason_and_exit(&result), ("oom", &expected), "as {actor:?}: {result:#}");
         done.expect(137);
-        assert_eq!(result["posture"]["limit.memory"]["is"], "enforced", "{result:#}");
+        assert_eq!(result["posture"]["limit.memory"]["status"], "enforced", "{result:#}");
         // The control: with enough of it, a smaller hunger is fine.
         lab.sh(
             &["-m", "256m"],
@@ -235,7 +235,7 @@ fn half_a_processor_is_half_a_processor() {
         drop(live);
         wait_until_gone(Duration::from_secs(5), &marker, &lab.exe);
         let result = lab.sh_json(&["--cpus", "0.5"], "true");
-        assert_eq!(result["posture"]["limit.cpu"]["is"], "enforced", "{result:#}");
+        assert_eq!(result["posture"]["limit.cpu"]["status"], "enforced", "{result:#}");
     }
 }
 
@@ -266,7 +266,7 @@ fn an_ordinary_user_is_told_what_cannot_be_held_and_can_waive_it() {
         let waiver = format!("{clause}=nobody else is on this machine");
         let done = lab.run(["--json", flag, value, "--waive", &waiver, "--", "true"]).done();
         let result = done.expect(0).json();
-        assert_ne!(result["posture"][clause]["is"], "enforced", "{result:#}");
+        assert_ne!(result["posture"][clause]["status"], "enforced", "{result:#}");
         let record = lab.record(result["id"].as_str().unwrap());
         assert!(
             record["waivers"].to_string().contains("nobody else is on this machine"),
@@ -275,7 +275,7 @@ fn an_ordinary_user_is_told_what_cannot_be_held_and_can_waive_it() {
     }
     // A built-in limit that cannot be held is shown and does not stop the run.
     let result = lab.sh_json(&[], "true");
-    assert_eq!(result["posture"]["limit.memory"]["is"], "weaker", "{result:#}");
+    assert_eq!(result["posture"]["limit.memory"]["status"], "weaker", "{result:#}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn claim<'a>(result: &'a Value, clause: &str) -> (&'a str, &'a str) {
     let answer = &result["posture"][clause];
     assert!(answer.is_object(), "nothing about {clause}: {result:#}");
     let text = answer["why"].as_str().or(answer["how"].as_str());
-    (answer["is"].as_str().unwrap(), text.unwrap_or_default())
+    (answer["status"].as_str().unwrap(), text.unwrap_or_default())
 }
 
 fn has_user() -> bool {

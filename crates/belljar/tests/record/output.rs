@@ -251,13 +251,13 @@ fn what_a_run_used_is_recorded() {
         let number = |name: &str| usage[name].as_u64().unwrap_or_default();
         assert!(number("wall_ms") >= 300, "{usage}");
         assert!(number("cpu_ms") >= 50, "{usage}");
-        assert!(number("memory_peak") > 500_000, "{usage}");
+        assert!(number("memory_peak_bytes") > 500_000, "{usage}");
         if lab.actor.holds_limits() {
             assert!(number("pids_peak") >= 3, "{usage}");
         }
         // Nobody but root may read what another process wrote, and not every control group counts it.
         if lab.actor.is_root() {
-            assert!(number("written") >= 3_000_000, "{usage}");
+            assert!(number("written_bytes") >= 3_000_000, "{usage}");
         }
         let id = result["id"].as_str().unwrap();
         let end = lab.assert_sound(id);

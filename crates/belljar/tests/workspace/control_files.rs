@@ -101,7 +101,7 @@ fn goes_on(mut live: Live) -> Done {
 
 /// Paths that the end of the run says to run later.
 fn told(result: &Value) -> Vec<String> {
-    let later = result["workspace"]["later"].as_array().cloned().unwrap_or_default();
+    let later = result["workspace"]["autorun"].as_array().cloned().unwrap_or_default();
     let mut paths: Vec<String> =
         later.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect();
     paths.sort();
@@ -236,7 +236,7 @@ fn a_new_repository_can_be_made_and_is_told() {
         let told = told(&result);
         assert!(told.contains(&".git/config".to_owned()), "{told:?}");
         assert!(told.contains(&".git/hooks/pre-commit".to_owned()), "{told:?}");
-        let later = result["workspace"]["later"].as_array().unwrap();
+        let later = result["workspace"]["autorun"].as_array().unwrap();
         let config = later.iter().find(|file| file["path"] == ".git/config").unwrap();
         assert_eq!((&config["class"], &config["change"]), (&"control".into(), &"created".into()));
         // The next run finds it, and keeps off.

@@ -68,7 +68,7 @@ held back by apply unless named:
         let counted = &result["workspace"];
         let counts = ["created", "modified", "deleted", "renamed"].map(|key| counted[key].as_u64());
         assert_eq!(counts, [9, 3, 2, 1].map(Some), "{result:#}");
-        let later: Vec<&str> = counted["later"]
+        let later: Vec<&str> = counted["autorun"]
             .as_array()
             .unwrap()
             .iter()
@@ -143,9 +143,9 @@ fn json_has_what_the_list_has() {
         let changes = told["trees"][0]["changes"].as_array().unwrap();
         let of = |path: &str| changes.iter().find(|change| change["path"] == path).unwrap();
         assert_eq!(of("young/list")["what"]["from"], "old/list");
-        assert_eq!(of("package.json")["later"]["class"], "project");
-        assert_eq!(of(".git/hooks/pre-commit")["held"]["how_far"], "unless_named");
-        assert_eq!(of("pipe")["held"]["how_far"], "always");
+        assert_eq!(of("package.json")["autorun"]["class"], "project");
+        assert_eq!(of(".git/hooks/pre-commit")["withheld"]["how_far"], "unless_named");
+        assert_eq!(of("pipe")["withheld"]["how_far"], "always");
         assert_eq!(
             (&of("src/main.c")["added"], &of("src/main.c")["removed"]),
             (&1.into(), &1.into())

@@ -58,7 +58,7 @@ fn cost(ended: u64, again: u64, report: IterationReport) -> Result<Cost> {
 
 #[cfg(test)]
 mod tests {
-    use belljar::spec::{CheckpointReport, Tally, TokenUsage};
+    use belljar::spec::{AgentTotals, CheckpointReport, TokenUsage};
     use serde_json::{Value, json};
 
     use super::*;
@@ -84,7 +84,7 @@ mod tests {
             unparsed: 0,
             dropped: 0,
             checkpoint: CheckpointReport { took_ms, ..Default::default() },
-            tally: Tally::default(),
+            totals: AgentTotals::default(),
         };
         serde_json::to_value(report).unwrap()
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use belljar_egress::control::{FromProxy, Setup, ToProxy, Trust, receive, send};
 use belljar_egress::{ServeError, serve};
 use belljar_spec::egress::{
-    EgressDenied, EgressNews, EgressPolicy, EgressSpec, PROXY_PORT, SecretValue,
+    EgressDenied, EgressEvent, EgressPolicy, EgressSpec, PROXY_PORT, SecretValue,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -20,10 +20,10 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Proxy {
     pub control: OwnedFd,
     inside: SocketAddr,
-    events: Receiver<EgressNews>,
+    events: Receiver<EgressEvent>,
     narrowed: Receiver<u64>,
     pub trust: Option<Trust>,
-    pub received: Vec<EgressNews>,
+    pub received: Vec<EgressEvent>,
     thread: JoinHandle<Result<(), ServeError>>,
 }
 
@@ -101,7 +101,7 @@ impl Proxy {
         stream
     }
 
-    pub fn wait_for<T>(&mut self, what: impl Fn(&EgressNews) -> Option<T>) -> T {
+    pub fn wait_for<T>(&mut self, what: impl Fn(&EgressEvent) -> Option<T>) -> T {
         if let Some(found) = self.received.iter().find_map(&what) {
             return found;
         }
@@ -121,19 +121,19 @@ impl Proxy {
     }
 
     /// Without waiting for more.
-    pub fn events_so_far(&self) -> Vec<EgressNews> {
+    pub fn events_so_far(&self) -> Vec<EgressEvent> {
         self.events.try_iter().collect()
     }
 
     pub fn denied(&mut self) -> EgressDenied {
         self.wait_for(|event| match event {
-            EgressNews::Denied(denied) => Some(denied.clone()),
+            EgressEvent::Denied(denied) => Some(denied.clone()),
             _ => None,
         })
     }
 
     /// Closes the supervisor's sending side, and receives the remaining events.
-    pub fn end(mut self) -> Vec<EgressNews> {
+    pub fn end(mut self) -> Vec<EgressEvent> {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write).unwrap();
         self.thread.join().unwrap().unwrap();
         self.received.extend(self.events.iter());

@@ -11,7 +11,7 @@ mod unpack;
 use belljar_spec::text::escape;
 use belljar_spec::wire::Work;
 
-use crate::sys::signal;
+use belljar_sys::signal;
 
 /// Does it, over standard input and output. The answer is the exit code.
 pub(super) fn work(work: &Work) -> i32 {

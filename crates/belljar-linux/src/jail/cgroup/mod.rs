@@ -3,7 +3,6 @@
 //! Only what a run needs: memory, processor time, number of processes. Every value is read back
 //! after it was set; a value that does not read back is not held.
 
-pub(crate) mod observed;
 mod orphans;
 mod scope;
 mod v1;
@@ -17,7 +16,8 @@ use std::path::{Path, PathBuf};
 use belljar_spec::{CgroupUse, Limits, Usage};
 use rustix::process::Pid;
 
-use crate::mountinfo::MountTable;
+use belljar_sys::cgroup_files;
+use belljar_sys::mountinfo::MountTable;
 
 /// The directory below which root keeps the groups of runs.
 const TOP: &str = "belljar";
@@ -201,7 +201,7 @@ impl Group {
     pub fn oom_kills(&self) -> u64 {
         match &self.kind {
             GroupKind::V1(group) => group.oom_kills(),
-            GroupKind::V2(group) => v2::oom_kills(group.directory()),
+            GroupKind::V2(group) => cgroup_files::oom_kills(group.directory()),
             GroupKind::Scope(scope) => scope.oom_kills(),
         }
     }
@@ -209,14 +209,16 @@ impl Group {
     pub fn usage(&self, usage: &mut Usage) {
         match &self.kind {
             GroupKind::V1(group) => group.usage(usage),
-            GroupKind::V2(group) => v2::usage(group.directory(), usage),
+            GroupKind::V2(group) => cgroup_files::usage(group.directory(), usage),
             GroupKind::Scope(scope) => scope.usage(usage),
         }
     }
 
     /// How many there are now; `None` where no group counts them.
     pub fn processes(&self) -> Option<u64> {
-        self.directories().iter().find_map(|directory| read_number(&directory.join("pids.current")))
+        self.directories()
+            .iter()
+            .find_map(|directory| cgroup_files::read_number(&directory.join("pids.current")))
     }
 
     pub fn directories(&self) -> Vec<PathBuf> {
@@ -309,16 +311,4 @@ fn verify_value(path: &Path, value: &str) -> Result<(), CgroupError> {
         value: value.to_owned(),
         found: found.to_owned(),
     })
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// `key value` lines, as in `memory.events` and `cpu.stat`.
-fn read_keyed(path: &Path, key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line =
-        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned));
-    line?.trim().parse().ok()
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use belljar_spec::{Limits, Usage};
+use belljar_sys::cgroup_files;
+use belljar_sys::mountinfo::MountTable;
 use rustix::process::Pid;
 
 use super::{CgroupError, Controller, v2};
-use crate::mountinfo::MountTable;
 
 /// Where the user manager keeps its groups, if there is one that can be asked.
 pub(super) fn detect(table: &MountTable) -> Option<PathBuf> {
@@ -74,12 +75,12 @@ impl Group {
     }
 
     pub(super) fn oom_kills(&self) -> u64 {
-        self.directory().map_or(0, v2::oom_kills)
+        self.directory().map_or(0, cgroup_files::oom_kills)
     }
 
     pub(super) fn usage(&self, usage: &mut Usage) {
         if let Some(directory) = self.directory() {
-            v2::usage(directory, usage);
+            cgroup_files::usage(directory, usage);
         }
     }
 }

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{Limits, Usage};
+use belljar_sys::cgroup_files::{read_keyed, read_number};
+use belljar_sys::mountinfo::MountTable;
 
-use super::{
-    CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify,
-};
-use crate::mountinfo::MountTable;
+use super::{CgroupError, Controller, TOP, make_directory, set_and_verify};
 
 /// Where groups can be made; `None` for a controller that is not there or not ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,7 +168,7 @@ impl Group {
 
     pub(super) fn usage(&self, usage: &mut Usage) {
         if let Some(directory) = &self.memory {
-            usage.memory_peak = read_number(&directory.join("memory.max_usage_in_bytes"));
+            usage.memory_peak_bytes = read_number(&directory.join("memory.max_usage_in_bytes"));
         }
         if let Some(directory) = &self.cpu {
             // Where the two controllers share a hierarchy, as they do on most systems.

@@ -2,13 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Limits, Usage};
+use belljar_spec::Limits;
+use belljar_sys::mountinfo::MountTable;
 
-use super::{
-    CgroupError, Controller, TOP, make_directory, read_keyed, read_number, set_and_verify,
-    verify_value, write,
-};
-use crate::mountinfo::MountTable;
+use super::{CgroupError, Controller, TOP, make_directory, set_and_verify, verify_value, write};
 
 const CONTROLLERS: &str = "+memory +pids +cpu";
 
@@ -106,24 +103,6 @@ impl Group {
     }
 }
 
-pub(super) fn oom_kills(directory: &Path) -> u64 {
-    read_keyed(&directory.join("memory.events"), "oom_kill").unwrap_or(0)
-}
-
-pub(super) fn usage(directory: &Path, usage: &mut Usage) {
-    let at = |file: &str| directory.join(file);
-    usage.memory_peak = read_number(&at("memory.peak"));
-    usage.pids_peak = read_number(&at("pids.peak"));
-    usage.cpu_ms = read_keyed(&at("cpu.stat"), "usage_usec").map(|micros| micros / 1000);
-    usage.written = std::fs::read_to_string(at("io.stat")).ok().map(|text| written(&text));
-}
-
-/// `8:0 rbytes=1 wbytes=2 …`, a line for each device.
-fn written(stat: &str) -> u64 {
-    let values = stat.split_whitespace().filter_map(|field| field.strip_prefix("wbytes="));
-    values.filter_map(|value| value.parse::<u64>().ok()).sum()
-}
-
 /// Somebody else set the limits: they must read as asked.
 pub(super) fn verify(directory: &Path, limits: &Limits) -> Result<(), CgroupError> {
     let wanted = [
@@ -158,17 +137,4 @@ fn enable(parent: &Path) -> Result<(), CgroupError> {
     make_directory(&leaf)?;
     write(&leaf.join("cgroup.procs"), &std::process::id().to_string())?;
     write(&control, CONTROLLERS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::written;
-
-    #[test]
-    fn what_was_written_is_added_up_over_all_devices() {
-        let stat =
-            "8:0 rbytes=1 wbytes=20 rios=3 wios=4 dbytes=5 dios=6\n253:1 rbytes=9 wbytes=300\n";
-        assert_eq!(written(stat), 320);
-        assert_eq!(written(""), 0);
-    }
 }

@@ -107,7 +107,7 @@ fn each_line_of_a_command_is_a_message() {
 
 #[test]
 fn the_agents_own_verdict_decides_and_none_at_all_is_a_failure() {
-    let reported = |word: &str| Some(Failure::Said { word: Some(word.to_owned()) });
+    let reported = |word: &str| Some(Failure::Reported { code: Some(word.to_owned()) });
     for (kind, output, failure) in [
         // With the service out of reach.
         (

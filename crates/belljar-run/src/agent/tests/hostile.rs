@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use belljar_spec::manifest::AgentKind;
-use belljar_spec::{AgentNews, LONGEST_TEXT, Money};
+use belljar_spec::{AgentEvent, LONGEST_TEXT, Money};
 use proptest::prelude::*;
 
 use super::super::output_parser::MAX_LINE_BYTES;
@@ -35,7 +35,7 @@ fn a_megabyte_line_is_fine_and_an_event_stays_small() {
         events.extend(parser.feed(part));
     }
     events.extend(parser.feed(b"\n"));
-    let [AgentNews::ToolResult { text, .. }] = events.as_slice() else {
+    let [AgentEvent::ToolResult { text, .. }] = events.as_slice() else {
         panic!("{}", events.len())
     };
     assert!((LONGEST_TEXT..LONGEST_TEXT + 8).contains(&text.len()));

@@ -6,7 +6,7 @@ mod hostile;
 mod memory;
 
 use belljar_spec::manifest::AgentKind;
-use belljar_spec::{AgentNews, Exit, ExitSource};
+use belljar_spec::{AgentEvent, Exit, ExitSource};
 
 use super::{OutputParser, SessionTotals, adapter};
 
@@ -22,7 +22,7 @@ fn parser(kind: AgentKind, before: SessionTotals) -> OutputParser {
 }
 
 /// Parses the whole output at once.
-fn parsed(kind: AgentKind, output: &str) -> (Vec<AgentNews>, OutputParser) {
+fn parsed(kind: AgentKind, output: &str) -> (Vec<AgentEvent>, OutputParser) {
     let mut parser = parser(kind, SessionTotals::default());
     let mut events = parser.feed(output.as_bytes());
     events.extend(parser.finish());
@@ -30,34 +30,34 @@ fn parsed(kind: AgentKind, output: &str) -> (Vec<AgentNews>, OutputParser) {
 }
 
 /// Each event as one short line.
-fn brief(events: &[AgentNews]) -> Vec<String> {
+fn brief(events: &[AgentEvent]) -> Vec<String> {
     let mark = |is_error: bool| if is_error { "!" } else { "" };
-    let one = |event: &AgentNews| match event {
-        AgentNews::Message { role, text } => format!("{role:?}: {text}"),
-        AgentNews::ToolCall { id, tool, input } => {
+    let one = |event: &AgentEvent| match event {
+        AgentEvent::Message { role, text } => format!("{role:?}: {text}"),
+        AgentEvent::ToolCall { id, tool, input } => {
             format!("{}> {tool} {input}", id.as_deref().unwrap_or("?"))
         }
-        AgentNews::ToolResult { id, is_error, text } => {
+        AgentEvent::ToolResult { id, is_error, text } => {
             format!("{}<{} {text}", id.as_deref().unwrap_or("?"), mark(*is_error))
         }
-        AgentNews::Usage(usage) => format!(
+        AgentEvent::Usage(usage) => format!(
             "+{} {} ({}) {}",
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_tokens,
             usage.cost_usd.micros()
         ),
-        AgentNews::Session { id, model } => {
+        AgentEvent::Session { id, model } => {
             format!("session {} {}", &id[..4], model.as_deref().unwrap_or("-"))
         }
-        AgentNews::Result(result) => format!(
+        AgentEvent::Result(result) => format!(
             "result{} {} {} {}",
             mark(result.is_error),
-            result.word.as_deref().unwrap_or("-"),
+            result.code.as_deref().unwrap_or("-"),
             result.text.as_deref().unwrap_or("-"),
             result.turns.unwrap_or_default()
         ),
-        AgentNews::Error { message } => format!("error: {message}"),
+        AgentEvent::Error { message } => format!("error: {message}"),
     };
     events.iter().map(one).collect()
 }

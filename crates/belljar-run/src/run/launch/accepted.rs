@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_record::{HomeKey, ballast, writable_trees};
 use belljar_spec::{RunId, WritableTree};
 
@@ -72,7 +72,7 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     let mut paths = host_paths(home, run_dir, &prepared.plan, wary_of, owner);
     paths.seed = agent::seed(home, prepared);
     // Said before it is done: it can take long, and as much of the disk as the tree.
-    for copy in belljar_linux::jail::copies_ahead(&prepared.plan, &paths) {
+    for copy in belljar_bind::copies_ahead(&prepared.plan, &paths) {
         observer.warned(&format!(
             "{} has to be copied for the overlay: {} MB, {} entries",
             copy.path.display(),

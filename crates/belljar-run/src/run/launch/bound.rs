@@ -1,7 +1,7 @@
 //! A bound launch: all that the run needs is pinned, and nothing of it has begun.
 
 use belljar_backend::Bound;
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_record::redact::secrets_of;
 
 use super::super::log::RunLog;
@@ -48,9 +48,9 @@ impl<'l, 'b> BoundLaunch<'l, 'b> {
             },
             socket: home.socket_path(&run_dir.id),
             live,
-            crossing: bridge,
-            drive: agent::drive_orders(home, &run_dir, prepared, &bound),
-            guard: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
+            network: bridge,
+            agent: agent::loop_options(home, &run_dir, prepared, &bound),
+            rules: crate::exec_rules::ExecRules::new(&prepared.spec.commands),
         };
         Ok(Recorded { launch, run_dir, bound, log, options })
     }

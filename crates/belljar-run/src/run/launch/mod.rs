@@ -48,7 +48,7 @@ pub(crate) fn launch_for(
             Err(not_run) => not_run,
         };
         // Nothing of the command ran, so the operator's next choice can have it.
-        let reported = prepared.not_taken().len();
+        let reported = prepared.skipped_backends().len();
         let next = match record {
             AttemptRecord::None => prepared.instead(*error, None),
             AttemptRecord::Whole(run) => prepared.instead(*error, Some(run)),
@@ -59,7 +59,11 @@ pub(crate) fn launch_for(
             Err(error) => break Err(error),
         };
         if prepared.refusal().is_none() {
-            prepared.not_taken().iter().skip(reported).for_each(|step| observer.not_taken(step));
+            prepared
+                .skipped_backends()
+                .iter()
+                .skip(reported)
+                .for_each(|step| observer.skipped_backends(step));
         }
     };
     if let Err(error) = &launched {

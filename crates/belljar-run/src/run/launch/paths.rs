@@ -73,7 +73,7 @@ pub(super) fn host_paths(
         belljar_directories: own_directories(home, user_home.as_deref()),
         executable,
         run_writable,
-        homes: belljar_linux::jail::sensitive::home_directories(user_home.as_deref()),
+        homes: belljar_bind::sensitive::home_directories(user_home.as_deref()),
     }
 }
 

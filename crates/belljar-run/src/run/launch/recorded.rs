@@ -1,8 +1,8 @@
 //! A recorded launch: `run.start` is written, and the boundary is to be made.
 
-use belljar_backend::{Bound, Pod, Started};
+use belljar_backend::{Bound, Pod};
 use belljar_record::Outcome;
-use belljar_spec::{Expectation, LayeredTree, Moment, Posture, RunState};
+use belljar_spec::{LayeredTree, Moment, Posture, RunState};
 use belljar_workspace::WrittenTree;
 
 use super::super::LaunchError;
@@ -12,7 +12,7 @@ use super::super::run_dir::RunDir;
 use super::paths::written_trees;
 use super::running::Running;
 use super::{AttemptRecord, Launch, NotRun};
-use crate::supervise::{LaunchOptions, Opened, open};
+use crate::supervise::{LaunchOptions, Opened, Promised, Sandboxes, open};
 
 pub(super) struct Recorded<'l, 'b> {
     pub(super) launch: Launch<'l, 'b>,
@@ -24,8 +24,6 @@ pub(super) struct Recorded<'l, 'b> {
 
 /// What was pinned, and is still needed at the end.
 pub(super) struct Facts {
-    pub(super) expectation: Expectation,
-    pub(super) posture: Posture,
     pub(super) layered: Vec<LayeredTree>,
     pub(super) written: Vec<WrittenTree>,
     /// The last moment at which nothing of the run can have written.
@@ -37,18 +35,17 @@ impl<'l, 'b> Recorded<'l, 'b> {
     pub(super) fn start(self) -> Result<Running<'l, 'b>, NotRun> {
         let Self { launch, run_dir, bound, mut log, options } = self;
         let facts = Facts {
-            expectation: bound.expectation.clone(),
-            posture: bound.posture.clone(),
             layered: bound.layered.clone(),
             written: written_trees(&launch.prepared.plan, &bound),
             since: options.arrived.passed(),
         };
         options.live.say(RunState::Starting);
-        match boundary(&launch, bound, &facts.expectation, &options, &mut log) {
-            Ok((pod, started, opened)) => {
-                Ok(Running { launch, run_dir, log, options, facts, _pod: pod, started, opened })
+        let posture = bound.posture.clone();
+        match boundary(&launch, bound, &options, &mut log) {
+            Ok((pod, sandboxes, opened)) => {
+                Ok(Running { launch, run_dir, log, options, facts, _pod: pod, sandboxes, opened })
             }
-            Err(error) => Err(record_failure(&launch, run_dir, log, facts.posture, error)),
+            Err(error) => Err(record_failure(&launch, run_dir, log, posture, error)),
         }
     }
 }
@@ -56,39 +53,41 @@ impl<'l, 'b> Recorded<'l, 'b> {
 fn boundary(
     launch: &Launch<'_, '_>,
     bound: Bound,
-    expectation: &Expectation,
     options: &LaunchOptions,
     log: &mut RunLog,
-) -> Result<(Box<dyn Pod>, Started, Opened), LaunchError> {
+) -> Result<(Box<dyn Pod>, Sandboxes, Opened), LaunchError> {
     let plan = &launch.prepared.plan;
     let mut pod = launch.prepared.backend.open(&bound)?;
-    let mut started = pod.start(bound.sandbox)?;
-    let opened = open(&mut started, (plan, expectation), &options.run, launch.caller)
+    let Bound { sandbox, expectation, posture, .. } = bound;
+    let promised = Promised { expectation, posture, keep: options.keep };
+    let mut sandboxes = Sandboxes::new(pod.start(sandbox)?, plan, promised);
+    let opened = open(&mut sandboxes, plan, &options.run, launch.caller)
         .map_err(LaunchError::from)
         .and_then(|mut opened| {
-            started.sandbox.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
-            opened.ask_for_command(plan, launch.caller)?;
-            log.started(&started)?; // while the command locks itself down
+            let main = sandboxes.main_mut();
+            main.started_mut().sandbox.make_limits()?; // while the sandbox builds its root; what PID 1 makes inherits them
+            opened.ask_for_command(&mut sandboxes, plan, launch.caller)?;
+            log.started(sandboxes.main().started())?; // while the command locks itself down
             Ok(opened)
         });
     match opened {
-        Ok(opened) => Ok((pod, started, opened)),
+        Ok(opened) => Ok((pod, sandboxes, opened)),
         Err(error) => {
-            started.sandbox.kill();
-            Err(and_destroy(&mut started, error))
+            sandboxes.kill();
+            Err(and_destroy(&mut sandboxes, error))
         }
     }
 }
 
-/// Nothing was let go: what was made for it is removed, and both failures are kept.
-pub(super) fn and_destroy(started: &mut Started, start: LaunchError) -> LaunchError {
-    match started.sandbox.destroy() {
+/// Nothing was released: what was made for it is removed, and both failures are reported.
+pub(super) fn and_destroy(sandboxes: &mut Sandboxes, start: LaunchError) -> LaunchError {
+    match sandboxes.destroy() {
         Ok(()) => start,
         Err(cleanup) => LaunchError::AndCleanup { start: Box::new(start), cleanup },
     }
 }
 
-/// Nothing was let go, and the record says so.
+/// Nothing was released, and the record says so.
 pub(super) fn record_failure(
     launch: &Launch<'_, '_>,
     run_dir: RunDir,

@@ -1,8 +1,8 @@
-//! A running launch: the boundary stands; the command is attested, let go, and followed to its end.
+//! A running launch: the boundary exists; the command is attested, released, and supervised to its end.
 
 use std::time::Duration;
 
-use belljar_backend::{Pod, Started};
+use belljar_backend::Pod;
 use belljar_record::Outcome;
 use belljar_spec::StopReason;
 use belljar_spec::wire::control::FromSupervisor;
@@ -15,7 +15,7 @@ use super::super::outcome::mark_output_lost;
 use super::super::run_dir::RunDir;
 use super::recorded::{Facts, and_destroy, record_failure};
 use super::{Launch, NotRun};
-use crate::supervise::{Caller, LaunchOptions, Opened, Supervised, supervise};
+use crate::supervise::{Caller, LaunchOptions, Opened, Sandboxes, Supervised, Supervision};
 
 pub(super) struct Running<'l, 'b> {
     pub(super) launch: Launch<'l, 'b>,
@@ -23,29 +23,31 @@ pub(super) struct Running<'l, 'b> {
     pub(super) log: RunLog,
     pub(super) options: LaunchOptions,
     pub(super) facts: Facts,
-    /// What its sandboxes share stays as long as they do.
+    /// What its sandboxes share; it lives as long as they do.
     pub(super) _pod: Box<dyn Pod>,
-    pub(super) started: Started,
+    pub(super) sandboxes: Sandboxes,
     pub(super) opened: Opened,
 }
 
 impl<'l, 'b> Running<'l, 'b> {
     /// To `run.stop`, whatever happens in between.
     pub(super) fn finish(self) -> Result<Finished<'l, 'b>, NotRun> {
-        let Self { mut launch, run_dir, mut log, options, facts, _pod, mut started, opened } = self;
-        let followed = follow(&mut launch, options, opened, &mut started, &facts, &mut log);
-        started.sandbox.kill(); // the kernel removes it while the rest is found out
+        let Self { mut launch, run_dir, mut log, options, facts, _pod, mut sandboxes, opened } =
+            self;
+        let followed = follow(&mut launch, options, opened, &mut sandboxes, &mut log);
+        sandboxes.kill(); // the kernel removes it while the rest is found out
         let Followed { mut supervised, housekeeping } = match followed {
             Ok(followed) => followed,
             Err(error) => {
-                let error = and_destroy(&mut started, error);
-                return Err(record_failure(&launch, run_dir, log, facts.posture, error));
+                let error = and_destroy(&mut sandboxes, error);
+                let posture = sandboxes.main().posture().clone();
+                return Err(record_failure(&launch, run_dir, log, posture, error));
             }
         };
         if let Some(found) = housekeeping.and_then(Housekeeping::finish) {
             launch.observer.reconciled(&found);
         }
-        let mut outcome = take_outcome(&launch, &run_dir, &facts, &mut started, &mut supervised);
+        let mut outcome = take_outcome(&launch, &run_dir, &facts, &mut sandboxes, &mut supervised);
         if let Err(error) = log.recorder.settle() {
             mark_output_lost(&mut outcome, &error);
         }
@@ -63,35 +65,35 @@ struct Followed {
     housekeeping: Option<Housekeeping>,
 }
 
-/// Attests, lets go and supervises. An error means that nothing was let go.
+/// Attests, releases and supervises. An error means that nothing was released.
 fn follow(
     launch: &mut Launch<'_, '_>,
     options: LaunchOptions,
     opened: Opened,
-    started: &mut Started,
-    facts: &Facts,
+    sandboxes: &mut Sandboxes,
     log: &mut RunLog,
 ) -> Result<Followed, LaunchError> {
     let Launch { home, prepared, secrets, caller, observer } = launch;
-    let (run, plan, posture) = (options.run, &prepared.plan, &facts.posture);
-    let ports = options.crossing.ports.published();
+    let (run, plan, posture) = (options.run, &prepared.plan, sandboxes.main().posture().clone());
+    let ports = options.network.ports.published();
     let mut housekeeping = None;
-    let let_go = &mut |caller: &mut Caller| {
+    let on_release = &mut |caller: &mut Caller| {
         secrets.clear(); // the proxy has them, and nothing else needs them any more
         observer.published(&ports);
-        observer.started(&run, plan.backend, posture);
+        observer.started(&run, plan.backend, &posture);
         if let Caller::There { connection, .. } = caller {
             let (backend, posture) = (plan.backend, Box::new(posture.clone()));
-            let (not_taken, ports) = (prepared.not_taken().to_vec(), ports.clone());
-            let launched = FromSupervisor::Launched { run, backend, posture, not_taken, ports };
-            connection.say(&launched);
+            let (skipped_backends, ports) = (prepared.skipped_backends().to_vec(), ports.clone());
+            let launched =
+                FromSupervisor::Launched { run, backend, posture, skipped_backends, ports };
+            connection.send(&launched);
         }
         // Now, so that no start waits for it, and a long run does not put it off.
         housekeeping = Some(Housekeeping::begin(home, &run));
     };
-    let expected = (plan, &facts.expectation);
     let recorder = &mut log.recorder;
-    let supervised = supervise(opened, started, expected, caller, options, recorder, let_go)?;
+    let supervised =
+        opened.supervise(Supervision { sandboxes, plan, caller, options, recorder, on_release })?;
     if !supervised.not_as_planned.is_empty() {
         return Err(LaunchError::NotAsPlanned { differences: supervised.not_as_planned });
     }
@@ -103,14 +105,16 @@ fn take_outcome(
     launch: &Launch<'_, '_>,
     run_dir: &RunDir,
     facts: &Facts,
-    started: &mut Started,
+    sandboxes: &mut Sandboxes,
     supervised: &mut Supervised,
 ) -> Outcome {
-    started.sandbox.reap();
+    sandboxes.reap();
     let mut usage = supervised.usage;
-    started.sandbox.usage(&mut usage);
-    let (reason, exit) = supervised.judged(started.sandbox.oom_kills());
-    let leak = started.sandbox.destroy().err().map(|leak| leak.to_string());
+    let main = sandboxes.main();
+    main.started().sandbox.usage(&mut usage);
+    let (reason, exit) = supervised.judged(main.started().sandbox.oom_kills());
+    let posture = main.posture().clone();
+    let leak = sandboxes.destroy().err().map(|leak| leak.to_string());
     let workspace = belljar_workspace::report_at_end(&AtEnd {
         run: &run_dir.id,
         directory: &launch.home.run_dir(&run_dir.id),
@@ -126,13 +130,13 @@ fn take_outcome(
         backend: launch.prepared.plan.backend,
         reason,
         exit,
-        failure: supervised.failure.take(),
-        posture: facts.posture.clone(),
+        failure: supervised.main.failure.take(),
+        posture,
         usage,
-        stdout: std::mem::take(&mut supervised.stdout),
-        stderr: std::mem::take(&mut supervised.stderr),
-        attestation: supervised.attestation.take(),
-        not_taken: launch.prepared.not_taken().to_vec(),
+        stdout: std::mem::take(&mut supervised.main.stdout),
+        stderr: std::mem::take(&mut supervised.main.stderr),
+        attestation: supervised.main.attestation.take(),
+        skipped_backends: launch.prepared.skipped_backends().to_vec(),
         detail: supervised.detail().or(lost),
         unanchored: false,
         leak,
@@ -158,7 +162,7 @@ impl Finished<'_, '_> {
         if is_done {
             run_dir.close()?;
         }
-        supervised.dismiss(outcome.report()); // after the lock: clients that ask again find the run stopped
+        supervised.notify_clients(outcome.report()); // after the lock: clients that ask again find the run stopped
         if is_done {
             let spec = &launch.prepared.spec;
             housekeeping::retain(launch.home, spec.name.clone(), spec.retention);

@@ -1,8 +1,8 @@
-//! Listens to an agent while its output goes into the record.
+//! Parses the output of an agent into `agent.*` events of the record.
 
 use std::time::Instant;
 
-use belljar_spec::AgentNews;
+use belljar_spec::AgentEvent;
 use serde_json::json;
 
 use crate::agent::{OutputParser, Reader, Summary};
@@ -10,17 +10,17 @@ use belljar_record::{Importance, Kept, RecordError, Recorder};
 
 /// Bytes of `agent.*` events of one iteration: one that floods leaves something of the run's budget to the next.
 const MOST_BYTES: usize = 32 << 20;
-/// Further news that still count, such as the result, when everything else is dropped.
+/// Further events that still count, such as the result, when everything else is dropped.
 const RESERVE: usize = 1 << 20;
 
-/// The ear of one iteration.
+/// The events of one iteration.
 #[derive(Debug)]
 pub(in crate::supervise) struct AgentRecorder {
-    listener: OutputParser,
+    parser: OutputParser,
     iteration: u32,
-    /// When there was news last: progress, as opposed to mere output.
-    heard: Instant,
-    /// When it told its result.
+    /// When the agent made progress last, as opposed to mere output.
+    last_event: Instant,
+    /// When it reported its result.
     finished: Option<Instant>,
     written: usize,
     dropped: u64,
@@ -28,50 +28,54 @@ pub(in crate::supervise) struct AgentRecorder {
 
 impl AgentRecorder {
     pub(super) fn new(reader: Box<dyn Reader>, iteration: u32) -> Self {
-        let (listener, heard) = (OutputParser::new(reader), Instant::now());
-        Self { listener, iteration, heard, finished: None, written: 0, dropped: 0 }
+        let (parser, last_event) = (OutputParser::new(reader), Instant::now());
+        Self { parser, iteration, last_event, finished: None, written: 0, dropped: 0 }
     }
 
-    pub(in crate::supervise) fn hear(
+    pub(in crate::supervise) fn take_output(
         &mut self,
         bytes: &[u8],
         recorder: &mut Recorder,
     ) -> Result<(), RecordError> {
-        let news = self.listener.feed(bytes);
-        self.tell(news, recorder)
+        let events = self.parser.feed(bytes);
+        self.record(events, recorder)
     }
 
     /// Nothing more will come.
     pub(super) fn finish(&mut self, recorder: &mut Recorder) -> Result<(), RecordError> {
-        let news = self.listener.finish();
-        self.tell(news, recorder)
+        let events = self.parser.finish();
+        self.record(events, recorder)
     }
 
-    fn tell(&mut self, news: Vec<AgentNews>, recorder: &mut Recorder) -> Result<(), RecordError> {
-        for mut one in news {
-            if is_progress(&one) {
-                self.heard = Instant::now();
+    fn record(
+        &mut self,
+        events: Vec<AgentEvent>,
+        recorder: &mut Recorder,
+    ) -> Result<(), RecordError> {
+        for mut event in events {
+            if is_progress(&event) {
+                self.last_event = Instant::now();
             }
-            if matches!(one, AgentNews::Result(_)) && self.finished.is_none() {
+            if matches!(event, AgentEvent::Result(_)) && self.finished.is_none() {
                 self.finished = Some(Instant::now());
             }
-            for text in one.texts_mut() {
+            for text in event.texts_mut() {
                 *text = recorder.secrets().mask_words_of(text);
             }
-            let (room, importance) = match &one {
-                AgentNews::Result(_) | AgentNews::Session { .. } | AgentNews::Usage(_) => {
+            let (room, importance) = match &event {
+                AgentEvent::Result(_) | AgentEvent::Session { .. } | AgentEvent::Usage(_) => {
                     (RESERVE, Importance::NeededToResume)
                 }
                 _ => (0, Importance::Ordinary),
             };
-            let mut data = json!(&one);
+            let mut data = json!(&event);
             data["iteration"] = self.iteration.into();
             let length = data.to_string().len();
             if self.written + length > MOST_BYTES + room {
                 self.dropped += 1;
                 continue;
             }
-            match recorder.run_event(one.kind(), &data, importance)? {
+            match recorder.run_event(event.kind(), &data, importance)? {
                 Kept::Yes => self.written += length,
                 Kept::Dropped => self.dropped += 1,
             }
@@ -79,8 +83,8 @@ impl AgentRecorder {
         Ok(())
     }
 
-    pub(in crate::supervise) fn heard(&self) -> Instant {
-        self.heard
+    pub(super) fn last_event(&self) -> Instant {
+        self.last_event
     }
 
     pub(super) fn finished(&self) -> Option<Instant> {
@@ -91,24 +95,24 @@ impl AgentRecorder {
         self.dropped
     }
 
-    pub(super) fn listener(&self) -> &OutputParser {
-        &self.listener
+    pub(super) fn parser(&self) -> &OutputParser {
+        &self.parser
     }
 
     pub(super) fn summary(&self) -> &Summary {
-        self.listener.summary()
+        self.parser.summary()
     }
 }
 
-/// An agent that only says again and again that it cannot reach its service does not get on.
-fn is_progress(news: &AgentNews) -> bool {
-    match news {
-        AgentNews::Error { .. } => false,
-        AgentNews::Message { .. }
-        | AgentNews::ToolCall { .. }
-        | AgentNews::ToolResult { .. }
-        | AgentNews::Usage(_)
-        | AgentNews::Session { .. }
-        | AgentNews::Result(_) => true,
+/// An agent that only reports errors, such as a service that it cannot reach, makes no progress.
+fn is_progress(event: &AgentEvent) -> bool {
+    match event {
+        AgentEvent::Error { .. } => false,
+        AgentEvent::Message { .. }
+        | AgentEvent::ToolCall { .. }
+        | AgentEvent::ToolResult { .. }
+        | AgentEvent::Usage(_)
+        | AgentEvent::Session { .. }
+        | AgentEvent::Result(_) => true,
     }
 }

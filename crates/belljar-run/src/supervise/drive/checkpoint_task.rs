@@ -1,4 +1,4 @@
-//! Takes a checkpoint beside the loop, which has others to serve meanwhile.
+//! Takes a checkpoint in a thread, so that the loop can go on meanwhile.
 
 use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};

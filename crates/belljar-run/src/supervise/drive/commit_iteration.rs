@@ -1,8 +1,8 @@
-//! An iteration that is kept: with its checkpoint on disk and its event in the log it has happened.
+//! Commits an iteration: its checkpoint is on disk, then its event is written to the log.
 
 use belljar_spec::{EventKind, IterationReport};
 
-use super::{AgentEnded, Driver, PendingCheckpoint, Step};
+use super::{AgentEnded, Driver, LoopStep, PendingCheckpoint};
 use crate::supervise::SuperviseError;
 use belljar_record::Recorder;
 use belljar_workspace::checkpoint::Taken;
@@ -39,7 +39,7 @@ impl Driver {
             unparsed: summary.unparsed,
             dropped,
             checkpoint,
-            tally: self.state.with(&came_to),
+            totals: self.state.with(&came_to),
         };
         recorder.event(EventKind::Checkpoint, &report)?;
         recorder.barrier()?;
@@ -55,8 +55,8 @@ impl Driver {
         &mut self,
         recorder: &mut Recorder,
     ) -> Result<(), SuperviseError> {
-        match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Checkpoint { keeping, ended } if recorder.is_sound() => {
+        match std::mem::replace(&mut self.step, LoopStep::Over) {
+            LoopStep::Checkpoint { keeping, ended } if recorder.is_sound() => {
                 let number = ended.iteration.number;
                 match self.checkpoint_is_there(keeping, ended, recorder) {
                     Err(SuperviseError::Checkpoint(error)) => {
@@ -65,7 +65,7 @@ impl Driver {
                     }
                     there => there?,
                 }
-                self.step = Step::Between;
+                self.step = LoopStep::Between;
             }
             step => self.step = step,
         }

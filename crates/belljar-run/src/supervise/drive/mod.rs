@@ -1,46 +1,47 @@
-//! Runs an agent, again and again, in a sandbox that has no command of its own.
+//! Runs an agent in iterations, in a sandbox that has no main command.
 //!
-//! The decisions are [`crate::loop_policy`]'s; here they are carried out, one step after the other, within the
-//! supervisor's loop. Set-up, agent and check are commands like those of `exec`: attested, recorded, ended with all
-//! that they started.
+//! [`crate::loop_policy`] decides; here its decisions are carried out, step by step, as one source of the supervisor's
+//! loop. Set-up, agent and check are commands like those of `exec`: attested, recorded, and ended with all that they
+//! started.
 
 mod agent_recorder;
 mod checkpoint_task;
 mod commit_iteration;
-mod spawn;
+mod loop_source;
 mod state_machine;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use belljar_linux::file_clock::Arrival;
+use belljar_bind::file_clock::Arrival;
 use belljar_spec::{
-    AgentReport, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind, ResumeOrigin,
-    SessionTotals, StopReason, Tally,
+    AgentReport, AgentTotals, AgentWork, Budget, Exit, ExitSource, Failure, Moment, ResumeKind,
+    ResumeOrigin, SessionTotals, StopReason,
 };
 use rustix::event::PollFd;
 
 pub(super) use agent_recorder::AgentRecorder;
 use checkpoint_task::PendingCheckpoint;
+pub(super) use loop_source::{AgentParts, LoopEnded};
 
 use crate::agent::{Adapter, SessionUse, Summary, adapter};
 use crate::loop_policy::{IterationOutcome, Loop};
 use belljar_workspace::checkpoint::Subject;
 
-/// What a driver is told apart from the run's plan.
+/// What an agent's loop needs besides the run's plan.
 #[derive(Debug)]
 pub(crate) struct AgentLoopOptions {
     pub(crate) work: AgentWork,
-    pub(crate) birth: Option<Box<ResumeOrigin>>,
+    pub(crate) resumed_from: Option<Box<ResumeOrigin>>,
     pub(crate) subject: Subject,
     /// The tree that the agent works on, as `until` looks at it.
     pub(crate) workspace: Option<WorkTree>,
-    /// Nothing of the agent's was heard for so long.
+    /// How long an agent may go without an event.
     pub(crate) idle: Option<Duration>,
 }
 
-/// Where the workspace is to be looked at from outside.
+/// Where the workspace is, as seen from outside.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkTree {
     /// The index of a layered tree in [`Subject::trees`].
@@ -56,21 +57,21 @@ pub(crate) struct DriveEnd {
     pub(crate) report: AgentReport,
 }
 
-/// What is going on.
+/// What the loop is doing.
 #[derive(Debug)]
-enum Step {
+enum LoopStep {
     /// Nothing was started yet.
     Begin,
     SetUp {
         exec: u32,
     },
-    /// The loop is asked.
+    /// The policy decides next.
     Between,
     Pausing {
         until: Instant,
     },
     Agent(Iteration),
-    /// `until` is being found out by a command.
+    /// A command finds out whether `until` holds.
     Check {
         exec: u32,
         ended: Box<AgentEnded>,
@@ -88,7 +89,7 @@ struct Iteration {
     number: u32,
     exec: u32,
     begun: Instant,
-    /// Before it could change anything, by the clock of files.
+    /// Before it could change anything, by the clock of the file system.
     since: Moment,
     cut: Option<Cut>,
 }
@@ -98,8 +99,8 @@ struct Iteration {
 enum Cut {
     Idle,
     Budget(Budget),
-    /// It has told its result, and does not go.
-    Lingers,
+    /// It reported its result, and does not exit.
+    Lingering,
 }
 
 /// An agent that has ended, on the way to its checkpoint.
@@ -115,71 +116,74 @@ struct AgentEnded {
 }
 
 pub(crate) struct Driver {
-    orders: AgentLoopOptions,
+    options: AgentLoopOptions,
     adapter: &'static dyn Adapter,
     state: Loop,
     begun: Instant,
-    step: Step,
+    step: LoopStep,
     /// Of the iteration before, here or in the run that this one continues.
     session: Option<String>,
-    /// What the agent said of that session as a whole.
+    /// What the agent reported for that session as a whole.
     totals: SessionTotals,
     message: Option<String>,
-    /// A command of its own ended just now.
-    over: Option<state_machine::OwnEnd>,
+    /// A command of the loop ended just now.
+    ended: Option<state_machine::LoopTaskEnd>,
     end: Option<DriveEnd>,
-    /// What is to be told of an end that came from elsewhere.
+    /// The reason to report for an end that did not come from the loop.
     why: Option<String>,
+    /// When it needs a turn that no descriptor announces.
+    wake_at: Option<Instant>,
 }
 
 impl Driver {
-    pub(crate) fn new(orders: AgentLoopOptions) -> Self {
-        let birth = orders.birth.as_deref();
-        let tally = birth.map(|birth| birth.tally.clone()).unwrap_or_default();
+    pub(crate) fn new(options: AgentLoopOptions) -> Self {
+        let origin = options.resumed_from.as_deref();
+        let totals = origin.map(|origin| origin.totals.clone()).unwrap_or_default();
         Self {
-            adapter: adapter(orders.work.agent.kind),
-            state: Loop::new(&orders.work, tally),
+            adapter: adapter(options.work.agent.kind),
+            state: Loop::new(&options.work, totals),
             begun: Instant::now(),
-            step: Step::Begin,
-            session: birth.and_then(|birth| birth.session.clone()),
-            totals: birth.map(|birth| birth.session_totals).unwrap_or_default(),
+            step: LoopStep::Begin,
+            session: origin.and_then(|origin| origin.session.clone()),
+            totals: origin.map(|origin| origin.session_totals).unwrap_or_default(),
             message: None,
-            over: None,
+            ended: None,
             end: None,
             why: None,
-            orders,
+            wake_at: Some(Instant::now()),
+            options,
         }
     }
 
-    /// Whether this command is one of the driver's.
-    pub(super) fn owns(&self, exec: u32) -> bool {
+    /// Whether this command is one of the loop's.
+    fn owns(&self, exec: u32) -> bool {
         match &self.step {
-            Step::SetUp { exec: own } | Step::Check { exec: own, .. } => *own == exec,
-            Step::Agent(iteration) => iteration.exec == exec,
-            Step::Begin
-            | Step::Between
-            | Step::Pausing { .. }
-            | Step::Checkpoint { .. }
-            | Step::Over => false,
+            LoopStep::SetUp { exec: own } | LoopStep::Check { exec: own, .. } => *own == exec,
+            LoopStep::Agent(iteration) => iteration.exec == exec,
+            LoopStep::Begin
+            | LoopStep::Between
+            | LoopStep::Pausing { .. }
+            | LoopStep::Checkpoint { .. }
+            | LoopStep::Over => false,
         }
     }
 
-    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
         match &self.step {
-            Step::Checkpoint { keeping, .. } => Some(keeping.poll_fd()),
+            LoopStep::Checkpoint { keeping, .. } => Some(keeping.poll_fd()),
             _ => None,
         }
     }
 
-    /// When something is due that nothing else tells of. `ear` is the agent's.
-    pub(super) fn next_moment(&self, ear: Option<&AgentRecorder>) -> Option<Instant> {
+    /// When something is due that no descriptor announces.
+    fn next_wake(&self, agent: Option<&AgentRecorder>) -> Option<Instant> {
         match &self.step {
-            Step::Begin | Step::Between => Some(Instant::now()),
-            Step::Pausing { until } => Some(*until),
-            Step::Agent(Iteration { cut: None, .. }) => {
-                let silent = ear.and_then(|ear| match ear.finished() {
-                    Some(_) => Some(ear.heard() + state_machine::LINGERS),
-                    None => self.orders.idle.map(|idle| ear.heard() + idle),
+            LoopStep::Begin | LoopStep::Between => Some(Instant::now()),
+            LoopStep::Pausing { until } => Some(*until),
+            LoopStep::Agent(Iteration { cut: None, .. }) => {
+                let silent = agent.and_then(|agent| match agent.finished() {
+                    Some(_) => Some(agent.last_event() + state_machine::LINGER_TIMEOUT),
+                    None => self.options.idle.map(|idle| agent.last_event() + idle),
                 });
                 let left = self.state.time_left(self.begun.elapsed());
                 let up = left.map(|left| Instant::now() + left);
@@ -189,17 +193,17 @@ impl Driver {
         }
     }
 
-    /// A checkpoint that is being taken is given up.
+    /// Gives up a checkpoint that is being taken.
     pub(super) fn cancel(&self) {
-        self.orders.subject.cancel.store(true, Ordering::Relaxed);
+        self.options.subject.cancel.store(true, Ordering::Relaxed);
     }
 
     /// Which session the next iteration works in.
     fn session_use(&self, new: String) -> SessionUse {
         use belljar_spec::manifest::SessionMode;
         let is_first = self.state.run_iterations() == 0;
-        let birth = self.orders.birth.as_deref().map(|birth| birth.how);
-        match (self.orders.work.repeat.session, &self.session, birth) {
+        let origin = self.options.resumed_from.as_deref().map(|origin| origin.kind);
+        match (self.options.work.repeat.session, &self.session, origin) {
             (SessionMode::Fresh, _, _) | (_, None, _) => SessionUse::New { id: new },
             (SessionMode::Continue, Some(id), Some(ResumeKind::Fork)) if is_first => {
                 SessionUse::Fork { id: id.clone() }
@@ -210,26 +214,26 @@ impl Driver {
 
     fn report(&self, why: String) -> AgentReport {
         AgentReport {
-            tally: self.tally(),
-            own_iterations: self.state.run_iterations(),
+            totals: self.totals(),
+            run_iterations: self.state.run_iterations(),
             why,
             message: self.message.clone(),
         }
     }
 
-    fn tally(&self) -> Tally {
-        self.state.tally().clone()
+    fn totals(&self) -> AgentTotals {
+        self.state.totals().clone()
     }
 
-    /// The loop came to its end by itself.
+    /// The policy ended the loop.
     fn stopped(&mut self, reason: StopReason, why: String) {
-        let once = self.orders.work.repeat.is_once() && self.state.run_iterations() == 1;
+        let once = self.options.work.repeat.is_once() && self.state.run_iterations() == 1;
         let failure = self.state.last_failure();
         let by_us = |code| Exit::of_belljar(code, ExitSource::Policy);
-        // One run of the agent ends as the agent did; a loop has an end of its own.
+        // A single iteration ends as the agent did; a loop has its own end.
         let (reason, exit) = match (reason, once, failure) {
             (StopReason::MaxIterations, true, None) => (StopReason::Exited, by_us(0)),
-            // One that ends well and without a result has failed all the same.
+            // An agent that exits with 0 and without a result has failed all the same.
             (StopReason::MaxIterations, true, Some(Failure::Exit { exit }))
                 if exit.code != Some(0) =>
             {
@@ -241,13 +245,13 @@ impl Driver {
             }
             (StopReason::MaxIterations, true, Some(_)) => (StopReason::Exited, by_us(1)),
             (StopReason::Done, ..) => (reason, by_us(0)),
-            // None was asked for.
+            // No iteration was requested.
             (StopReason::MaxIterations, ..)
-                if self.orders.work.repeat.max_iterations == Some(0) =>
+                if self.options.work.repeat.max_iterations == Some(0) =>
             {
                 (reason, by_us(0))
             }
-            (StopReason::MaxIterations, _, None) if self.orders.work.repeat.until.is_none() => {
+            (StopReason::MaxIterations, _, None) if self.options.work.repeat.until.is_none() => {
                 (reason, by_us(0))
             }
             (StopReason::MaxTime, ..) => {
@@ -256,19 +260,23 @@ impl Driver {
             _ => (reason, by_us(1)),
         };
         self.end = Some(DriveEnd { reason, exit, report: self.report(why) });
-        self.step = Step::Over;
+        self.step = LoopStep::Over;
     }
 
     /// What is known when the run ends, whoever ended it.
     pub(super) fn into_end(self) -> (Option<DriveEnd>, AgentReport) {
         let why = match &self.step {
-            Step::Over => String::new(),
-            Step::SetUp { .. } | Step::Begin => "ended before the first iteration".to_owned(),
-            Step::Agent(iteration) => format!("ended in iteration {}", iteration.number),
-            Step::Check { ended, .. } | Step::Checkpoint { ended, .. } => {
+            LoopStep::Over => String::new(),
+            LoopStep::SetUp { .. } | LoopStep::Begin => {
+                "ended before the first iteration".to_owned()
+            }
+            LoopStep::Agent(iteration) => format!("ended in iteration {}", iteration.number),
+            LoopStep::Check { ended, .. } | LoopStep::Checkpoint { ended, .. } => {
                 format!("ended before the checkpoint of iteration {}", ended.iteration.number)
             }
-            Step::Between | Step::Pausing { .. } => "ended between two iterations".to_owned(),
+            LoopStep::Between | LoopStep::Pausing { .. } => {
+                "ended between two iterations".to_owned()
+            }
         };
         let report = self.report(self.why.clone().unwrap_or(why));
         (self.end, report)
@@ -294,7 +302,7 @@ impl AgentEnded {
     }
 }
 
-/// The moment before an iteration begins, by the clock that files carry.
+/// The moment before an iteration begins, by the clock of the file system.
 fn before_now() -> Moment {
     Arrival::now().passed()
 }

@@ -1,194 +1,161 @@
-//! One step after the other.
+//! The steps of an agent's loop: set-up, agent, check, checkpoint, pause.
 
 use std::time::{Duration, Instant};
 
-use belljar_spec::{Budget, EventKind, ExecFailure, Exit, ExitSource, Failure, StopReason, Until};
+use belljar_spec::wire::control::{ControlError, Streams};
+use belljar_spec::wire::{Descendants, Work};
+use belljar_spec::{
+    Budget, EventKind, ExecFailure, Exit, ExitSource, Failure, OsText, StopReason, Until,
+};
 use serde_json::json;
 
 use super::{
-    AgentEnded, AgentRecorder, Cut, DriveEnd, Driver, Iteration, PendingCheckpoint, Step, WorkTree,
-    before_now,
+    AgentEnded, AgentParts, AgentRecorder, Cut, DriveEnd, Driver, Iteration, LoopStep,
+    PendingCheckpoint, WorkTree, before_now,
 };
 use crate::agent::SessionUse;
 use crate::loop_policy::LoopDecision;
-use crate::supervise::channel::Channel;
-use crate::supervise::event_loop::Run;
-use crate::supervise::task::{End, Phase, Task};
+use crate::supervise::sandbox::{NewExec, SandboxState};
 use crate::supervise::{SuperviseError, libc_signal};
-use belljar_record::{RecordError, Recorder};
+use belljar_record::Recorder;
 use belljar_workspace::{is_file_in, is_file_in_layers};
 
-/// An agent that has told its result is given so long to end by itself.
-pub(super) const LINGERS: Duration = Duration::from_secs(30);
+/// How long an agent that has reported its result may take to exit.
+pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A command of the driver's that is over.
+/// How a command of the loop ended.
 #[derive(Debug)]
-pub(in crate::supervise) struct OwnEnd {
-    exit: Exit,
-    failure: Option<ExecFailure>,
-    ear: Option<AgentRecorder>,
+pub(super) struct LoopTaskEnd {
+    pub(super) exit: Exit,
+    pub(super) failure: Option<ExecFailure>,
+    pub(super) agent: Option<AgentRecorder>,
 }
 
-impl OwnEnd {
+impl LoopTaskEnd {
     fn succeeded(&self) -> bool {
         self.exit.code == Some(0) && self.failure.is_none()
     }
 }
 
-impl Run<'_> {
-    /// Whatever is due in an agent's run.
-    pub(in crate::supervise) fn drive(&mut self) -> Result<(), SuperviseError> {
-        let Some(mut driver) = self.driver.take() else { return Ok(()) };
-        let mut driven = Ok(Going::On);
-        while let Ok(Going::On) = driven {
-            driven = match self.state.is_over() || self.state.is_stopping() {
-                true => Ok(Going::Waits),
-                false => self.step(&mut driver),
-            };
-        }
-        let is_over = matches!(driver.step, Step::Over) && driver.end.is_some();
-        self.driver = Some(driver);
-        driven?;
-        if is_over {
-            self.end();
-        }
-        Ok(())
-    }
-
-    /// A command that was the driver's is over, and all it said is recorded.
-    pub(in crate::supervise) fn own_task_is_over(
-        &mut self,
-        task: &mut Task,
-    ) -> Result<(), RecordError> {
-        let Some(driver) = self.driver.as_mut().filter(|driver| driver.owns(task.exec)) else {
-            return Ok(());
-        };
-        let mut ear = task.ear.take();
-        if let Some(ear) = &mut ear {
-            ear.finish(&mut *self.recorder)?;
-        }
-        let failure = match &task.phase {
-            Phase::Over(End::NotExecuted(failure)) => Some(failure.clone()),
-            _ => None,
-        };
-        driver.over = Some(OwnEnd { exit: task.exit(), failure, ear });
-        Ok(())
-    }
-
-    fn step(&mut self, driver: &mut Driver) -> Result<Going, SuperviseError> {
-        match std::mem::replace(&mut driver.step, Step::Over) {
-            Step::Begin => self.begin(driver),
-            Step::SetUp { exec } => match driver.over.take() {
-                None => wait(driver, Step::SetUp { exec }),
-                Some(end) if end.succeeded() => self.shut_the_door(driver),
-                Some(_) if driver.time_left() == Some(Duration::ZERO) => {
-                    driver.stopped(StopReason::MaxTime, "the set-up took all of it".to_owned());
-                    Ok(Going::Waits)
+impl Driver {
+    /// Takes the next step, if it can be taken now.
+    pub(super) fn step(&mut self, parts: &mut AgentParts<'_>) -> Result<Progress, SuperviseError> {
+        match std::mem::replace(&mut self.step, LoopStep::Over) {
+            LoopStep::Begin => self.begin(parts),
+            LoopStep::SetUp { exec } => match self.ended.take() {
+                None => self.wait(LoopStep::SetUp { exec }),
+                Some(end) if end.succeeded() => self.narrow_network(parts),
+                Some(_) if self.time_left() == Some(Duration::ZERO) => {
+                    self.stopped(StopReason::MaxTime, "the set-up took all of it".to_owned());
+                    Ok(Progress::Wait)
                 }
                 Some(end) => {
-                    driver.cannot_begin(why_not_set_up(&end));
-                    Ok(Going::Waits)
+                    self.cannot_begin(why_not_set_up(&end));
+                    Ok(Progress::Wait)
                 }
             },
-            Step::Between => match driver.state.next(driver.begun.elapsed()) {
+            LoopStep::Between => match self.state.next(self.begun.elapsed()) {
                 LoopDecision::Stop { reason, why } => {
-                    driver.stopped(reason, why);
-                    Ok(Going::Waits)
+                    self.stopped(reason, why);
+                    Ok(Progress::Wait)
                 }
                 LoopDecision::Iterate { number, after } if after.is_zero() => {
-                    self.start_agent(driver, number)
+                    self.start_agent(parts, number)
                 }
                 LoopDecision::Iterate { after, .. } => {
-                    let after = driver.time_left().map_or(after, |left| after.min(left));
-                    wait(driver, Step::Pausing { until: Instant::now() + after })
+                    let after = self.time_left().map_or(after, |left| after.min(left));
+                    self.wait(LoopStep::Pausing { until: Instant::now() + after })
                 }
             },
-            Step::Pausing { until } if Instant::now() < until => {
-                wait(driver, Step::Pausing { until })
+            LoopStep::Pausing { until } if Instant::now() < until => {
+                self.wait(LoopStep::Pausing { until })
             }
             // Its time may have run out meanwhile.
-            Step::Pausing { .. } => match driver.state.next(driver.begun.elapsed()) {
+            LoopStep::Pausing { .. } => match self.state.next(self.begun.elapsed()) {
                 LoopDecision::Stop { reason, why } => {
-                    driver.stopped(reason, why);
-                    Ok(Going::Waits)
+                    self.stopped(reason, why);
+                    Ok(Progress::Wait)
                 }
-                LoopDecision::Iterate { number, .. } => self.start_agent(driver, number),
+                LoopDecision::Iterate { number, .. } => self.start_agent(parts, number),
             },
-            Step::Agent(iteration) => match driver.over.take() {
-                Some(end) => self.agent_ended(driver, iteration, end),
-                None => self.watch_agent(driver, iteration),
+            LoopStep::Agent(iteration) => match self.ended.take() {
+                Some(end) => self.agent_ended(parts, iteration, end),
+                None => self.watch_agent(parts, iteration),
             },
-            Step::Check { exec, mut ended } => match driver.over.take() {
-                None => wait(driver, Step::Check { exec, ended }),
+            LoopStep::Check { exec, mut ended } => match self.ended.take() {
+                None => self.wait(LoopStep::Check { exec, ended }),
                 Some(end) => {
                     ended.done = Some(end.succeeded());
-                    self.begin_checkpoint(driver, ended)
+                    self.begin_checkpoint(ended)
                 }
             },
-            Step::Checkpoint { keeping, ended } if !keeping.is_done() => {
-                wait(driver, Step::Checkpoint { keeping, ended })
+            LoopStep::Checkpoint { keeping, ended } if !keeping.is_done() => {
+                self.wait(LoopStep::Checkpoint { keeping, ended })
             }
-            Step::Checkpoint { keeping, ended } => {
-                match driver.checkpoint_is_there(keeping, ended, &mut *self.recorder) {
+            LoopStep::Checkpoint { keeping, ended } => {
+                match self.checkpoint_is_there(keeping, ended, parts.recorder) {
                     Err(SuperviseError::Checkpoint(error)) => {
-                        driver.cannot_go_on(belljar_spec::text::error_chain(&error));
-                        Ok(Going::Waits)
+                        self.cannot_go_on(belljar_spec::text::error_chain(&error));
+                        Ok(Progress::Wait)
                     }
                     there => {
                         there?;
-                        go(driver, Step::Between)
+                        self.go(LoopStep::Between)
                     }
                 }
             }
-            Step::Over => Ok(Going::Waits),
+            LoopStep::Over => Ok(Progress::Wait),
         }
     }
 
-    fn begin(&mut self, driver: &mut Driver) -> Result<Going, SuperviseError> {
-        driver.begun = Instant::now();
-        let goes_on = driver.orders.birth.as_ref().is_some_and(|birth| birth.iteration > 0);
-        let Some(setup) = driver.orders.work.setup.clone().filter(|_| !goes_on) else {
-            // What the set-up made is in the checkpoint, and so is what an agent put beside it: none of that is
-            // let out of the wider door.
-            return self.shut_the_door(driver);
+    fn begin(&mut self, parts: &mut AgentParts<'_>) -> Result<Progress, SuperviseError> {
+        self.begun = Instant::now();
+        let continues = self.options.resumed_from.as_ref().is_some_and(|from| from.iteration > 0);
+        let Some(setup) = self.options.work.setup.clone().filter(|_| !continues) else {
+            // What the set-up made is in the checkpoint, together with what an agent added: none of that gets the
+            // wider network access of the set-up.
+            return self.narrow_network(parts);
         };
-        match self.start_own(setup.command, Vec::new(), None) {
+        match start(parts.sandbox, setup.command, Vec::new(), None) {
             Ok(exec) => {
-                self.end_in_time(exec, driver, setup.timeout);
-                wait(driver, Step::SetUp { exec })
+                self.end_in_time(exec, parts.sandbox, setup.timeout);
+                self.wait(LoopStep::SetUp { exec })
             }
             Err(error) => {
-                driver.cannot_begin(format!("the set-up could not be started: {error}"));
-                Ok(Going::Waits)
+                self.cannot_begin(format!("the set-up could not be started: {error}"));
+                Ok(Progress::Wait)
             }
         }
     }
 
-    /// What only the set-up could reach is out of reach before the agent begins.
-    fn shut_the_door(&mut self, driver: &mut Driver) -> Result<Going, SuperviseError> {
-        let mux = self.inside.channel().map(Channel::mux_mut);
-        self.crossing.narrow(mux, &mut *self.recorder)?;
-        go(driver, Step::Between)
+    /// Closes the network access of the set-up before the agent begins.
+    fn narrow_network(&mut self, parts: &mut AgentParts<'_>) -> Result<Progress, SuperviseError> {
+        parts.sandbox.narrow_network(parts.recorder)?;
+        self.go(LoopStep::Between)
     }
 
-    fn start_agent(&mut self, driver: &mut Driver, number: u32) -> Result<Going, SuperviseError> {
-        let agent = &driver.orders.work.agent;
-        let session = driver.session_use(new_session());
-        let invocation = driver.adapter.invocation(agent, &session, driver.state.remaining());
-        let (since, begun, exec) = (before_now(), Instant::now(), self.next_exec);
+    fn start_agent(
+        &mut self,
+        parts: &mut AgentParts<'_>,
+        number: u32,
+    ) -> Result<Progress, SuperviseError> {
+        let agent = &self.options.work.agent;
+        let session = self.session_use(new_session());
+        let invocation = self.adapter.invocation(agent, &session, self.state.remaining());
+        let (since, begun, exec) = (before_now(), Instant::now(), parts.sandbox.next_exec());
         let iteration = Iteration { number, exec, begun, since, cut: None };
         let reader = match session {
-            SessionUse::New { .. } => driver.adapter.reader(),
+            SessionUse::New { .. } => self.adapter.reader(),
             SessionUse::Continue { .. } | SessionUse::Fork { .. } => {
-                driver.adapter.reader_after(driver.totals)
+                self.adapter.reader_after(self.totals)
             }
         };
-        let ear = AgentRecorder::new(reader, number);
-        match self.start_own(invocation.argv, invocation.stdin, Some(ear)) {
+        let recorder = AgentRecorder::new(reader, number);
+        match start(parts.sandbox, invocation.argv, invocation.stdin, Some(recorder)) {
             Ok(exec) => {
                 let data = json!({ "iteration": number, "exec": exec });
-                self.recorder.event(EventKind::IterationStart, &data)?;
-                wait(driver, Step::Agent(iteration))
+                parts.recorder.event(EventKind::IterationStart, &data)?;
+                self.wait(LoopStep::Agent(iteration))
             }
             Err(error) => {
                 let failure = Failure::NotStarted { message: error.to_string() };
@@ -196,123 +163,130 @@ impl Run<'_> {
                     iteration,
                     failure: Some(failure),
                     summary: Default::default(),
-                    totals: driver.totals,
+                    totals: self.totals,
                     dropped: 0,
                     wall: Duration::ZERO,
                     done: None,
                 };
-                self.begin_checkpoint(driver, Box::new(ended))
+                self.begin_checkpoint(Box::new(ended))
             }
         }
     }
 
-    /// It runs. Without news for too long, or past a budget, it is asked to end, and then ended.
+    /// It runs. Without an event for too long, or past a budget, it is asked to exit, and then killed.
     fn watch_agent(
         &mut self,
-        driver: &mut Driver,
+        parts: &mut AgentParts<'_>,
         mut iteration: Iteration,
-    ) -> Result<Going, SuperviseError> {
-        let task = self.tasks.get_mut(&iteration.exec);
+    ) -> Result<Progress, SuperviseError> {
+        let stop_timeout = parts.sandbox.stop_timeout();
+        let task = parts.sandbox.task_mut(iteration.exec);
         if let (None, Some(task)) = (iteration.cut, task)
-            && let Some(ear) = &task.ear
+            && let Some(agent) = &task.agent
         {
             let now = Instant::now();
-            let is_idle = driver.orders.idle.is_some_and(|idle| now >= ear.heard() + idle);
-            let summary = ear.summary();
-            let elapsed = driver.begun.elapsed();
-            let breach = driver.state.breach(summary.turns, &summary.usage, elapsed);
-            iteration.cut = match (ear.finished(), breach) {
+            let is_idle = self.options.idle.is_some_and(|idle| now >= agent.last_event() + idle);
+            let summary = agent.summary();
+            let elapsed = self.begun.elapsed();
+            let breach = self.state.breach(summary.turns, &summary.usage, elapsed);
+            iteration.cut = match (agent.finished(), breach) {
                 (_, Some(Budget::Time)) => Some(Cut::Budget(Budget::Time)),
-                (Some(_), _) if now >= ear.heard() + LINGERS => Some(Cut::Lingers),
-                // What it cost is told with its result: then its work is done, unless it goes on and on.
+                (Some(_), _) if now >= agent.last_event() + LINGER_TIMEOUT => Some(Cut::Lingering),
+                // Its cost comes with its result: then its work is done, unless it goes on and on.
                 (Some(finished), Some(what)) => {
-                    (now >= finished + LINGERS).then_some(Cut::Budget(what))
+                    (now >= finished + LINGER_TIMEOUT).then_some(Cut::Budget(what))
                 }
                 (Some(_), None) => None,
                 (None, Some(what)) => Some(Cut::Budget(what)),
                 (None, None) => is_idle.then_some(Cut::Idle),
             };
             if iteration.cut.is_some() {
-                task.deadline = Some(now + self.plan.limits.stop_timeout);
-                if let Some(channel) = self.inside.channel() {
-                    channel.signal(iteration.exec, libc_signal::TERM);
-                }
+                task.deadline = Some(now + stop_timeout);
+                parts.sandbox.signal_exec(iteration.exec, libc_signal::TERM);
             }
         }
-        wait(driver, Step::Agent(iteration))
+        self.wait(LoopStep::Agent(iteration))
     }
 
     fn agent_ended(
         &mut self,
-        driver: &mut Driver,
+        parts: &mut AgentParts<'_>,
         iteration: Iteration,
-        end: OwnEnd,
-    ) -> Result<Going, SuperviseError> {
+        end: LoopTaskEnd,
+    ) -> Result<Progress, SuperviseError> {
         let wall = iteration.begun.elapsed();
-        let failure = match (iteration.cut, &end.failure, &end.ear) {
+        let failure = match (iteration.cut, &end.failure, &end.agent) {
             (Some(Cut::Idle), ..) => Some(Failure::Idle),
             (Some(Cut::Budget(what)), ..) => Some(Failure::Budget { what }),
-            (Some(Cut::Lingers), _, ear) => ear.as_ref().and_then(|ear| ear.listener().verdict()),
+            (Some(Cut::Lingering), _, agent) => {
+                agent.as_ref().and_then(|agent| agent.parser().verdict())
+            }
             (None, Some(failure), _) => Some(Failure::NotStarted { message: failure.to_string() }),
-            (None, None, Some(ear)) => ear.listener().failure(end.exit),
+            (None, None, Some(agent)) => agent.parser().failure(end.exit),
             (None, None, None) => None,
         };
-        // Over its budget by what it told with its result: the work is done all the same, and may be all of it.
+        // Over its budget by what it reported with its result: the work is done all the same, and may be all of it.
         let has_worked = failure.is_none();
         let overspent = || {
-            let summary = end.ear.as_ref()?.summary();
-            let what = driver.state.overspent(summary.turns, &summary.usage)?;
+            let summary = end.agent.as_ref()?.summary();
+            let what = self.state.overspent(summary.turns, &summary.usage)?;
             Some(Failure::Budget { what })
         };
         let failure = failure.or_else(overspent);
-        let failure = failure.map(|failure| mask(failure, self.recorder));
-        let dropped = end.ear.as_ref().map_or(0, AgentRecorder::dropped);
-        let totals = end.ear.as_ref().map_or(driver.totals, |ear| ear.listener().totals());
-        let summary = end.ear.map(|ear| ear.summary().clone()).unwrap_or_default();
+        let failure = failure.map(|failure| mask(failure, parts.recorder));
+        let dropped = end.agent.as_ref().map_or(0, AgentRecorder::dropped);
+        let totals = end.agent.as_ref().map_or(self.totals, |agent| agent.parser().totals());
+        let summary = end.agent.map(|agent| agent.summary().clone()).unwrap_or_default();
         let mut ended =
             Box::new(AgentEnded { iteration, failure, summary, totals, dropped, wall, done: None });
-        match driver.orders.work.repeat.until.clone() {
+        match self.options.work.repeat.until.clone() {
             None => {}
-            Some(Until::File { path }) => ended.done = Some(driver.is_there(path.as_path())),
+            Some(Until::File { path }) => ended.done = Some(self.is_there(path.as_path())),
             Some(Until::Says { phrase }) => {
                 let says = ended.summary.final_text.contains(&phrase);
                 ended.done = Some(has_worked && says);
             }
             Some(Until::Command { argv, timeout }) => {
-                match self.start_own(argv, Vec::new(), None) {
+                match start(parts.sandbox, argv, Vec::new(), None) {
                     Ok(exec) => {
-                        self.end_in_time(exec, driver, timeout);
-                        return wait(driver, Step::Check { exec, ended });
+                        self.end_in_time(exec, parts.sandbox, timeout);
+                        return self.wait(LoopStep::Check { exec, ended });
                     }
                     Err(_) => ended.done = Some(false), // the sandbox is about to end
                 }
             }
         }
-        self.begin_checkpoint(driver, ended)
+        self.begin_checkpoint(ended)
     }
 
-    /// Nothing that the driver starts outlives the loop's time.
-    fn end_in_time(&mut self, exec: u32, driver: &Driver, most: Duration) {
-        let most = driver.time_left().map_or(most, |left| left.min(most));
-        if let Some(task) = self.tasks.get_mut(&exec) {
+    /// Nothing that the loop starts outlives the loop's time.
+    fn end_in_time(&self, exec: u32, sandbox: &mut SandboxState, most: Duration) {
+        let most = self.time_left().map_or(most, |left| left.min(most));
+        if let Some(task) = sandbox.task_mut(exec) {
             task.deadline = Instant::now().checked_add(most);
         }
     }
 
-    fn begin_checkpoint(
-        &mut self,
-        driver: &mut Driver,
-        ended: Box<AgentEnded>,
-    ) -> Result<Going, SuperviseError> {
+    fn begin_checkpoint(&mut self, ended: Box<AgentEnded>) -> Result<Progress, SuperviseError> {
         let Iteration { number, since, .. } = ended.iteration;
-        let keep = driver.orders.work.repeat.checkpoints;
-        let keeping = PendingCheckpoint::begin(driver.orders.subject.clone(), number, since, keep)
+        let keep = self.options.work.repeat.checkpoints;
+        let keeping = PendingCheckpoint::begin(self.options.subject.clone(), number, since, keep)
             .map_err(|error| SuperviseError::Step("begin a checkpoint", error))?;
-        wait(driver, Step::Checkpoint { keeping, ended })
+        self.wait(LoopStep::Checkpoint { keeping, ended })
     }
 }
 
 impl Driver {
+    fn go(&mut self, step: LoopStep) -> Result<Progress, SuperviseError> {
+        self.step = step;
+        Ok(Progress::Next)
+    }
+
+    fn wait(&mut self, step: LoopStep) -> Result<Progress, SuperviseError> {
+        self.step = step;
+        Ok(Progress::Wait)
+    }
+
     fn cannot_begin(&mut self, why: String) {
         self.fail(StopReason::SetupFailed, why);
     }
@@ -326,18 +300,18 @@ impl Driver {
         let exit = Exit::of_belljar(1, ExitSource::Policy);
         let report = self.report(why);
         self.end = Some(DriveEnd { reason, exit, report });
-        self.step = Step::Over;
+        self.step = LoopStep::Over;
     }
 
-    /// Of the whole loop's time.
+    /// What is left of the time of the whole loop.
     fn time_left(&self) -> Option<Duration> {
         self.state.time_left(self.begun.elapsed())
     }
 
-    /// Looked at from outside: what is inside could lie.
+    /// Looked up from outside: what is inside cannot be trusted.
     fn is_there(&self, path: &std::path::Path) -> bool {
-        let subject = &self.orders.subject;
-        match &self.orders.workspace {
+        let subject = &self.options.subject;
+        match &self.options.workspace {
             Some(WorkTree::Layered(index)) => subject.trees.get(*index).is_some_and(|tree| {
                 is_file_in_layers(&subject.directory, &subject.run, tree, path)
             }),
@@ -348,25 +322,35 @@ impl Driver {
 }
 
 /// Whether the next step can be taken at once.
-enum Going {
-    On,
-    Waits,
+pub(super) enum Progress {
+    Next,
+    Wait,
 }
 
-fn go(driver: &mut Driver, step: Step) -> Result<Going, SuperviseError> {
-    driver.step = step;
-    Ok(Going::On)
-}
-
-fn wait(driver: &mut Driver, step: Step) -> Result<Going, SuperviseError> {
-    driver.step = step;
-    Ok(Going::Waits)
+/// Starts a command of the loop. No client follows it, and its output is recorded.
+fn start(
+    sandbox: &mut SandboxState,
+    argv: Vec<OsText>,
+    input: Vec<u8>,
+    agent: Option<AgentRecorder>,
+) -> Result<u32, ControlError> {
+    let task = sandbox.start_exec(NewExec {
+        work: Work::Program { argv },
+        env: Vec::new(),
+        workdir: None,
+        streams: Streams::InputAndOutput,
+        descendants: Descendants::Bound,
+        follower: None,
+        input,
+    })?;
+    task.agent = agent;
+    Ok(task.exec)
 }
 
 fn mask(failure: Failure, recorder: &Recorder) -> Failure {
     match failure {
-        Failure::Said { word: Some(word) } => {
-            Failure::Said { word: Some(recorder.secrets().mask_words_of(&word)) }
+        Failure::Reported { code: Some(word) } => {
+            Failure::Reported { code: Some(recorder.secrets().mask_words_of(&word)) }
         }
         Failure::NotStarted { message } => {
             Failure::NotStarted { message: recorder.secrets().mask_words_of(&message) }
@@ -375,7 +359,7 @@ fn mask(failure: Failure, recorder: &Recorder) -> Failure {
     }
 }
 
-fn why_not_set_up(end: &OwnEnd) -> String {
+fn why_not_set_up(end: &LoopTaskEnd) -> String {
     let ended = match (&end.failure, end.exit) {
         (Some(failure), _) => return format!("the set-up could not be started: {failure}"),
         (None, Exit { source: ExitSource::Deadline, .. }) => {
@@ -391,7 +375,7 @@ fn why_not_set_up(end: &OwnEnd) -> String {
 /// A UUID, as agents want them.
 fn new_session() -> String {
     let mut bytes = [0u8; 16];
-    let _ = getrandom::fill(&mut bytes); // without randomness the agent has to find one itself
+    let _ = getrandom::fill(&mut bytes); // without randomness the agent has to choose one itself
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

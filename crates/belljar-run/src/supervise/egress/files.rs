@@ -1,4 +1,4 @@
-//! How many descriptors a supervisor may have.
+//! Raises the limit of open files for a supervisor that has connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

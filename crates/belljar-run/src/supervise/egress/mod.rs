@@ -1,15 +1,15 @@
-//! Connections across the boundary: out through the run's proxy, in through ports of the host.
+//! Connections across the boundary: out through the run's proxy, in through published ports.
 //!
-//! The proxy is a process of its own, which alone decides. In the jail it has the sandbox's listening sockets
-//! itself; on an engine each connection from inside is a stream of the channel, and the proxy is given one
-//! end of a socket pair. What comes from the host goes to PID 1 over the channel everywhere.
+//! The proxy is a process of its own, which alone decides. In the jail it has the sandbox's listening sockets; on an
+//! engine each connection from inside is a stream of the channel, and the proxy gets one end of a socket pair.
+//! Connections from the host go to PID 1 over the channel on every backend.
 
 mod files;
 mod narrow;
-mod news;
 mod process;
 mod proxy;
 mod publish;
+mod record_event;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -22,18 +22,18 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use belljar_egress::control::ToProxy;
-use belljar_linux::relay::{Relay, Relays, refuse};
 use belljar_spec::EventKind;
 use belljar_spec::egress::Published;
 use belljar_spec::wire::{
     FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, MAX_CONNECTIONS, MAX_CONNECTS, Mux, ToInit,
 };
+use belljar_sys::relay::{Relay, Relays, refuse};
 use rustix::event::PollFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::json;
 
 pub(crate) use narrow::AfterSetup;
-pub use process::egress_if_asked;
+pub use process::run_proxy_if_requested;
 pub use proxy::EgressError;
 pub(crate) use proxy::Proxy;
 pub(crate) use publish::Ports;
@@ -41,16 +41,17 @@ pub use publish::PublishError;
 
 use belljar_record::{RecordError, Recorder};
 use files::MoreFiles;
-use proxy::Heard;
+use proxy::ProxyEvents;
+use record_event::record_event;
 
-/// For the proxy's last news.
-const REST_WITHIN: Duration = Duration::from_secs(1);
+/// For the proxy's last events.
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Streams of connections from the host, and of those from inside.
 const CONNECTED: Range<u32> = FIRST_CONNECT_STREAM..FIRST_ACCEPT_STREAM;
 const ACCEPTED: RangeFrom<u32> = FIRST_ACCEPT_STREAM..;
 
-/// Everything of one run that crosses the boundary besides its commands' streams.
+/// The connections of one sandbox across the boundary.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkBridge {
     pub(crate) proxy: Option<Proxy>,
@@ -73,7 +74,7 @@ impl NetworkBridge {
         self.ports.published()
     }
 
-    /// Before the command is let go: the proxy is ready, and has the sandbox's listening sockets.
+    /// Before the command is released: the proxy is ready, and gets the sandbox's listening sockets.
     pub(super) fn prepare(
         &mut self,
         listeners: Vec<(u16, OwnedFd)>,
@@ -84,7 +85,7 @@ impl NetworkBridge {
                 proxy.hand_over(ToProxy::Listener { port }, socket);
             }
         }
-        // All that the sandbox consists of was started before, and none of it has this from us.
+        // After the sandbox was started, so that none of its processes inherits the limit.
         if self.proxy.is_some() || !self.published().is_empty() {
             self.files = MoreFiles::take();
         }
@@ -94,7 +95,7 @@ impl NetworkBridge {
         Ok(())
     }
 
-    /// Adds what is to be waited for; the streams that the last of them stand for are the answer.
+    /// Adds the descriptors to wait for. The result is the streams that the last of them stand for.
     pub(super) fn watch<'a>(&'a self, mux: Option<&Mux>, fds: &mut Vec<PollFd<'a>>) -> Vec<u32> {
         fds.extend(self.proxy.as_ref().map(Proxy::poll_fd));
         let Some(mux) = mux else { return Vec::new() };
@@ -105,33 +106,37 @@ impl NetworkBridge {
     }
 
     pub(super) fn next_moment(&self) -> Option<Instant> {
-        self.ports.shut_until()
+        self.ports.closed_until()
     }
 
-    /// What the proxy told, who came from the host, and bytes both ways.
+    /// Records the proxy's events, accepts connections from the host, and moves bytes both ways.
     pub(super) fn turn(
         &mut self,
         ready: &[u32],
         mut mux: Option<&mut Mux>,
         recorder: &mut Recorder,
     ) -> Result<(), RecordError> {
-        self.hear(mux.as_deref_mut(), recorder)?;
+        self.take_proxy_events(mux.as_deref_mut(), recorder)?;
         if let Some(mux) = mux {
-            self.let_in(mux);
+            self.accept_published(mux);
             self.relays.move_bytes(ready, mux);
             if let Some(proxy) = &mut self.proxy {
                 let relays = &self.relays;
-                proxy.keep_waiting(|stream| relays.contains(stream));
+                proxy.retain_pending(|stream| relays.contains(stream));
             }
         }
         Ok(())
     }
 
-    fn hear(&mut self, mux: Option<&mut Mux>, recorder: &mut Recorder) -> Result<(), RecordError> {
+    fn take_proxy_events(
+        &mut self,
+        mux: Option<&mut Mux>,
+        recorder: &mut Recorder,
+    ) -> Result<(), RecordError> {
         let Some(proxy) = &mut self.proxy else { return Ok(()) };
-        let Heard { news, gone } = proxy.hear();
-        for one in news {
-            news::record(one, recorder)?;
+        let ProxyEvents { events, gone } = proxy.take_events();
+        for event in events {
+            record_event(event, recorder)?;
         }
         match gone {
             Some(why) => self.lose(&why, mux, recorder),
@@ -139,7 +144,7 @@ impl NetworkBridge {
         }
     }
 
-    /// From here on nothing gets out.
+    /// The proxy is gone: from here on nothing gets out.
     fn lose(
         &mut self,
         why: &str,
@@ -154,12 +159,12 @@ impl NetworkBridge {
         recorder.event(EventKind::EgressLost, &json!({ "why": why }))
     }
 
-    /// Somebody inside connected to a port of the proxy's. The stream is open on this end.
+    /// A process inside connected to a port of the proxy. The stream is open on this end.
     pub(super) fn accepted(&mut self, stream: u32, port: u16, mux: &mut Mux) {
         // Some whose streams are over may still have something for the proxy, which is never slow for long. Each
         // takes one descriptor, and another one until the proxy has it.
-        let waiting = self.proxy.as_ref().map_or(0, Proxy::waiting);
-        let is_full = self.relays.count(ACCEPTED) + waiting >= 2 * MAX_CONNECTIONS;
+        let pending = self.proxy.as_ref().map_or(0, Proxy::pending);
+        let is_full = self.relays.count(ACCEPTED) + pending >= 2 * MAX_CONNECTIONS;
         let pair = || {
             let flags = SocketFlags::CLOEXEC;
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -173,7 +178,7 @@ impl NetworkBridge {
                 proxy.hand_over_connection(stream, port, theirs);
                 self.relays.push(relay);
             }
-            Err(_) => refuse(stream, mux), // no descriptor is to be had
+            Err(_) => refuse(stream, mux), // out of descriptors
         }
     }
 
@@ -203,11 +208,11 @@ impl NetworkBridge {
             && self.connects < FIRST_ACCEPT_STREAM - FIRST_CONNECT_STREAM
     }
 
-    fn let_in(&mut self, mux: &mut Mux) {
+    fn accept_published(&mut self, mux: &mut Mux) {
         while self.may_connect(mux) {
-            let Some((connection, port)) = self.ports.answer() else { return };
+            let Some((connection, port)) = self.ports.accept() else { return };
             let stream = FIRST_CONNECT_STREAM + self.connects;
-            // Not without a stream and a socket that never waits; the other one is closed.
+            // Only with a stream and a socket that does not block; otherwise the connection is closed.
             if let (Ok(relay), Ok(())) = (Relay::new(connection, stream), mux.open(stream)) {
                 self.connects += 1;
                 self.relays.push(relay);
@@ -216,23 +221,23 @@ impl NetworkBridge {
         }
     }
 
-    /// The sandbox is over: nothing crosses any more, and the proxy tells the rest.
+    /// The sandbox is over: nothing crosses the boundary any more, and the proxy reports the rest.
     pub(super) fn end(&mut self) {
         self.relays.clear();
         self.ports = Ports::default();
         self.files = None;
         if let Some(proxy) = &mut self.proxy {
-            proxy.dismiss();
+            proxy.shut_down();
         }
     }
 
-    /// The proxy's last news are recorded; then it is gone.
+    /// Records the proxy's last events, then ends it.
     pub(super) fn finish(&mut self, recorder: &mut Recorder) -> Result<(), RecordError> {
         let Some(mut proxy) = self.proxy.take() else { return Ok(()) };
-        proxy.dismiss();
-        for one in proxy.hear_the_rest(REST_WITHIN) {
+        proxy.shut_down();
+        for event in proxy.last_events(LAST_EVENTS_TIMEOUT) {
             if recorder.is_sound() {
-                news::record(one, recorder)?;
+                record_event(event, recorder)?;
             }
         }
         Ok(())

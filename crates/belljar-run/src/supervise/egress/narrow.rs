@@ -1,4 +1,4 @@
-//! The end of the set-up: what only it could reach is out of reach, and what it opened is closed.
+//! Closes the network access that only the set-up of an agent has.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use belljar_spec::wire::Mux;
 use serde_json::json;
 
 use super::proxy::NotNarrowed;
-use super::{ACCEPTED, NetworkBridge, Proxy, news};
+use super::{ACCEPTED, NetworkBridge, Proxy, record_event};
 use belljar_record::{RecordError, Recorder};
 
 /// It only has to close what it has; on a machine under heavy load too.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// What gets out when the set-up is over.
+/// The network access after the set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterSetup {
     OwnRules,
-    /// The set-up's was the only way out.
+    /// Only the set-up had any.
     Nothing,
 }
 
@@ -26,9 +26,9 @@ impl NetworkBridge {
         Self { after_setup: Some(after_setup), ..self }
     }
 
-    /// To be called when the set-up is over, or is not to run after all, before anything else is started. Waits until
-    /// it is so. A proxy that does not answer is ended, and then nothing gets out at all: the record says which of both
-    /// it was. Where there is no set-up, and when it was called before, nothing happens.
+    /// Called when the set-up is over, or does not run, before anything else is started. Returns when the access is
+    /// closed. A proxy that does not answer is ended, and then nothing gets out at all; the record says which it was.
+    /// Without a set-up, and on a second call, nothing happens.
     pub(crate) fn narrow(
         &mut self,
         mut mux: Option<&mut Mux>,
@@ -37,13 +37,13 @@ impl NetworkBridge {
         let Some(after_setup) = self.after_setup.take() else { return Ok(()) };
         let Some(proxy) = &mut self.proxy else { return Ok(()) };
         let narrowed = proxy.narrow(WITHIN);
-        // Their other ends are closed, or will be; whoever holds them inside hears it now.
+        // Their other ends are closed, or will be; the processes inside see that now.
         if let Some(mux) = mux.as_deref_mut() {
             self.relays.break_off(ACCEPTED, mux);
         }
         match narrowed {
             Ok(closed) => {
-                self.hear(mux, recorder)?; // what happened before comes before
+                self.take_proxy_events(mux, recorder)?; // what happened before comes before
                 recorder.event(EventKind::EgressNarrowed, &json!({ "closed": closed }))?;
                 if after_setup == AfterSetup::Nothing {
                     self.finish(recorder)?;
@@ -51,8 +51,8 @@ impl NetworkBridge {
                 Ok(())
             }
             Err(NotNarrowed(why)) => {
-                for one in self.proxy.iter_mut().flat_map(Proxy::take_early) {
-                    news::record(one, recorder)?;
+                for event in self.proxy.iter_mut().flat_map(Proxy::take_early) {
+                    record_event(event, recorder)?;
                 }
                 self.lose(&why, mux, recorder)
             }

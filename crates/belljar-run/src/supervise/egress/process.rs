@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use belljar_linux::self_confine::confine_to_network;
-use belljar_linux::sys::{process, signal};
+use belljar_sys::self_confine::confine_to_network;
+use belljar_sys::{close_from, signal};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -38,7 +38,7 @@ const MAY_BE_LINKS: &[&str] = &[
 ];
 
 /// `main` asks this before it parses arguments. `Some` is the code to exit with.
-pub fn egress_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
+pub fn run_proxy_if_requested(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let mut args = args.skip(1);
     if args.next()? != ARGUMENT || args.next().is_some() {
         return None;
@@ -65,7 +65,7 @@ fn serve() -> Result<(), Box<dyn std::error::Error>> {
 fn leave_the_caller() -> Result<OwnedFd, Errno> {
     signal::reset_all()?;
     signal::ignore_broken_pipe();
-    process::close_from(3)?;
+    close_from(3)?;
     let _ = rustix::process::setsid(); // fails only where it is one already
     rustix::process::chdir("/")?;
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;

@@ -1,4 +1,4 @@
-//! Ports of the host that lead to servers inside.
+//! Published ports: ports of the host that lead to servers inside.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use rustix::net::{
 };
 
 const BACKLOG: i32 = 512;
-const SHUT_FOR: Duration = Duration::from_secs(1);
+const CLOSED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 #[error("port {port} inside cannot be published at {at}")]
@@ -46,20 +46,20 @@ pub(super) struct Port {
     fd: OwnedFd,
 }
 
-/// All of a run's.
+/// All published ports of a sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     all: Vec<Port>,
-    /// Whose turn it is.
+    /// The one whose turn is next.
     next: usize,
-    shut_until: Option<Instant>,
+    closed_until: Option<Instant>,
 }
 
 impl Ports {
-    /// Whoever connects from now on waits until somebody accepts.
+    /// Connections wait from now on until they are accepted.
     pub(crate) fn open(wanted: &[PublishSpec]) -> Result<Self, PublishError> {
         let all = wanted.iter().map(Port::open).collect::<Result<_, _>>()?;
-        Ok(Self { all, next: 0, shut_until: None })
+        Ok(Self { all, next: 0, closed_until: None })
     }
 
     pub(crate) fn published(&self) -> Vec<Published> {
@@ -67,23 +67,23 @@ impl Ports {
     }
 
     pub(super) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        if self.shut_until.is_none() {
+        if self.closed_until.is_none() {
             fds.extend(self.all.iter().map(|port| PollFd::new(&port.fd, PollFlags::IN)));
         }
     }
 
-    /// When to look again, if nothing happens before.
-    pub(super) fn shut_until(&self) -> Option<Instant> {
-        self.shut_until
+    /// When to accept again, after an error.
+    pub(super) fn closed_until(&self) -> Option<Instant> {
+        self.closed_until
     }
 
-    /// Somebody who wants to reach a port inside, and that port. Each has its turn: however many come to one, they
-    /// keep nobody from another.
-    pub(super) fn answer(&mut self) -> Option<(OwnedFd, u16)> {
-        if self.shut_until.is_some_and(|until| Instant::now() < until) {
+    /// The next connection, and the port inside that it is for. Ports take turns: many connections to one do not
+    /// delay those to another.
+    pub(super) fn accept(&mut self) -> Option<(OwnedFd, u16)> {
+        if self.closed_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        self.shut_until = None;
+        self.closed_until = None;
         let count = self.all.len();
         for at in (self.next..count).chain(0..self.next.min(count)) {
             let port = &self.all[at];
@@ -95,9 +95,9 @@ impl Ports {
                     }
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
                     Err(Errno::AGAIN) => break,
-                    // No descriptor is to be had: whoever knocks waits, and the loop must not spin.
+                    // Out of descriptors: clients wait, and the loop must not spin.
                     Err(_) => {
-                        self.shut_until = Some(Instant::now() + SHUT_FOR);
+                        self.closed_until = Some(Instant::now() + CLOSED_FOR);
                         return None;
                     }
                 }
@@ -124,9 +124,9 @@ impl Port {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(family, SocketType::STREAM, flags, None)?;
-        sockopt::set_socket_reuseaddr(&fd, true)?; // one that a run before had is free at once
+        sockopt::set_socket_reuseaddr(&fd, true)?; // a port of an earlier run is free at once
         if at.is_ipv6() {
-            sockopt::set_ipv6_v6only(&fd, true)?; // the address that was said, and no other
+            sockopt::set_ipv6_v6only(&fd, true)?; // the given address, and no other
         }
         bind(&fd, &at)?;
         listen(&fd, BACKLOG)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use belljar_egress::control::{FromProxy, Setup, ToProxy, receive, send};
 use belljar_spec::egress::{
-    DenyReason, EgressDenied, EgressNews, EgressPolicy, EgressSpec, PublishSpec, SecretValue, Via,
+    DenyReason, EgressDenied, EgressEvent, EgressPolicy, EgressSpec, PublishSpec, SecretValue, Via,
 };
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
@@ -47,7 +47,7 @@ pub(super) fn proxy() -> (Proxy, OwnedFd) {
 }
 
 pub(super) fn denied(host: &str) -> FromProxy {
-    FromProxy::News(EgressNews::Denied(EgressDenied {
+    FromProxy::News(EgressEvent::Denied(EgressDenied {
         host: host.to_owned(),
         port: Some(443),
         via: Via::Connect,
@@ -98,21 +98,21 @@ impl Wire {
     }
 
     /// What PID 1 reads now.
-    pub(super) fn heard_inside(&mut self) -> Vec<Arrival> {
+    pub(super) fn received_inside(&mut self) -> Vec<Arrival> {
         carry(&mut self.ours, &mut self.theirs)
     }
 
     /// What PID 1 said goes to the connections.
-    pub(super) fn pass_to(&mut self, crossing: &mut NetworkBridge) {
+    pub(super) fn pass_to(&mut self, network: &mut NetworkBridge) {
         for arrival in carry(&mut self.theirs, &mut self.ours) {
             match arrival {
                 Arrival::Data { stream, bytes } => {
-                    crossing.take_data(stream, &bytes, &mut self.ours);
+                    network.take_data(stream, &bytes, &mut self.ours);
                 }
-                Arrival::End { stream } => crossing.take_end(stream, &mut self.ours),
+                Arrival::End { stream } => network.take_end(stream, &mut self.ours),
                 Arrival::Reset { stream } => {
                     self.ours.end(stream);
-                    crossing.take_reset(stream, &mut self.ours);
+                    network.take_reset(stream, &mut self.ours);
                 }
                 Arrival::Message(_) => {}
             }
@@ -120,11 +120,11 @@ impl Wire {
     }
 
     /// Somebody inside connected.
-    pub(super) fn accept(&mut self, number: u32, crossing: &mut NetworkBridge) -> u32 {
+    pub(super) fn accept(&mut self, number: u32, network: &mut NetworkBridge) -> u32 {
         let stream = FIRST_ACCEPT_STREAM + number;
         self.ours.open(stream).unwrap();
         self.theirs.open(stream).unwrap();
-        crossing.accepted(stream, 61080, &mut self.ours);
+        network.accepted(stream, 61080, &mut self.ours);
         stream
     }
 }
@@ -137,16 +137,16 @@ fn carry(from: &mut Mux, to: &mut Mux) -> Vec<Arrival> {
 }
 
 /// One round of the loop: what can be read is read.
-pub(super) fn turn(crossing: &mut NetworkBridge, wire: &mut Wire, record: &mut Record) {
+pub(super) fn turn(network: &mut NetworkBridge, wire: &mut Wire, record: &mut Record) {
     let mut fds = Vec::new();
-    let streams = crossing.watch(Some(&wire.ours), &mut fds);
+    let streams = network.watch(Some(&wire.ours), &mut fds);
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
     rustix::event::poll(&mut fds, Some(&now)).unwrap();
     let first = fds.len() - streams.len();
     let ready = streams.into_iter().zip(&fds[first..]);
     let ready: Vec<u32> =
         ready.filter(|(_, fd)| !fd.revents().is_empty()).map(|(stream, _)| stream).collect();
-    crossing.turn(&ready, Some(&mut wire.ours), &mut record.recorder).unwrap();
+    network.turn(&ready, Some(&mut wire.ours), &mut record.recorder).unwrap();
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn sockets_wait_for_a_proxy_that_is_slow_and_all_arrive() {
                 assert_eq!(usize::from(port), arrived);
                 arrived += 1;
             }
-            Err(_) => assert!(proxy.hear().gone.is_none()), // it takes more now
+            Err(_) => assert!(proxy.take_events().gone.is_none()), // it takes more now
             other => panic!("{other:?}"),
         }
     }
@@ -191,23 +191,23 @@ fn sockets_wait_for_a_proxy_that_is_slow_and_all_arrive() {
 #[test]
 fn a_connection_from_inside_reaches_the_proxy_and_each_direction_ends_on_its_own() {
     let (proxy, end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
+    let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
-    let stream = wire.accept(0, &mut crossing);
+    let stream = wire.accept(0, &mut network);
     let (said, socket) = receive::<ToProxy>(&end).unwrap().unwrap();
     assert!(matches!(said, ToProxy::Connection { port: 61080 }));
     let mut socket = UnixStream::from(socket.unwrap());
     wire.theirs.send_data(stream, b"question");
     wire.theirs.end(stream);
-    wire.pass_to(&mut crossing);
-    turn(&mut crossing, &mut wire, &mut record);
+    wire.pass_to(&mut network);
+    turn(&mut network, &mut wire, &mut record);
     let mut question = String::new();
     socket.read_to_string(&mut question).unwrap(); // there is an end
     assert_eq!(question, "question");
     socket.write_all(b"answer").unwrap();
     drop(socket);
-    turn(&mut crossing, &mut wire, &mut record);
-    let heard = wire.heard_inside();
+    turn(&mut network, &mut wire, &mut record);
+    let heard = wire.received_inside();
     let answer = Arrival::Data { stream, bytes: b"answer".to_vec() };
     assert_eq!(heard, [answer, Arrival::End { stream }]);
     assert!(!wire.ours.is_open(stream) && !wire.theirs.is_open(stream));
@@ -216,16 +216,16 @@ fn a_connection_from_inside_reaches_the_proxy_and_each_direction_ends_on_its_own
 #[test]
 fn an_answer_to_what_was_not_read_still_arrives() {
     let (proxy, end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
+    let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
-    let stream = wire.accept(0, &mut crossing);
+    let stream = wire.accept(0, &mut network);
     let mut socket = UnixStream::from(receive::<ToProxy>(&end).unwrap().unwrap().1.unwrap());
     socket.write_all(b"no").unwrap();
     drop(socket); // refused, while the question is still on its way
     wire.theirs.send_data(stream, b"question");
-    wire.pass_to(&mut crossing);
-    turn(&mut crossing, &mut wire, &mut record);
-    let heard = wire.heard_inside();
+    wire.pass_to(&mut network);
+    turn(&mut network, &mut wire, &mut record);
+    let heard = wire.received_inside();
     assert!(heard.contains(&Arrival::Data { stream, bytes: b"no".to_vec() }), "{heard:?}");
     assert!(heard.contains(&Arrival::Reset { stream }), "{heard:?}");
     assert!(heard.contains(&Arrival::End { stream }), "{heard:?}");
@@ -234,13 +234,13 @@ fn an_answer_to_what_was_not_read_still_arrives() {
 #[test]
 fn news_are_recorded_without_secrets() {
     let (proxy, end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
+    let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     send(end.as_fd(), &denied(&format!("{CANARY}.example")), None).unwrap();
     let hit =
         belljar_spec::egress::EgressBudgetHit { what: "requests".to_owned(), limit: 7, host: None };
-    send(end.as_fd(), &FromProxy::News(EgressNews::BudgetHit(hit)), None).unwrap();
-    turn(&mut crossing, &mut wire, &mut record);
+    send(end.as_fd(), &FromProxy::News(EgressEvent::BudgetHit(hit)), None).unwrap();
+    turn(&mut network, &mut wire, &mut record);
     assert_eq!(record.kinds(), [EventKind::EgressDenied, EventKind::LimitHit]);
     let text = record.text();
     assert!(!text.contains(CANARY) && text.contains("************.example"), "{text}");
@@ -249,42 +249,42 @@ fn news_are_recorded_without_secrets() {
 #[test]
 fn a_lost_proxy_is_told_once_and_closes_what_it_carried() {
     let (proxy, end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
+    let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
-    let carried = wire.accept(0, &mut crossing);
+    let carried = wire.accept(0, &mut network);
     drop(end);
-    turn(&mut crossing, &mut wire, &mut record);
-    turn(&mut crossing, &mut wire, &mut record);
+    turn(&mut network, &mut wire, &mut record);
+    turn(&mut network, &mut wire, &mut record);
     assert_eq!(record.kinds(), [EventKind::EgressLost]);
-    let after = wire.accept(1, &mut crossing);
-    let heard = wire.heard_inside();
+    let after = wire.accept(1, &mut network);
+    let heard = wire.received_inside();
     for stream in [carried, after] {
         assert!(heard.contains(&Arrival::End { stream }), "{heard:?}");
         assert!(heard.contains(&Arrival::Reset { stream }), "{heard:?}");
     }
-    crossing.finish(&mut record.recorder).unwrap();
+    network.finish(&mut record.recorder).unwrap();
     assert_eq!(record.kinds(), [EventKind::EgressLost]);
 }
 
 #[test]
 fn the_last_news_are_waited_for_and_not_for_long() {
     let (tells, end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(tells), Ports::default());
+    let mut network = NetworkBridge::new(Some(tells), Ports::default());
     let mut record = Record::new();
     let telling = std::thread::spawn(move || {
         while receive::<ToProxy>(&end).unwrap().is_some() {}
         send(end.as_fd(), &denied("late.example"), None).unwrap();
     });
-    crossing.end();
-    crossing.finish(&mut record.recorder).unwrap();
+    network.end();
+    network.finish(&mut record.recorder).unwrap();
     telling.join().unwrap();
     assert_eq!(record.kinds(), [EventKind::EgressDenied], "and no loss is told");
 
     let (silent, end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(silent), Ports::default());
+    let mut network = NetworkBridge::new(Some(silent), Ports::default());
     let begun = Instant::now();
-    crossing.end();
-    crossing.finish(&mut record.recorder).unwrap();
+    network.end();
+    network.finish(&mut record.recorder).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5));
     drop(end);
 }
@@ -292,18 +292,18 @@ fn the_last_news_are_waited_for_and_not_for_long() {
 #[test]
 fn more_connections_than_there_may_be_are_closed() {
     let (proxy, _end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
+    let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let mut wire = Wire::new();
     // Their streams are over at once, and what they brought waits for a proxy that takes nothing.
     for number in 0..2 * MAX_CONNECTIONS as u32 + 1 {
-        let stream = wire.accept(number, &mut crossing);
-        wire.heard_inside();
+        let stream = wire.accept(number, &mut network);
+        wire.received_inside();
         wire.theirs.end(stream);
         wire.theirs.reset(stream);
-        wire.pass_to(&mut crossing);
-        wire.heard_inside();
+        wire.pass_to(&mut network);
+        wire.received_inside();
     }
-    assert!(crossing.relays.count(..) <= 2 * MAX_CONNECTIONS);
+    assert!(network.relays.count(..) <= 2 * MAX_CONNECTIONS);
 }
 
 #[test]
@@ -312,18 +312,18 @@ fn a_port_of_the_host_leads_inside() {
     let ports = Ports::open(&[wanted]).unwrap();
     let published = ports.published()[0];
     assert!(published.host_port != 0 && published.port == 3000);
-    let mut crossing = NetworkBridge::new(None, ports);
+    let mut network = NetworkBridge::new(None, ports);
     let (mut wire, mut record) = (Wire::new(), Record::new());
-    crossing.prepare(Vec::new(), &mut record.recorder).unwrap();
+    network.prepare(Vec::new(), &mut record.recorder).unwrap();
     assert_eq!(record.kinds(), [EventKind::PortPublished]);
 
     let mut outside = TcpStream::connect((Ipv4Addr::LOCALHOST, published.host_port)).unwrap();
     outside.write_all(b"hello").unwrap();
-    turn(&mut crossing, &mut wire, &mut record);
+    turn(&mut network, &mut wire, &mut record);
     let stream = FIRST_CONNECT_STREAM;
     wire.theirs.open(stream).unwrap();
-    turn(&mut crossing, &mut wire, &mut record);
-    let heard = wire.heard_inside();
+    turn(&mut network, &mut wire, &mut record);
+    let heard = wire.received_inside();
     let Some(Arrival::Message(message)) = heard.first() else { panic!("{heard:?}") };
     let connect: ToInit = parse(message).unwrap();
     assert_eq!(connect, ToInit::Connect { stream, port: 3000 });
@@ -331,11 +331,11 @@ fn a_port_of_the_host_leads_inside() {
     // Nobody answers inside: whoever came is told by the end.
     wire.theirs.reset(stream);
     wire.theirs.end(stream);
-    wire.pass_to(&mut crossing);
-    turn(&mut crossing, &mut wire, &mut record);
+    wire.pass_to(&mut network);
+    turn(&mut network, &mut wire, &mut record);
     assert_eq!(outside.read(&mut [0; 8]).unwrap_or(0), 0);
     // When the sandbox is over nobody gets in. A process that another test just started may still hold a copy.
-    crossing.end();
+    network.end();
     let until = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect((Ipv4Addr::LOCALHOST, published.host_port)).is_ok() {
         assert!(Instant::now() < until, "the port stays open");

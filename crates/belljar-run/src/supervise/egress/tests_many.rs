@@ -14,27 +14,27 @@ use super::files::WANTED;
 use super::tests::{Record, Wire, proxy, setup, turn};
 use super::{NetworkBridge, Ports, Proxy};
 
-fn held(crossing: &NetworkBridge) -> usize {
-    crossing.relays.count(..) + crossing.proxy.as_ref().map_or(0, Proxy::waiting)
+fn held(network: &NetworkBridge) -> usize {
+    network.relays.count(..) + network.proxy.as_ref().map_or(0, Proxy::pending)
 }
 
 #[test]
 fn connections_that_are_reset_before_the_proxy_took_them_leave_nothing() {
     let (proxy, _end) = proxy();
-    let mut crossing = NetworkBridge::new(Some(proxy), Ports::default());
+    let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     for number in 0..3000 {
-        let stream = wire.accept(number, &mut crossing);
+        let stream = wire.accept(number, &mut network);
         wire.theirs.reset(stream);
         wire.theirs.end(stream);
-        wire.pass_to(&mut crossing);
+        wire.pass_to(&mut network);
         if number < 2000 {
-            assert!(held(&crossing) <= 2 * MAX_CONNECTIONS); // not even before the loop comes round
+            assert!(held(&network) <= 2 * MAX_CONNECTIONS); // not even before the loop comes round
         } else {
-            turn(&mut crossing, &mut wire, &mut record);
-            assert_eq!(held(&crossing), 0);
+            turn(&mut network, &mut wire, &mut record);
+            assert_eq!(held(&network), 0);
         }
-        wire.heard_inside();
+        wire.received_inside();
         assert!(!wire.ours.is_open(stream) && !wire.theirs.is_open(stream));
     }
 }
@@ -43,15 +43,15 @@ fn connections_that_are_reset_before_the_proxy_took_them_leave_nothing() {
 fn visitors_that_break_off_while_pid_1_is_busy_take_no_stream_from_a_command() {
     let ports = Ports::open(&[PublishSpec::parse("3000").unwrap()]).unwrap();
     let at = (Ipv4Addr::LOCALHOST, ports.published()[0].host_port);
-    let mut crossing = NetworkBridge::new(None, ports);
+    let mut network = NetworkBridge::new(None, ports);
     let (mut wire, mut record) = (Wire::new(), Record::new());
     for _ in 0..MAX_CONNECTS + 50 {
         let visitor = TcpStream::connect(at).unwrap();
         rustix::net::sockopt::set_socket_linger(&visitor, Some(Duration::ZERO)).unwrap();
         drop(visitor); // a reset
-        turn(&mut crossing, &mut wire, &mut record);
+        turn(&mut network, &mut wire, &mut record);
     }
-    turn(&mut crossing, &mut wire, &mut record);
+    turn(&mut network, &mut wire, &mut record);
     assert_eq!(wire.ours.count_open(FIRST_CONNECT_STREAM..), MAX_CONNECTS);
     let commands = (MAX_STREAMS - MAX_CONNECTIONS - MAX_CONNECTS) as u32;
     assert!((1..=commands).all(|stream| wire.ours.open_for(stream, Flow::Incoming).is_ok()));
@@ -65,7 +65,7 @@ fn a_flood_on_one_port_keeps_nobody_from_another() {
     let dial = |at: usize| TcpStream::connect((Ipv4Addr::LOCALHOST, host_ports[at])).unwrap();
     let _visitors: Vec<TcpStream> = [0, 0, 0, 0, 1, 2, 2].into_iter().map(dial).collect();
     let mut served = Vec::new();
-    while let Some((_, port)) = ports.answer() {
+    while let Some((_, port)) = ports.accept() {
         served.push(port);
     }
     assert_eq!(served, [3000, 4000, 5000, 3000, 5000, 3000, 3000]);
@@ -79,7 +79,7 @@ fn a_proxy_that_says_much_does_not_wait_for_somebody_who_reads_it() {
     let until = Instant::now() + Duration::from_secs(20);
     let why = loop {
         assert!(Instant::now() < until, "it still waits");
-        match talks.hear().gone {
+        match talks.take_events().gone {
             Some(why) => break why,
             None => std::thread::sleep(Duration::from_millis(5)),
         }
@@ -110,11 +110,11 @@ fn there_are_descriptors_enough_and_nobody_inherits_them() {
     let mut sealed = NetworkBridge::default();
     sealed.prepare(Vec::new(), &mut record.recorder).unwrap();
     assert_eq!(own(), Some(256), "for nothing");
-    let mut crossing = NetworkBridge::new(None, ports);
-    crossing.prepare(Vec::new(), &mut record.recorder).unwrap();
+    let mut network = NetworkBridge::new(None, ports);
+    network.prepare(Vec::new(), &mut record.recorder).unwrap();
     let most = getrlimit(Resource::Nofile).maximum;
     assert_eq!(own(), Some(most.map_or(WANTED, |most| most.min(WANTED))));
-    crossing.end();
+    network.end();
     let child = Command::new("sh").args(["-c", "ulimit -Sn"]).output().unwrap();
     assert_eq!(child.stdout, b"256\n");
 }

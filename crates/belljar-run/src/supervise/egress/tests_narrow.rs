@@ -48,7 +48,7 @@ fn serving(setup: &str, allow: &[&str]) -> Proxy {
 }
 
 struct Inside {
-    crossing: NetworkBridge,
+    network: NetworkBridge,
     wire: Wire,
     record: Record,
     next: u32,
@@ -56,26 +56,26 @@ struct Inside {
 
 impl Inside {
     fn new(proxy: Proxy, after: AfterSetup) -> Self {
-        let crossing = NetworkBridge::new(Some(proxy), Ports::default()).with_setup(after);
-        Self { crossing, wire: Wire::new(), record: Record::new(), next: 0 }
+        let network = NetworkBridge::new(Some(proxy), Ports::default()).with_setup(after);
+        Self { network, wire: Wire::new(), record: Record::new(), next: 0 }
     }
 
     fn say(&mut self, stream: u32, bytes: &[u8]) {
         self.wire.theirs.send_data(stream, bytes);
-        self.wire.pass_to(&mut self.crossing);
+        self.wire.pass_to(&mut self.network);
     }
 
     fn connect(&mut self) -> u32 {
         self.next += 1;
-        self.wire.accept(self.next, &mut self.crossing)
+        self.wire.accept(self.next, &mut self.network)
     }
 
     /// What comes to this stream until it holds that, or the stream ends.
     fn hear(&mut self, stream: u32, wanted: &str) -> String {
         let (mut text, until) = (String::new(), Instant::now() + Duration::from_secs(20));
         while !text.contains(wanted) && Instant::now() < until {
-            turn(&mut self.crossing, &mut self.wire, &mut self.record);
-            for arrival in self.wire.heard_inside() {
+            turn(&mut self.network, &mut self.wire, &mut self.record);
+            for arrival in self.wire.received_inside() {
                 match arrival {
                     Arrival::Data { stream: of, bytes } if of == stream => {
                         self.wire.theirs.consumed(of, bytes.len());
@@ -98,13 +98,13 @@ impl Inside {
     }
 
     fn narrow(&mut self) {
-        let Self { crossing, wire, record, .. } = self;
-        crossing.narrow(Some(&mut wire.ours), &mut record.recorder).unwrap();
+        let Self { network, wire, record, .. } = self;
+        network.narrow(Some(&mut wire.ours), &mut record.recorder).unwrap();
     }
 }
 
 #[test]
-fn the_set_ups_door_is_shut_and_the_runs_opens() {
+fn the_set_ups_access_is_closed_and_the_runs_opens() {
     let (one, other) = (outside(), outside());
     let mut inside = Inside::new(serving(&one, &[&other]), AfterSetup::OwnRules);
     let (tunnel, answer) = inside.ask(&one);
@@ -115,7 +115,7 @@ fn the_set_ups_door_is_shut_and_the_runs_opens() {
     let silent = inside.connect();
 
     inside.narrow();
-    let heard = inside.wire.heard_inside();
+    let heard = inside.wire.received_inside();
     for stream in [tunnel, silent] {
         assert!(heard.contains(&Arrival::End { stream }), "{heard:?}");
     }
@@ -139,7 +139,7 @@ fn a_run_without_a_way_out_has_no_proxy_after_its_set_up() {
     let mut inside = Inside::new(serving(&one, &[]), AfterSetup::Nothing);
     assert!(inside.ask(&one).1.starts_with("HTTP/1.1 200"));
     inside.narrow();
-    assert!(inside.crossing.proxy.is_none());
+    assert!(inside.network.proxy.is_none());
     let kinds = inside.record.kinds();
     assert!(kinds.contains(&EventKind::EgressNarrowed), "{kinds:?}");
     assert!(!kinds.contains(&EventKind::EgressLost), "{kinds:?}");
@@ -154,11 +154,11 @@ fn ends(end: Option<OwnedFd>, silent: Proxy, told: Option<OwnedFd>, why: &str) {
     drop(told);
     inside.narrow();
     assert!(begun.elapsed() < Duration::from_secs(10));
-    assert!(inside.crossing.proxy.is_none());
+    assert!(inside.network.proxy.is_none());
     assert!(rustix::process::test_kill_process(pid).is_err(), "the process lives");
     assert_eq!(inside.record.kinds(), [EventKind::EgressDenied, EventKind::EgressLost]);
     assert!(inside.record.text().contains(why), "{}", inside.record.text());
-    assert!(inside.wire.heard_inside().contains(&Arrival::End { stream: carried }));
+    assert!(inside.wire.received_inside().contains(&Arrival::End { stream: carried }));
     drop(end);
 }
 
@@ -175,7 +175,7 @@ fn a_proxy_that_does_not_answer_is_ended() {
     let (strange, end) = proxy();
     send(end.as_fd(), &denied("before.example"), None).unwrap();
     send(end.as_fd(), &FromProxy::Failed { why: String::new() }, None).unwrap();
-    ends(Some(end), strange, None, "out of turn");
+    ends(Some(end), strange, None, "unexpected message");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn what_the_proxy_had_not_taken_yet_is_closed_and_not_handed_over_later() {
     for _ in 0..600 {
         inside.connect();
     }
-    assert!(inside.crossing.proxy.as_ref().unwrap().waiting() > 0);
+    assert!(inside.network.proxy.as_ref().unwrap().pending() > 0);
     let counted = std::thread::spawn(move || {
         let mut before = 0;
         while let Some((said, _)) = receive::<ToProxy>(&end).unwrap() {
@@ -202,7 +202,7 @@ fn what_the_proxy_had_not_taken_yet_is_closed_and_not_handed_over_later() {
         before
     });
     inside.narrow();
-    let proxy = inside.crossing.proxy.as_ref().unwrap();
-    assert_eq!(proxy.waiting(), 0);
+    let proxy = inside.network.proxy.as_ref().unwrap();
+    assert_eq!(proxy.pending(), 0);
     assert!(counted.join().unwrap() < 600);
 }

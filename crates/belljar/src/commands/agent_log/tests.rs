@@ -43,7 +43,7 @@ fn report(change: impl FnOnce(&mut Value)) -> Value {
         "iteration": 3, "exec": 4, "wall_ms": 192_400, "turns": 12,
         "usage": { "input_tokens": 30_000, "output_tokens": 4_567, "cost_usd": 0.42 },
         "changed": 6, "checkpoint": { "files": 1, "bytes": 2, "new_files": 1, "new_bytes": 2, "took_ms": 3 },
-        "tally": { "iterations": 3, "turns": 30, "usage": { "input_tokens": 1, "output_tokens": 1 },
+        "totals": { "iterations": 3, "turns": 30, "usage": { "input_tokens": 1, "output_tokens": 1 },
             "elapsed_ms": 1, "failures_in_a_row": 0, "unchanged_in_a_row": 0 },
     });
     change(&mut report);
@@ -51,14 +51,17 @@ fn report(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn message(role: &str, text: &str) -> (&'static str, Value) {
-    ("agent.message", json!({ "is": "message", "role": role, "text": text, "iteration": 3 }))
+    ("agent.message", json!({ "type": "message", "role": role, "text": text, "iteration": 3 }))
 }
 
 #[test]
 fn an_iteration_reads_like_this() {
     let events = [
         ("iteration.start", json!({ "iteration": 3, "exec": 4 })),
-        ("agent.session", json!({ "is": "session", "id": "3f1c", "model": "m-1", "iteration": 3 })),
+        (
+            "agent.session",
+            json!({ "type": "session", "id": "3f1c", "model": "m-1", "iteration": 3 }),
+        ),
         message(
             "thinking",
             "First I look at the tests. They fail because the parser drops the last line of its input, which has no newline at its end. Then there is the second thing, which is about numbers, and a third one that is about dates and zones and leap seconds, and a fourth one.\nAnd more.",
@@ -69,20 +72,20 @@ fn an_iteration_reads_like_this() {
         ),
         (
             "agent.tool_call",
-            json!({ "is": "tool_call", "id": "t1", "tool": "Bash", "input": "make test", "iteration": 3 }),
+            json!({ "type": "tool_call", "id": "t1", "tool": "Bash", "input": "make test", "iteration": 3 }),
         ),
         (
             "agent.tool_result",
-            json!({ "is": "tool_result", "id": "t1", "is_error": true,
+            json!({ "type": "tool_result", "id": "t1", "is_error": true,
             "text": "cc -c parse.c\nparse.c:12: error: expected ;\nmake: *** [test] Error 1\n4\n5\n6" }),
         ),
-        ("agent.usage", json!({ "is": "usage", "input_tokens": 5, "output_tokens": 6 })),
+        ("agent.usage", json!({ "type": "usage", "input_tokens": 5, "output_tokens": 6 })),
         (
             "egress.denied",
             json!({ "host": "evil.example", "port": 443, "via": "connect", "reason": "not_listed", "count": 2 }),
         ),
         message("assistant", "Done."),
-        ("agent.result", json!({ "is": "result", "is_error": false, "text": "Done." })),
+        ("agent.result", json!({ "type": "result", "is_error": false, "text": "Done." })),
         ("checkpoint", report(|_| {})),
     ];
     let expected = "\
@@ -120,16 +123,16 @@ fn failures_asides_and_the_end_are_told() {
         "agent": {
             "agent": { "kind": "command", "program": ["./agent.sh"], "prompt": "", "permissions": "bypass", "auth": "secret" },
             "setup": { "command": ["npm", "ci"] },
-            "repeat": { "until": { "is": "command", "argv": ["make", "test"] }, "pause": 0, "backoff": 1, "session": "fresh", "checkpoints": 3 },
+            "loop": { "until": { "type": "command", "argv": ["make", "test"] }, "pause": 0, "backoff": 1, "session": "fresh", "checkpoints": 3 },
         },
     });
     let exit = |code: i32| json!({ "code": code, "source": "command" });
     let from = belljar::spec::RunId::from_parts(1_700_000_000_000, 7);
-    let birth = json!({ "how": "resume", "from": from, "continues": from, "iteration": 2, "head": "x",
-        "tally": { "iterations": 2, "turns": 0, "usage": { "input_tokens": 0, "output_tokens": 0 },
+    let resumed_from = json!({ "how": "resume", "from": from, "continues": from, "iteration": 2, "head": "x",
+        "totals": { "iterations": 2, "turns": 0, "usage": { "input_tokens": 0, "output_tokens": 0 },
         "elapsed_ms": 0, "failures_in_a_row": 0, "unchanged_in_a_row": 0 }, "changes": ["max_iterations 5 to 9"] });
     let began = reading.text(&[
-        ("run.start", json!({ "spec": spec, "birth": birth })),
+        ("run.start", json!({ "spec": spec, "resumed_from": resumed_from })),
         ("exec.start", json!({ "exec": 1, "argv": ["npm", "ci"] })),
         ("exec.exit", json!({ "exec": 1, "exit": exit(0) })),
         ("exec.start", json!({ "exec": 2, "argv": ["somebody", "elses"] })),
@@ -141,12 +144,12 @@ fn failures_asides_and_the_end_are_told() {
     );
     assert_eq!(began, expected);
     let failed = reading.text(&[
-        ("agent.error", json!({ "is": "error", "message": "no connection" })),
-        ("agent.result", json!({ "is": "result", "is_error": true, "word": "error_max_turns", "text": "too many" })),
+        ("agent.error", json!({ "type": "error", "message": "no connection" })),
+        ("agent.result", json!({ "type": "result", "is_error": true, "code": "error_max_turns", "text": "too many" })),
         ("exec.start", json!({ "exec": 3, "argv": ["make", "test"] })),
         ("exec.exit", json!({ "exec": 3, "exit": exit(2) })),
         ("checkpoint", report(|report| {
-            report["failure"] = json!({ "why": "said", "word": "error_max_turns" });
+            report["failure"] = json!({ "kind": "reported", "code": "error_max_turns" });
             report["done"] = json!(false);
             report["unparsed"] = json!(2);
             report["changed"] = json!(1);
@@ -163,8 +166,8 @@ fn failures_asides_and_the_end_are_told() {
     reading.seconds += 90;
     let end = reading.text(&[
         ("iteration.start", json!({ "iteration": 4, "exec": 4 })),
-        ("run.stop", json!({ "reason": "failures", "agent": { "own_iterations": 2, "why": "5 failures in a row",
-            "tally": { "iterations": 4, "turns": 31, "usage": { "input_tokens": 900, "output_tokens": 1 },
+        ("run.stop", json!({ "reason": "failures", "agent": { "run_iterations": 2, "why": "5 failures in a row",
+            "totals": { "iterations": 4, "turns": 31, "usage": { "input_tokens": 900, "output_tokens": 1 },
             "elapsed_ms": 4_000_000, "failures_in_a_row": 5, "unchanged_in_a_row": 0 } } })),
     ]);
     let head = format!("── iteration 4 {} 14:02:11", "─".repeat(56));
@@ -195,14 +198,14 @@ fn hostile_text_cannot_drive_the_terminal() {
         message("thinking", &hostile),
         message("user", &hostile),
         message("system", &hostile),
-        ("agent.tool_call", json!({ "is": "tool_call", "tool": hostile, "input": hostile })),
-        ("agent.tool_result", json!({ "is": "tool_result", "is_error": false, "text": hostile })),
-        ("agent.session", json!({ "is": "session", "id": hostile, "model": hostile })),
+        ("agent.tool_call", json!({ "type": "tool_call", "tool": hostile, "input": hostile })),
+        ("agent.tool_result", json!({ "type": "tool_result", "is_error": false, "text": hostile })),
+        ("agent.session", json!({ "type": "session", "id": hostile, "model": hostile })),
         (
             "agent.result",
-            json!({ "is": "result", "is_error": true, "word": hostile, "text": hostile }),
+            json!({ "type": "result", "is_error": true, "code": hostile, "text": hostile }),
         ),
-        ("agent.error", json!({ "is": "error", "message": hostile })),
+        ("agent.error", json!({ "type": "error", "message": hostile })),
         (
             "egress.denied",
             json!({ "host": hostile, "via": "connect", "reason": "not_listed", "count": 1, "path": hostile, "method": hostile }),
@@ -216,7 +219,7 @@ fn hostile_text_cannot_drive_the_terminal() {
         ),
         (
             "checkpoint",
-            report(|report| report["failure"] = json!({ "why": "said", "word": hostile })),
+            report(|report| report["failure"] = json!({ "kind": "reported", "code": hostile })),
         ),
         ("run.stop", json!({ "reason": "error", "detail": hostile })),
     ];
@@ -241,7 +244,7 @@ fn what_makes_no_sense_is_left_out() {
     for kind in
         ["agent.message", "checkpoint", "run.stop", "exec.start", "egress.denied", "run.start"]
     {
-        assert_eq!(reading.lines(kind, json!({ "is": 7 })), [""; 0], "{kind}");
+        assert_eq!(reading.lines(kind, json!({ "type": 7 })), [""; 0], "{kind}");
     }
     assert_eq!(reading.lines("output", json!({})), [""; 0]);
     assert!(!reading.lines("iteration.start", json!({})).is_empty());

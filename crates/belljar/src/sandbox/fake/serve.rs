@@ -200,12 +200,12 @@ impl Server {
         };
         let posture = posture.unwrap_or_else(|| Posture::nothing_held("a fake isolates nothing"));
         let (backend, posture) = (BackendName::Jail, Box::new(posture));
-        let not_taken = Vec::new();
+        let skipped_backends = Vec::new();
         self.mux.send(&FromSupervisor::Launched {
             run,
             backend,
             posture,
-            not_taken,
+            skipped_backends,
             ports: Vec::new(),
         })?;
         if request.spec.command.is_empty() {

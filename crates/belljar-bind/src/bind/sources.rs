@@ -1,0 +1,91 @@
+//! Opens and checks the sources of a plan's mounts.
+
+use std::path::Path;
+
+use belljar_spec::egress::TRUST_BUNDLE;
+use belljar_spec::{
+    Access, HostPaths, MountKind, Plan, PlannedMount, Presence, Source, Tree, WritableTree,
+};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::BindError;
+use crate::identity::Pair;
+use crate::resolve::{ResolveError, Resolved, resolve};
+use crate::sensitive::{BelljarDirectories, check as check_source};
+
+/// Every source of the plan, opened; `None` where nothing of the host is needed or it may be missing.
+pub(super) fn open_sources(
+    plan: &Plan,
+    place: &HostPaths,
+) -> Result<Vec<Option<Resolved>>, BindError> {
+    let belljar = BelljarDirectories::of(&place.belljar_directories);
+    plan.mounts.iter().map(|mount| open_source(mount, plan, place, &belljar)).collect()
+}
+
+fn open_source(
+    mount: &PlannedMount,
+    plan: &Plan,
+    place: &HostPaths,
+    belljar: &BelljarDirectories,
+) -> Result<Option<Resolved>, BindError> {
+    let MountKind::Bind { source, access, presence, tree } = &mount.what else { return Ok(None) };
+    let path = match source {
+        Source::Path { path } => path.as_path(),
+        Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),
+        Source::RunTrust => return Ok(Some(resolve(&place.directory.join("trust"), &[])?)),
+        Source::RunTrustBundle => {
+            let bundle = place.directory.join("trust").join(TRUST_BUNDLE);
+            return Ok(Some(resolve(&bundle, &[])?));
+        }
+    };
+    // A system directory may be a link, and no run can have planted it.
+    let wary_of: &[WritableTree] = if *tree == Tree::System { &[] } else { &place.run_writable };
+    let opened = match resolve(path, wary_of) {
+        Err(ResolveError::Missing { .. }) if *presence == Presence::IfPresent => return Ok(None),
+        opened => opened?,
+    };
+    if *tree == Tree::System {
+        return Ok(Some(opened));
+    }
+    belljar.check(&opened).map_err(BindError::Never)?;
+    if let Err(reason) = check_source(&opened, &place.homes, *access == Access::Writable) {
+        let allowed = plan
+            .allow_source
+            .iter()
+            .any(|allowed| allowed.as_path() == path || allowed.as_path() == opened.path);
+        if !reason.can_be_allowed() {
+            return Err(BindError::Never(reason));
+        }
+        if !allowed {
+            return Err(BindError::Sensitive { path: path.to_owned(), reason });
+        }
+    }
+    Ok(Some(opened))
+}
+
+pub(super) fn owner_of(opened: &[Option<Resolved>], path: &Path) -> Option<Pair> {
+    let source = opened.iter().flatten().find(|source| source.path == path)?;
+    Some(Pair { uid: source.stat.st_uid, gid: source.stat.st_gid })
+}
+
+/// Files of `/etc` are small; a large one is not what it should be.
+pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
+    const MOST: u64 = 256 * 1024;
+    let file = match rustix::fs::openat(
+        CWD,
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
+        Mode::empty(),
+    ) {
+        Ok(fd) => std::fs::File::from(fd),
+        Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(BindError::Read { path: path.to_owned(), error: error.into() }),
+    };
+    let mut content = Vec::new();
+    let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MOST), &mut content);
+    match read {
+        Ok(_) => Ok(Some(content)),
+        Err(error) => Err(BindError::Read { path: path.to_owned(), error }),
+    }
+}

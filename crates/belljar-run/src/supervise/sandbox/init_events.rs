@@ -1,0 +1,151 @@
+//! Handles what PID 1 reports. All of it is hostile: what PID 1 cannot have sent ends the sandbox.
+
+use belljar_record::RecordError;
+use belljar_spec::wire::control::FromSupervisor;
+use belljar_spec::wire::{FIRST_CONNECT_STREAM, WireError};
+
+use super::super::channel::{Channel, InitEvent, protocol_violation};
+use super::super::task::End;
+use super::{SandboxEvent, SandboxParts, SandboxState};
+
+/// Why a message could not be handled.
+#[derive(Debug)]
+pub(super) enum MessageError {
+    /// It makes no sense.
+    Invalid(WireError),
+    Record(RecordError),
+}
+
+impl From<RecordError> for MessageError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}
+
+impl MessageError {
+    pub(super) fn invalid(what: &str) -> Self {
+        Self::Invalid(protocol_violation(what))
+    }
+
+    pub(super) fn unknown_exec() -> Self {
+        Self::invalid("a report about a command that was never started")
+    }
+}
+
+impl SandboxState {
+    pub(super) fn take_messages(
+        &mut self,
+        parts: &mut SandboxParts<'_>,
+        events: &mut Vec<SandboxEvent>,
+    ) -> Result<(), RecordError> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let Some(channel) = self.link.channel() else { return Ok(()) };
+        let taken = channel.read().map_err(MessageError::Invalid).and_then(|messages| {
+            messages.into_iter().try_for_each(|message| self.take(message, parts, events))
+        });
+        match taken {
+            Ok(()) => Ok(()),
+            Err(MessageError::Record(error)) => Err(error),
+            Err(MessageError::Invalid(error)) => {
+                self.result.tampered = Some(error);
+                self.end();
+                Ok(())
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        message: InitEvent,
+        parts: &mut SandboxParts<'_>,
+        events: &mut Vec<SandboxEvent>,
+    ) -> Result<(), MessageError> {
+        match message {
+            InitEvent::Data { stream, bytes } if stream >= FIRST_CONNECT_STREAM => {
+                if let Some(mux) = self.link.channel().map(Channel::mux_mut) {
+                    self.network.take_data(stream, &bytes, mux);
+                }
+            }
+            InitEvent::End { stream } if stream >= FIRST_CONNECT_STREAM => {
+                if let Some(mux) = self.link.channel().map(Channel::mux_mut) {
+                    self.network.take_end(stream, mux);
+                }
+            }
+            InitEvent::Reset { stream } if stream >= FIRST_CONNECT_STREAM => {
+                if let Some(mux) = self.link.channel().map(Channel::mux_mut) {
+                    self.network.take_reset(stream, mux);
+                }
+            }
+            InitEvent::Accepted { stream, port } => {
+                if let Some(mux) = self.link.channel().map(Channel::mux_mut) {
+                    self.network.accepted(stream, port, mux);
+                }
+            }
+            InitEvent::Data { stream, bytes } => {
+                events.push(SandboxEvent::Activity);
+                self.take_output(stream, &bytes, parts)?;
+            }
+            InitEvent::End { stream } => {
+                if let Some(task) = self.tasks.values_mut().find(|task| task.has_stream(stream)) {
+                    task.end_output(stream);
+                }
+            }
+            InitEvent::Reset { stream } => {
+                for input in self.inputs().filter(|input| input.goes_to(stream)) {
+                    input.close();
+                }
+            }
+            InitEvent::AttestedShort { exec, attestation } => {
+                self.attested(exec, &attestation, parts.recorder)?;
+            }
+            InitEvent::NotPrepared { exec, step, why } => {
+                let why = format!("{step}: {why}");
+                self.exec_failed(exec, belljar_spec::ExecFailure::Other { why })?;
+            }
+            InitEvent::Started { exec } => {
+                let task = self.tasks.get(&exec).ok_or_else(MessageError::unknown_exec)?;
+                if let Some(follower) = task.follower {
+                    let message = FromSupervisor::TaskStarted { task: follower.task, exec };
+                    parts.clients.send(follower.client, &message);
+                }
+            }
+            InitEvent::NotExecuted { exec, failure } => self.exec_failed(exec, failure)?,
+            InitEvent::Exited { exec, status } => {
+                if !self.tasks.contains_key(&exec) {
+                    return Err(MessageError::unknown_exec());
+                }
+                self.end_exec(exec, End::Exited(status));
+            }
+            InitEvent::DeadlinePassed => {
+                events.push(SandboxEvent::DeadlinePassed);
+                self.end();
+            }
+            InitEvent::Quiet => {
+                if self.ends_when_quiet() {
+                    self.end();
+                }
+            }
+            InitEvent::Attested(_) => return Err(MessageError::invalid("a second attestation")),
+            InitEvent::Gone => self.end(),
+        }
+        Ok(())
+    }
+
+    fn take_output(
+        &mut self,
+        stream: u32,
+        bytes: &[u8],
+        parts: &mut SandboxParts<'_>,
+    ) -> Result<(), MessageError> {
+        let Some(channel) = self.link.channel() else { return Err(MessageError::unknown_exec()) };
+        match self.tasks.values_mut().find(|task| task.has_stream(stream)) {
+            Some(task) => {
+                task.take_output(stream, bytes, channel, parts.clients, parts.recorder)?;
+            }
+            None => channel.consumed(stream, bytes.len()), // of a command that is forgotten
+        }
+        Ok(())
+    }
+}
