@@ -236,6 +236,14 @@ mod tests {
     const COMMAND_LINE: &str =
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md"));
 
+    /// Whether the flag is in the text, and not only as the start of another one.
+    fn mentions(text: &str, flag: &str) -> bool {
+        let ends = |rest: &str| {
+            !rest.starts_with(|next: char| next == '-' || next.is_ascii_alphanumeric())
+        };
+        text.split(flag).skip(1).any(ends)
+    }
+
     /// The flags of `command` and of the commands below it that `docs/command-line.md` does not have in the command's
     /// section. `path` is what is written before the flags.
     fn undocumented(command: &clap::Command, path: &str, found: &mut Vec<String>) {
@@ -245,14 +253,13 @@ mod tests {
         });
         let text: String = sections.collect();
         let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
-        for flag in visible.filter(|arg| !arg.is_global_set()).filter_map(|arg| arg.get_long()) {
-            let follows = |rest: &str| {
-                !rest.starts_with(|next: char| next == '-' || next.is_ascii_alphanumeric())
-            };
-            let spelled = format!("--{flag}");
-            let is_there = text.split(&spelled).skip(1).any(follows);
-            if !is_there && !["help", "version"].contains(&flag) {
-                found.push(format!("{path} {spelled}"));
+        for arg in visible.filter(|arg| !arg.is_global_set()) {
+            let Some(long) = arg.get_long().filter(|long| *long != "help") else { continue };
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            if !mentions(&text, &format!("--{long}"))
+                && !short.is_some_and(|short| mentions(&text, &short))
+            {
+                found.push(format!("{path} --{long}"));
             }
         }
         for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
@@ -274,10 +281,7 @@ mod tests {
     #[test]
     fn a_setting_is_documented_with_its_key() {
         for flag in belljar::config::FLAGS {
-            let row = |line: &&str| {
-                line.starts_with('|')
-                    && line.contains(&format!("{} {}", flag.name, flag.value_name))
-            };
+            let row = |line: &&str| line.starts_with('|') && mentions(line, flag.name);
             let key = flag.key();
             let section = key.rsplit_once('.').map_or(key.as_str(), |(section, _)| section);
             let rows: Vec<&str> = COMMAND_LINE.lines().filter(row).collect();
