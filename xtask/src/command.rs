@@ -35,7 +35,7 @@ pub(crate) fn check(command: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
-/// Runs to the end, which must be a good one, and says how long it took. Not bounded: looking now and then whether it has
+/// Runs to the end, which must be a good one, and returns how long it took. Not bounded: looking now and then whether it has
 /// ended would be measured too.
 pub(crate) fn timed(command: &mut Command) -> Result<Duration> {
     let begun = Instant::now();

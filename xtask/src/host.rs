@@ -1,4 +1,4 @@
-//! What this machine is: who we are, where programs lie, where the workspace is.
+//! Describes this machine: the user, where programs are, where the workspace is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(crate) fn unpacked_commands() -> Option<PathBuf> {
     Some(unpacked::commands(&target)).filter(|directory| directory.is_dir())
 }
 
-/// The same, as an error that says what to install.
+/// The same, with an error that names what to install.
 pub(crate) fn require_program(name: &str, package: &str) -> Result<PathBuf> {
     find_program(name).with_context(|| {
         format!("`{name}` is not there; install it (Debian: apt-get install {package})")

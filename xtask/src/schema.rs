@@ -1,5 +1,5 @@
 //! `cargo xtask schema`: writes `docs/manifest.schema.json` anew. The test that compares the file
-//! with the code also writes it, so there is one place that says what belongs there. Xtask itself
+//! with the code also writes it, so its content is defined in one place. Xtask itself
 //! does not depend on the crates: it must build when they do not.
 
 use std::process::{ExitCode, Stdio};

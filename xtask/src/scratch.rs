@@ -1,4 +1,4 @@
-//! A temporary directory that every user of the machine can reach: the target directory may lie
+//! A temporary directory that every user of the machine can reach: the target directory may be
 //! under a home of mode 0700, and the rootless tests run as another user.
 
 use std::fs::{self, DirBuilder};
@@ -26,7 +26,7 @@ impl Scratch {
                 continue;
             }
             let path = parent.join(format!("belljar-{purpose}-{}", std::process::id()));
-            // Fails if the name is taken, so nobody can have put a link there.
+            // Fails if the name is taken, so no link can have been put there.
             if DirBuilder::new().mode(0o755).create(&path).is_ok() {
                 // The umask may have taken bits away.
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755))

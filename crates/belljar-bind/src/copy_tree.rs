@@ -1,24 +1,20 @@
 //! Copies a tree, for an engine that can only bind existing paths.
 //!
-//! A hostile process may change the tree while it is copied: every name is opened once, by descriptor, without
-//! following links. Only files, directories and links are copied; sockets, devices and setuid bits stay behind.
+//! A hostile process may change the tree while it is copied; `belljar-tree` does the copying. Only files, directories
+//! and links are copied; sockets, devices and setuid bits stay behind.
 
-use std::cell::Cell;
-use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fchmod, fstat, futimens, mkdirat, openat,
-    readlinkat, symlinkat, utimensat,
+use belljar_tree::{
+    Bound, Bounds, CopyOwner, CopyTreeError, Dir, FinalLink, OpenDirError, Selection, Visit,
+    WalkEntry, WalkError, WalkOrder, walk,
 };
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 
-use crate::content::{content, times};
-use crate::resolve::{Resolved, file_type};
+use crate::resolve::Resolved;
 
-/// Each level holds descriptors.
+/// A deeper tree is refused: no engine copies it back.
 const MAX_LEVELS: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
@@ -69,28 +65,25 @@ pub(crate) fn measure_tree(
     left_out: &[PathBuf],
     limit: u64,
 ) -> Result<TreeSize, CopyError> {
+    // What cannot be opened or listed cannot be copied either, and the copy reports that.
+    let Ok(root) = open_source(source) else { return Ok(TreeSize::default()) };
     let mut size = TreeSize::default();
-    let mut todo = vec![PathBuf::new()];
-    while let Some(directory) = todo.pop() {
-        // What cannot be listed cannot be copied either, and the copy reports that.
-        let entries = std::fs::read_dir(source.path.join(&directory)).into_iter().flatten();
-        for entry in entries.flatten() {
-            let at = directory.join(entry.file_name());
-            let Ok(meta) = entry.metadata() else { continue };
-            if left_out.contains(&at) {
-                continue;
-            }
-            size.entries += 1;
-            size.bytes += ENTRY_BYTES + std::os::unix::fs::MetadataExt::blocks(&meta) * 512;
-            if size.bytes > limit {
-                return Err(CopyError::TooLarge { path: source.path.clone(), limit });
-            }
-            if meta.is_dir() {
-                todo.push(at);
-            }
+    let mut measure = |entry: &WalkEntry<'_>| {
+        let Ok(found) = entry.stat() else { return Ok(Visit::Skip) };
+        if is_left_out(left_out, entry) {
+            return Ok(Visit::Skip);
         }
+        size.entries += 1;
+        size.bytes = size.bytes.saturating_add(ENTRY_BYTES + found.disk_bytes());
+        match size.bytes > limit {
+            true => Err(CopyError::TooLarge { path: source.path.clone(), limit }),
+            false => Ok(Visit::Continue),
+        }
+    };
+    match walk(&root, Bounds::default(), WalkOrder::AsStored, &mut measure) {
+        Err(WalkError::Visitor(error)) => Err(error),
+        Ok(_) | Err(WalkError::Root(_)) => Ok(size),
     }
-    Ok(size)
 }
 
 /// Copies what is in a tree into a directory that is there, but for some names.
@@ -100,122 +93,48 @@ pub(crate) fn copy_tree(
     left_out: &[PathBuf],
     limit: u64,
 ) -> Result<(), CopyError> {
-    let copy = Copy { root: &source.path, left_out, limit, copied: Cell::new(0) };
-    let from = open_directory(&source.fd, c".")
-        .map_err(|error| CopyError::Source { path: source.path.clone(), error })?;
+    let at = |path: PathBuf| match path.as_os_str().is_empty() {
+        true => source.path.clone(),
+        false => source.path.join(path),
+    };
     let target = |error| CopyError::Target { path: source.path.clone(), error };
-    let path = to.to_owned();
-    let to = openat(CWD, to, DIRECTORY, Mode::empty()).map_err(target)?;
-    fchmod(&to, Mode::RWXU).map_err(target)?;
-    copy.directory(&from, &to, &mut PathBuf::new(), 0)
-        .inspect_err(|_| drop(std::fs::remove_dir_all(&path)))?; // a part is of no use, and may be large
-    finish(&to, &source.stat, 0o1777).map_err(target)
+    let from = open_source(source)
+        .map_err(|error| CopyError::Source { path: source.path.clone(), error: error.errno() })?;
+    let made = Dir::open(to, FinalLink::Refuse).map_err(|error| target(error.errno()))?;
+    fchmod(&made, Mode::RWXU).map_err(target)?;
+    // The tree may have grown since it was measured.
+    let bounds = Bounds {
+        depth: MAX_LEVELS + 1,
+        entries: limit / ENTRY_BYTES,
+        bytes: limit,
+        ..Bounds::default()
+    };
+    let select = |entry: &WalkEntry<'_>| match is_left_out(left_out, entry) {
+        true => Selection::LeaveOut,
+        false => Selection::Copy,
+    };
+    let copied = belljar_tree::copy_tree(&from, &made, bounds, CopyOwner::Caller, select);
+    let Err(error) = copied else { return Ok(()) };
+    let _ = belljar_tree::remove_all(to); // a part is of no use, and may be large
+    Err(match error {
+        CopyTreeError::Source { path, error } => CopyError::Source { path: at(path), error },
+        CopyTreeError::Target { path, error } => CopyError::Target { path: at(path), error },
+        CopyTreeError::Bound { bound: Bound::Depth, path } => CopyError::TooDeep { path: at(path) },
+        CopyTreeError::Bound {
+            bound: Bound::Entries | Bound::Bytes | Bound::Memory | Bound::Time,
+            ..
+        } => CopyError::TooLarge { path: source.path.clone(), limit },
+    })
 }
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-fn open_directory(at: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    openat(at, name, DIRECTORY, Mode::empty())
+fn open_source(source: &Resolved) -> Result<Dir, OpenDirError> {
+    let same = rustix::io::fcntl_dupfd_cloexec(&source.fd, 0)
+        .map_err(|error| OpenDirError::System { path: PathBuf::new(), error })?;
+    Dir::from_lookup_fd(same).open_dir("")
 }
 
-struct Copy<'a> {
-    root: &'a Path,
-    left_out: &'a [PathBuf],
-    /// Bytes, in all. The tree may have grown since it was measured.
-    limit: u64,
-    copied: Cell<u64>,
-}
-
-impl Copy<'_> {
-    fn directory(
-        &self,
-        from: &OwnedFd,
-        to: &OwnedFd,
-        at: &mut PathBuf,
-        level: usize,
-    ) -> Result<(), CopyError> {
-        let source = |at: &Path, error| CopyError::Source { path: self.root.join(at), error };
-        if level > MAX_LEVELS {
-            return Err(CopyError::TooDeep { path: self.root.join(at) });
-        }
-        for entry in Dir::read_from(from).map_err(|error| source(at, error))? {
-            let entry = entry.map_err(|error| source(at, error))?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            at.push(OsStr::from_bytes(name.to_bytes()));
-            if !self.left_out.contains(at) {
-                self.entry((from, to), name, at, level)?;
-            }
-            at.pop();
-        }
-        Ok(())
-    }
-
-    fn entry(
-        &self,
-        (from, to): (&OwnedFd, &OwnedFd),
-        name: &CStr,
-        at: &mut PathBuf,
-        level: usize,
-    ) -> Result<(), CopyError> {
-        let path = self.root.join(&at);
-        let source = |error| CopyError::Source { path: path.clone(), error };
-        let target = |error| CopyError::Target { path: path.clone(), error };
-        let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(()), // gone meanwhile
-            stat => stat.map_err(source)?,
-        };
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-        self.copied.set(self.copied.get().saturating_add(ENTRY_BYTES + blocks * 512));
-        if self.copied.get() > self.limit {
-            return Err(CopyError::TooLarge { path: self.root.to_owned(), limit: self.limit });
-        }
-        match file_type(&stat) {
-            FileType::Directory => {
-                let below = match open_directory(from, name) {
-                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()), // replaced meanwhile
-                    below => below.map_err(source)?,
-                };
-                mkdirat(to, name, Mode::RWXU).map_err(target)?;
-                let made = open_directory(to, name).map_err(target)?;
-                self.directory(&below, &made, at, level + 1)?;
-                finish(&made, &stat, 0o1777).map_err(target)
-            }
-            FileType::RegularFile => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let opened = match openat(from, name, flags, Mode::empty()) {
-                    Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(()), // the same
-                    opened => opened.map_err(source)?,
-                };
-                let stat = fstat(&opened).map_err(source)?;
-                if file_type(&stat) != FileType::RegularFile {
-                    return Ok(());
-                }
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                let made = openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(target)?;
-                content(&opened, &made, u64::try_from(stat.st_size).unwrap_or(0))
-                    .map_err(target)?;
-                finish(&made, &stat, 0o777).map_err(target)
-            }
-            FileType::Symlink => {
-                let to_where = match readlinkat(from, name, Vec::new()) {
-                    Err(Errno::NOENT | Errno::INVAL) => return Ok(()), // the same
-                    to_where => to_where.map_err(source)?,
-                };
-                symlinkat(to_where.as_c_str(), to, name).map_err(target)?;
-                utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW).map_err(target)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-fn finish(made: &OwnedFd, stat: &Stat, bits: u32) -> Result<(), Errno> {
-    fchmod(made, Mode::from_raw_mode(stat.st_mode & bits))?;
-    futimens(made, &times(stat))
+fn is_left_out(left_out: &[PathBuf], entry: &WalkEntry<'_>) -> bool {
+    left_out.iter().any(|out| out == entry.path())
 }
 
 #[cfg(test)]
@@ -223,6 +142,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, FileType};
 
     use super::*;
     use crate::resolve::resolve;

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod bind;
-mod content;
 mod control;
 mod copy_tree;
 mod expand;

@@ -5,15 +5,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::autorun::{GIT_DIRECTORY, StandIn};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat,
-    unlinkat,
-};
+use belljar_tree::{Access, Dir, EntryKind, FinalLink, Identity, Metadata};
 use rustix::io::Errno;
 
 /// The mode of a file that only held a place.
@@ -94,8 +90,7 @@ fn numbers(text: &[u8]) -> Option<(u64, u64)> {
     Some((device.parse().ok()?, inode.parse().ok()?))
 }
 
-/// Removes it if it is what was made, and nothing else ever. By descriptor and never through a link: the tree is one
-/// that runs can write.
+/// Removes it if it is what was made, and nothing else ever. Never through a link: the tree is one that runs can write.
 fn remove(path: &Path, made: Option<(u64, u64)>) -> Result<(), Errno> {
     let gone = |error| match error {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Ok(()),
@@ -105,56 +100,60 @@ fn remove(path: &Path, made: Option<(u64, u64)>) -> Result<(), Errno> {
         Ok(parent) => parent,
         Err(error) => return gone(error),
     };
-    let stat = match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => stat,
-        Err(error) => return gone(error),
+    let found = match parent.stat(name) {
+        Ok(found) => found,
+        Err(error) => return gone(error.errno()),
     };
-    if made.is_some_and(|made| made != (stat.st_dev, stat.st_ino)) {
+    let Identity { device, inode } = found.identity();
+    if made.is_some_and(|made| made != (device, inode)) {
         return Ok(());
     }
-    let flags = match FileType::from_raw_mode(stat.st_mode) {
+    let removed = match found.kind() {
         // A socket that other users could connect to is not a placeholder.
-        FileType::Socket if stat.st_mode & 0o7777 == 0 => AtFlags::empty(),
-        FileType::Directory => AtFlags::REMOVEDIR, // only an empty one goes
-        FileType::RegularFile if is_untouched(&parent, name, &stat) => AtFlags::empty(),
+        EntryKind::Socket if found.mode() == 0 => parent.unlink(name).map_err(Errno::from),
+        EntryKind::Directory => parent.remove_dir(name).map_err(Errno::from), // only an empty one goes
+        EntryKind::File if is_untouched(&parent, name, &found) => {
+            parent.unlink(name).map_err(Errno::from)
+        }
         _ => return Ok(()),
     };
-    match unlinkat(&parent, name, flags) {
+    match removed {
         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
         Err(error) => gone(error),
     }
 }
 
 /// Still holds what was put into it.
-fn is_untouched(parent: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
-    let known = GIT_DIRECTORY.iter().filter_map(|entry| match entry.stand_in {
+fn is_untouched(parent: &Dir, name: &OsStr, found: &Metadata) -> bool {
+    let mut known = GIT_DIRECTORY.iter().filter_map(|entry| match entry.stand_in {
         Some(StandIn::File(content)) => Some(content),
         _ => None,
     });
-    let is_ours = |fd: OwnedFd| {
-        let same =
-            fstat(&fd).is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino));
-        let mut content = String::new();
-        let read = std::fs::File::from(fd).take(16).read_to_string(&mut content);
-        same && read.is_ok() && (content.is_empty() || known.clone().any(|known| known == content))
-    };
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    stat.st_mode & 0o777 == FILE_MODE
-        && openat(parent, name, flags, Mode::empty()).is_ok_and(is_ours)
+    if found.mode() & 0o777 != FILE_MODE {
+        return false;
+    }
+    let Ok(file) = parent.open_file(name) else { return false };
+    let is_same = Metadata::of(&file).is_ok_and(|now| now.identity() == found.identity());
+    let mut content = String::new();
+    let read = file.take(16).read_to_string(&mut content);
+    is_same && read.is_ok() && (content.is_empty() || known.any(|known| known == content))
 }
 
-fn parent_of(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
+/// No link is followed in any part of the path.
+fn parent_of(path: &Path) -> Result<(Dir, &OsStr), Errno> {
     let (parent, name) =
         (path.parent().ok_or(Errno::INVAL)?, path.file_name().ok_or(Errno::INVAL)?);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok((openat2(CWD, parent, flags, Mode::empty(), no_links)?, name))
+    let beneath = parent.strip_prefix("/").map_err(|_| Errno::INVAL)?;
+    let root = Dir::open_for("/", FinalLink::Refuse, Access::Lookup)?;
+    Ok((root.open_dir_for(beneath, Access::Lookup)?, name))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
+
+    use rustix::fs::{CWD, FileType, Mode};
 
     use super::*;
 

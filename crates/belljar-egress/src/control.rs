@@ -52,7 +52,7 @@ pub enum FromProxy {
     Failed {
         why: String,
     },
-    News(EgressEvent),
+    Event(EgressEvent),
     /// The set-up phase is closed, and with it this many connections from the sandbox.
     Narrowed {
         closed: u64,
@@ -63,14 +63,14 @@ pub enum FromProxy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trust {
     /// The CA certificate, as PEM.
-    pub own: String,
+    pub ca_certificate: String,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("a packet of {0} bytes is longer than {MAX_PACKET}")]
     TooLong(usize),
-    #[error("a packet makes no sense: {0}")]
+    #[error("a packet is not valid: {0}")]
     BadPacket(String),
     #[error(transparent)]
     Io(#[from] Errno),

@@ -5,7 +5,7 @@
 //! ([`control`]). It knows no backend, no record and no run directory. When it exits, every connection is closed.
 //!
 //! A connection flows through the folders in this order:
-//! 1. [`serve`] receives listeners, connections and the policy from the supervisor.
+//! 1. [`serve()`] receives listeners, connections and the policy from the supervisor.
 //! 2. `inbound` accepts it, detects the protocol, and reads what it asks for: CONNECT, SOCKS, a request in absolute
 //!    form, or a request on a route's port.
 //! 3. `policy` decides: the rules, then the budget. Allowed access gets a ticket, and only a ticket can dial.

@@ -28,13 +28,13 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("the runtime cannot be made")]
+    #[error("cannot create the async runtime")]
     Runtime(#[source] std::io::Error),
-    #[error("the supervisor cannot be heard or told")]
+    #[error("the connection to the supervisor failed")]
     Control(#[from] ControlError),
-    #[error("the supervisor spoke out of turn")]
+    #[error("the supervisor sent an unexpected message")]
     UnexpectedMessage,
-    #[error("the set-up makes no sense: {0}")]
+    #[error("the set-up message is not valid: {0}")]
     BadSetup(String),
 }
 
@@ -192,7 +192,7 @@ async fn send_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(),
     loop {
         let event = match &outbox.pending {
             Some(event) => event,
-            None => outbox.pending.insert(FromProxy::News(outbox.reporter.next().await)),
+            None => outbox.pending.insert(FromProxy::Event(outbox.reporter.next().await)),
         };
         match send_message(control, event).await {
             Ok(()) => outbox.pending = None,
@@ -204,7 +204,7 @@ async fn send_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(),
 
 /// Sends what was decided in the set-up phase before its end is reported.
 async fn send_setup_events(control: &ControlSocket, outbox: &mut Outbox) -> Result<(), ServeError> {
-    let rest = outbox.reporter.take_all().into_iter().map(FromProxy::News);
+    let rest = outbox.reporter.take_all().into_iter().map(FromProxy::Event);
     for event in outbox.pending.take().into_iter().chain(rest) {
         send_message(control, &event).await?;
     }
@@ -247,7 +247,7 @@ async fn when_ready<T>(
 /// A supervisor that only closed its sending side still receives.
 fn flush_events(control: BorrowedFd<'_>, outbox: Outbox) {
     let deadline = Instant::now() + FLUSH_TIMEOUT;
-    let rest = outbox.reporter.take_all().into_iter().map(FromProxy::News);
+    let rest = outbox.reporter.take_all().into_iter().map(FromProxy::Event);
     for event in outbox.pending.into_iter().chain(rest) {
         if !send_before(control, &event, deadline) {
             return;

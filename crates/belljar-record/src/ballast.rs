@@ -1,5 +1,5 @@
-//! Room on the home's disk that is kept for the day it is full: given up, it lets the end of a run be written and the
-//! ledger be told of what was removed.
+//! Reserves room on the home's disk. When the disk is full it is released, so that the end of a run can be written and
+//! the ledger be updated.
 
 use std::fs::File;
 use std::io;
@@ -40,7 +40,7 @@ fn make(home: &Home) -> io::Result<()> {
         Err(errno) => return Err(errno.into()),
     }
     home.open_apply_lock()?; // so that changes can be discarded without a free inode
-    // The last one is made last: it says that all are there.
+    // The last one is made last: if it is there, all are.
     for number in 0..FILES {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
@@ -59,7 +59,7 @@ pub(crate) enum GivenUp {
     Nothing,
 }
 
-/// For what cannot wait until somebody has made room.
+/// For what cannot wait until there is room.
 pub(crate) fn give_up(home: &Home) -> GivenUp {
     let mut given = GivenUp::Nothing;
     for number in 0..FILES {
@@ -87,7 +87,7 @@ pub fn is_no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Removes what is in a directory and leaves the directory itself, which then says what was removed.
+/// Removes what is in a directory and leaves the directory itself, whose name then shows what was removed.
 pub(crate) fn empty_directory(path: &Path) -> Result<(), belljar_tree::RemoveAllError> {
     let Ok(entries) = std::fs::read_dir(path) else { return belljar_tree::remove_all(path) };
     for entry in entries.flatten() {

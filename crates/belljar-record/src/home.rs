@@ -146,7 +146,7 @@ impl Home {
         self.path.join(BIN)
     }
 
-    /// Names of sandboxes that somebody is looking for or starting, each a lock.
+    /// Names of sandboxes that a process is looking for or starting, each a lock.
     pub fn names(&self) -> PathBuf {
         self.path.join(NAMES)
     }
@@ -156,7 +156,7 @@ impl Home {
         self.path.join(TRASH)
     }
 
-    /// The file that whoever applies or discards changes locks. Made if it is not there.
+    /// The file that a process locks to apply or discard changes. Made if it is not there.
     pub fn open_apply_lock(&self) -> std::io::Result<OwnedFd> {
         let directory = self.applying();
         std::fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(&directory)?;
@@ -284,7 +284,7 @@ impl Home {
         }
     }
 
-    /// Waits until nobody else changes the layout. Held until the file is closed.
+    /// Waits until no other process changes the layout. Held until the file is closed.
     pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = rustix::fs::open(self.path.join(LOCK), flags, Mode::from_raw_mode(0o600))?;
@@ -316,8 +316,8 @@ impl Home {
         self.check_format(directory)
     }
 
-    /// By rename, so that nobody reads half of it. Under the lock: a draft that is there was left by
-    /// somebody who was killed.
+    /// By rename, so that no process reads half of it. Under the lock: a draft that is there was left by
+    /// a process that was killed.
     fn write_format(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;

@@ -91,7 +91,7 @@ impl HomeKey {
         Ok(key)
     }
 
-    /// What containers of this home are marked with. It tells nothing about the key.
+    /// What containers of this home are marked with. It reveals nothing about the key.
     pub fn owner_label(&self) -> String {
         let hash = blake3::keyed_hash(&self.0, b"belljar: whose container it is");
         hash.to_hex()[..32].to_owned()

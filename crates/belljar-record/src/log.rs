@@ -39,7 +39,7 @@ pub struct Head {
 
 /// The first failure: every later one repeats it.
 #[derive(Clone, Copy, Debug)]
-struct Fault {
+struct LogFault {
     step: LogStep,
     errno: Errno,
 }
@@ -82,7 +82,7 @@ pub struct EventLog {
     /// The file's length, as whole lines.
     end: u64,
     reserve: Reserve,
-    fault: Option<Fault>,
+    fault: Option<LogFault>,
     closed: bool,
     dropped: u64,
     /// When the last event was appended: milliseconds since 1970, as its line has it.
@@ -322,7 +322,7 @@ impl EventLog {
     }
 
     fn fail(&mut self, step: LogStep, errno: Errno) -> LogError {
-        self.fault = Some(Fault { step, errno });
+        self.fault = Some(LogFault { step, errno });
         self.io(step, errno)
     }
 

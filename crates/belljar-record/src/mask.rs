@@ -41,7 +41,7 @@ pub fn looks_secret(name: &str) -> bool {
 pub struct Secrets(Arc<Vec<Zeroizing<Vec<u8>>>>);
 
 impl Secrets {
-    /// Values that are too short to be told from chance are left out.
+    /// Values that are too short to be distinguished from chance are left out.
     pub fn new(values: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut kept: Vec<_> = values.into_iter().map(Zeroizing::new).collect();
         kept.retain(|value| value.len() >= SHORTEST);
@@ -138,7 +138,7 @@ impl Masker {
         self.held.len()
     }
 
-    /// Appends to `out` what can be told already.
+    /// Appends to `out` what is decided already.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         if self.is_idle() {
             out.extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! How a run ended: what `run.stop` and `run.json` say.
+//! How a run ended: the outcome in `run.stop` and `run.json`.
 
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{

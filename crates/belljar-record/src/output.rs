@@ -22,7 +22,7 @@ const LARGEST_CHUNK: u64 = 64 << 20;
 /// Numbers in events stay below 2^53, and no file is that long.
 const LARGEST_LIMIT: u64 = 1 << 52;
 
-/// What an `output` event says: these bytes were stored.
+/// The content of an `output` event: these bytes were stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputEvent {
     /// 0 is the run's own command.
@@ -132,7 +132,7 @@ impl Layout {
     }
 }
 
-/// What the next event will say.
+/// The content of the next event.
 #[derive(Debug, Default)]
 struct Open {
     length: u64,
@@ -140,7 +140,7 @@ struct Open {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+enum OutputFault {
     Write(Errno),
     Sync(Errno),
 }
@@ -160,7 +160,7 @@ pub struct OutputFile {
     open: Open,
     full: VecDeque<OutputEvent>,
     unsynced: bool,
-    fault: Option<Fault>,
+    fault: Option<OutputFault>,
 }
 
 impl OutputFile {
@@ -240,7 +240,7 @@ impl OutputFile {
         self.usable()?;
         let Some(file) = self.file.as_ref().filter(|_| self.unsynced) else { return Ok(()) };
         if let Err(errno) = rustix::fs::fdatasync(file) {
-            return Err(self.fail(Fault::Sync(errno)));
+            return Err(self.fail(OutputFault::Sync(errno)));
         }
         self.unsynced = false;
         Ok(())
@@ -280,7 +280,7 @@ impl OutputFile {
         };
         loop {
             match file.write_at(piece, position) {
-                Ok(0) => return Err(self.fail(Fault::Write(Errno::IO))),
+                Ok(0) => return Err(self.fail(OutputFault::Write(Errno::IO))),
                 Ok(length) => {
                     self.unsynced = true;
                     return Ok(length);
@@ -288,7 +288,7 @@ impl OutputFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                    return Err(self.fail(Fault::Write(errno)));
+                    return Err(self.fail(OutputFault::Write(errno)));
                 }
             }
         }
@@ -304,7 +304,7 @@ impl OutputFile {
         }
     }
 
-    /// What one event covers at most. Past the limit that is more: a command that says nothing but noise must
+    /// What one event covers at most. Past the limit that is more: a command that writes a lot must
     /// not fill the disk with events about what is not kept.
     fn chunk(&self) -> u64 {
         if self.total < 2 * self.layout.half { CHUNK } else { self.largest_chunk() }
@@ -345,16 +345,16 @@ impl OutputFile {
         self.fault.map_or(Ok(()), |fault| Err(self.error(fault)))
     }
 
-    fn fail(&mut self, fault: Fault) -> OutputError {
+    fn fail(&mut self, fault: OutputFault) -> OutputError {
         self.fault = Some(fault);
         self.error(fault)
     }
 
-    fn error(&self, fault: Fault) -> OutputError {
+    fn error(&self, fault: OutputFault) -> OutputError {
         let path = self.path.clone();
         match fault {
-            Fault::Write(errno) => OutputError::Write { path, error: errno.into() },
-            Fault::Sync(errno) => OutputError::Sync { path, error: errno.into() },
+            OutputFault::Write(errno) => OutputError::Write { path, error: errno.into() },
+            OutputFault::Sync(errno) => OutputError::Sync { path, error: errno.into() },
         }
     }
 }

@@ -80,7 +80,7 @@ impl OutputReader {
         match file::read_full_at(file, piece, position) {
             Ok(0) => Err(self.failed(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "it is shorter than the log says; `belljar verify` tells more",
+                "it is shorter than the log states; for details run: belljar verify",
             ))),
             Ok(length) => Ok(Piece::Bytes(length)),
             Err(error) => Err(self.failed(error)),

@@ -18,7 +18,7 @@ pub enum ReadError {
         error: io::Error,
     },
     #[error(
-        "the line at byte {offset} of {path} is no event of this run; `belljar verify` tells more",
+        "the line at byte {offset} of {path} is not an event of this run; for details run: belljar verify",
         path = .path.display()
     )]
     BadLine { path: PathBuf, offset: u64 },

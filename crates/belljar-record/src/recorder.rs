@@ -24,7 +24,7 @@ const MOST_UNSYNCED: usize = 32;
 /// How many times the limit of one stream all later commands of a run may keep together: a loop of an agent decides how
 /// many commands there are.
 const LATER_SHARE: u64 = 4;
-/// Events whose number the run decides (what its agent says, what it asks of the network) may take as many bytes as an
+/// Events whose number the run decides (what its agent prints, what it requests from the network) may take as many bytes as an
 /// output stream, and no fewer than these: one budget for the whole run, however many iterations and connections it has.
 const LEAST_EVENT_BUDGET: u64 = 1 << 20;
 /// Beyond it, for what a later run needs to go on: sessions, costs, results.
@@ -79,7 +79,7 @@ pub enum Kept {
 #[derive(Debug)]
 pub enum Stopped {
     Whole,
-    /// Events or output are missing before it; `run.stop` says so too.
+    /// Events or output are missing before it; `run.stop` states it too.
     Incomplete {
         why: RecordError,
     },
@@ -112,7 +112,7 @@ pub struct Recorder {
     log_due: Option<Instant>,
     /// Where the log stood when the command was let go.
     first_barrier: Option<Head>,
-    /// What was told to the caller, who may have gone on to the end.
+    /// The error that was returned to the caller, who may have continued to the end.
     failed: Failed,
 }
 
@@ -325,7 +325,7 @@ impl Recorder {
     }
 
     /// The output so far is on the disk, and the events are with the system. Asked before the end is
-    /// written, which must not tell of a success whose record may be lost.
+    /// written, which must not report a success whose record may be lost.
     pub fn settle(&mut self) -> Result<(), RecordError> {
         let done = self.bring_output_to_disk();
         self.noted(done)?;

@@ -1,6 +1,6 @@
 //! Is a run's record what the run wrote, all of it, in its order?
 //!
-//! Reads only. The key signs each line, the lines name each other, the ledger's anchor says how many
+//! Reads only. The key signs each line, the lines name each other, the ledger's anchor has how many
 //! there were, and the lines hold the hashes of the output.
 
 mod ledger_row;

@@ -21,7 +21,7 @@ const VERSION: u32 = 2;
 const CONTEXT: &str = "belljar 2026 list of trees that a run could write";
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredTrees {
     v: u32,
     trees: Vec<WritableTree>,
     /// Over the trees as they are written: a list that lost a part would trust what it should not.
@@ -53,7 +53,7 @@ fn read(path: &Path) -> io::Result<Vec<WritableTree>> {
     if list.starts_with(b"/") {
         return by_path(&list).ok_or_else(|| damaged("its last entry has no end".into()));
     }
-    let stored: Stored =
+    let stored: StoredTrees =
         serde_json::from_slice(&list).map_err(|error| damaged(error.to_string()))?;
     if stored.v != VERSION {
         return Err(damaged(format!("version {}", stored.v)));
@@ -171,7 +171,7 @@ pub fn remove_draft(home: &Home) -> io::Result<()> {
     if std::fs::symlink_metadata(&draft).is_err() {
         return Ok(());
     }
-    let _lock = lock(home)?; // whoever is writing it now has it done by then
+    let _lock = lock(home)?; // a process that is writing it now has finished by then
     match std::fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -188,7 +188,7 @@ fn lock(home: &Home) -> io::Result<File> {
 /// Whole or not at all, and on disk before a run can write there: a list that a power failure cut short would
 /// believe links of that run.
 fn save(home: &Home, trees: &[WritableTree]) -> io::Result<()> {
-    let stored = Stored { v: VERSION, checksum: checksum(trees)?, trees: trees.to_vec() };
+    let stored = StoredTrees { v: VERSION, checksum: checksum(trees)?, trees: trees.to_vec() };
     let path = home.path().join(FILE);
     let draft = home.path().join(DRAFT);
     let flags =

@@ -1,4 +1,4 @@
-//! Copies a tree that may be changing while it is copied, perhaps by somebody hostile.
+//! Copies a tree that may be changing while it is copied, perhaps by a hostile process.
 //!
 //! Files, directories and links are copied; each name of a file with several gets a copy of its own.
 //! FIFOs, sockets and devices stay behind, and so do setuid and setgid bits.
@@ -22,12 +22,12 @@ use crate::walk::{
 const FILE_BITS: u32 = 0o777;
 const DIRECTORY_BITS: u32 = 0o1777;
 
-/// Whom the copies belong to.
+/// The owner of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyOwner {
-    /// Whoever copies.
+    /// The process that copies.
     Caller,
-    /// Whoever the original belongs to. Takes root.
+    /// That of the original. Takes root.
     Source,
 }
 
@@ -83,7 +83,7 @@ impl CopyTreeError {
     }
 }
 
-crate::error::common_questions!(CopyTreeError);
+crate::error::common_methods!(CopyTreeError);
 
 /// Copies what is in one directory into another, and then the directory's own mode and times.
 /// `select` is asked for every entry; of what it leaves out, only the name counts for the bounds.
@@ -203,7 +203,7 @@ impl<S> Copier<S> {
     }
 
     fn target(&self, path: &Path) -> Result<&Dir, CopyTreeError> {
-        // Only somebody who moves the copy about takes it away.
+        // Lost only if another process moves the copy.
         self.target.current().ok_or_else(|| failed_target(path, Errno::NOENT))
     }
 

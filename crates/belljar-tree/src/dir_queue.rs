@@ -148,6 +148,12 @@ impl<T> DirQueue<T> {
         Some(QueuedDir { opened, path, depth, payload })
     }
 
+    /// Puts a directory into the queue by its path from the root.
+    pub fn push_path(&mut self, path: PathBuf, turn: Turn, payload: T) -> Result<(), QueueError> {
+        let depth = path.components().count();
+        self.admit(Waiting { above: None, path, depth, payload }, turn)
+    }
+
     /// Puts a directory of one that has its turn into the queue.
     pub fn push<U>(
         &mut self,
@@ -158,23 +164,27 @@ impl<T> DirQueue<T> {
     ) -> Result<(), QueueError> {
         let path = above.path.join(name);
         let depth = above.depth + 1;
-        let QueueBounds { depth: deepest, path_bytes, memory } = self.bounds;
-        if depth > deepest {
-            return Err(QueueError::TooDeep { path, most: deepest });
-        }
-        if path.as_os_str().len() > path_bytes {
-            return Err(QueueError::TooLong { path, most: path_bytes });
-        }
-        let size = ENTRY_OVERHEAD + path.as_os_str().len();
-        if self.memory.saturating_add(size) > memory {
-            return Err(QueueError::Full { path });
-        }
-        self.memory += size;
         let above = match &above.opened {
             Ok(held) if self.held.get() <= MAX_HELD => Some(Rc::clone(held)),
             _ => None,
         };
-        let waiting = Waiting { above, path, depth, payload };
+        self.admit(Waiting { above, path, depth, payload }, turn)
+    }
+
+    fn admit(&mut self, waiting: Waiting<T>, turn: Turn) -> Result<(), QueueError> {
+        let (path, depth) = (&waiting.path, waiting.depth);
+        let QueueBounds { depth: deepest, path_bytes, memory } = self.bounds;
+        if depth > deepest {
+            return Err(QueueError::TooDeep { path: path.clone(), most: deepest });
+        }
+        if path.as_os_str().len() > path_bytes {
+            return Err(QueueError::TooLong { path: path.clone(), most: path_bytes });
+        }
+        let size = ENTRY_OVERHEAD + path.as_os_str().len();
+        if self.memory.saturating_add(size) > memory {
+            return Err(QueueError::Full { path: path.clone() });
+        }
+        self.memory += size;
         match turn {
             Turn::First => self.first.push_back(waiting),
             Turn::Later => self.later.push_back(waiting),

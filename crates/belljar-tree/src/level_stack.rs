@@ -15,11 +15,11 @@ use crate::resolve::Access;
 
 /// Descriptors that one stack holds, besides that of the root.
 pub(crate) const MAX_OPEN: usize = 32;
-/// Directories opened by their names, once `..` led elsewhere. Somebody who moves them about all the
+/// Directories opened by their names, once `..` led elsewhere. A process that moves them about all the
 /// time is not followed for ever.
 const MAX_SEARCH_STEPS: u32 = 100_000;
 
-/// A path of open directories beneath a root. For whoever builds or follows a tree of any depth.
+/// A path of open directories beneath a root. For callers that build or follow a tree of any depth.
 #[derive(Debug)]
 pub struct LevelStack {
     root: Dir,
@@ -39,6 +39,11 @@ impl LevelStack {
     /// At the root.
     pub fn new(root: Dir) -> Self {
         Self { root, levels: Vec::new(), search_steps: MAX_SEARCH_STEPS }
+    }
+
+    /// The directory that everything is beneath.
+    pub fn root(&self) -> &Dir {
+        &self.root
     }
 
     /// The lowest directory; nothing if it was moved away.

@@ -34,8 +34,8 @@ pub use content::{
 };
 pub use copy_tree::{CopyOwner, CopyReport, CopyTreeError, Selection, copy_tree};
 pub use dir::{
-    Dir, DirEntry, Entries, FinalLink, ListLimits, ListOrder, Listing, ListingEnd, RenameMode,
-    UnlockedDir, UnlockedFile,
+    Dir, DirEntry, Entries, FinalLink, ListLimits, ListOrder, Listing, ListingEnd, ModeLock,
+    PinnedEntry, RenameMode, UnlockedDir, UnlockedFile,
 };
 pub use dir_queue::{DirQueue, QueueBounds, QueueError, QueuedDir, Turn};
 pub use error::{

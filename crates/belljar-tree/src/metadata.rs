@@ -1,6 +1,9 @@
-//! What an entry of a tree is, as `lstat` tells it, in types that are the same on every system.
+//! What an entry of a tree is, as `lstat` reports it, in types that are the same on every system.
 
-use rustix::fs::{FileType, Stat, Timespec, Timestamps};
+use std::os::fd::AsFd;
+
+use rustix::fs::{FileType, Stat, Timespec, Timestamps, fstat};
+use rustix::io::Errno;
 
 /// What kind of entry a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +15,7 @@ pub enum EntryKind {
     Socket,
     CharacterDevice,
     BlockDevice,
-    /// The file system did not tell; `stat` does.
+    /// The file system did not report it; `stat` does.
     Unknown,
 }
 
@@ -69,6 +72,11 @@ pub struct Metadata {
 impl Metadata {
     pub fn from_stat(stat: Stat) -> Self {
         Self { stat }
+    }
+
+    /// Of what is open.
+    pub fn of(open: impl AsFd) -> Result<Self, Errno> {
+        Ok(Self { stat: fstat(open)? })
     }
 
     pub fn kind(&self) -> EntryKind {

@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn messages_escape_what_a_terminal_would_obey() {
-        let told = names("\u{1b}[2J\n\u{202e}/..").unwrap_err().to_string();
-        assert!(told.contains(r"\u{1b}[2J\n\u{202e}"), "{told}");
-        assert!(!told.chars().any(|c| c.is_control() || c == '\u{202e}'));
+        let message = names("\u{1b}[2J\n\u{202e}/..").unwrap_err().to_string();
+        assert!(message.contains(r"\u{1b}[2J\n\u{202e}"), "{message}");
+        assert!(!message.chars().any(|c| c.is_control() || c == '\u{202e}'));
     }
 }

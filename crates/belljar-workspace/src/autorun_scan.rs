@@ -1,27 +1,28 @@
-//! What of a tree that a run could write itself executes on the host later: found when the run ends, by when
-//! inodes changed.
+//! Finds the files in a tree that a run could write which the host executes later. Runs when the run has ended, and goes
+//! by when inodes changed.
 //!
 //! Only names that matter are looked at, so that a large tree costs little more than its listing; and that is
 //! bounded in time. Another program that worked on the tree meanwhile is told of as well: nobody can tell them
 //! apart.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use belljar_bind::SurveyedTree;
 use belljar_spec::autorun::{self, Autorun, Class, GitMarks, is};
 use belljar_spec::{AutorunChange, AutorunFile, Moment, NewControlFile, OsText, WorkspaceReport};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, statx};
+use belljar_tree::{
+    Dir, DirEntry, DirQueue, EntryKind, FinalLink, OpenDirError, QueueBounds, QueueError,
+    QueuedDir, Turn,
+};
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
-use super::bounds::{Listing, OutOfReach, Room};
-use super::open::read_small;
+use super::bounds::{DEEPEST, LONGEST_DIRECTORY, Listing, MOST_HELD};
+use super::git_config;
 use super::withheld::LARGEST_CONFIG;
-use super::{beneath, git_config};
 
 /// However short the run was.
 const LEAST: Duration = Duration::from_secs(2);
@@ -54,7 +55,7 @@ impl WrittenTree {
 }
 
 /// How long a look may take after a run of that length.
-pub(super) fn patience(run: Duration) -> Duration {
+pub(super) fn time_limit(run: Duration) -> Duration {
     LEAST.max(run / SHARE)
 }
 
@@ -64,28 +65,20 @@ pub(super) fn look(
     until: Instant,
     report: &mut WorkspaceReport,
 ) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = match rustix::fs::open(&tree.path, flags, Mode::empty()) {
-        Err(Errno::NOTDIR) => return Ok(()), // a single file, which was given by name
+    let root = match Dir::open(&tree.path, FinalLink::Refuse) {
+        // A single file, which was given by name.
+        Err(OpenDirError::NotDirectory { .. } | OpenDirError::Link { .. }) => return Ok(()),
         root => root?,
     };
-    let mut walk = Walk {
-        tree,
-        root: root.as_fd(),
-        since,
-        until,
-        report,
-        soon: VecDeque::from([Waiting { path: PathBuf::new(), inside_git: None }]),
-        last: VecDeque::new(),
-        known: BTreeSet::new(),
-        room: Room::new(),
-    };
-    // What has a known place is told of however large the rest is.
-    autorun::known_at_top().for_each(|known| walk.look_for(known));
-    while let Some(directory) = walk.soon.pop_front().or_else(|| walk.last.pop_front()) {
-        walk.room.give_back(&directory.path, 1);
-        if let Looked::OutOfTime = walk.look_at(&directory) {
-            walk.report.cut = true;
+    let bounds =
+        QueueBounds { depth: DEEPEST - 1, path_bytes: LONGEST_DIRECTORY, memory: MOST_HELD };
+    let queue = DirQueue::new(root.try_clone()?, None, bounds);
+    let mut scan = AutorunScan { tree, since, until, report, queue, known: BTreeSet::new() };
+    // What has a known place is reported however large the rest is.
+    autorun::known_at_top().for_each(|known| scan.look_for(&root, known));
+    while let Some(directory) = scan.queue.pop() {
+        if let Looked::OutOfTime = scan.look_at(&directory) {
+            scan.report.cut = true;
             break;
         }
     }
@@ -97,119 +90,101 @@ enum Looked {
     OutOfTime,
 }
 
-struct Walk<'a> {
+/// Where a directory is in a git directory, if what is below it counts.
+type InsideGit = Option<PathBuf>;
+
+struct AutorunScan<'a> {
     tree: &'a WrittenTree,
-    root: BorrowedFd<'a>,
     since: Moment,
     until: Instant,
     report: &'a mut WorkspaceReport,
-    soon: VecDeque<Waiting>,
-    /// Large and seldom of interest.
-    last: VecDeque<Waiting>,
+    queue: DirQueue<InsideGit>,
     /// What was looked for already.
     known: BTreeSet<PathBuf>,
-    /// For the paths that wait.
-    room: Room,
 }
 
-/// A directory that is still to be looked at.
-struct Waiting {
-    path: PathBuf,
-    /// Where it is in a git directory, if what is below it counts.
-    inside_git: Option<PathBuf>,
-}
-
-impl Walk<'_> {
-    fn look_for(&mut self, known: &Path) {
+impl AutorunScan<'_> {
+    fn look_for(&mut self, root: &Dir, known: &Path) {
         let (Some(parent), Some(name)) = (known.parent(), known.file_name()) else { return };
-        let Ok(here) = beneath::directory(self.root, parent) else { return };
-        let here = here.as_fd();
-        let Ok(stat) = rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
-        match FileType::from_raw_mode(stat.st_mode) {
+        let Ok(here) = root.open_dir(parent) else { return };
+        let Ok(found) = here.stat(name) else { return };
+        match found.kind() {
             // All of it counts, but for a repository, whose parts are known by themselves.
-            FileType::Directory if autorun::is(name, ".git") => {}
-            FileType::Directory => {
+            EntryKind::Directory if autorun::is(name, ".git") => {}
+            EntryKind::Directory => {
                 if self.known.insert(known.to_owned()) {
-                    self.soon.push_front(Waiting { path: known.to_owned(), inside_git: None });
+                    let waits = self.queue.push_path(known.to_owned(), Turn::First, None);
+                    self.note_left_out(waits);
                 }
             }
             kind => {
                 if self.known.insert(known.to_owned()) {
-                    self.tell(here, (known.to_owned(), kind), name, None);
+                    self.check_file(&here, (known.to_owned(), kind), name, None);
                 }
             }
         }
     }
 
-    fn look_at(&mut self, Waiting { path: directory, inside_git }: &Waiting) -> Looked {
-        if OutOfReach::of(directory, directory.components().count()).is_some() {
-            self.report.cut = true;
-            return Looked::Whole;
-        }
+    fn look_at(&mut self, directory: &QueuedDir<InsideGit>) -> Looked {
         // One that vanished or became a link is none of ours.
-        let opened = beneath::directory(self.root, directory).ok();
-        let Some(mut listing) = opened.and_then(|fd| Dir::read_from(fd).ok()) else {
-            return Looked::Whole;
-        };
-        let mut entries: Vec<(OsString, FileType)> = Vec::new();
-        let mut most = Listing::of(directory);
-        while let Some(Ok(entry)) = listing.read() {
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
-                continue;
-            }
-            if !most.take(name) {
+        let Ok(here) = directory.dir() else { return Looked::Whole };
+        let Ok(listing) = here.entries("") else { return Looked::Whole };
+        let mut entries: Vec<DirEntry> = Vec::new();
+        let mut most = Listing::of(directory.path());
+        for entry in listing {
+            let Ok(entry) = entry else { break };
+            if !most.take(entry.name.as_encoded_bytes()) {
                 self.report.cut = true;
                 break;
             }
-            entries.push((OsStr::from_bytes(name).to_owned(), entry.file_type()));
+            entries.push(entry);
             if entries.len().is_multiple_of(STEP) && Instant::now() > self.until {
                 return Looked::OutOfTime;
             }
         }
-        let Ok(here) = listing.fd() else { return Looked::Whole };
-        let inside_git = match is_git(directory, &entries) {
+        let inside_git = match is_git(directory.path(), &entries) {
             true => Some(Path::new("")),
-            false => inside_git.as_deref(),
+            false => directory.payload.as_deref(),
         };
-        for (at, (name, kind)) in entries.iter().enumerate() {
+        for (at, DirEntry { name, kind }) in entries.iter().enumerate() {
             if at.is_multiple_of(STEP) && Instant::now() > self.until {
                 return Looked::OutOfTime;
             }
-            let path = directory.join(name);
+            let path = directory.path().join(name);
             if self.known.contains(&path) {
                 continue;
             }
             match kind {
-                FileType::Directory => self.wait_for(path, name, inside_git),
-                kind => self.tell(here, (path, *kind), name, inside_git),
+                EntryKind::Directory => self.wait_for(directory, name, inside_git),
+                kind => self.check_file(here, (path, *kind), name, inside_git),
             }
         }
         Looked::Whole
     }
 
-    fn wait_for(&mut self, path: PathBuf, name: &OsStr, inside_git: Option<&Path>) {
+    fn note_left_out(&mut self, waits: Result<(), QueueError>) {
+        self.report.cut |= waits.is_err();
+    }
+
+    fn wait_for(&mut self, above: &QueuedDir<InsideGit>, name: &OsStr, inside_git: Option<&Path>) {
         let is_root = inside_git.is_some_and(|inside| inside.as_os_str().is_empty());
         if is_root && autorun::GIT_DATA.iter().any(|data| is(name, data)) {
             return;
         }
         let inside = inside_git.map(|inside| inside.join(name));
         let inside_git = inside.filter(|inside| autorun::in_git_directory(inside).is_some());
-        let has_room = self.room.take(&path, 1);
-        let waiting = Waiting { path, inside_git };
-        if !has_room {
-            self.report.cut = true;
-        } else if autorun::DEPENDENCIES.iter().any(|large| is(name, large)) {
-            self.last.push_back(waiting);
-        } else {
-            self.soon.push_back(waiting);
-        }
+        let turn = match autorun::DEPENDENCIES.iter().any(|large| is(name, large)) {
+            true => Turn::Last, // large and seldom of interest
+            false => Turn::Later,
+        };
+        let waits = self.queue.push(above, name, turn, inside_git);
+        self.note_left_out(waits);
     }
 
-    fn tell(
+    fn check_file(
         &mut self,
-        here: BorrowedFd<'_>,
-        (path, kind): (PathBuf, FileType),
+        here: &Dir,
+        (path, kind): (PathBuf, EntryKind),
         name: &OsStr,
         inside_git: Option<&Path>,
     ) {
@@ -220,14 +195,14 @@ impl Walk<'_> {
             by_place.or_else(|| autorun::classify(&whole))
         };
         // Most names of a tree mean nothing, and are not looked at any further.
-        if kind == FileType::RegularFile && of_file().is_none() {
+        if kind == EntryKind::File && of_file().is_none() {
             return;
         }
         let Some((stat, kind)) = changed(here, name, self.since) else { return };
         let mark = match kind {
             FileType::Symlink => of_file().or_else(|| autorun::classify_link(&whole)),
             FileType::RegularFile => of_file(),
-            _ => None, // a device, a FIFO or a socket is executed by nobody
+            _ => None, // a device, a FIFO or a socket is never executed
         };
         let is_package = |later: &Autorun| {
             later.class == Class::Project
@@ -257,7 +232,7 @@ impl Walk<'_> {
     }
 }
 
-fn changed(here: BorrowedFd<'_>, name: &OsStr, since: Moment) -> Option<(Statx, FileType)> {
+fn changed(here: &Dir, name: &OsStr, since: Moment) -> Option<(Statx, FileType)> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let stat = statx(here, name, AtFlags::SYMLINK_NOFOLLOW, wanted).ok()?;
     let changed = Moment { secs: stat.stx_ctime.tv_sec, nanos: stat.stx_ctime.tv_nsec };
@@ -266,25 +241,26 @@ fn changed(here: BorrowedFd<'_>, name: &OsStr, since: Moment) -> Option<(Statx, 
 }
 
 /// What `git init` writes is no reason for an alarm.
-fn is_harmless_config(here: BorrowedFd<'_>, name: &OsStr, kind: FileType) -> bool {
+fn is_harmless_config(here: &Dir, name: &OsStr, kind: FileType) -> bool {
     if kind != FileType::RegularFile || !is(name, "config") {
         return false;
     }
-    let read = beneath::file_in(here, name).ok();
-    let text = read.and_then(|mut file| read_small(&mut file, LARGEST_CONFIG).ok().flatten());
-    text.is_some_and(|text| git_config::is_harmless(None, &text))
+    let text = here.read_file(name, LARGEST_CONFIG);
+    text.is_ok_and(|text| git_config::is_harmless(None, &text))
 }
 
-/// As git tells one: by what it holds.
-fn is_git(directory: &Path, entries: &[(OsString, FileType)]) -> bool {
+/// As git recognizes one: by what it holds.
+fn is_git(directory: &Path, entries: &[DirEntry]) -> bool {
     directory.file_name().is_some_and(|name| is(name, ".git"))
-        || GitMarks::of(entries.iter().map(|(name, _)| name.as_os_str())).is_git_directory()
+        || GitMarks::of(entries.iter().map(|entry| entry.name.as_os_str())).is_git_directory()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    use rustix::fs::Mode;
 
     use super::*;
 

@@ -1,18 +1,19 @@
-//! What the run saw of the real tree at the paths that it changed.
+//! Records what the run saw of the real tree at the paths that it changed.
 //!
-//! Kept in `base/<number>/` of the run's directory, so that a change that somebody else made meanwhile is found, and
-//! texts can be merged. A path is taken down once, and only while nobody has touched it since the run began: what
+//! Stored in `base/<number>/` of the run's directory, so that a change that another process made meanwhile is found, and
+//! texts can be merged. A path is recorded once, and only while no process has changed it since the run began: what
 //! came later is not what the run saw.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{Moment, OsText, RunId};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, readlinkat};
+use belljar_tree::{Dir, EntryKind, FinalLink, Metadata};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +21,9 @@ use super::apply::journal::{Journal, RebaseTo};
 use super::bounds::Listing;
 use super::change::{Changes, Kind, What};
 use super::fingerprint::{Fingerprint, Identity, changed};
+use super::merge;
 use super::open::{OpenTree, read_small};
 use super::overlay_view::each;
-use super::{beneath, merge};
 use belljar_record::home::Home;
 use belljar_record::store::{Life, life};
 
@@ -37,7 +38,7 @@ const MOST_COPIED: u64 = 256 << 20;
 const MOST_TOP: usize = 10_000;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep what the run saw, in {}", .path.display())]
+#[error("cannot record what the run saw, in {}", .path.display())]
 pub struct BaselineError {
     pub path: PathBuf,
     #[source]
@@ -48,7 +49,7 @@ pub struct BaselineError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum Seen {
-    /// Somebody had touched it before it could be taken down.
+    /// Another process had changed it before it could be recorded.
     Unknown,
     Absent,
     There {
@@ -74,13 +75,11 @@ impl Seen {
     }
 
     /// Whether the tree holds something else by now than what the run saw.
-    pub(crate) fn has_moved_on(&self, now: Option<&Stat>) -> bool {
+    pub(crate) fn has_moved_on(&self, now: Option<&Metadata>) -> bool {
         match (self, now) {
             (Self::Unknown | Self::Absent, None) => false,
             (Self::Unknown | Self::Absent, Some(_)) | (Self::There { .. }, None) => true,
-            (Self::There { kind: Kind::Directory, .. }, Some(now)) => {
-                FileType::from_raw_mode(now.st_mode) != FileType::Directory
-            }
+            (Self::There { kind: Kind::Directory, .. }, Some(now)) => !now.is_dir(),
             (Self::There { print, .. }, Some(now)) => *print != Some(Fingerprint::of(now)),
         }
     }
@@ -128,7 +127,7 @@ struct Index {
 }
 
 impl Baseline {
-    /// In the run's directory. Waits for whoever else has it open.
+    /// In the run's directory. Waits for other processes that have it open.
     pub(crate) fn open(run: &Path, number: u32) -> Result<Self, BaselineError> {
         let directory = run.join(BASE).join(number.to_string());
         let failed = |error| BaselineError { path: directory.clone(), error };
@@ -137,11 +136,11 @@ impl Baseline {
             .mode(0o700)
             .create(&directory)
             .map_err(failed)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let lock = rustix::fs::open(&directory, flags, Mode::empty())
+        let lock = Dir::open(&directory, FinalLink::Follow)
+            .map_err(Errno::from)
             .and_then(|lock| {
                 rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))?;
-                Ok(lock)
+                Ok(OwnedFd::from(lock))
             })
             .map_err(|errno| failed(errno.into()))?;
         let index = match File::open(directory.join(INDEX)) {
@@ -206,20 +205,19 @@ impl Baseline {
     }
 
     /// Whatever cannot be read is not known. `since`: what was touched then or later is not what the run saw.
-    fn take(&mut self, root: BorrowedFd<'_>, path: &OsText, since: Option<Moment>, texts: Texts) {
-        let seen = match beneath::look(root, path.as_path()) {
+    fn take(&mut self, root: &Dir, path: &OsText, since: Option<Moment>, texts: Texts) {
+        let seen = match root.stat_if_exists(path.as_path()) {
             Ok(None) => Seen::Absent,
             Ok(Some(stat)) if since.is_some_and(|since| changed(&stat) >= since) => {
-                match FileType::from_raw_mode(stat.st_mode) {
+                match stat.is_dir() {
                     // A directory is touched by everything that is put into it.
-                    FileType::Directory => directory(&stat),
-                    _ => Seen::Unknown,
+                    true => directory(&stat),
+                    false => Seen::Unknown,
                 }
             }
             Ok(Some(stat))
                 if since.is_some_and(|since| {
-                    FileType::from_raw_mode(stat.st_mode) != FileType::Directory
-                        && !self.is_in_place(root, path.as_path().parent(), since)
+                    !stat.is_dir() && !self.is_in_place(root, path.as_path().parent(), since)
                 }) =>
             {
                 Seen::Unknown
@@ -232,17 +230,14 @@ impl Baseline {
 
     /// Whether a directory, and each above it, is the one that the run saw. What lies in one that was renamed is as
     /// old as it was. A rename touches both the directory and the one it is in.
-    fn is_in_place(&mut self, root: BorrowedFd<'_>, path: Option<&Path>, since: Moment) -> bool {
+    fn is_in_place(&mut self, root: &Dir, path: Option<&Path>, since: Moment) -> bool {
         let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return true };
         if let Some(known) = self.in_place.get(path) {
             return *known;
         }
         let above = path.parent().unwrap_or(Path::new(""));
         let is = self.is_in_place(root, Some(above), since) && {
-            let stats = (
-                beneath::look(root, path).ok().flatten(),
-                beneath::directory(root, above).and_then(|above| rustix::fs::fstat(&above)).ok(),
-            );
+            let stats = (root.stat(path).ok(), root.stat(above).ok().filter(Metadata::is_dir));
             let name = OsText::from(path);
             match (stats, self.places.get(&name)) {
                 ((Some(stat), _), Some(place)) => *place == Identity::of(&stat),
@@ -261,11 +256,11 @@ impl Baseline {
         is
     }
 
-    /// Before anything is made in the root: from then on nobody could tell.
+    /// Before anything is made in the root: later it could not be determined.
     fn note_top(&mut self, tree: &OpenTree) {
         let mut names = Vec::new();
         let _ = each(tree.lower(), Listing::of_names(MOST_TOP), |name, stat| {
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            if stat.is_dir() {
                 names.push(PathBuf::from(name));
             }
         });
@@ -276,43 +271,39 @@ impl Baseline {
 
     fn there(
         &mut self,
-        root: BorrowedFd<'_>,
+        root: &Dir,
         path: &OsText,
-        stat: &Stat,
+        stat: &Metadata,
         texts: Texts,
     ) -> Result<Seen, Errno> {
         let print = Fingerprint::of(stat);
-        let (kind, target, copy) = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => return Ok(directory(stat)),
-            FileType::RegularFile => match texts {
+        let (kind, target, copy) = match stat.kind() {
+            EntryKind::Directory => return Ok(directory(stat)),
+            EntryKind::File => match texts {
                 Texts::Copied => (Kind::File, None, self.copy_text(root, path, &print)),
                 Texts::Left => (Kind::File, None, None),
             },
-            FileType::Symlink => {
-                let (parent, name) = beneath::parent(root, path.as_path())?;
-                let target = readlinkat(parent, name, Vec::new())?.into_bytes();
-                (Kind::Link, Some(OsText::from_bytes(target)), None)
+            EntryKind::Symlink => {
+                let target = root.read_link(path.as_path())?;
+                (Kind::Link, Some(OsText::from(target)), None)
             }
-            FileType::Fifo => (Kind::Fifo, None, None),
-            FileType::Socket => (Kind::Socket, None, None),
-            _ => (Kind::Device, None, None),
+            EntryKind::Fifo => (Kind::Fifo, None, None),
+            EntryKind::Socket => (Kind::Socket, None, None),
+            EntryKind::CharacterDevice | EntryKind::BlockDevice | EntryKind::Unknown => {
+                (Kind::Device, None, None)
+            }
         };
-        Ok(Seen::There { kind, mode: stat.st_mode & 0o777, print: Some(print), target, copy })
+        Ok(Seen::There { kind, mode: stat.mode() & 0o777, print: Some(print), target, copy })
     }
 
     /// The name of the copy, where it is a text and there is room for it.
-    fn copy_text(
-        &mut self,
-        root: BorrowedFd<'_>,
-        path: &OsText,
-        print: &Fingerprint,
-    ) -> Option<String> {
+    fn copy_text(&mut self, root: &Dir, path: &OsText, print: &Fingerprint) -> Option<String> {
         if print.size > LARGEST_TEXT || self.copied + print.size > MOST_COPIED {
             return None;
         }
-        let mut file = beneath::file(root, path.as_path()).ok()?;
+        let mut file = root.open_file(path.as_path()).ok()?;
         let text = read_small(&mut file, LARGEST_TEXT).ok()??;
-        let after = Fingerprint::of(&rustix::fs::fstat(&file).ok()?);
+        let after = Fingerprint::of(&Metadata::of(&file).ok()?);
         if after != *print || !merge::is_text(&text) {
             return None;
         }
@@ -343,17 +334,15 @@ impl Baseline {
     /// What the tree holds, if that is still what was put there.
     fn take_as_applied(
         &mut self,
-        root: BorrowedFd<'_>,
+        root: &Dir,
         path: &OsText,
         new: &Option<Fingerprint>,
         texts: Texts,
     ) {
-        let Ok(found) = beneath::look(root, path.as_path()) else { return };
-        let is_directory =
-            |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let Ok(found) = root.stat_if_exists(path.as_path()) else { return };
         let as_applied = match (new, &found) {
             (None, None) => true,
-            (_, Some(found)) if is_directory(found) => true,
+            (_, Some(found)) if found.is_dir() => true,
             (Some(new), Some(found)) => new.is_same_content(&Fingerprint::of(found)),
             _ => false,
         };
@@ -395,14 +384,14 @@ impl Baseline {
     }
 }
 
-fn directory(stat: &Stat) -> Seen {
-    let mode = stat.st_mode & 0o777;
+fn directory(stat: &Metadata) -> Seen {
+    let mode = stat.mode() & 0o777;
     Seen::There { kind: Kind::Directory, mode, print: None, target: None, copy: None }
 }
 
 /// After the run's version was taken over: what the tree holds is what its next version is to be compared with.
 /// Where that fails the old notes stay, and the next comparison finds a conflict too many.
-pub(crate) fn rebase(home: &Home, journal: &Journal, number: u32, root: BorrowedFd<'_>) {
+pub(crate) fn rebase(home: &Home, journal: &Journal, number: u32, root: &Dir) {
     let Ok(mut baseline) = Baseline::open(&home.run_dir(&journal.run), number) else { return };
     // A run that is over has no next version, but for what was left out of a text.
     let texts = match life::of(home, &journal.run) {
@@ -433,15 +422,15 @@ pub(crate) fn rebase(home: &Home, journal: &Journal, number: u32, root: Borrowed
     let _ = baseline.write();
 }
 
-/// After everything was put back: what was moved there and back was touched by nobody else.
-pub(crate) fn refresh(home: &Home, journal: &Journal, number: u32, root: BorrowedFd<'_>) {
+/// After everything was put back: what was moved there and back was not changed by others.
+pub(crate) fn refresh(home: &Home, journal: &Journal, number: u32, root: &Dir) {
     let Ok(mut baseline) = Baseline::open(&home.run_dir(&journal.run), number) else { return };
     for step in &journal.steps {
         if journal.trees.get(step.tree).is_none_or(|tree| tree.number != number) {
             continue;
         }
         let path = step.step.path();
-        let Ok(Some(found)) = beneath::look(root, path.as_path()) else { continue };
+        let Ok(found) = root.stat(path.as_path()) else { continue };
         let found = Fingerprint::of(&found);
         if let Some(Seen::There { print: Some(print), .. }) = baseline.entries.get_mut(path)
             && print.is_same_content(&found)
@@ -459,7 +448,7 @@ pub(crate) fn capture(run: &Path, tree: &OpenTree, changes: &Changes) -> Result<
     Baseline::open(run, tree.note.number)?.capture(tree, changes)
 }
 
-/// For whoever looks at the changes of a run, which may be live. Without it the next look only knows less.
+/// For commands that show the changes of a run, which may be live. If it fails, the next comparison only knows less.
 pub fn keep_baseline(home: &Home, run: &RunId, tree: &OpenTree, changes: &Changes) {
     let _ = capture(&home.run_dir(run), tree, changes);
 }

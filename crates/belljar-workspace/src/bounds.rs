@@ -1,9 +1,8 @@
-//! How far a look into a tree goes that somebody else fills: in depth, in the length of a path, and in the bytes of
-//! paths that it holds at a time. Names of 250 bytes and a hundred thousand directories are made in a second.
+//! Limits for reading a tree that a run fills: depth, length of a path, and bytes of paths that are held at a time. Names of 250 bytes and a hundred thousand directories are made in a second.
 
 use std::path::Path;
 
-/// More are not listed: nobody looks at them.
+/// More are not listed: no reader could review them.
 pub(super) const MOST_CHANGES: usize = 250_000;
 /// Entries of one directory.
 const MOST_ENTRIES: usize = 500_000;
@@ -13,8 +12,10 @@ pub(super) const DEEPEST: usize = 512;
 pub(super) const LONGEST_PATH: usize = 4096;
 /// With its separator.
 const NAME_MAX: usize = 256;
+/// A directory with a longer path holds something that no program can name.
+pub(super) const LONGEST_DIRECTORY: usize = LONGEST_PATH - NAME_MAX;
 /// Bytes of paths and of what links lead to.
-const MOST_HELD: usize = 128 << 20;
+pub(super) const MOST_HELD: usize = 128 << 20;
 /// What a path takes besides its bytes.
 const PATH: usize = 64;
 
@@ -31,7 +32,7 @@ impl OutOfReach {
     pub(super) fn of(directory: &Path, depth: usize) -> Option<Self> {
         if depth >= DEEPEST {
             Some(Self::Deep)
-        } else if directory.as_os_str().len() > LONGEST_PATH - NAME_MAX {
+        } else if directory.as_os_str().len() > LONGEST_DIRECTORY {
             Some(Self::Long)
         } else {
             None
@@ -150,7 +151,7 @@ mod tests {
             (0..).take_while(|_| listing.take(name.as_bytes())).count()
         };
         assert_eq!(fits("some/directory/of/a/project", "a_file_of_a_project.rs"), MOST_ENTRIES);
-        let long = "n".repeat(LONGEST_PATH - NAME_MAX);
+        let long = "n".repeat(LONGEST_DIRECTORY);
         assert!((20_000..40_000).contains(&fits(&long, &"n".repeat(250))));
         let mut few = Listing::of(Path::new("")).at_most(2);
         assert!(few.take(b"a") && few.take(b"b") && !few.take(b"c"));

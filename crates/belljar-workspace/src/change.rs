@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
     pub changes: Vec<Change>,
-    /// There are more than anybody can look at: the list ends early, and none of it can be applied whole.
+    /// There are too many: the list ends early, and none of it can be applied whole.
     pub cut: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Change {
     pub withheld: Option<Withheld>,
     /// Where the run's version lies. Not for others' eyes: the paths are of this machine.
     #[serde(skip)]
-    pub(crate) lies: Option<Lies>,
+    pub(crate) place: Option<ContentPlace>,
     /// It would be held back, but for what stands in it: that is looked at again when it is taken over.
     #[serde(skip)]
     pub(crate) judged: bool,
@@ -108,9 +108,9 @@ pub enum HowFar {
     Always,
 }
 
-/// Where the run's version of a path is to be read.
+/// Where the content of the run's version of a path is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Lies {
+pub(crate) enum ContentPlace {
     /// In the layer that holds the changes, at this path.
     InUpper(OsText),
     /// In the real tree, at this path: a directory above was renamed, and the content never left.

@@ -1,19 +1,18 @@
-//! Which paths a live run has touched so far, without reading any content: only what it saw there is to be taken
-//! down, before somebody else changes it.
+//! Lists the paths that a live run has changed so far, without reading any content, so that what it saw there is
+//! recorded before another process changes it.
 
-use std::os::fd::AsFd;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use belljar_spec::{Backing, LayeredTree, OsText, RunId};
-use rustix::fs::FileType;
+use belljar_tree::{Bounds, Visit, WalkEntry, WalkError, WalkOrder, walk};
 use rustix::io::Errno;
 
 use super::baseline::Baseline;
-use super::beneath;
 use super::bounds::{Listing, OutOfReach, Room};
 use super::open::OpenTree;
-use super::overlay_view::{Node, Opened, each, there};
+use super::overlay_view::{Node, Opened};
 
 /// In one look; the rest waits for the end of the run.
 const MOST: usize = 100_000;
@@ -75,9 +74,8 @@ fn touched(tree: &OpenTree, found: &mut Found<'_>) -> Result<(), Errno> {
         if found.is_over() {
             return Ok(());
         }
-        let Some(upper) = there(beneath::directory(tree.upper(), &path))? else { continue };
-        let opened =
-            Opened { tree, path: &path, node: &node, upper: Some(upper.as_fd()), lower: None };
+        let Some(upper) = tree.upper().open_dir_if_exists(&path)? else { continue };
+        let opened = Opened { tree, path: &path, node: &node, upper: Some(&upper), lower: None };
         for (name, entry) in opened.changed(Listing::of(&path).at_most(MOST))?.0 {
             if found.is_over() {
                 return Ok(());
@@ -98,19 +96,19 @@ fn touched(tree: &OpenTree, found: &mut Found<'_>) -> Result<(), Errno> {
 
 /// Everything that the real tree has below a path.
 fn below(tree: &OpenTree, path: &Path, found: &mut Found<'_>) -> Result<(), Errno> {
-    let mut pending = vec![path.to_owned()];
-    while let Some(path) = pending.pop() {
+    let Some(directory) = tree.lower().open_dir_if_exists(path)? else { return Ok(()) };
+    let mut add = |entry: &WalkEntry<'_>| {
         if found.is_over() {
-            return Ok(());
+            return Ok::<_, Infallible>(Visit::Stop);
         }
-        let Some(directory) = there(beneath::directory(tree.lower(), &path))? else { continue };
-        each(directory.as_fd(), Listing::of_names(MOST), |name, stat| {
-            let path = path.join(name);
-            let goes_on = found.add(&path);
-            if goes_on && FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                pending.push(path);
-            }
-        })?;
+        Ok(match found.add(&path.join(entry.path())) {
+            true => Visit::Continue,
+            false => Visit::Skip,
+        })
+    };
+    match walk(&directory, Bounds::default(), WalkOrder::AsStored, &mut add) {
+        Ok(_) => Ok(()),
+        Err(WalkError::Root(error)) => Err(error.errno()),
+        Err(WalkError::Visitor(never)) => match never {},
     }
-    Ok(())
 }

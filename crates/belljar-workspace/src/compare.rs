@@ -1,23 +1,23 @@
-//! The walk: what the run's tree has that the real one has not, and the other way round.
+//! Compares the run's tree with the real one, directory by directory.
 //!
 //! It goes where the layer with the changes goes, and not through the rest of the real tree. One directory is open
 //! at a time, so neither depth nor number costs descriptors.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{Backing, OsText};
-use rustix::fs::{AtFlags, Stat, fstat, statat};
+use belljar_tree::{Dir, Metadata};
 use rustix::io::Errno;
 
 use super::bounds::{Listing, MOST_CHANGES, OutOfReach, Room};
-use super::change::{Change, Changes, Facts, HowFar, Kind, Lies, What, Withheld};
-use super::entry_pair::{At, Touched, born, change, changed, difference, kind, touched};
+use super::change::{Change, Changes, ContentPlace, Facts, HowFar, Kind, What, Withheld};
+use super::entry_pair::{At, Touched, born, change, difference, kind, touched};
+use super::fingerprint::changed;
 use super::open::{OpenTree, ReviewError};
-use super::overlay_view::{Entries, Entry, Node, Opened, Whole, each, is_whiteout, there};
-use super::{beneath, renames, withheld};
+use super::overlay_view::{Entries, Node, Opened, OverlayEntry, Whole, each, is_whiteout};
+use super::{renames, withheld};
 
 /// How often the path of a change is held, and that of a directory that is yet to be looked at.
 const LISTED: usize = 2;
@@ -34,9 +34,9 @@ impl OpenTree {
     }
 
     pub(super) fn changes_within(&self, most: usize, room: Room) -> Result<Changes, ReviewError> {
-        let mut walk = Walk::new(self, most, room)?;
+        let mut walk = ChangeWalk::new(self, most, room)?;
         walk.all()?;
-        let Walk { mut changes, cut, kept, .. } = walk;
+        let ChangeWalk { mut changes, cut, kept, .. } = walk;
         changes.sort_unstable_by(|one, other| one.path.as_path().cmp(other.path.as_path()));
         withheld::mark(self, &mut changes, &kept);
         renames::find(self, &mut changes);
@@ -57,7 +57,7 @@ struct Pair {
     moved: Touched,
 }
 
-struct Walk<'a> {
+struct ChangeWalk<'a> {
     tree: &'a OpenTree,
     most: usize,
     /// For the paths of what was found and of what is yet to be looked at.
@@ -71,16 +71,17 @@ struct Walk<'a> {
     kept: Vec<PathBuf>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ChangeWalk<'a> {
     fn new(tree: &'a OpenTree, most: usize, room: Room) -> Result<Self, ReviewError> {
-        let stat = fstat(tree.upper()).map_err(|errno| tree.failed(&OsText::default(), errno))?;
+        let stat = tree.upper().stat("");
+        let stat = stat.map_err(|error| tree.failed(&OsText::default(), error.errno()))?;
         let root = Pair {
             path: PathBuf::new(),
             depth: 0,
             before: true,
             after: Some(Node::root(tree.note.backing)),
             touched: touched(tree.note.backing, &stat),
-            moved: Touched::No, // nobody inside can rename what is mounted
+            moved: Touched::No, // a process inside cannot rename what is mounted
         };
         let pending = vec![root];
         let (changes, directories, kept) = (Vec::new(), HashMap::new(), Vec::new());
@@ -108,41 +109,36 @@ impl<'a> Walk<'a> {
     fn directory(&mut self, pair: &Pair) -> Result<(), Errno> {
         let tree = self.tree;
         let before = match pair.before {
-            true => there(beneath::directory(tree.lower(), &pair.path))?,
+            true => tree.lower().open_dir_if_exists(&pair.path)?,
             false => None,
         };
         let Some(node) = &pair.after else {
             return match before {
-                Some(before) => self.removed(pair, before.as_fd()),
+                Some(before) => self.removed(pair, &before),
                 None => Ok(()),
             };
         };
         let upper = match node.in_upper {
-            true => there(beneath::directory(tree.upper(), &pair.path))?,
+            true => tree.upper().open_dir_if_exists(&pair.path)?,
             false => None,
         };
         let in_place = before.is_some() && node.lower.as_deref() == Some(&pair.path);
         let lower = match &node.lower {
-            Some(lower) if !in_place => there(beneath::directory(tree.lower(), lower))?,
+            Some(lower) if !in_place => tree.lower().open_dir_if_exists(lower)?,
             _ => None,
         };
-        let opened = Opened {
-            tree,
-            path: &pair.path,
-            node,
-            upper: upper.as_ref().map(AsFd::as_fd),
-            lower: lower.as_ref().map(AsFd::as_fd),
-        };
+        let opened =
+            Opened { tree, path: &pair.path, node, upper: upper.as_ref(), lower: lower.as_ref() };
         let (entries, whole) = match in_place {
             true => opened.changed(Listing::of(&pair.path))?,
             false => opened.all(Listing::of(&pair.path))?,
         };
         self.cut |= whole == Whole::No;
-        self.entries(pair, &entries, &opened, before.as_ref().map(AsFd::as_fd))?;
+        self.entries(pair, &entries, &opened, before.as_ref())?;
         match before {
             // What was not listed is not missing.
             Some(before) if !in_place && whole == Whole::Yes => {
-                self.missing(pair, &entries, before.as_fd())
+                self.missing(pair, &entries, &before)
             }
             _ => Ok(()),
         }
@@ -153,24 +149,24 @@ impl<'a> Walk<'a> {
         pair: &Pair,
         entries: &Entries,
         opened: &Opened<'_>,
-        before: Option<BorrowedFd<'_>>,
+        before: Option<&Dir>,
     ) -> Result<(), Errno> {
         for (name, entry) in entries {
             if self.changes.len() > self.most {
                 return Ok(());
             }
-            let stat = match before.map(|before| statat(before, name, AtFlags::SYMLINK_NOFOLLOW)) {
-                None | Some(Err(Errno::NOENT)) => None,
-                Some(stat) => Some(stat?).filter(|stat| !is_whiteout(stat)),
+            let stat = match before {
+                None => None,
+                Some(before) => before.stat_if_exists(name)?.filter(|stat| !is_whiteout(stat)),
             };
             let was = match (before, &stat) {
                 (Some(directory), Some(stat)) => Some(At { directory, name, stat }),
                 _ => None,
             };
             let is = entry.as_ref().and_then(|entry| {
-                let directory = match entry.lies {
-                    Lies::InUpper(_) => opened.upper?,
-                    Lies::InLower(_) => opened.lower?,
+                let directory = match entry.place {
+                    ContentPlace::InUpper(_) => opened.upper?,
+                    ContentPlace::InLower(_) => opened.lower?,
                 };
                 Some((At { directory, name, stat: &entry.stat }, entry))
             });
@@ -180,12 +176,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What the real tree has and the run's has not.
-    fn missing(
-        &mut self,
-        pair: &Pair,
-        entries: &Entries,
-        before: BorrowedFd<'_>,
-    ) -> Result<(), Errno> {
+    fn missing(&mut self, pair: &Pair, entries: &Entries, before: &Dir) -> Result<(), Errno> {
         let mut gone = Vec::new();
         let whole = each(before, Listing::of(&pair.path), |name, stat| {
             if !entries.contains_key(name) && !is_whiteout(&stat) {
@@ -210,12 +201,12 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn removed(&mut self, pair: &Pair, before: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn removed(&mut self, pair: &Pair, before: &Dir) -> Result<(), Errno> {
         self.missing(pair, &Entries::new(), before)
     }
 
-    /// Whether somebody else put it into the real tree after the copy was made, so that the run never had it.
-    fn is_of_others(&self, pair: &Pair, at: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> bool {
+    /// Whether another process put it into the real tree after the copy was made, so that the run never had it.
+    fn is_of_others(&self, pair: &Pair, at: &Dir, name: &OsStr, stat: &Metadata) -> bool {
         match self.tree.note.backing {
             Backing::Overlay { .. } => false,
             // Neither a FIFO nor the like is copied.
@@ -238,7 +229,7 @@ impl<'a> Walk<'a> {
         pair: &Pair,
         name: &OsStr,
         was: Option<At<'_>>,
-        is: Option<(At<'_>, &Entry)>,
+        is: Option<(At<'_>, &OverlayEntry)>,
     ) {
         let path = pair.path.join(name);
         if was.is_none() && is.is_none() {
@@ -252,7 +243,7 @@ impl<'a> Walk<'a> {
         let moved = pair.moved.or(touched);
         let is_directory = |at: At<'_>| kind(at.stat) == Kind::Directory;
         let what = match (was, is) {
-            // A copy that nobody touched, and neither the directories above it: the run did nothing here.
+            // A copy that was not changed, and neither were the directories above it: the run did nothing here.
             (was, Some((at, _)))
                 if moved == Touched::No
                     && self.is_copy()
@@ -321,7 +312,7 @@ impl<'a> Walk<'a> {
         &mut self,
         path: &Path,
         was: Option<At<'_>>,
-        is: Option<(At<'_>, &Entry)>,
+        is: Option<(At<'_>, &OverlayEntry)>,
         what: Option<What>,
         why: String,
     ) {
@@ -342,7 +333,7 @@ impl<'a> Walk<'a> {
         }
         let facts = || Facts { kind: Kind::Directory, mode: 0, size: 0, target: None };
         self.changes.push(Change {
-            lies: Some(Lies::InUpper(path.clone())),
+            place: Some(ContentPlace::InUpper(path.clone())),
             judged: false,
             path,
             what: What::Modified,

@@ -1,26 +1,22 @@
-//! Directories that a run renamed, made whole before the real tree changes.
+//! Completes directories that a run renamed, before the real tree changes.
 //!
-//! The layer holds a renamed directory by a word: "the rest is what the real tree has at the old name". Applying
-//! the rename takes that away. So what shines through is copied into the layer first, which changes nothing of what
+//! The layer holds a renamed directory as an attribute: "the rest is what the real tree has at the old name". Applying
+//! the rename removes that. So what shines through is copied into the layer first, which changes nothing of what
 //! the run's tree looks like, wherever it is cut short.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{Attributes, Backing, OsText};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags, fchmod, fchown, fremovexattr,
-    fsetxattr, linkat, mkdirat, openat, readlinkat, symlinkat,
-};
+use belljar_tree::{ContentBounds, Dir, EntryKind, copy_content};
+use rustix::fs::{Gid, Mode, Uid, XattrFlags, fchmod, fchown, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
-use super::beneath;
 use super::bounds::{Listing, OutOfReach, Room};
-use super::change::Lies;
-use super::copy_entry::copy;
+use super::change::ContentPlace;
 use super::open::OpenTree;
-use super::overlay_view::{Entries, Entry, Node, Opened, Whole, there};
+use super::overlay_view::{Entries, Node, Opened, OverlayEntry, Whole};
 
 /// How often the path of a directory is held that is yet to be looked at, or was renamed.
 const WAITING: usize = 2;
@@ -51,9 +47,8 @@ pub(crate) fn find(tree: &OpenTree) -> Result<Vec<Renamed>, Errno> {
     let mut pending = vec![(PathBuf::new(), Node::root(tree.note.backing))];
     while let Some((path, node)) = pending.pop() {
         room.give_back(&path, WAITING);
-        let Some(upper) = there(beneath::directory(tree.upper(), &path))? else { continue };
-        let opened =
-            Opened { tree, path: &path, node: &node, upper: Some(upper.as_fd()), lower: None };
+        let Some(upper) = tree.upper().open_dir_if_exists(&path)? else { continue };
+        let opened = Opened { tree, path: &path, node: &node, upper: Some(&upper), lower: None };
         for (name, entry) in whole(opened.changed(Listing::of(&path))?)? {
             let Some(node) = entry.and_then(|entry| entry.node) else { continue };
             let path = path.join(name);
@@ -87,7 +82,7 @@ pub(crate) fn make_whole(tree: &OpenTree) -> Result<(), Errno> {
     for Renamed { path, from } in renamed {
         let node = Node { in_upper: true, lower: Some(from) };
         fill(tree, &path, &node)?;
-        let directory = beneath::directory(tree.upper(), &path)?;
+        let directory = tree.upper().open_dir(&path)?;
         let name = |key: &str| format!("{}{key}", attributes.prefix());
         fsetxattr(&directory, name("opaque").as_str(), b"y", XattrFlags::empty())?;
         match fremovexattr(&directory, name("redirect").as_str()) {
@@ -102,24 +97,19 @@ pub(crate) fn make_whole(tree: &OpenTree) -> Result<(), Errno> {
 fn fill(tree: &OpenTree, path: &Path, node: &Node) -> Result<(), Errno> {
     let mut pending = vec![(path.to_owned(), node.clone())];
     while let Some((path, node)) = pending.pop() {
-        let upper = beneath::directory(tree.upper(), &path)?;
+        let upper = tree.upper().open_dir(&path)?;
         let lower = match &node.lower {
-            Some(lower) => there(beneath::directory(tree.lower(), lower))?,
+            Some(lower) => tree.lower().open_dir_if_exists(lower)?,
             None => None,
         };
         let Some(lower) = lower else { continue };
-        let opened = Opened {
-            tree,
-            path: &path,
-            node: &node,
-            upper: Some(upper.as_fd()),
-            lower: Some(lower.as_fd()),
-        };
+        let opened =
+            Opened { tree, path: &path, node: &node, upper: Some(&upper), lower: Some(&lower) };
         for (name, entry) in whole(opened.all(Listing::of(&path))?)? {
             let Some(entry) = entry else { continue };
             let mut below = entry.node.clone();
-            if let Lies::InLower(_) = entry.lies {
-                take_in(lower.as_fd(), upper.as_fd(), &name, &entry)?;
+            if let ContentPlace::InLower(_) = entry.place {
+                take_in(&lower, &upper, &name, &entry)?;
                 below = below.map(|node| Node { in_upper: true, ..node });
             }
             if let Some(node) = below.filter(|node| node.lower.is_some()) {
@@ -138,44 +128,46 @@ fn whole((entries, whole): (Entries, Whole)) -> Result<Entries, Errno> {
     }
 }
 
-fn take_in(
-    lower: BorrowedFd<'_>,
-    upper: BorrowedFd<'_>,
-    name: &OsStr,
-    entry: &Entry,
-) -> Result<(), Errno> {
-    let mode = Mode::from_raw_mode(entry.stat.st_mode & 0o777);
-    let owner = (Some(Uid::from_raw(entry.stat.st_uid)), Some(Gid::from_raw(entry.stat.st_gid)));
-    let made: Result<(), Errno> = match FileType::from_raw_mode(entry.stat.st_mode) {
-        FileType::Directory => mkdirat(upper, name, mode).and_then(|()| {
-            let made = beneath::directory(upper, Path::new(name))?;
-            fchown(&made, owner.0, owner.1)?;
-            fchmod(&made, mode)
-        }),
-        FileType::Symlink => {
-            let target = readlinkat(lower, name, Vec::new())?;
-            symlinkat(target.as_c_str(), upper, name)
+fn take_in(lower: &Dir, upper: &Dir, name: &OsStr, entry: &OverlayEntry) -> Result<(), Errno> {
+    let made = match entry.stat.kind() {
+        EntryKind::Directory => take_in_directory(upper, name, entry),
+        EntryKind::Symlink => {
+            let target = lower.read_link(name)?;
+            upper.symlink(target, name).map_err(Errno::from)
         }
-        FileType::RegularFile => {
-            let from = beneath::file_in(lower, name)?;
-            // Without a name until it is whole: half of it would be the run's version.
-            let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-            let to: OwnedFd = openat(upper, ".", flags, Mode::RUSR | Mode::WUSR)?;
-            let to = std::fs::File::from(to);
-            let size = u64::try_from(entry.stat.st_size).unwrap_or(0);
-            copy(&from, &to, size)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            fchown(&to, owner.0, owner.1)?;
-            fchmod(&to, mode)?;
-            let open = format!("/proc/self/fd/{}", to.as_raw_fd());
-            linkat(CWD, open, upper, name, AtFlags::SYMLINK_FOLLOW)
-        }
-        _ => Ok(()), // nothing of the kind is ever applied
+        EntryKind::File => take_in_file(lower, upper, name, entry),
+        // Nothing of the kind is ever applied.
+        EntryKind::Fifo
+        | EntryKind::Socket
+        | EntryKind::CharacterDevice
+        | EntryKind::BlockDevice
+        | EntryKind::Unknown => Ok(()),
     };
     match made {
         Err(Errno::EXIST) => Ok(()),
         made => made,
     }
+}
+
+fn take_in_directory(upper: &Dir, name: &OsStr, entry: &OverlayEntry) -> Result<(), Errno> {
+    upper.create_dir(name, entry.stat.mode() & 0o777)?;
+    give(upper.open_dir(name)?, entry)
+}
+
+fn take_in_file(lower: &Dir, upper: &Dir, name: &OsStr, entry: &OverlayEntry) -> Result<(), Errno> {
+    let from = lower.open_file(name)?;
+    // Without a name until it is whole: half of it would be the run's version.
+    let to = upper.create_unnamed_file(0o600)?;
+    copy_content(&from, &to, ContentBounds { size: entry.stat.size(), budget: u64::MAX })?;
+    give(&to, entry)?;
+    Ok(upper.name_file(&to, name)?)
+}
+
+/// Owner and mode of the original; a new owner takes bits from the mode, so that comes last.
+fn give(made: impl AsFd, entry: &OverlayEntry) -> Result<(), Errno> {
+    let (uid, gid) = (Uid::from_raw(entry.stat.uid()), Gid::from_raw(entry.stat.gid()));
+    fchown(&made, Some(uid), Some(gid))?;
+    fchmod(&made, Mode::from_raw_mode(entry.stat.mode() & 0o777))
 }
 
 /// Whether a path and a directory have anything to do with each other.

@@ -1,4 +1,4 @@
-//! Throwing away what a run changed.
+//! Discards what a run changed.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! Which entry it was, and in which state: enough to tell that somebody has touched it since.
+//! Identifies an entry and its state, so that a later change is noticed.
 
 use belljar_spec::Moment;
-use rustix::fs::Stat;
+use belljar_tree::{Metadata, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// An inode.
@@ -12,13 +12,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self { device: stat.st_dev, inode: stat.st_ino }
+    pub(crate) fn of(found: &Metadata) -> Self {
+        let belljar_tree::Identity { device, inode } = found.identity();
+        Self { device, inode }
     }
 }
 
 /// An inode and what changes with its content. Two that are equal have the same content, as far as a clock
-/// that somebody else cannot set tells.
+/// shows that other processes cannot set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {
     pub(crate) identity: Identity,
@@ -28,12 +29,12 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    pub(crate) fn of(stat: &Stat) -> Self {
+    pub(crate) fn of(found: &Metadata) -> Self {
         Self {
-            identity: Identity::of(stat),
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            modified: Moment { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
-            changed: changed(stat),
+            identity: Identity::of(found),
+            size: found.size(),
+            modified: moment(found.modified()),
+            changed: changed(found),
         }
     }
 
@@ -45,6 +46,10 @@ impl Fingerprint {
 }
 
 /// When anything of the inode changed last. Nobody can set it back.
-pub(crate) fn changed(stat: &Stat) -> Moment {
-    Moment { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 }
+pub(crate) fn changed(found: &Metadata) -> Moment {
+    moment(found.changed())
+}
+
+fn moment(time: Timestamp) -> Moment {
+    Moment { secs: time.secs, nanos: time.nanos }
 }

@@ -9,18 +9,18 @@ pub(super) fn is_harmless(before: Option<&[u8]>, after: &[u8]) -> bool {
     let (Some(before), Some(after)) = (entries(before.unwrap_or_default()), entries(after)) else {
         return false;
     };
-    let is_remote = |entry: &&Entry| entry.section == "remote" && entry.key == "url";
+    let is_remote = |entry: &&ConfigEntry| entry.section == "remote" && entry.key == "url";
     let remotes: Vec<String> =
         before.iter().filter(is_remote).filter_map(|entry| entry.subsection.clone()).collect();
     // In order: which of two entries wins is decided by it.
-    let others = |entries: Vec<Entry>| -> Vec<Entry> {
+    let others = |entries: Vec<ConfigEntry>| -> Vec<ConfigEntry> {
         entries.into_iter().filter(|entry| !entry.is_harmless(&remotes)).collect()
     };
     others(before) == others(after)
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct ConfigEntry {
     /// In lower case, as git compares it.
     section: String,
     subsection: Option<String>,
@@ -28,7 +28,7 @@ struct Entry {
     value: Option<String>,
 }
 
-impl Entry {
+impl ConfigEntry {
     /// `remotes`: those that the operator has.
     fn is_harmless(&self, remotes: &[String]) -> bool {
         let Some(value) = self.value.as_deref() else { return false };
@@ -64,7 +64,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Every entry in turn; `None` where a line is anything but the plainest form.
-fn entries(text: &[u8]) -> Option<Vec<Entry>> {
+fn entries(text: &[u8]) -> Option<Vec<ConfigEntry>> {
     let text = std::str::from_utf8(text).ok()?;
     let mut entries = Vec::new();
     let mut section = None;
@@ -90,7 +90,7 @@ fn entries(text: &[u8]) -> Option<Vec<Entry>> {
         if !is_word(&key) {
             return None;
         }
-        entries.push(Entry { section: name, subsection, key, value });
+        entries.push(ConfigEntry { section: name, subsection, key, value });
     }
     Some(entries)
 }

@@ -5,12 +5,10 @@
 //! program; git above all. Paths are walked by descriptor, name by name.
 
 mod autorun_scan;
-pub(crate) mod beneath;
 mod bounds;
 mod change;
 pub mod checkpoint;
 mod compare;
-mod content;
 pub mod disk_usage;
 mod entry_pair;
 mod git_config;
@@ -28,7 +26,6 @@ mod withheld;
 mod apply;
 mod baseline;
 mod changed_paths;
-mod copy_entry;
 mod dir_renames;
 mod discard;
 mod fingerprint;

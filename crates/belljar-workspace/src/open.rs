@@ -1,17 +1,16 @@
-//! The trees of a run that can be reviewed, opened.
+//! Opens the trees of a run that can be reviewed.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{LayeredTree, OsText, RunId};
-use rustix::fs::{Mode, OFlags, fstat};
+use belljar_tree::{Dir, FinalLink, OpenDirError};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::beneath;
-use super::change::{Change, Lies};
+use super::change::{Change, ContentPlace};
 use belljar_record::home::Home;
 
 /// The notes about a run's layered trees, in its directory.
@@ -81,8 +80,8 @@ impl Review {
 #[derive(Debug)]
 pub struct OpenTree {
     pub note: LayeredTree,
-    lower: OwnedFd,
-    upper: OwnedFd,
+    lower: Dir,
+    upper: Dir,
 }
 
 impl OpenTree {
@@ -92,55 +91,57 @@ impl OpenTree {
         note: LayeredTree,
     ) -> Result<Self, ReviewError> {
         let data = upper_of(directory, &note);
-        let upper = match open_directory(&data).or_else(|errno| opened_up(&data, errno)) {
+        let upper = match open_upper(&data) {
             Err(Errno::NOENT) => return Err(ReviewError::Gone { run: *run }),
             upper => upper
                 .map_err(|errno| ReviewError::Notes { path: data.clone(), error: errno.into() })?,
         };
         let path = note.source.clone();
         let failed = |errno: Errno| ReviewError::Lower { path: path.clone(), error: errno.into() };
-        let lower = open_directory(note.source.as_path()).map_err(failed)?;
-        let stat = fstat(&lower).map_err(failed)?;
-        if (stat.st_dev, stat.st_ino) != (note.device, note.inode) {
+        let lower = Dir::open(note.source.as_path(), FinalLink::Refuse);
+        let lower = lower.map_err(|error| failed(error.errno()))?;
+        let found = lower.stat("").map_err(|error| failed(error.errno()))?.identity();
+        if (found.device, found.inode) != (note.device, note.inode) {
             return Err(ReviewError::Exchanged { path });
         }
         Ok(Self { note, lower, upper })
     }
 
     #[cfg(test)]
-    pub(super) fn of(note: LayeredTree, lower: OwnedFd, upper: OwnedFd) -> Self {
+    pub(super) fn of(note: LayeredTree, lower: Dir, upper: Dir) -> Self {
         Self { note, lower, upper }
     }
 
     /// Whether either side has anything at a path, be it only the mark of something removed.
     pub fn knows(&self, path: &Path) -> bool {
-        let is_there = |root| super::beneath::look(root, path).is_ok_and(|found| found.is_some());
+        let is_there = |root: &Dir| root.stat(path).is_ok();
         path.as_os_str().is_empty() || is_there(self.lower()) || is_there(self.upper())
     }
 
     /// The real tree.
-    pub(crate) fn lower(&self) -> BorrowedFd<'_> {
-        self.lower.as_fd()
+    pub(crate) fn lower(&self) -> &Dir {
+        &self.lower
     }
 
     /// What holds the changes.
-    pub(crate) fn upper(&self) -> BorrowedFd<'_> {
-        self.upper.as_fd()
+    pub(crate) fn upper(&self) -> &Dir {
+        &self.upper
     }
 
     /// The content that the run gave a file. It may change while it is read, where the run is live.
     pub fn open_after(&self, change: &Change) -> Result<File, ReviewError> {
-        let opened = match &change.lies {
-            Some(Lies::InUpper(path)) => beneath::file(self.upper(), path.as_path()),
-            Some(Lies::InLower(path)) => beneath::file(self.lower(), path.as_path()),
+        let opened = match &change.place {
+            Some(ContentPlace::InUpper(path)) => self.upper.open_file(path.as_path()),
+            Some(ContentPlace::InLower(path)) => self.lower.open_file(path.as_path()),
             None => return Err(ReviewError::NoContent { path: change.path.clone() }),
         };
-        opened.map_err(|errno| self.failed(&change.path, errno))
+        opened.map_err(|error| self.failed(&change.path, error.errno()))
     }
 
     /// The content of a file in the real tree, as it is now.
     pub fn open_before(&self, path: &OsText) -> Result<File, ReviewError> {
-        beneath::file(self.lower(), path.as_path()).map_err(|errno| self.failed(path, errno))
+        let opened = self.lower.open_file(path.as_path());
+        opened.map_err(|error| self.failed(path, error.errno()))
     }
 
     pub(super) fn failed(&self, path: &OsText, errno: Errno) -> ReviewError {
@@ -162,24 +163,19 @@ pub fn upper_of(directory: &Path, note: &LayeredTree) -> PathBuf {
 }
 
 /// The directory is the home's own, but a run can take the mode from what it sees as its tree's root.
-fn opened_up(path: &Path, errno: Errno) -> Result<OwnedFd, Errno> {
-    if errno != Errno::ACCESS {
-        return Err(errno);
+fn open_upper(path: &Path) -> Result<Dir, Errno> {
+    match Dir::open(path, FinalLink::Refuse) {
+        Err(OpenDirError::System { error: Errno::ACCESS, .. }) => {
+            let dir = Dir::open_for(path, FinalLink::Refuse, belljar_tree::Access::Lookup)?;
+            let entry = dir.pin("")?;
+            entry.set_mode(entry.metadata().mode() | 0o700)?;
+            Ok(dir.open_dir("")?)
+        }
+        opened => Ok(opened?),
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let entry = rustix::fs::open(path, flags, Mode::empty())?;
-    let mode = fstat(&entry)?.st_mode & 0o7777;
-    let itself = format!("/proc/self/fd/{}", entry.as_raw_fd());
-    rustix::fs::chmod(itself, Mode::from_raw_mode(mode | 0o700))?;
-    open_directory(path)
 }
 
-fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty())
-}
-
-/// Written before the command is let go: without it nobody could tell what its changes belong to.
+/// Written before the command is let go: without it, it would be unknown what its changes belong to.
 pub fn write_layers(directory: &Path, layers: &[LayeredTree]) -> io::Result<()> {
     let path = directory.join(LAYERS);
     let mut file =

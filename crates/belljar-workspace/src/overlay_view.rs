@@ -1,21 +1,20 @@
-//! What the run saw: the real tree with its changes over it, put together from the layers as the kernel does.
+//! Maps the run's layers to the tree that the kernel would show: the real tree with the changes over it.
 //!
 //! Only attributes of the kind that the kernel itself writes in this mount are believed. Those of the other kind
 //! are the run's own.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{Attributes, Backing, OsText};
-use rustix::fs::{AtFlags, Dir, FileType, Stat, fgetxattr, statat};
+use belljar_tree::{Dir, EntryKind, Metadata};
+use rustix::fs::fgetxattr;
 use rustix::io::Errno;
 
-use super::beneath;
 use super::bounds::{LONGEST_PATH, Listing};
-use super::change::Lies;
+use super::change::ContentPlace;
 use super::open::OpenTree;
 
 /// A directory of the merged tree.
@@ -44,28 +43,28 @@ impl Node {
 
 /// Something in the merged tree.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) stat: Stat,
-    pub(super) lies: Lies,
+pub(super) struct OverlayEntry {
+    pub(super) stat: Metadata,
+    pub(super) place: ContentPlace,
     /// Of a directory.
     pub(super) node: Option<Node>,
 }
 
 /// Entries of a directory. `None`: the run removed what was there.
-pub(super) type Entries = BTreeMap<OsString, Option<Entry>>;
+pub(super) type Entries = BTreeMap<OsString, Option<OverlayEntry>>;
 
 /// An open directory of the merged tree.
 pub(super) struct Opened<'a> {
     pub(super) tree: &'a OpenTree,
     pub(super) path: &'a Path,
     pub(super) node: &'a Node,
-    pub(super) upper: Option<BorrowedFd<'a>>,
+    pub(super) upper: Option<&'a Dir>,
     /// Of [`Node::lower`].
-    pub(super) lower: Option<BorrowedFd<'a>>,
+    pub(super) lower: Option<&'a Dir>,
 }
 
 impl Opened<'_> {
-    /// What the layer with the changes says, and nothing else.
+    /// The entries of the layer with the changes alone.
     pub(super) fn changed(&self, most: Listing) -> Result<(Entries, Whole), Errno> {
         let Some(upper) = self.upper else { return Ok((Entries::new(), Whole::Yes)) };
         let attributes = match self.tree.note.backing {
@@ -106,28 +105,23 @@ impl Opened<'_> {
 
     fn in_upper(
         &self,
-        upper: BorrowedFd<'_>,
+        upper: &Dir,
         name: &OsStr,
-        stat: Stat,
+        stat: Metadata,
         attributes: Option<Attributes>,
-    ) -> Entry {
+    ) -> OverlayEntry {
         let path = self.path.join(name);
-        let node = (FileType::from_raw_mode(stat.st_mode) == FileType::Directory).then(|| {
+        let node = stat.is_dir().then(|| {
             let lower =
                 attributes.and_then(|attributes| self.shines_through(upper, name, attributes));
             Node { in_upper: true, lower }
         });
-        Entry { stat, lies: Lies::InUpper(OsText::from(path)), node }
+        OverlayEntry { stat, place: ContentPlace::InUpper(OsText::from(path)), node }
     }
 
     /// The directory of the real tree under one of the upper layer.
-    fn shines_through(
-        &self,
-        upper: BorrowedFd<'_>,
-        name: &OsStr,
-        attributes: Attributes,
-    ) -> Option<PathBuf> {
-        let directory = beneath::directory(upper, Path::new(name)).ok()?;
+    fn shines_through(&self, upper: &Dir, name: &OsStr, attributes: Attributes) -> Option<PathBuf> {
+        let directory = upper.open_dir(name).ok()?;
         let value = |key| attribute(&directory, attributes, key);
         if value("opaque").is_some_and(|value| value == b"y") {
             return None;
@@ -142,7 +136,7 @@ impl Opened<'_> {
             Some(redirect) => redirected(self.node.lower.as_deref(), redirect)?,
         };
         let is_directory =
-            !self.tree.is_hidden(&lower) && beneath::directory(self.tree.lower(), &lower).is_ok();
+            !self.tree.is_hidden(&lower) && self.tree.lower().open_dir(&lower).is_ok();
         is_directory.then_some(lower)
     }
 }
@@ -167,10 +161,9 @@ fn redirected(parent: Option<&Path>, redirect: Vec<u8>) -> Option<PathBuf> {
     Some(lower)
 }
 
-fn in_lower(path: PathBuf, stat: Stat) -> Entry {
-    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    let node = is_directory.then(|| Node { in_upper: false, lower: Some(path.clone()) });
-    Entry { stat, lies: Lies::InLower(OsText::from(path)), node }
+fn in_lower(path: PathBuf, stat: Metadata) -> OverlayEntry {
+    let node = stat.is_dir().then(|| Node { in_upper: false, lower: Some(path.clone()) });
+    OverlayEntry { stat, place: ContentPlace::InLower(OsText::from(path)), node }
 }
 
 /// Whether a listing is complete.
@@ -191,46 +184,38 @@ impl Whole {
 
 /// Calls `visit` for every entry that is still there when it is looked at.
 pub(super) fn each(
-    directory: BorrowedFd<'_>,
+    directory: &Dir,
     mut most: Listing,
-    mut visit: impl FnMut(&OsStr, Stat),
+    mut visit: impl FnMut(&OsStr, Metadata),
 ) -> Result<Whole, Errno> {
-    for entry in Dir::read_from(directory)? {
-        let entry = match entry {
-            Err(Errno::NOENT) => break, // the directory itself was removed meanwhile
-            entry => entry?,
-        };
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        if !most.take(name.to_bytes()) {
+    for entry in directory.entries("")? {
+        let name = entry?.name;
+        if !most.take(name.as_bytes()) {
             return Ok(Whole::No);
         }
-        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => visit(OsStr::from_bytes(name.to_bytes()), stat),
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
+        if let Some(stat) = directory.stat_if_exists(&name)? {
+            visit(&name, stat);
         }
     }
     Ok(Whole::Yes)
 }
 
 /// A device 0:0 stands for something that was removed. In the real tree it hides itself from the run.
-pub(super) fn is_whiteout(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+pub(super) fn is_whiteout(found: &Metadata) -> bool {
+    found.kind() == EntryKind::CharacterDevice && found.device_number() == 0
 }
 
 /// The other form of a whiteout, where no device can be made.
 fn is_marked_as_removed(
-    directory: BorrowedFd<'_>,
+    directory: &Dir,
     name: &OsStr,
-    stat: &Stat,
+    found: &Metadata,
     attributes: Attributes,
 ) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_size == 0
-        && beneath::file_in(directory, name)
+    found.is_file()
+        && found.size() == 0
+        && directory
+            .open_file(name)
             .is_ok_and(|file| attribute(&file, attributes, "whiteout").is_some())
 }
 
@@ -249,9 +234,9 @@ impl OpenTree {
     }
 
     /// What the run had at a path, looked up name by name.
-    pub(super) fn look_after(&self, path: &Path) -> Result<Option<Stat>, Errno> {
+    pub(super) fn look_after(&self, path: &Path) -> Result<Option<Metadata>, Errno> {
         if let Backing::Copy { .. } = self.note.backing {
-            return beneath::look(self.upper(), path);
+            return Ok(self.upper().stat_if_exists(path)?);
         }
         let mut node = Node::root(self.note.backing);
         let mut here = PathBuf::new();
@@ -270,17 +255,15 @@ impl OpenTree {
     }
 
     /// One entry of a merged directory.
-    fn one(&self, path: &Path, node: &Node, name: &OsStr) -> Result<Option<Entry>, Errno> {
+    fn one(&self, path: &Path, node: &Node, name: &OsStr) -> Result<Option<OverlayEntry>, Errno> {
         let upper = match node.in_upper {
-            true => there(beneath::directory(self.upper(), path))?,
+            true => self.upper().open_dir_if_exists(path)?,
             false => None,
         };
         if let Some(upper) = &upper {
-            use std::os::fd::AsFd;
-            let upper = upper.as_fd();
-            match statat(upper, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) if is_whiteout(&stat) => return Ok(None),
-                Ok(stat) => {
+            match upper.stat_if_exists(name)? {
+                Some(stat) if is_whiteout(&stat) => return Ok(None),
+                Some(stat) => {
                     let opened = Opened { tree: self, path, node, upper: Some(upper), lower: None };
                     let attributes = match self.note.backing {
                         Backing::Overlay { attributes } => Some(attributes),
@@ -288,23 +271,14 @@ impl OpenTree {
                     };
                     return Ok(Some(opened.in_upper(upper, name, stat, attributes)));
                 }
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
+                None => {}
             }
         }
         let Some(lower) = node.lower.as_ref().map(|lower| lower.join(name)) else {
             return Ok(None);
         };
-        let stat = beneath::look(self.lower(), &lower)?;
+        let stat = self.lower().stat_if_exists(&lower)?;
         let seen = stat.filter(|stat| !is_whiteout(stat) && !self.is_hidden(&lower));
         Ok(seen.map(|stat| in_lower(lower, stat)))
-    }
-}
-
-/// What is gone, or is no directory any more, is no failure.
-pub(super) fn there<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
-    match opened {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-        opened => opened.map(Some),
     }
 }

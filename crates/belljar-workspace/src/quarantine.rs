@@ -1,19 +1,16 @@
 //! Moves control files that a run made out of the operator's tree, into the run's own directory. Only on request:
 //! the operator may have made them too.
 
-use std::ffi::OsStr;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{NewControlFile, OsText, RunId};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, renameat_with, statat, unlinkat,
+use belljar_tree::{
+    ContentBounds, Dir, FinalLink, Metadata, RenameError, RenameMode, copy_content,
 };
 use rustix::io::Errno;
 
-use super::beneath;
 use super::fingerprint::changed;
 use belljar_record::home::Home;
 use belljar_record::run_json::RunRecord;
@@ -46,7 +43,7 @@ pub struct Quarantined {
     pub moved: Vec<OsText>,
     /// They were moved earlier.
     pub moved_before: Vec<OsText>,
-    /// Not there any more, or changed since by somebody else: left alone.
+    /// Not there any more, or changed since by another process: left alone.
     pub others: Vec<OsText>,
     /// New control files that the record counts and does not name.
     pub unnamed: u64,
@@ -71,9 +68,11 @@ pub fn quarantine(home: &Home, run: &RunId) -> Result<Quarantined, QuarantineErr
         let failed = |error: io::Error| QuarantineError::Move { path: place.clone(), error };
         let target = target(&done.directory, file);
         match take(file, &target).map_err(failed)? {
-            Taken::Moved => done.moved.push(place),
-            Taken::NotThere if target.symlink_metadata().is_ok() => done.moved_before.push(place),
-            Taken::NotThere => done.others.push(place),
+            MoveOutcome::Moved => done.moved.push(place),
+            MoveOutcome::NotThere if target.symlink_metadata().is_ok() => {
+                done.moved_before.push(place)
+            }
+            MoveOutcome::NotThere => done.others.push(place),
         }
     }
     Ok(done)
@@ -87,73 +86,75 @@ fn target(directory: &Path, file: &NewControlFile) -> PathBuf {
     names.fold(directory.to_owned(), |path, name| path.join(name))
 }
 
-enum Taken {
+enum MoveOutcome {
     Moved,
     NotThere,
 }
 
-fn take(file: &NewControlFile, target: &Path) -> io::Result<Taken> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(file.tree.as_path(), flags, Mode::empty())
-        .and_then(|root| beneath::parent(root.as_fd(), file.path.as_path()).map(|(dir, _)| dir));
+fn take(file: &NewControlFile, target: &Path) -> io::Result<MoveOutcome> {
+    let path = file.path.as_path();
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let opened = Dir::open(file.tree.as_path(), FinalLink::Refuse)
+        .and_then(|root| root.open_dir_if_exists(parent));
     let here = match opened {
-        Ok(here) => here,
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Taken::NotThere),
-        Err(errno) => return Err(errno.into()),
+        Ok(Some(here)) => here,
+        Ok(None) => return Ok(MoveOutcome::NotThere),
+        Err(error) if error.is_missing() => return Ok(MoveOutcome::NotThere),
+        Err(error) => return Err(error.errno().into()),
     };
-    let Some(name) = file.path.as_path().file_name() else { return Ok(Taken::NotThere) };
-    let stat = match statat(&here, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if stat.st_ino == file.inode && changed(&stat) == file.changed => stat,
-        Ok(_) | Err(Errno::NOENT) => return Ok(Taken::NotThere),
-        Err(errno) => return Err(errno.into()),
-    };
-    std::fs::create_dir_all(target.parent().unwrap_or(target))?;
-    match rustix::fs::renameat(&here, name, CWD, target) {
-        Ok(()) => return Ok(Taken::Moved),
-        // The home is often on another file system.
-        Err(Errno::XDEV) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    // Out of the way first: what is put there meanwhile is somebody else's, and stays.
-    let aside = std::ffi::OsString::from(format!(".belljar-quarantine.{}", file.inode));
-    renameat_with(&here, name, &here, &aside, RenameFlags::NOREPLACE)?;
-    let moved = statat(&here, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
-    if moved.st_ino != file.inode {
-        renameat_with(&here, &aside, &here, name, RenameFlags::NOREPLACE)?;
-        return Ok(Taken::NotThere);
-    }
-    let copied = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Symlink => {
-            let link = rustix::fs::readlinkat(&here, &aside, Vec::new())?;
-            replace(target, |target| rustix::fs::symlink(&link, target).map_err(io::Error::from))
+    let Some(name) = path.file_name() else { return Ok(MoveOutcome::NotThere) };
+    let found = match here.stat_if_exists(name).map_err(Errno::from)? {
+        Some(found) if found.identity().inode == file.inode && changed(&found) == file.changed => {
+            found
         }
-        _ => copy(here.as_fd(), &aside, target),
+        Some(_) | None => return Ok(MoveOutcome::NotThere),
+    };
+    let (above, new_name) = (target.parent().unwrap_or(target), target.file_name());
+    std::fs::create_dir_all(above)?;
+    let quarantine = Dir::open(above, FinalLink::Refuse).map_err(Errno::from)?;
+    let new_name = new_name.unwrap_or(name);
+    match here.rename(name, &quarantine, new_name, RenameMode::Replace) {
+        Ok(()) => return Ok(MoveOutcome::Moved),
+        // The home is often on another file system.
+        Err(RenameError::CrossDevice { .. }) => {}
+        Err(error) => return Err(error.errno().into()),
+    }
+    // Renamed first: what is put there meanwhile belongs to another process, and stays.
+    let aside = OsString::from(format!(".belljar-quarantine.{}", file.inode));
+    let rename = |from: &OsStr, to: &OsStr| here.rename(from, &here, to, RenameMode::NoReplace);
+    rename(name, &aside).map_err(Errno::from)?;
+    if here.stat(&aside).map_err(Errno::from)?.identity().inode != file.inode {
+        rename(&aside, name).map_err(Errno::from)?;
+        return Ok(MoveOutcome::NotThere);
+    }
+    let copied = match found.is_symlink() {
+        true => here.read_link(&aside).map_err(Errno::from).and_then(|link| {
+            remove_half_copy(&quarantine, new_name)?;
+            Ok(quarantine.symlink(link, new_name)?)
+        }),
+        false => copy((&here, &aside), (&quarantine, new_name)),
     };
     if let Err(error) = copied {
-        let _ = renameat_with(&here, &aside, &here, name, RenameFlags::NOREPLACE); // as it was
-        return Err(error);
+        let _ = rename(&aside, name); // as it was
+        return Err(error.into());
     }
-    unlinkat(&here, &aside, AtFlags::empty())?;
-    Ok(Taken::Moved)
+    here.unlink(&aside).map_err(Errno::from)?;
+    Ok(MoveOutcome::Moved)
 }
 
-fn copy(here: BorrowedFd<'_>, name: &OsStr, target: &Path) -> io::Result<()> {
-    let mut from = beneath::file_in(here, name)?;
-    replace(target, |target| {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = rustix::fs::open(target, flags, Mode::from_raw_mode(0o600))?;
-        let mut to = File::from(to);
-        io::copy(&mut from, &mut to)?;
-        to.sync_all()
-    })
+fn copy((here, name): (&Dir, &OsStr), (to, new_name): (&Dir, &OsStr)) -> Result<(), Errno> {
+    let from = here.open_file(name)?;
+    remove_half_copy(to, new_name)?;
+    let made = to.create_file(new_name, 0o600)?;
+    let size = Metadata::of(&from)?.size();
+    copy_content(&from, &made, ContentBounds { size, budget: u64::MAX })?;
+    rustix::fs::fsync(made)
 }
 
-/// A copy that an earlier try left half done is made anew.
-fn replace(target: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    match std::fs::remove_file(target) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// A copy that an earlier attempt left half done is made again.
+fn remove_half_copy(to: &Dir, name: &OsStr) -> Result<(), Errno> {
+    match to.unlink(name) {
+        Err(error) if !error.is_missing() => Err(error.errno()),
+        _ => Ok(()),
     }
-    make(target)
 }

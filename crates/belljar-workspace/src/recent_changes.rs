@@ -1,54 +1,56 @@
-//! How much of a tree that a run writes itself changed lately: by when inodes changed, and bounded in time.
+//! Counts the entries of a tree that changed recently, by when inodes changed, and bounded in time.
 
-use std::collections::VecDeque;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
+use std::path::Path;
 use std::time::Instant;
 
 use belljar_spec::Moment;
-use rustix::fs::{FileType, Mode, OFlags};
+use belljar_tree::{
+    Bounds, Dir, FinalLink, Metadata, TimeBound, Visit, Visitor, WalkEnd, WalkEntry, WalkOrder,
+    WalkProblem, walk,
+};
 
-use super::beneath;
-use super::bounds::{Listing, Room};
 use super::fingerprint::changed;
-use super::overlay_view::{Whole, each};
-
-/// Entries of one directory.
-const MOST: usize = 1_000_000;
 
 /// Entries that were made, removed or changed since then, as far as inodes tell: a directory counts for what came to it
 /// and went from it. Where there is no time to find out, something counts as changed.
 pub(crate) fn count_recent(tree: &Path, since: Moment, until: Instant) -> u64 {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(root) = rustix::fs::open(tree, flags, Mode::empty()) else {
+    let Ok(root) = Dir::open(tree, FinalLink::Refuse) else {
         // A single file, or nothing that can be looked into.
-        let stat = rustix::fs::lstat(tree);
-        return u64::from(stat.map_or(true, |stat| changed(&stat) >= since));
+        let found = rustix::fs::lstat(tree).map(Metadata::from_stat);
+        return u64::from(found.map_or(true, |found| changed(&found) >= since));
     };
-    let mut count = u64::from(rustix::fs::fstat(&root).is_ok_and(|stat| changed(&stat) >= since));
-    let mut pending = VecDeque::from([PathBuf::new()]);
-    let mut room = Room::new();
-    let mut is_cut = false;
-    while let Some(path) = pending.pop_front() {
-        if Instant::now() > until {
-            is_cut = true;
-            break;
-        }
-        room.give_back(&path, 1);
-        let Ok(directory) = beneath::directory(root.as_fd(), &path) else { continue };
-        let looked = each(directory.as_fd(), Listing::of_names(MOST), |name, stat| {
-            count += u64::from(changed(&stat) >= since);
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                let path = path.join(name);
-                match room.take(&path, 1) {
-                    true => pending.push_back(path),
-                    false => is_cut = true,
-                }
-            }
-        });
-        is_cut |= looked != Ok(Whole::Yes);
+    let is_recent = root.stat("").is_ok_and(|found| changed(&found) >= since);
+    let mut counter = RecentCounter { since, count: u64::from(is_recent), is_complete: true };
+    let bounds = Bounds { time: TimeBound::Until(until), ..Bounds::default() };
+    let walked = walk(&root, bounds, WalkOrder::AsStored, &mut counter);
+    let is_complete =
+        counter.is_complete && walked.is_ok_and(|walked| walked.end == WalkEnd::Complete);
+    if is_complete { counter.count } else { counter.count.max(1) }
+}
+
+struct RecentCounter {
+    since: Moment,
+    count: u64,
+    is_complete: bool,
+}
+
+impl Visitor for RecentCounter {
+    type Error = Infallible;
+
+    fn entry(&mut self, entry: &WalkEntry<'_>) -> Result<Visit, Infallible> {
+        let is_recent = entry.stat().is_ok_and(|found| changed(found) >= self.since);
+        self.count += u64::from(is_recent);
+        Ok(Visit::Continue)
     }
-    if is_cut { count.max(1) } else { count }
+
+    fn problem(&mut self, _: &Path, problem: &WalkProblem) -> Result<(), Infallible> {
+        match problem {
+            WalkProblem::Open(_) => {} // its mode denies it, now as before
+            WalkProblem::List(_) | WalkProblem::Moved { .. } => self.is_complete = false,
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

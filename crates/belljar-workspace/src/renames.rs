@@ -1,4 +1,4 @@
-//! Which new file is an old one under another name: first by the very content, then by how many lines are the same.
+//! Detects renames: first by equal content, then by how many lines are the same.
 //!
 //! Bounded in what is read and in what is compared: past that a rename is shown as a file that went and one that
 //! came.
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 
-use super::change::{Change, Facts, Kind, Lies, What};
+use super::change::{Change, ContentPlace, Facts, Kind, What};
 use super::open::{OpenTree, read_small};
 use super::unified::is_binary;
 
@@ -109,12 +109,12 @@ impl Search<'_> {
         let by_path: HashMap<_, _> =
             self.gone.iter().map(|&at| (&self.changes[at].path, at)).collect();
         let mut taken = std::collections::HashSet::new();
-        let found = self.came.iter().filter_map(|&came| match &self.changes[came].lies {
-            Some(Lies::InLower(path)) => {
+        let found = self.came.iter().filter_map(|&came| match &self.changes[came].place {
+            Some(ContentPlace::InLower(path)) => {
                 let gone = *by_path.get(path)?;
                 taken.insert(gone).then_some((gone, came))
             }
-            Some(Lies::InUpper(_)) | None => None,
+            Some(ContentPlace::InUpper(_)) | None => None,
         });
         let found = found.collect();
         self.pair_all(found);

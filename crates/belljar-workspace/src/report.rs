@@ -1,4 +1,4 @@
-//! What is told when a run ends.
+//! Reports what a run changed when it ends.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,17 +31,17 @@ pub fn report_at_end(end: &AtEnd<'_>) -> Option<WorkspaceReport> {
     }
     let layers = report_of_layers(end.directory, end.run, end.layered);
     let mut report = layers.unwrap_or_default();
-    let until = Instant::now() + autorun_scan::patience(end.lasted);
+    let until = Instant::now() + autorun_scan::time_limit(end.lasted);
     for tree in end.written {
         if let Err(error) = autorun_scan::look(tree, end.since, until, &mut report) {
             report.failed = Some(format!("cannot look at {}: {error}", tree.target));
         }
     }
-    // That a tree could be written is no news; that nothing in a layered one was, is.
+    // A tree that could be written needs no report; a layered one in which nothing was written does.
     (!end.layered.is_empty() || report != WorkspaceReport::default()).then_some(report)
 }
 
-/// The same of a run whose end nobody saw: of what it kept apart, since nobody can tell who wrote the rest.
+/// The same for a run whose end was not observed: only its layered trees, since others may have written the rest.
 pub fn report_of_layers(
     directory: &Path,
     run: &RunId,

@@ -1,12 +1,11 @@
-//! Directories that git takes for its own whatever they are called, or would with what is still to come: some of
-//! what is in them executes.
+//! Detects directories that git treats as repositories whatever their name is, or would with the changes applied: some
+//! files in them execute.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::autorun::{self, Autorun, Class, GIT_DIRECTORY, GitMarks};
 
-use super::beneath;
 use super::change::{Change, Kind};
 use super::open::OpenTree;
 
@@ -58,8 +57,7 @@ impl<'a> Repositories<'a> {
         }
         let mut marks = self.made.get(directory).copied().unwrap_or_default();
         for name in GitMarks::NAMES {
-            let there = beneath::look(self.tree.lower(), &directory.join(name));
-            if there.is_ok_and(|found| found.is_some()) {
+            if self.tree.lower().stat(directory.join(name)).is_ok() {
                 marks.note(name.as_ref());
             }
         }

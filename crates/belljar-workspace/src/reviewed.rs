@@ -1,4 +1,4 @@
-//! Whether somebody has decided about all that a run changed. Until then nothing takes its changes away unasked.
+//! Records whether all changes of a run were reviewed. Until then nothing removes them unasked.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Which changes somebody means by a path.
+//! Selects changes by the paths that a user gives.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl Selection {
     }
 }
 
-/// A path as somebody writes it, relative to a tree's root: `src/a`, `./src/a`, or an absolute one, of the host or
+/// A path as a user writes it, relative to a tree's root: `src/a`, `./src/a`, or an absolute one, of the host or
 /// inside. `None`: it is of another tree.
 pub fn below_root(given: &Path, source: &Path, target: &Path) -> Option<PathBuf> {
     let relative = match given.is_absolute() {

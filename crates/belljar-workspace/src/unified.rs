@@ -1,4 +1,4 @@
-//! Changes as lines, and as a patch of the form that git makes and takes.
+//! Shows changes as lines, and as a patch in git's format.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const LOOKED_AT: usize = 8000;
 /// Lines around a change.
 const CONTEXT: usize = 3;
 /// Past this the lines between two changes are shown as changed too.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DIFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What differs between two versions of a text, by lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn split(text: &[u8]) -> Vec<&[u8]> {
 
 pub fn lines(before: &[u8], after: &[u8]) -> LineDiff {
     let (old, new) = (split(before), split(after));
-    let deadline = Some(Instant::now() + PATIENCE);
+    let deadline = Some(Instant::now() + DIFF_TIMEOUT);
     let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
     let mut diff = LineDiff::default();
     for group in group_diff_ops(ops, CONTEXT) {

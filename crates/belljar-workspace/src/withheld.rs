@@ -1,4 +1,4 @@
-//! What `apply` leaves out, and why; and what runs on the host later.
+//! Decides what `apply` leaves out and why, and marks what the host executes later.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};

@@ -63,6 +63,9 @@ fn main() -> ExitCode {
         Verb::Init(init) => commands::init::run(&init),
         Verb::New(new) => commands::new::run(&new),
         Verb::Trust(trust) => commands::trust::run(&trust),
+        Verb::Version(version) => commands::version::run(&version),
+        Verb::Completions(completions) => commands::completions::run(&completions),
+        Verb::Man(man) => commands::man::run(&man),
     })
 }
 

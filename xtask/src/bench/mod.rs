@@ -1,13 +1,13 @@
 //! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
 //! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
 //! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`], `cargo xtask bench
-//! egress` in [`egress`], `cargo xtask bench workspace` in [`workspace`], `cargo xtask bench loop` in [`looping`].
+//! egress` in [`egress`], `cargo xtask bench workspace` in [`workspace`], `cargo xtask bench loop` in [`agent_loop`].
 
+mod agent_loop;
 mod containers;
 mod egress;
 mod engines;
 mod identity;
-mod looping;
 mod memory;
 mod outcome;
 mod peer;
@@ -30,7 +30,7 @@ use crate::command;
 use crate::scratch::Scratch;
 use crate::test::TestUser;
 
-/// The fewest starts whose tenth percentile says something.
+/// The fewest starts whose tenth percentile is meaningful.
 const FEWEST_ROUNDS: usize = 100;
 
 struct Options {
@@ -69,7 +69,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
         Some((word, rest)) if word == "engines" => return containers::main(rest),
         Some((word, rest)) if word == "egress" => return egress::main(rest),
         Some((word, rest)) if word == "workspace" => return workspace::main(rest),
-        Some((word, rest)) if word == "loop" => return looping::main(rest),
+        Some((word, rest)) if word == "loop" => return agent_loop::main(rest),
         _ => {}
     }
     let options = parse(words)?;

@@ -41,7 +41,7 @@ pub(crate) fn figure(name: &'static str, value: f64, unit: &'static str) -> Figu
     Figure { name, unit, value }
 }
 
-/// The percentiles that say something about a latency.
+/// The percentiles that describe a latency.
 pub(crate) fn latency(times: &Times) -> Vec<Figure> {
     [("p50", 50), ("p10", 10), ("p99", 99)]
         .map(|(name, percent)| figure(name, times.percentile(percent), "ms"))
@@ -147,7 +147,7 @@ fn digits(value: f64) -> usize {
     }
 }
 
-/// The first line of what the kernel says about how busy it is.
+/// The first line of the kernel's report on its load.
 pub(crate) fn load() -> Option<String> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     Some(text.split_whitespace().take(3).collect::<Vec<_>>().join(" "))

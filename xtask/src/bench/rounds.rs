@@ -123,12 +123,12 @@ fn warm_up(case: &Case) -> Result<()> {
         let mut child = command::spawn(&mut command)?;
         let ended = command::wait(&mut child, ONE_START_LIMIT)?;
         let output = child.wait_with_output().context("cannot read what it printed")?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        let errors = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         match ended {
             Ended::TimedOut => bail!("it did not end within {} s", ONE_START_LIMIT.as_secs()),
-            Ended::Exited(status) => ensure!(status.success(), "it ended with {status}: {said}"),
+            Ended::Exited(status) => ensure!(status.success(), "it ended with {status}: {errors}"),
         }
-        ensure!(output.stdout == b"sealed\n", "the command inside did not run: {said}");
+        ensure!(output.stdout == b"sealed\n", "the command inside did not run: {errors}");
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub(super) fn containers(socket: &Path, whose: Whose) -> Result<Vec<String>> {
 pub(super) fn remove(socket: &Path, container: &str) -> Result<()> {
     let target = format!("/containers/{container}?force=1&v=1");
     let answer = http::delete(socket, &target).context("cannot reach the engine")?;
-    ensure!(answer.is_good() || answer.status == 404, "the engine says: {}", answer.text());
+    ensure!(answer.is_good() || answer.status == 404, "the engine answered: {}", answer.text());
     Ok(())
 }
 
@@ -52,13 +52,13 @@ pub(super) fn import(socket: &Path, archive: &[u8], name: &str) -> Result<()> {
     let answer = http::post(socket, &target, "application/x-tar", archive)
         .and_then(http::Answer::good)
         .with_context(|| format!("cannot import the image {name}"))?;
-    // A line of JSON for each thing that it has to say; the last one has the id.
-    let said = answer.text();
-    let id = said.lines().rev().find_map(|line| {
+    // A line of JSON for each progress message; the last one has the id.
+    let output = answer.text();
+    let id = output.lines().rev().find_map(|line| {
         let line: Value = serde_json::from_str(line).ok()?;
         text(&line["status"]).filter(|status| status.starts_with("sha256:"))
     });
-    let id = id.with_context(|| format!("the import of {name} gave no image: {said}"))?;
+    let id = id.with_context(|| format!("the import of {name} gave no image: {output}"))?;
     // Podman's import does not heed the tag.
     let target = format!("/images/{id}/tag?repo={repository}&tag={tag}");
     http::post(socket, &target, "application/json", &[])
@@ -91,7 +91,7 @@ pub(super) fn try_out(socket: &Path, image: &str, runtime: Option<&str>) -> Resu
     Ok(())
 }
 
-/// Until it answers; `still_there` says why it never will.
+/// Until it answers; `still_there` returns why it never will.
 pub(super) fn wait_until_it_answers(
     socket: &Path,
     limit: Duration,
@@ -101,7 +101,7 @@ pub(super) fn wait_until_it_answers(
     while !answers(socket) {
         still_there()?;
         if Instant::now() >= deadline {
-            bail!("no answer within {} s", limit.as_secs());
+            bail!("no response in {} s", limit.as_secs());
         }
         std::thread::sleep(Duration::from_millis(50));
     }

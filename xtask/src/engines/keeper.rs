@@ -24,9 +24,9 @@ pub(crate) const KEEPER: &str = "__keep-engines";
 /// Between two looks for children that have ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-type Told = (Engine, Result<Variables, String>);
+type EngineReport = (Engine, Result<Variables, String>);
 
-/// `xtask __keep-engines BUSYBOX ENGINE…`: starts them, says in one line what runs, and keeps them until its
+/// `xtask __keep-engines BUSYBOX ENGINE…`: starts them, reports in one line what runs, and keeps them until its
 /// standard input ends.
 pub(crate) fn keep(words: &[String]) -> Result<ExitCode> {
     let Some((busybox, names)) = words.split_first() else {
@@ -38,31 +38,37 @@ pub(crate) fn keep(words: &[String]) -> Result<ExitCode> {
     set_child_subreaper(Some(getpid())).context("cannot adopt what engines leave behind")?;
     let groups = Groups::look();
     let scratch = Scratch::on_disk("engines")?;
-    let mut kept = Kept { daemons: Vec::new(), sockets: Vec::new() };
-    let begun =
-        kept.start(scratch.path(), Path::new(busybox), &wanted).and_then(|told| report(&told));
+    let mut running = RunningEngines { daemons: Vec::new(), sockets: Vec::new() };
+    let begun = running
+        .start(scratch.path(), Path::new(busybox), &wanted)
+        .and_then(|reports| report(&reports));
     if begun.is_ok() {
-        kept.wait_for_the_end_of_input();
+        running.wait_for_the_end_of_input();
     }
-    let ended = kept.end(scratch.path());
+    let ended = running.end(scratch.path());
     drop(scratch);
     groups.remove_new();
     begun.and(ended).map(|()| ExitCode::SUCCESS)
 }
 
-struct Kept {
+struct RunningEngines {
     daemons: Vec<Pid>,
     sockets: Vec<PathBuf>,
 }
 
-impl Kept {
+impl RunningEngines {
     /// One that does not start does not keep the others from it.
-    fn start(&mut self, directory: &Path, busybox: &Path, wanted: &[Engine]) -> Result<Vec<Told>> {
+    fn start(
+        &mut self,
+        directory: &Path,
+        busybox: &Path,
+        wanted: &[Engine],
+    ) -> Result<Vec<EngineReport>> {
         let images = Images::make(directory, busybox)?;
         let needs_docker = |engine: &Engine| matches!(engine, Engine::Docker | Engine::Runsc);
         let docker = match wanted.iter().any(needs_docker) {
             true => self.docker(&directory.join("d"), &images),
-            false => Err("nobody wants it".to_owned()),
+            false => Err("it was not requested".to_owned()),
         };
         let docker = || docker.as_ref().map_err(|why| anyhow::anyhow!("no Docker engine: {why}"));
         let mut variables = |engine: Engine| match engine {
@@ -104,7 +110,7 @@ impl Kept {
             sweep::reap(&mut self.daemons);
             match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&pause)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                // Nobody writes to it: it has ended, or will never be heard of again.
+                // Nothing writes to it: its writer has ended.
                 _ => return,
             }
         }
@@ -125,28 +131,28 @@ impl Kept {
     }
 }
 
-fn report(told: &[Told]) -> Result<()> {
-    let one = |(engine, told): &Told| match told {
+fn report(reports: &[EngineReport]) -> Result<()> {
+    let one = |(engine, reports): &EngineReport| match reports {
         Ok(variables) => json!({ "engine": engine.name(), "variables": variables }),
         Err(why) => json!({ "engine": engine.name(), "why": why }),
     };
-    let all: Vec<Value> = told.iter().map(one).collect();
+    let all: Vec<Value> = reports.iter().map(one).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", Value::from(all))
         .and_then(|()| out.flush())
-        .context("nobody hears what runs")
+        .context("cannot write the report")
 }
 
 /// The other end of it.
-pub(super) fn read_report(line: &str, wanted: &[Engine]) -> Result<Vec<Told>> {
+pub(super) fn read_report(line: &str, wanted: &[Engine]) -> Result<Vec<EngineReport>> {
     let all: Value = serde_json::from_str(line).context("the keeper's report is not JSON")?;
     let one = |engine: &Engine| {
         let named = |one: &&Value| one["engine"] == engine.name();
-        let Some(told) = all.as_array().into_iter().flatten().find(named) else {
-            return (*engine, Err("nothing was said of it".to_owned()));
+        let Some(reports) = all.as_array().into_iter().flatten().find(named) else {
+            return (*engine, Err("it is not in the report".to_owned()));
         };
-        let Some(variables) = told["variables"].as_array() else {
-            return (*engine, Err(text(&told["why"]).unwrap_or_default()));
+        let Some(variables) = reports["variables"].as_array() else {
+            return (*engine, Err(text(&reports["why"]).unwrap_or_default()));
         };
         let pair = |pair: &Value| Some((text(&pair[0])?, text(&pair[1])?));
         (*engine, Ok(variables.iter().filter_map(pair).collect()))
@@ -161,9 +167,9 @@ mod tests {
     #[test]
     fn a_report_is_read_as_it_was_told() {
         let line = r#"[{"engine":"podman","variables":[["A","b"]]},{"engine":"runsc","why":"no"}]"#;
-        let told = read_report(line, &[Engine::Podman, Engine::Runsc, Engine::Docker]).unwrap();
-        assert_eq!(told[0].1, Ok(vec![("A".to_owned(), "b".to_owned())]));
-        assert_eq!(told[1].1, Err("no".to_owned()));
-        assert!(told[2].1.is_err());
+        let reports = read_report(line, &[Engine::Podman, Engine::Runsc, Engine::Docker]).unwrap();
+        assert_eq!(reports[0].1, Ok(vec![("A".to_owned(), "b".to_owned())]));
+        assert_eq!(reports[1].1, Err("no".to_owned()));
+        assert!(reports[2].1.is_err());
     }
 }

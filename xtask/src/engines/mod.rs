@@ -59,7 +59,7 @@ impl Engine {
     }
 }
 
-/// What a test is told of an engine: names and values of variables.
+/// What a test gets to know an engine by: names and values of variables.
 pub(crate) type Variables = Vec<(String, String)>;
 
 /// The engines that run, and why the others do not. Ended when dropped.
@@ -67,7 +67,7 @@ pub(crate) struct Engines {
     keeper: Child,
     /// Its end is the keeper's.
     hold: Option<ChildStdin>,
-    told: Vec<(Engine, Result<Variables, String>)>,
+    reports: Vec<(Engine, Result<Variables, String>)>,
 }
 
 impl Engines {
@@ -98,27 +98,34 @@ impl Engines {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut keeper = command::spawn(&mut command)?;
         let hold = keeper.stdin.take();
-        let mut said = BufReader::new(keeper.stdout.take().context("the keeper has no stdout")?);
-        let mut engines = Self { keeper, hold, told: Vec::new() };
+        let mut output = BufReader::new(keeper.stdout.take().context("the keeper has no stdout")?);
+        let mut engines = Self { keeper, hold, reports: Vec::new() };
         let mut line = String::new();
-        said.read_line(&mut line).context("cannot hear what the keeper says")?;
+        output.read_line(&mut line).context("cannot read the report of the keeper")?;
         ensure!(!line.is_empty(), "the keeper of the engines ended early");
-        engines.told = keeper::read_report(&line, wanted)?;
+        engines.reports = keeper::read_report(&line, wanted)?;
         Ok(engines)
     }
 
     /// Of all engines that run.
     pub(crate) fn environment(&self) -> Variables {
-        self.told.iter().filter_map(|(_, told)| told.as_ref().ok()).flatten().cloned().collect()
+        self.reports
+            .iter()
+            .filter_map(|(_, report)| report.as_ref().ok())
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = Engine> {
-        self.told.iter().filter(|(_, told)| told.is_ok()).map(|(engine, _)| *engine)
+        self.reports.iter().filter(|(_, report)| report.is_ok()).map(|(engine, _)| *engine)
     }
 
     /// Those that were wanted and do not run, with the reason.
     pub(crate) fn missing(&self) -> impl Iterator<Item = (Engine, &str)> {
-        self.told.iter().filter_map(|(engine, told)| Some((*engine, told.as_ref().err()?.as_str())))
+        self.reports
+            .iter()
+            .filter_map(|(engine, report)| Some((*engine, report.as_ref().err()?.as_str())))
     }
 
     /// Containers of belljar's that are still there: when no run is, none should be.
@@ -146,7 +153,7 @@ impl Engines {
             Ended::Exited(status) if status.success() => Ok(()),
             Ended::Exited(status) => bail!("the keeper of the engines ended with {status}"),
             Ended::TimedOut => {
-                bail!("the engines were not taken away within {} s", END_LIMIT.as_secs())
+                bail!("the engines were not stopped within {} s", END_LIMIT.as_secs())
             }
         }
     }

@@ -39,7 +39,7 @@ const PATH: &str = "/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/u
 pub(super) fn of_the_tree(
     outside: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
-    let kept = outside.filter(|(name, _)| name.to_str().is_some_and(is_kept));
+    let passed = outside.filter(|(name, _)| name.to_str().is_some_and(is_passed_on));
     let own = [
         ("PATH", PATH),
         ("HOME", "/root"),
@@ -47,12 +47,12 @@ pub(super) fn of_the_tree(
         ("CARGO_HOME", "/root/.cargo"),
         ("RUSTUP_HOME", "/root/.rustup"),
     ];
-    kept.chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
+    passed.chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
 }
 
-fn is_kept(name: &str) -> bool {
+fn is_passed_on(name: &str) -> bool {
     let lower = name.to_lowercase();
-    NAMES.iter().any(|kept| *kept == name || (kept.ends_with("_proxy") && *kept == lower))
+    NAMES.iter().any(|passed| *passed == name || (passed.ends_with("_proxy") && *passed == lower))
         || name == "NPM_CONFIG_REGISTRY"
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

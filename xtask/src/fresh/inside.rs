@@ -109,7 +109,7 @@ fn make_read_only(place: &Path) -> Result<()> {
 /// After that nothing of the machine's own tree can be reached.
 fn enter(root: &Path) -> Result<()> {
     std::env::set_current_dir(root).context("cannot enter the tree")?;
-    // The old root comes to lie on top of the new one, where it can be taken away.
+    // The old root is mounted on top of the new one, where it can be unmounted.
     pivot_root(".", ".").context("cannot make the tree the root")?;
     unmount(".", UnmountFlags::DETACH).context("cannot leave the machine's own tree")?;
     std::env::set_current_dir(Path::new("/").join(CHECKOUT)).context("cannot enter the checkout")

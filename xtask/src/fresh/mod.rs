@@ -36,7 +36,7 @@ const BESIDE: [&str; 3] = ["ca-certificates", "gcc", "libc6-dev"];
 /// Crates and the copy of a small tree.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// Where everything of it lies, below the target directory.
+/// Where its files are, below the target directory.
 struct Places {
     /// The tree as debootstrap made it, named by the release. Kept.
     bases: PathBuf,

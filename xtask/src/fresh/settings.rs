@@ -1,5 +1,5 @@
 //! The settings of this machine that the tree needs to reach the same archives: apt's sources and how they are
-//! reached, the resolver, and authorities that somebody has added.
+//! reached, the resolver, and added certificate authorities.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

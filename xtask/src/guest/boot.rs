@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::job::Job;
-use super::verdict::{Said, Verdict, judge, parse};
+use super::verdict::{ConsoleLine, Verdict, judge, parse};
 use crate::{command, host};
 
 /// Translated code, because a paravirtual `/dev/kvm` need not boot a stock kernel; one thread, so
@@ -146,7 +146,7 @@ impl Console<'_> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match lines.recv_timeout(left) {
-                Ok(line) => self.hear(line)?,
+                Ok(line) => self.take_line(line)?,
                 Err(RecvTimeoutError::Disconnected) => return Ok(InTime::Yes),
                 Err(RecvTimeoutError::Timeout) => {
                     self.show_output();
@@ -158,17 +158,17 @@ impl Console<'_> {
         }
     }
 
-    fn hear(&mut self, line: String) -> Result<()> {
+    fn take_line(&mut self, line: String) -> Result<()> {
         writeln!(self.log, "{line}").context("cannot write the guest's log")?;
         match parse(&line) {
-            Said::Began(name) => {
+            ConsoleLine::Began(name) => {
                 self.running = Some(name);
                 self.output.clear();
             }
-            Said::Note(note) => eprintln!("    guest: {note}"),
-            Said::Done => self.done = true,
-            Said::Output => self.output.push(line),
-            Said::Ended { name, passed, detail } => self.ended(name, passed, &detail),
+            ConsoleLine::Note(note) => eprintln!("    guest: {note}"),
+            ConsoleLine::Done => self.done = true,
+            ConsoleLine::Output => self.output.push(line),
+            ConsoleLine::Ended { name, passed, detail } => self.ended(name, passed, &detail),
         }
         Ok(())
     }

@@ -28,9 +28,9 @@ pub(crate) enum As {
 /// How the output tells whether anything was tested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The exit code says it all.
+    /// The exit code is the result.
     Command,
-    /// A test executable, which also says how many tests it ran; none is a failure.
+    /// A test executable, which also reports how many tests it ran; none is a failure.
     Tests,
 }
 

@@ -1,9 +1,9 @@
-//! Reads what the guest says on its console, and judges. What is not said to be well is not well:
+//! Reads the console of the guest, and decides. What is not reported as passed has failed:
 //! a job without a result, a test executable without a test, a guest that did not come to its end.
 
 use super::job::{Job, Kind};
 
-pub(crate) enum Said {
+pub(crate) enum ConsoleLine {
     Began(String),
     Ended {
         name: String,
@@ -16,21 +16,25 @@ pub(crate) enum Said {
     Output,
 }
 
-pub(crate) fn parse(line: &str) -> Said {
+pub(crate) fn parse(line: &str) -> ConsoleLine {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
-        "GUEST-BEGIN" => Said::Began(rest.to_owned()),
-        "GUEST-NOTE" => Said::Note(rest.to_owned()),
-        "GUEST-DONE" => Said::Done,
+        "GUEST-BEGIN" => ConsoleLine::Began(rest.to_owned()),
+        "GUEST-NOTE" => ConsoleLine::Note(rest.to_owned()),
+        "GUEST-DONE" => ConsoleLine::Done,
         "GUEST-RESULT" => {
             let (name, detail) = rest.split_once(' ').unwrap_or((rest, ""));
-            Said::Ended { name: name.to_owned(), passed: detail == "ok", detail: detail.to_owned() }
+            ConsoleLine::Ended {
+                name: name.to_owned(),
+                passed: detail == "ok",
+                detail: detail.to_owned(),
+            }
         }
-        _ => Said::Output,
+        _ => ConsoleLine::Output,
     }
 }
 
-/// How many tests a test executable says it ran.
+/// How many tests a test executable reports.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
     pub(crate) passed: u32,
@@ -91,15 +95,15 @@ mod tests {
 
     #[test]
     fn the_protocol_is_read() {
-        assert!(matches!(parse("GUEST-BEGIN a"), Said::Began(name) if name == "a"));
-        assert!(matches!(parse("GUEST-DONE"), Said::Done));
-        assert!(matches!(parse("GUEST-RESULT a ok"), Said::Ended { passed: true, .. }));
+        assert!(matches!(parse("GUEST-BEGIN a"), ConsoleLine::Began(name) if name == "a"));
+        assert!(matches!(parse("GUEST-DONE"), ConsoleLine::Done));
+        assert!(matches!(parse("GUEST-RESULT a ok"), ConsoleLine::Ended { passed: true, .. }));
         let failed = parse("GUEST-RESULT a fail (exit code 101)");
         assert!(
-            matches!(failed, Said::Ended { passed: false, detail, .. } if detail.contains("101"))
+            matches!(failed, ConsoleLine::Ended { passed: false, detail, .. } if detail.contains("101"))
         );
-        assert!(matches!(parse("GUEST-RESULT a okay"), Said::Ended { passed: false, .. }));
-        assert!(matches!(parse("x GUEST-RESULT a ok"), Said::Output));
+        assert!(matches!(parse("GUEST-RESULT a okay"), ConsoleLine::Ended { passed: false, .. }));
+        assert!(matches!(parse("x GUEST-RESULT a ok"), ConsoleLine::Output));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What tests have left out. Such a test passes and says so on its output, which the runner hides; here it
+//! What tests have left out. Such a test passes and prints the reason, which the runner hides; here it
 //! is counted and shown, and it is a failure where everything has to work.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::report::Outcome;
 use crate::host;
 
-/// How a test says it, at the beginning of a line or after the test's name.
+/// How a test marks the reason, at the beginning of a line or after the test's name.
 const MARKS: [&str; 2] = ["NOT CHECKED: ", "SKIPPED: "];
 
 /// Nothing else may be left out where the caller names what must work, as CI does. These are programs that
@@ -121,8 +121,8 @@ fn reasons(junit: &str) -> Vec<(String, String)> {
             let ends = ["... ", "<system-err>", "<system-out>"];
             before.is_empty() || ends.iter().any(|end| before.ends_with(end))
         };
-        let said = MARKS.iter().find_map(|mark| line.split_once(mark));
-        if let Some((_, reason)) = said.filter(|(before, _)| begins(before)) {
+        let marked = MARKS.iter().find_map(|mark| line.split_once(mark));
+        if let Some((_, reason)) = marked.filter(|(before, _)| begins(before)) {
             let reason = reason.split("</").next().unwrap_or_default();
             found.push((test.clone(), plain(reason.trim())));
         }

@@ -4,6 +4,7 @@ mod delegated;
 mod dependencies;
 mod left_out;
 mod must_work;
+mod no_jail;
 mod on_engines;
 pub(crate) mod packages;
 mod report;
@@ -13,18 +14,20 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use belljar::spec::env;
 
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
+pub(crate) use self::dependencies::built_crates;
 use self::left_out::{LeftOut, Strict};
 pub(crate) use self::must_work::MustWork;
 pub(crate) use self::report::Outcome;
-use self::report::Report;
+pub(crate) use self::report::Report;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::engines::{self, Engines};
 use crate::scratch::Scratch;
-use crate::{command, fresh, guest, host};
+use crate::{check, command, fresh, guest, host};
 
 /// A test that hangs must not hang the whole.
 const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -102,7 +105,7 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What the test on the other machine is told. Words for the test runner are left alone.
+/// The arguments for the test on the other machine. Those of the test runner are unchanged.
 fn without_fresh(words: &[String]) -> Vec<String> {
     let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let (own, runner) = words.split_at(own);
@@ -120,6 +123,10 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         cargo_check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
     report.step("dependencies", dependencies::step);
+    check::steps(report);
+    report.step("clippy without the jail", no_jail::check);
+    let mut without_jail = None;
+    report.step("build without the jail", || no_jail::build(&mut without_jail));
 
     let mut built = None;
     report.step("build", || {
@@ -138,6 +145,8 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         let directory = Scratch::new("test")?;
         let copy = directory.copy_executable(&artifacts.belljar)?;
         environment.push(("BELLJAR_EXE".into(), copy.display().to_string()));
+        let launcher = without_jail.as_ref().map(no_jail::launcher);
+        environment.extend(launcher.map(|path| (env::TEST_NO_JAIL.to_owned(), path)));
         environment.extend(path_with_unpacked());
         scratch = Some(directory);
         rootless_surroundings(&mut environment, &mut delegated)
@@ -160,7 +169,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("doc tests", || {
         let mut cargo = host::cargo()?;
         cargo.args(["test", "--doc", "--workspace"]).envs(environment.iter().cloned());
-        // They start real sandboxes, whose records are nobody's.
+        // They start real sandboxes, whose records belong to no user.
         let home = Scratch::new("doc")?;
         cargo.env("BELLJAR_HOME", home.path().join("home"));
         command::check(&mut cargo, CHECK_LIMIT)?;
@@ -168,7 +177,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     });
     report.step("left out", || Ok(left_out.verdict(strict)));
     report.step("leftovers", || leftovers(delegated, engines));
-    drop(scratch);
+    drop((scratch, without_jail));
     Some(artifacts)
 }
 

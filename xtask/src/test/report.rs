@@ -48,7 +48,7 @@ impl Report {
         self.steps.iter().any(|step| matches!(step.outcome, Outcome::Failed(_)))
     }
 
-    /// A line per step, then one line that says it all.
+    /// A line per step, then one line with the result.
     pub(crate) fn summary(&self) -> String {
         let mut text = String::from("\nstep            seconds  result\n");
         for step in &self.steps {
@@ -66,7 +66,7 @@ impl Report {
         let verdict = if self.failed() { "FAILED" } else { "ok" };
         let _ = writeln!(
             text,
-            "xtask test: {verdict}: {} steps passed, {} failed, {} not checked, {:.0} s",
+            "xtask: {verdict}: {} steps passed, {} failed, {} not checked, {:.0} s",
             count(|outcome| matches!(outcome, Outcome::Passed)),
             count(|outcome| matches!(outcome, Outcome::Failed(_))),
             count(|outcome| matches!(outcome, Outcome::NotChecked(_))),

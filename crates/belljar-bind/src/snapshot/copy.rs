@@ -1,21 +1,21 @@
 //! Copies one entry of a tree from one open directory to another.
 
-use std::ffi::CStr;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, ftruncate,
-    futimens, linkat, mknodat, openat, readlinkat, symlinkat, utimensat,
+use belljar_tree::{
+    ContentBounds, ContentComparison, CreateFileError, Dir, Metadata, UnlockedFile,
+    compare_content, copy_content,
 };
-use rustix::io::{Errno, pread};
+use rustix::fs::{FileType, Gid, Mode, Uid, fchmod, fchown, ftruncate, futimens, mknodat};
+use rustix::io::Errno;
 
 use super::SnapshotSummary;
 use super::attributes::{self, ExtendedAttributes};
 use super::index::{EntryKind, Index, IndexEntry, IndexWriter, Names, Print};
 use super::links::Links;
-use super::open::File;
-use crate::content::{content, times};
 
 /// How often a file is copied that changes meanwhile.
 const MAX_TRIES: usize = 3;
@@ -43,9 +43,13 @@ pub(super) fn failed(doing: &'static str) -> impl Fn(Errno) -> Missed {
 /// An error on something in the source: it may have been replaced by now, or be unreadable.
 pub(super) fn unread(doing: &'static str) -> impl Fn(Errno) -> Missed {
     move |error| match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::STALE => {
-            Missed::LeftOut
-        }
+        Errno::NOENT
+        | Errno::NOTDIR
+        | Errno::ISDIR
+        | Errno::LOOP
+        | Errno::NXIO
+        | Errno::INVAL
+        | Errno::STALE => Missed::LeftOut,
         Errno::ACCESS | Errno::PERM => Missed::LeftOut,
         Errno::AGAIN => Missed::LeftOut, // a process holds a lease on it
         error => Missed::Failed(CopyFailure { doing, error }),
@@ -55,11 +59,11 @@ pub(super) fn unread(doing: &'static str) -> impl Fn(Errno) -> Missed {
 /// The same directory in the tree, in the copy, and in the snapshot before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CopyTarget<'a> {
-    pub(super) source: BorrowedFd<'a>,
-    pub(super) target: BorrowedFd<'a>,
-    pub(super) before: Option<BorrowedFd<'a>>,
+    pub(super) source: &'a Dir,
+    pub(super) target: &'a Dir,
+    pub(super) before: Option<&'a Dir>,
     /// Of the copy.
-    pub(super) root: BorrowedFd<'a>,
+    pub(super) root: &'a Dir,
 }
 
 #[derive(Debug)]
@@ -109,7 +113,7 @@ impl Copier {
         self.previous.as_mut().map(|index| index.take(directory)).unwrap_or_default()
     }
 
-    pub(super) fn note(&mut self, parent: u64, name: &CStr, entry: IndexEntry) {
+    pub(super) fn note(&mut self, parent: u64, name: &OsStr, entry: IndexEntry) {
         self.noted += 1;
         if let Some(writer) = &mut self.writer
             && self.unwritten.is_none()
@@ -124,7 +128,7 @@ impl Copier {
     }
 
     /// Removes the directory that held the copies of files with several names.
-    pub(super) fn clear_links(&mut self, root: impl AsFd) -> Result<(), CopyFailure> {
+    pub(super) fn clear_links(&mut self, root: &Dir) -> Result<(), CopyFailure> {
         let doing = "removing a name";
         self.links.clear(root).map_err(|error| CopyFailure { doing, error })
     }
@@ -133,12 +137,12 @@ impl Copier {
     pub(super) fn entry(
         &mut self,
         place: CopyTarget<'_>,
-        name: &CStr,
-        (kind, stat): (EntryKind, &Stat),
+        name: &OsStr,
+        (kind, stat): (EntryKind, &Metadata),
         was: Option<IndexEntry>,
     ) -> Result<IndexEntry, Missed> {
         // overlayfs itself gives all that it makes for removed names one inode.
-        let has_more_names = stat.st_nlink > 1 && kind != EntryKind::Whiteout;
+        let has_more_names = stat.links() > 1 && kind != EntryKind::Whiteout;
         let linked = match has_more_names {
             true => self.links.give(stat, place.target, name).map_err(failed("linking it"))?,
             false => None,
@@ -183,17 +187,17 @@ impl Copier {
     fn file(
         &mut self,
         place: CopyTarget<'_>,
-        name: &CStr,
-        stat: &Stat,
+        name: &OsStr,
+        stat: &Metadata,
         was: Option<&IndexEntry>,
     ) -> Result<IndexEntry, Missed> {
         if let Some(was) = was.filter(|was| self.is_unchanged(stat, was))
             && let Some(before) = place.before
         {
-            match linkat(before, name, place.target, name, AtFlags::empty()) {
+            match before.hard_link(name, place.target, name).map_err(Errno::from) {
                 Ok(()) => {
                     self.taken.files += 1;
-                    self.taken.bytes += size(stat);
+                    self.taken.bytes += stat.size();
                     return Ok(*was);
                 }
                 Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => {
@@ -202,22 +206,21 @@ impl Copier {
                 Err(_) => {} // too many names, or not there: it is copied
             }
         }
-        let source = File::open(place.source, name).map_err(unread("opening it"))?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let copied = self.copy_file(&source, || openat(place.target, name, flags, mode))?;
+        let source = place.source.unlock_file(name);
+        let source = source.map_err(|error| unread("opening it")(error.errno()))?;
+        let copied = self.copy_file(&source, || place.target.create_file(name, 0o600))?;
         self.taken.files += 1;
         self.taken.new_files += 1;
         self.taken.bytes += copied.size();
         self.taken.new_bytes += copied.size();
-        let on_disk = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        self.taken.on_disk = self.taken.on_disk.saturating_add(copied.size().min(on_disk));
+        let on_disk = copied.size().min(stat.disk_bytes());
+        self.taken.on_disk = self.taken.on_disk.saturating_add(on_disk);
         self.taken.unsettled += u64::from(!copied.is_settled);
         Ok(copied)
     }
 
     /// Whether the copy in the snapshot before is one of what the inode holds now.
-    fn is_unchanged(&self, stat: &Stat, was: &IndexEntry) -> bool {
+    fn is_unchanged(&self, stat: &Metadata, was: &IndexEntry) -> bool {
         let print = Print::of(stat);
         was.kind == EntryKind::File
             && was.is_settled
@@ -227,21 +230,23 @@ impl Copier {
 
     fn copy_file(
         &mut self,
-        source: &File,
-        make: impl Fn() -> Result<OwnedFd, Errno>,
+        source: &UnlockedFile,
+        make: impl Fn() -> Result<File, CreateFileError>,
     ) -> Result<IndexEntry, Missed> {
         let look = || {
-            let stat = source.stat().map_err(failed("looking at it"))?;
+            let stat = source.metadata().map_err(failed("looking at it"))?;
             match EntryKind::of(&stat) {
                 Some(EntryKind::File) => Ok(stat),
                 _ => Err(Missed::LeftOut), // exchanged meanwhile
             }
         };
         let mut stat = look()?;
-        let target = make().map_err(failed("making the copy"))?;
+        let target = make().map_err(|error| failed("making the copy")(error.errno()))?;
         let mut tries = 1;
         let is_settled = loop {
-            content(&source.fd, &target, size(&stat)).map_err(failed("copying its content"))?;
+            let bounds = ContentBounds { size: stat.size(), budget: u64::MAX };
+            copy_content(&source.file, &target, bounds)
+                .map_err(|error| failed("copying its content")(error.errno()))?;
             let after = look()?;
             if Print::of(&after) == Print::of(&stat) {
                 break true;
@@ -253,7 +258,7 @@ impl Copier {
             stat = after;
             ftruncate(&target, 0).map_err(failed("writing the copy"))?;
         };
-        let found = attributes::read(&source.fd).map_err(failed("reading its attributes"))?;
+        let found = attributes::read(&source.file).map_err(failed("reading its attributes"))?;
         self.taken.left_out += found.left_out;
         found.put(&target).map_err(failed("writing its attributes"))?;
         self.dress(&target, &stat, 0o777).map_err(failed("finishing the copy"))?;
@@ -265,18 +270,24 @@ impl Copier {
     }
 
     /// Owner, mode and times, in this order: a new owner takes bits from the mode.
-    pub(super) fn dress(&self, target: &OwnedFd, stat: &Stat, bits: u32) -> Result<(), Errno> {
+    pub(super) fn dress(
+        &self,
+        target: impl AsFd,
+        found: &Metadata,
+        bits: u32,
+    ) -> Result<(), Errno> {
         if self.is_root {
-            fchown(target, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
+            let (uid, gid) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
+            fchown(&target, Some(uid), Some(gid))?;
         }
-        fchmod(target, Mode::from_raw_mode(stat.st_mode & bits))?;
-        futimens(target, &times(stat))
+        fchmod(&target, Mode::from_raw_mode(found.mode() & bits))?;
+        futimens(target, &found.times())
     }
 
     pub(super) fn mark_directory(
         &mut self,
-        source: &OwnedFd,
-        target: &OwnedFd,
+        source: &Dir,
+        target: &Dir,
     ) -> Result<ExtendedAttributes, CopyFailure> {
         let trouble = |doing| move |error| CopyFailure { doing, error };
         let found = attributes::read(source).map_err(trouble("reading its attributes"))?;
@@ -288,12 +299,13 @@ impl Copier {
     fn link(
         &mut self,
         place: CopyTarget<'_>,
-        name: &CStr,
-        stat: &Stat,
+        name: &OsStr,
+        stat: &Metadata,
     ) -> Result<IndexEntry, Missed> {
-        let leads_to =
-            readlinkat(place.source, name, Vec::new()).map_err(unread("reading the link"))?;
-        symlinkat(leads_to.as_c_str(), place.target, name).map_err(failed("making the link"))?;
+        let leads_to = place.source.read_link(name);
+        let leads_to = leads_to.map_err(|error| unread("reading the link")(error.errno()))?;
+        let made = place.target.symlink(leads_to, name);
+        made.map_err(|error| failed("making the link")(error.errno()))?;
         self.dress_name(place, name, stat).map_err(failed("finishing the link"))?;
         Ok(IndexEntry::of(EntryKind::Link, stat))
     }
@@ -301,37 +313,35 @@ impl Copier {
     fn node(
         &mut self,
         place: CopyTarget<'_>,
-        name: &CStr,
-        stat: &Stat,
+        name: &OsStr,
+        stat: &Metadata,
         kind: FileType,
     ) -> Result<IndexEntry, Missed> {
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
-        let made = mknodat(place.target, name, kind, mode, 0)
+        let mode = stat.mode() & 0o777;
+        let made = mknodat(place.target, name, kind, Mode::from_raw_mode(mode), 0)
             .and_then(|()| self.dress_name(place, name, stat))
-            // The copy is ours alone: no link can have taken the name.
-            .and_then(|()| chmodat(place.target, name, mode, AtFlags::empty()));
+            .and_then(|()| Ok(place.target.set_mode(name, mode)?));
         made.map_err(failed("making it"))?;
         EntryKind::of(stat).map(|kind| IndexEntry::of(kind, stat)).ok_or(Missed::LeftOut)
     }
 
-    fn dress_name(&self, place: CopyTarget<'_>, name: &CStr, stat: &Stat) -> Result<(), Errno> {
-        let itself = AtFlags::SYMLINK_NOFOLLOW;
+    fn dress_name(
+        &self,
+        place: CopyTarget<'_>,
+        name: &OsStr,
+        found: &Metadata,
+    ) -> Result<(), Errno> {
         if self.is_root {
-            let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-            chownat(place.target, name, Some(uid), Some(gid), itself)?;
+            place.target.set_owner(name, found.uid(), found.gid())?;
         }
-        utimensat(place.target, name, &times(stat), itself)
+        Ok(place.target.set_times(name, &found.times())?)
     }
-}
-
-fn size(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_size).unwrap_or(0)
 }
 
 /// Of the copy and of the one before. What cannot be read differs.
 fn has_same_content(
     place: CopyTarget<'_>,
-    name: &CStr,
+    name: &OsStr,
     entry: &IndexEntry,
     was: &IndexEntry,
 ) -> bool {
@@ -340,38 +350,15 @@ fn has_same_content(
         EntryKind::File if entry.print == was.print && entry.is_settled => true,
         EntryKind::File if entry.size() != was.size() => false,
         EntryKind::File if entry.size() > MAX_COMPARED => false,
-        EntryKind::File => File::open(before, name)
-            .and_then(|before| is_same(&File::open(place.target, name)?.fd, &before.fd))
-            .unwrap_or(false),
+        EntryKind::File => {
+            let open = |at: &Dir| at.unlock_file(name).ok();
+            let (Some(is), Some(was)) = (open(place.target), open(before)) else { return false };
+            matches!(compare_content(&is.file, &was.file), Ok(ContentComparison::Same))
+        }
         EntryKind::Link => {
-            let read = |at| readlinkat(at, name, Vec::new());
+            let read = |at: &Dir| at.read_link(name);
             matches!((read(place.target), read(before)), (Ok(is), Ok(was)) if is == was)
         }
         EntryKind::Directory | EntryKind::Fifo | EntryKind::Socket | EntryKind::Whiteout => true,
-    }
-}
-
-fn is_same(one: &OwnedFd, other: &OwnedFd) -> Result<bool, Errno> {
-    let mut rooms = [vec![0; 64 * 1024], vec![0; 64 * 1024]];
-    let mut at = 0;
-    loop {
-        let [first, second] = &mut rooms;
-        let read = rustix::io::retry_on_intr(|| pread(one, &mut first[..], at))?;
-        let mut filled = 0;
-        while filled < read {
-            match pread(other, &mut second[filled..read], at + filled as u64) {
-                Ok(0) => return Ok(false),
-                Ok(more) => filled += more,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if read == 0 {
-            return Ok(true);
-        }
-        if first[..read] != second[..read] {
-            return Ok(false);
-        }
-        at += read as u64;
     }
 }

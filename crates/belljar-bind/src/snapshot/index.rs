@@ -4,14 +4,15 @@
 //! directory, and not its path: paths can be longer than all other data.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::Moment;
-use rustix::fs::{FileType, Stat};
+use belljar_tree::{Metadata, Timestamp};
 
 const MAGIC: &[u8; 8] = b"bjsnap1\n";
 /// Everything of an entry but its name.
@@ -42,15 +43,16 @@ impl EntryKind {
         [Self::Directory, Self::File, Self::Link, Self::Fifo, Self::Socket, Self::Whiteout];
 
     /// `None`: of a kind that is not copied.
-    pub(super) fn of(stat: &Stat) -> Option<Self> {
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Some(Self::Directory),
-            FileType::RegularFile => Some(Self::File),
-            FileType::Symlink => Some(Self::Link),
-            FileType::Fifo => Some(Self::Fifo),
-            FileType::Socket => Some(Self::Socket),
-            FileType::CharacterDevice if stat.st_rdev == 0 => Some(Self::Whiteout),
-            _ => None,
+    pub(super) fn of(found: &Metadata) -> Option<Self> {
+        use belljar_tree::EntryKind as Kind;
+        match found.kind() {
+            Kind::Directory => Some(Self::Directory),
+            Kind::File => Some(Self::File),
+            Kind::Symlink => Some(Self::Link),
+            Kind::Fifo => Some(Self::Fifo),
+            Kind::Socket => Some(Self::Socket),
+            Kind::CharacterDevice if found.device_number() == 0 => Some(Self::Whiteout),
+            Kind::CharacterDevice | Kind::BlockDevice | Kind::Unknown => None,
         }
     }
 }
@@ -66,14 +68,15 @@ pub(super) struct Print {
 }
 
 impl Print {
-    pub(super) fn of(stat: &Stat) -> Self {
-        let moment = |secs, nanos| Moment { secs, nanos: u32::try_from(nanos).unwrap_or(0) };
+    pub(super) fn of(found: &Metadata) -> Self {
+        let moment = |Timestamp { secs, nanos }| Moment { secs, nanos };
+        let belljar_tree::Identity { device, inode } = found.identity();
         Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            modified: moment(stat.st_mtime, stat.st_mtime_nsec),
-            changed: moment(stat.st_ctime, stat.st_ctime_nsec),
+            device,
+            inode,
+            size: found.size(),
+            modified: moment(found.modified()),
+            changed: moment(found.changed()),
         }
     }
 }
@@ -96,14 +99,14 @@ pub(super) struct IndexEntry {
 }
 
 impl IndexEntry {
-    pub(super) fn of(kind: EntryKind, stat: &Stat) -> Self {
+    pub(super) fn of(kind: EntryKind, found: &Metadata) -> Self {
         Self {
             kind,
-            mode: stat.st_mode,
-            uid: stat.st_uid,
-            gid: stat.st_gid,
+            mode: found.as_stat().st_mode,
+            uid: found.uid(),
+            gid: found.gid(),
             attributes: 0,
-            print: Print::of(stat),
+            print: Print::of(found),
             is_settled: false,
             counts: false,
             number: 0,
@@ -120,8 +123,8 @@ impl IndexEntry {
         about(self) == about(other)
     }
 
-    fn to_bytes(self, parent: u64, name: &CStr) -> Vec<u8> {
-        let name = name.to_bytes();
+    fn to_bytes(self, parent: u64, name: &OsStr) -> Vec<u8> {
+        let name = name.as_bytes();
         let mut bytes = Vec::with_capacity(FIXED + name.len());
         let flags = u8::from(self.is_settled) | u8::from(self.counts) << 1;
         let Print { device, inode, size, modified, changed } = self.print;
@@ -165,7 +168,7 @@ impl IndexWriter {
         Ok(Self { file, written: 0 })
     }
 
-    pub(super) fn add(&mut self, parent: u64, name: &CStr, entry: IndexEntry) -> io::Result<()> {
+    pub(super) fn add(&mut self, parent: u64, name: &OsStr, entry: IndexEntry) -> io::Result<()> {
         self.written += 1;
         self.file.write_all(&entry.to_bytes(parent, name))
     }

@@ -4,10 +4,9 @@
 //! be long, and unreadable by then.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::{OsStr, OsString};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, linkat, mkdirat, openat, unlinkat};
+use belljar_tree::{Dir, HardLinkError, Identity, Metadata};
 use rustix::io::Errno;
 
 use super::index::IndexEntry;
@@ -18,47 +17,40 @@ const MAX_KNOWN: usize = 400_000;
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pool: Option<Pool>,
-    known: HashMap<(u64, u64), (u64, IndexEntry)>,
+    known: HashMap<Identity, (u64, IndexEntry)>,
     next: u64,
 }
 
 #[derive(Debug)]
 struct Pool {
-    name: CString,
-    directory: OwnedFd,
-}
-
-fn identity(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
-}
-
-fn number(number: u64) -> CString {
-    CString::new(number.to_string()).unwrap_or_default() // digits hold no NUL
+    /// It cannot be guessed.
+    name: OsString,
+    directory: Dir,
 }
 
 impl Links {
     /// What is known of the copy, if it got this name too.
     pub(super) fn give(
         &self,
-        stat: &Stat,
-        to: impl AsFd,
-        name: &CStr,
+        found: &Metadata,
+        to: &Dir,
+        name: &OsStr,
     ) -> Result<Option<IndexEntry>, Errno> {
-        let known = self.known.get(&identity(stat));
+        let known = self.known.get(&found.identity());
         let (Some(pool), Some((known, entry))) = (&self.pool, known) else { return Ok(None) };
-        match linkat(&pool.directory, number(*known), to, name, AtFlags::empty()) {
+        match pool.directory.hard_link(known.to_string(), to, name) {
             Ok(()) => Ok(Some(*entry)),
-            Err(Errno::MLINK) => Ok(None), // as many names as one file can have
-            Err(error) => Err(error),
+            Err(HardLinkError::TooManyNames { .. }) => Ok(None),
+            Err(error) => Err(error.errno()),
         }
     }
 
     /// `name` in `of` is the copy.
     pub(super) fn keep(
         &mut self,
-        root: impl AsFd,
-        stat: &Stat,
-        (of, name): (impl AsFd, &CStr),
+        root: &Dir,
+        found: &Metadata,
+        (of, name): (&Dir, &OsStr),
         entry: IndexEntry,
     ) -> Result<(), Errno> {
         if self.known.len() >= MAX_KNOWN {
@@ -66,37 +58,28 @@ impl Links {
         }
         let pool = match &mut self.pool {
             Some(pool) => pool,
-            none => none.insert(make_pool(root)?),
+            none => {
+                let (name, directory) = root.create_unique_dir(".belljar-links-", 0o700)?;
+                none.insert(Pool { name, directory })
+            }
         };
-        match linkat(of, name, &pool.directory, number(self.next), AtFlags::empty()) {
+        match of.hard_link(name, &pool.directory, self.next.to_string()) {
             Ok(()) => {
-                self.known.insert(identity(stat), (self.next, entry));
+                self.known.insert(found.identity(), (self.next, entry));
                 self.next += 1;
                 Ok(())
             }
-            Err(Errno::MLINK) => Ok(()),
-            Err(error) => Err(error),
+            Err(HardLinkError::TooManyNames { .. }) => Ok(()),
+            Err(error) => Err(error.errno()),
         }
     }
 
-    /// What was made for this goes.
-    pub(super) fn clear(&mut self, root: impl AsFd) -> Result<(), Errno> {
+    /// Removes the directory with the further names.
+    pub(super) fn clear(&mut self, root: &Dir) -> Result<(), Errno> {
         let Some(pool) = self.pool.take() else { return Ok(()) };
         for known in 0..self.next {
-            unlinkat(&pool.directory, number(known), AtFlags::empty())?;
+            pool.directory.unlink(known.to_string())?;
         }
-        unlinkat(root, &pool.name, AtFlags::REMOVEDIR)
+        Ok(root.remove_dir(&pool.name)?)
     }
-}
-
-/// Under a name that cannot be guessed.
-fn make_pool(root: impl AsFd) -> Result<Pool, Errno> {
-    let mut random = [0; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let name = format!(".belljar-links-{:032x}", u128::from_ne_bytes(random));
-    let name = CString::new(name).unwrap_or_default();
-    mkdirat(&root, &name, Mode::RWXU)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = openat(&root, &name, flags, Mode::empty())?;
-    Ok(Pool { name, directory })
 }

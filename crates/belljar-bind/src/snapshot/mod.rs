@@ -16,24 +16,20 @@ mod attributes;
 mod copy;
 mod index;
 mod links;
-mod open;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-use std::ffi::CString;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use belljar_spec::Moment;
-use rustix::fs::{CWD, Dir, Mode, OFlags, mkdirat, syncfs};
+use belljar_tree::{Access, Dir, FinalLink, Metadata, OpenDirError, PathError, UnlockedDir};
+use rustix::fs::{Mode, fchmod, syncfs};
 use rustix::io::Errno;
 
 use self::copy::Copier;
 use self::index::{IndexWriter, count_of};
-use self::open::Directory;
 use self::walk::SnapshotWalk;
 use crate::file_clock;
 
@@ -100,8 +96,7 @@ impl Begun {
     /// one. (In memory, where nothing is ever clean, such a write can go unseen.)
     pub fn now(path: &Path) -> Result<Self, Errno> {
         let moment = file_clock::ticked();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        syncfs(rustix::fs::open(path, flags, Mode::empty())?)?;
+        syncfs(Dir::open(path, FinalLink::Follow)?)?;
         Ok(Self(moment))
     }
 }
@@ -141,9 +136,9 @@ pub fn take_with_limits(
     previous: Option<Previous>,
 ) -> Result<SnapshotSummary, SnapshotError> {
     let failed = |doing| move |error| SnapshotError::Entry { path: from.to_owned(), doing, error };
-    let source = open_root(from).map_err(failed("opening it"))?;
-    mkdirat(CWD, to, Mode::RWXU).map_err(failed("making the copy"))?;
-    let target = open_root(to).map_err(failed("opening the copy"))?;
+    let source = open_root(from).map_err(|error| failed("opening it")(error.errno()))?;
+    rustix::fs::mkdir(to, Mode::RWXU).map_err(failed("making the copy"))?;
+    let target = open_root(to).map_err(|error| failed("opening the copy")(error.errno()))?;
     let path = index_of(to);
     let index_failed = |error| SnapshotError::Index { path: path.clone(), error };
     let writer = IndexWriter::create(&path, begun.0).map_err(index_failed)?;
@@ -152,10 +147,9 @@ pub fn take_with_limits(
         Some(Previous { tree, index }) => (open_root(&tree).ok(), Some(index)),
     };
     let copier = Copier::new(Some(writer), names);
-    let same = source.fd_of_same().map_err(failed("opening it"))?;
-    let mut walk = SnapshotWalk::new(from, copier, same, limits.cancel);
+    let mut walk = SnapshotWalk::new(from, copier, limits.cancel);
     walk.bounds.bytes = limits.bytes;
-    walk.run(source, target.into_fd(), before)?;
+    walk.run(source, target.dir, before)?;
     walk.copier.finish().map_err(index_failed)
 }
 
@@ -168,24 +162,21 @@ pub fn restore(from: &Path, to: &Path) -> Result<SnapshotSummary, SnapshotError>
     let index = index_of(from);
     let held =
         count_of(&index).map_err(|error| SnapshotError::Index { path: index.clone(), error })?;
-    let source = open_root(from).map_err(failed("opening it"))?;
-    let target = open_root(to).map_err(failed("opening the copy"))?.into_fd();
-    if !is_empty(&target).map_err(failed("reading the copy"))? {
+    let source = open_root(from).map_err(|error| failed("opening it")(error.errno()))?;
+    let target = open_root(to).map_err(|error| failed("opening the copy")(error.errno()))?.dir;
+    if !target.is_empty("").map_err(|error| failed("reading the copy")(error.errno()))? {
         return Err(SnapshotError::NotEmpty { path: to.to_owned() });
     }
-    rustix::fs::fchmod(&target, Mode::RWXU).map_err(failed("opening the copy"))?;
+    fchmod(&target, Mode::RWXU).map_err(failed("opening the copy"))?;
     let copier = Copier::new(None, None);
     let never = AtomicBool::new(false);
-    let same = source.fd_of_same().map_err(failed("opening it"))?;
-    let mut walk = SnapshotWalk::new(from, copier, same, &never);
-    let root = target.try_clone().map_err(|error| {
-        failed("opening the copy")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    })?;
+    let mut walk = SnapshotWalk::new(from, copier, &never);
+    let root = target.try_clone();
+    let root = root.map_err(|error| failed("opening the copy")(error.errno()))?;
     walk.run(source, target, None)?;
     // A run can take every right from its directory, and the next one could not even begin.
-    let mode = rustix::fs::fstat(&root).map(|stat| Mode::from_raw_mode(stat.st_mode));
-    mode.and_then(|mode| rustix::fs::fchmod(&root, mode | Mode::RWXU))
-        .map_err(failed("finishing the copy"))?;
+    let mode = Metadata::of(&root).map(|found| Mode::from_raw_mode(found.mode()));
+    mode.and_then(|mode| fchmod(&root, mode | Mode::RWXU)).map_err(failed("finishing the copy"))?;
     let (taken, noted) = (walk.copier.taken, walk.copier.noted);
     let missing = held.abs_diff(noted).max(taken.left_out + taken.unsettled);
     match missing {
@@ -194,16 +185,11 @@ pub fn restore(from: &Path, to: &Path) -> Result<SnapshotSummary, SnapshotError>
     }
 }
 
-fn open_root(path: &Path) -> Result<Directory, Errno> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    Directory::open(CWD, &path)
-}
-
-fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
-    for entry in Dir::read_from(directory)? {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+/// The directories above it are the caller's.
+fn open_root(path: &Path) -> Result<UnlockedDir, OpenDirError> {
+    let no_name = || PathError::NoName { path: path.to_owned() };
+    let name = path.file_name().ok_or_else(no_name)?;
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(Path::new("."));
+    Dir::open_for(above, FinalLink::Follow, Access::Lookup)?.unlock_dir(name)
 }

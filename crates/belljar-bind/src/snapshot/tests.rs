@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::copy::{Missed, unread};
 use super::index::Index;
-use super::walk::Bounds;
+use super::walk::SnapshotBounds;
 use super::*;
 
 /// A tree of five entries and its root.
@@ -60,26 +60,25 @@ fn what_is_remembered_of_the_one_before_is_bounded() {
     assert_eq!(refused.kind(), std::io::ErrorKind::OutOfMemory);
 }
 
-fn walk_with(bounds: Bounds) -> Result<(), SnapshotError> {
+fn walk_with(bounds: SnapshotBounds) -> Result<(), SnapshotError> {
     let temp = yard();
     let from = temp.path().join("tree");
     let source = open_root(&from).unwrap();
-    let target = open_root(&temp.path().join("restored")).unwrap().into_fd();
+    let target = open_root(&temp.path().join("restored")).unwrap().dir;
     let never = AtomicBool::new(false);
-    let same = source.fd_of_same().unwrap();
-    let mut walk = SnapshotWalk::new(&from, Copier::new(None, None), same, &never);
+    let mut walk = SnapshotWalk::new(&from, Copier::new(None, None), &never);
     walk.bounds = bounds;
     walk.run(source, target, None)
 }
 
 #[test]
 fn a_tree_that_is_too_large_is_told_with_the_limit() {
-    let enough = Bounds { entries: 5, held: 4096, bytes: u64::MAX };
+    let enough = SnapshotBounds { entries: 5, held: 4096, bytes: u64::MAX };
     walk_with(enough).unwrap(); // the control
-    let many = walk_with(Bounds { entries: 4, ..enough }).unwrap_err();
+    let many = walk_with(SnapshotBounds { entries: 4, ..enough }).unwrap_err();
     assert!(matches!(many, SnapshotError::Endless { limit: 4, .. }), "{many:?}");
     assert!(many.to_string().contains("more than 4 entries"), "{many}");
-    let wide = walk_with(Bounds { held: 64, ..enough }).unwrap_err();
+    let wide = walk_with(SnapshotBounds { held: 64, ..enough }).unwrap_err();
     assert!(matches!(wide, SnapshotError::TooWide { limit: 64, .. }), "{wide:?}");
 }
 

@@ -134,7 +134,7 @@ pub(crate) fn check_form(pool: &UpstreamPool, request: &Parts) -> Result<(), Den
         return Err(bad_request(fault));
     }
     if request.method == Method::CONNECT {
-        return Err(bad_request("a tunnel within a connection"));
+        return Err(bad_request("CONNECT inside a connection that is already a tunnel"));
     }
     check_length(&request.headers)
 }

@@ -92,7 +92,7 @@ pub(crate) fn without_user(authority: &[u8]) -> &[u8] {
 pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Denial> {
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
     if lengths > 1 || (lengths == 1 && headers.contains_key(TRANSFER_ENCODING)) {
-        return Err(bad_request("its length can be read in two ways"));
+        return Err(bad_request("its length is ambiguous"));
     }
     Ok(())
 }

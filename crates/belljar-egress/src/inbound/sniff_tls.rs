@@ -72,7 +72,7 @@ impl<'a> Sniffer<'a> {
         if self.seen == 0 {
             SniffResult::Allowed
         } else {
-            denied_not_tls("it ends within the ClientHello")
+            denied_not_tls("it ends in the middle of the ClientHello")
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         match at_once {
             SniffResult::Allowed => Ok(()),
             SniffResult::Denied(denial) => Err(denial.reason),
-            SniffResult::NeedMore => panic!("it cannot be said"),
+            SniffResult::NeedMore => panic!("it is not decided"),
         }
     }
 

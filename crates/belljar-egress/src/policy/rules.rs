@@ -87,7 +87,7 @@ impl Policy {
         })
     }
 
-    /// The policy of the set-up phase: its own rules and nothing else. It runs package code that nobody has reviewed,
+    /// The policy of the set-up phase: its own rules and nothing else. It runs package code that is not reviewed,
     /// so it gets no secrets, routes or interception, and does not learn. `None` where there is no set-up.
     pub(crate) fn for_setup(policy: &EgressPolicy) -> Result<Option<Self>, PolicyError> {
         let Some(allow) = &policy.setup else { return Ok(None) };

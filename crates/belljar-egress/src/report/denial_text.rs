@@ -11,9 +11,9 @@ use crate::policy::{Denial, PolicyPhase};
 use crate::proxy::AccessRequest;
 
 /// For every name without a usable address: it does not exist, its name servers fail, or it resolves to an address
-/// that the run may not reach. Telling them apart would disclose names of the host's network.
+/// that the run may not reach. A difference would disclose names of the host's network.
 pub(crate) const NO_REACHABLE_ADDRESS: &str = "the name leads to no address that this run may reach. The operator sees why \
-     with belljar why, and can open a host of the own network with network.allow_private";
+     with belljar why, and can allow a host of the private network with network.allow_private";
 
 /// The destination as the client knows it.
 fn destination(host: &Host, port: u16, via: Via) -> String {
@@ -64,8 +64,8 @@ pub(crate) fn denied(phase: PolicyPhase, access: &AccessRequest<'_>, denial: &De
             format!("{request} to {host}:{port} is not on {list}, though others are. {allow}")
         }
         DenyReason::CannotLookInside => format!(
-            "the rules about {host}:{port} name methods or paths, and nobody can look into a tunnel. \
-             The operator can have it opened with network.intercept = [\"{host}\"]. {allow}"
+            "the rules about {host}:{port} name methods or paths, and the proxy does not read a tunnel. \
+             The operator can have it read with network.intercept = [\"{host}\"]. {allow}"
         ),
         DenyReason::NotAName => unreadable(&host.to_string(), detail),
         DenyReason::AddressNotListed => format!(
@@ -152,7 +152,7 @@ mod tests {
         assert!(text(22).contains("--allow-host pypi.org:22"));
     }
 
-    /// What a resolver or the operator's configuration says is not disclosed, whatever the reason.
+    /// What a resolver returns and what the operator configured are not disclosed, whatever the reason.
     #[test]
     fn no_denial_text_discloses_the_hosts_network() {
         let accesses = [("db.corp.example", Via::Connect), ("db.corp.example", Via::Http)];

@@ -111,7 +111,7 @@ pub(crate) async fn tls(
     port: u16,
     alpn: &[&[u8]],
 ) -> std::io::Result<TlsStream<DuplexStream>> {
-    let pem = run.tls.trust().unwrap().own;
+    let pem = run.tls.trust().unwrap().ca_certificate;
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
     let mut config = ClientConfig::builder_with_provider(provider())

@@ -63,7 +63,7 @@ impl TestProxy {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("it was not told: {all:?}");
+        panic!("no such event: {all:?}");
     }
 }
 

@@ -272,7 +272,7 @@ fn without_interception_there_is_no_authority() {
 #[test]
 fn the_trust_message_has_the_certificate_and_no_key() {
     let spec = EgressSpec { intercept: vec!["api.example".into()], ..EgressSpec::default() };
-    let pem = TestProxy::new(&Ca::new(), spec, &[]).tls.trust().unwrap().own;
+    let pem = TestProxy::new(&Ca::new(), spec, &[]).tls.trust().unwrap().ca_certificate;
     assert_eq!(CertificateDer::pem_slice_iter(pem.as_bytes()).count(), 1);
     assert!(!pem.contains("KEY"), "{pem}");
 }

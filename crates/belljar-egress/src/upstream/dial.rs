@@ -17,7 +17,7 @@ const MAX_ADDRESSES: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    #[error("nobody answered within {} s", CONNECT_TIMEOUT.as_secs())]
+    #[error("no response within {} s", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0} refuses the connection")]
     Refused(SocketAddr),
@@ -72,7 +72,9 @@ async fn connect(to: SocketAddr) -> Result<(TcpStream, IpAddr), DialError> {
     let stream = TcpStream::connect(to).await.map_err(failed)?;
     // Only a checked address is ever connected to.
     if stream.peer_addr().map_err(failed)? != to {
-        return Err(failed(io::Error::other("somebody else answered")));
+        return Err(failed(io::Error::other(
+            "the peer has another address than the one that was checked",
+        )));
     }
     stream.set_nodelay(true).map_err(failed)?;
     rustix::net::sockopt::set_socket_keepalive(&stream, true)

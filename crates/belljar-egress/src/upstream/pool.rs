@@ -70,7 +70,7 @@ pub(crate) enum Purpose {
     Upgrade,
 }
 
-/// Whether a connection was used before, so that it may be dead through nobody's fault.
+/// Whether a connection was used before, so that its end is no failure of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAge {
     New,
@@ -304,7 +304,9 @@ fn tls_error_text(error: &io::Error) -> &'static str {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "TLS failed: its certificate is not valid yet"
         }
-        CertificateError::UnknownIssuer => "TLS failed: nobody trusted has issued its certificate",
+        CertificateError::UnknownIssuer => {
+            "TLS failed: its certificate is not from a trusted authority"
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "TLS failed: its certificate is for another name"
         }

@@ -22,7 +22,7 @@ use crate::policy::AddressScope;
 use crate::upstream::address::is_allowed_address;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// For the whole lookup, whatever the configuration says.
+/// For the whole lookup; overrides the configuration.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// For one query, so that a second server is asked in time.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);

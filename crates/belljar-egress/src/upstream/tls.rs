@@ -15,7 +15,7 @@ pub(crate) struct TlsContext {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    #[error("no authority of the run's own")]
+    #[error("cannot create the run's certificate authority")]
     Intercept(#[from] InterceptError),
     #[error(transparent)]
     Roots(#[from] RootsError),

@@ -149,7 +149,7 @@ fn head(stream: &mut impl Read) -> String {
 
 fn start(port: u16) -> (OwnedFd, String) {
     match set_up(port) {
-        (control, FromProxy::Ready { trust: Some(trust) }) => (control, trust.own),
+        (control, FromProxy::Ready { trust: Some(trust) }) => (control, trust.ca_certificate),
         other => panic!("{other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Drops rights: PID 1 confines itself by Landlock, and each command drops everything.
+//! The mechanisms of the lock-down, one function each. Their order is in `lock_down`.
 
 use std::sync::OnceLock;
 
@@ -39,7 +39,7 @@ pub(super) enum ConfineError {
 
 /// For PID 1, and so for all its descendants: one domain, in which they can debug each other.
 /// Everything that is mounted is readable; writable are the plan's paths.
-pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
+pub(super) fn landlock(setup: &InitSetup) -> Result<(), ConfineError> {
     if belljar_sys::landlock_version() == 0 {
         return Ok(()); // the attestation reports that, and the launcher compares
     }
@@ -53,7 +53,7 @@ pub(super) fn landlock(writable: &[OsText]) -> Result<(), ConfineError> {
     let root = PathFd::new("/").map_err(|error| failed(&error))?;
     rules = rules.add_rule(PathBeneath::new(root, read)).map_err(|error| failed(&error))?;
     let always = ["/proc", "/dev"].map(OsText::from);
-    for place in writable.iter().chain(&always) {
+    for place in setup.writable.iter().chain(&always) {
         let Ok(fd) = PathFd::new(place.as_path()) else { continue }; // what is not there needs no right
         let is_directory = std::fs::metadata(place.as_path()).is_ok_and(|meta| meta.is_dir());
         let access = if is_directory { all } else { AccessFs::from_file(ABI::V6) };
@@ -118,8 +118,8 @@ fn has_landlock_domain() -> bool {
     }
 }
 
-/// The whole lock-down of a process that is about to become a command.
-pub(super) fn confine(setup: &InitSetup) -> Result<(), ConfineError> {
+/// The plan's limits, hard and soft.
+pub(super) fn limit_resources(setup: &InitSetup) -> Result<(), ConfineError> {
     for limit in &setup.rlimits {
         let resource =
             resource(&limit.name).ok_or_else(|| ConfineError::UnknownLimit(limit.name.clone()))?;
@@ -127,21 +127,29 @@ pub(super) fn confine(setup: &InitSetup) -> Result<(), ConfineError> {
         setrlimit(resource, value)
             .map_err(|error| ConfineError::Limit(limit.name.clone(), error))?;
     }
-    empty_bounding_set()?; // needs a capability, so before they go
-    change_user(setup)?;
+    Ok(())
+}
+
+/// All sets but the bounding set, which has a step of its own.
+pub(super) fn drop_capabilities(_: &InitSetup) -> Result<(), ConfineError> {
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {} // gVisor has none; the attestation reads back
         Err(error) => return Err(StepError::new("clear ambient capabilities", error).into()),
     }
     let none = CapabilitySet::empty();
     let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    step("drop capabilities", set_capabilities(None, nothing))?;
-    step("set no-new-privileges", set_no_new_privs(true))?;
-    filter::load(&setup.filter)?; // last: it forbids what every line above does
-    Ok(())
+    Ok(step("drop capabilities", set_capabilities(None, nothing))?)
 }
 
-fn change_user(setup: &InitSetup) -> Result<(), ConfineError> {
+pub(super) fn no_new_privileges(_: &InitSetup) -> Result<(), ConfineError> {
+    Ok(step("set no-new-privileges", set_no_new_privs(true))?)
+}
+
+pub(super) fn load_filter(setup: &InitSetup) -> Result<(), ConfineError> {
+    Ok(filter::load(&setup.filter)?)
+}
+
+pub(super) fn change_user(setup: &InitSetup) -> Result<(), ConfineError> {
     let (uid, gid) = (Uid::from_raw(setup.user.uid), Gid::from_raw(setup.user.gid));
     if rustix::process::geteuid() == uid {
         return Ok(()); // an ordinary user's sandbox has only this one
@@ -169,7 +177,7 @@ pub(super) fn bounding_set() -> &'static [CapabilitySet] {
 }
 
 /// That nothing is left is not believed: the attestation reads it back.
-fn empty_bounding_set() -> Result<(), ConfineError> {
+pub(super) fn empty_bounding_set(_: &InitSetup) -> Result<(), ConfineError> {
     use rustix::thread::remove_capability_from_bounding_set;
     for capability in bounding_set() {
         step("empty the bounding set", remove_capability_from_bounding_set(*capability))?;

@@ -13,16 +13,16 @@ use belljar_sys::step;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use super::attest::{attest, attest_short};
-use super::confine::{ConfineError, confine};
-use super::copy;
+use super::attest::{attest, attest_brief};
+use super::confine::ConfineError;
+use super::{copy, lock_down as steps};
 use crate::sys::process::{
     adopt_descriptor, arrange_descriptors, begin_session, exec_path, exit_now,
 };
 
 /// What the line that holds an attestation begins with.
 pub(super) const ATTESTED: &[u8] = b"attested ";
-pub(super) const ATTESTED_SHORT: &[u8] = b"attested_short ";
+pub(super) const ATTESTED_BRIEF: &[u8] = b"attested_brief ";
 
 /// The command's ends of its streams.
 pub(super) struct Inside {
@@ -123,16 +123,16 @@ fn lock_down(
 ) -> Result<(), ConfineError> {
     step("reset signals", signal::reset_all())?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    confine(setup)?;
+    steps::command(setup)?;
     // As the command's user: a directory it may not enter is not entered for it.
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
     match request.depth {
-        AttestationKind::Whole => {
+        AttestationKind::Full => {
             report.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
         }
-        AttestationKind::Short => {
-            report.attested(ATTESTED_SHORT, serde_json::to_vec(&attest_short(setup, request)?));
+        AttestationKind::Brief => {
+            report.attested(ATTESTED_BRIEF, serde_json::to_vec(&attest_brief(setup, request)?));
         }
     }
     Ok(())

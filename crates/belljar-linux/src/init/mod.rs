@@ -11,6 +11,7 @@ mod confine;
 mod connections;
 mod copy;
 mod inside;
+mod lock_down;
 mod pump;
 mod shim;
 mod terminal;

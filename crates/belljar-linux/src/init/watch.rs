@@ -25,7 +25,7 @@ use super::connections::Connections;
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Round, Tree};
-use super::{confine, exit_status};
+use super::{confine, exit_status, lock_down};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InitError {
@@ -228,7 +228,7 @@ impl Watch {
         match message {
             ToInit::Hello(hello) => self.answer(&hello)?,
             ToInit::Setup(setup) => {
-                confine::landlock(&setup.writable)?;
+                lock_down::init(&setup)?;
                 confine::bounding_set();
                 confine::readback();
                 self.deadline =

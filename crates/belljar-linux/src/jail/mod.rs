@@ -1,6 +1,6 @@
 //! The built-in sandbox: namespaces, mounts by descriptor, identity, limits.
 //!
-//! Three steps, as data flows: [`bind`] opens and pins everything a plan names, [`start`] makes the
+//! Three steps, as data flows: [`bind()`] opens and pins everything a plan names, [`start()`] makes the
 //! processes, `apply` runs in the new process and uses only what was bound. What the attestation
 //! should find is part of what `bind` returns.
 

@@ -131,6 +131,15 @@ pub fn fork() -> Result<Option<Pid>, Errno> {
     Ok(Pid::from_raw(raw as i32))
 }
 
+/// For tests, whose harness has threads: the child has only the calling thread, with its ids and capabilities.
+#[cfg(test)]
+pub(crate) fn fork_with_threads() -> Result<Option<Pid>, Errno> {
+    // SAFETY: libc makes its allocator usable in the child. The child uses no lock that the harness's other thread,
+    // which waits for this one, could hold, and ends without returning from the test.
+    let raw = check(libc::c_long::from(unsafe { libc::fork() }))?;
+    Ok(Pid::from_raw(raw as i32))
+}
+
 /// What a process used, with all the children that it reaped, and what those had reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {

@@ -61,7 +61,7 @@ impl LedgerError {
         use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
         match self {
             Self::Open { error, .. } => crate::ballast::is_no_space(error),
-            // SQLite does not say why it could not make a file beside the database.
+            // SQLite does not report why it could not make a file beside the database.
             Self::Sqlite { error, .. } => matches!(
                 error.sqlite_error_code(),
                 Some(CannotOpen | DiskFull | ReadOnly | SystemIoFailure)
@@ -120,7 +120,7 @@ impl Ledger {
         self.change(|connection| row::write(connection, row, row::IfThere::Replace).map(drop))
     }
 
-    /// Writes those rows that are not there, and says how many.
+    /// Writes those rows that are not there, and returns how many.
     pub fn add_missing(&mut self, rows: &[LedgerRow]) -> Result<usize, LedgerError> {
         self.change(|connection| {
             let added = rows.iter().map(|row| row::write(connection, row, row::IfThere::Keep));

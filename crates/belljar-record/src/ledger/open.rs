@@ -1,4 +1,4 @@
-//! Opening and making the database.
+//! Opens and creates the database.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::home::Home;
 pub(super) const VERSION: i64 = 1;
 
 /// How long a writer waits for the others.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The write-ahead log is folded into the database when it is longer than this. Not much, since the
 /// first process to open the ledger reads the whole log again; not nothing, since it costs three waits
@@ -67,7 +67,7 @@ pub(super) fn open(home: &Home) -> Result<Ledger, LedgerError> {
             return Err(LedgerError::Newer { path, found, known: VERSION });
         }
         _ => {
-            // Two processes cannot both turn the same file to a write-ahead log: one would be told that
+            // Two processes cannot both turn the same file to a write-ahead log: one would get the error that
             // it is locked, without waiting.
             let _lock =
                 home.lock().map_err(|error| LedgerError::Open { path: path.clone(), error })?;
@@ -106,7 +106,7 @@ pub(super) fn open_to_read(home: &Home) -> Result<Option<Ledger>, LedgerError> {
     }
 }
 
-/// The file as a URI that says that nobody writes it.
+/// The file as a URI with `immutable`: no process writes it.
 fn immutable(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for byte in path.as_os_str().as_encoded_bytes() {
@@ -144,7 +144,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     // Neither at every close nor by itself: most processes open the ledger for one row. SQLite's own way
     // would let the log grow, as only the next write through the same connection begins it anew.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -161,7 +161,7 @@ pub(super) fn fold_long_log(connection: &Connection, path: &Path) -> rusqlite::R
     if std::fs::metadata(log).is_ok_and(|log| log.len() > LONG_LOG) {
         connection.busy_timeout(Duration::ZERO)?;
         let folded = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        connection.busy_timeout(PATIENCE)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         match folded {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
             folded => folded?,

@@ -1,4 +1,4 @@
-//! The ledger, made again from the run directories.
+//! Rebuilds the ledger from the run directories.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub struct Rebuilt {
     /// Rows that were missing.
     pub added: usize,
     /// Where the damaged file was put, if it was one. The anchors in it are lost: a record that was cut
-    /// before this cannot be told from a whole one.
+    /// before this cannot be distinguished from a whole one.
     pub damaged: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ fn sound(home: &Home) -> Result<Ledger, LedgerError> {
     Ok(ledger)
 }
 
-/// Kept, so that somebody can look at it; only the last one.
+/// Kept for inspection; only the last one.
 fn set_aside(home: &Home) -> io::Result<PathBuf> {
     let _lock = home.lock()?;
     let path = home.ledger_path();

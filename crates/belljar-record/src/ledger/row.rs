@@ -1,4 +1,4 @@
-//! One run, as the ledger has it.
+//! A row of the ledger: one run.
 
 use belljar_spec::{BackendName, Exit, OsText, RunId, RunSpec, RunState, StopReason, Usage};
 use rusqlite::types::Type;

@@ -1,4 +1,4 @@
-//! Integers in events stay where every reader can tell them apart.
+//! Limits integers in events to those that every JSON reader reads exactly.
 
 /// Readers that have only doubles can, up to here.
 pub(super) const TOO_LARGE: u64 = 1 << 53;

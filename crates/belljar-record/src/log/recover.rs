@@ -1,4 +1,4 @@
-//! Going on with the log of a supervisor that died.
+//! Continues the log of a supervisor that died.
 
 use std::fs::File;
 use std::io::{self, Seek};
@@ -65,7 +65,7 @@ impl EventLog {
             end = lines.offset();
             recovered.note(event);
         };
-        // Else a crash leaves no whole line that does not hold: somebody changed it, and it is evidence.
+        // Else a crash leaves no whole line that does not hold: it was changed, and it is evidence.
         let is_changed = match tail {
             Tail::Torn => false,
             Tail::Hole => recovered.events == 0,

@@ -1,4 +1,4 @@
-//! Room on the disk ahead of the log's end.
+//! Reserves room on the disk behind the log's end.
 
 use std::fs::File;
 

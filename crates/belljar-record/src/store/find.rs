@@ -1,4 +1,4 @@
-//! Finding the run that somebody means.
+//! Finds a run by an id, a prefix of one, or a name.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl From<LedgerError> for FindError {
 
 fn ambiguous(query: &str, matches: &[RunInfo]) -> String {
     let query = escape(query.as_bytes());
-    let mut text = format!("\"{query}\" can mean {} runs; say more of the id:", matches.len());
+    let mut text = format!("\"{query}\" can mean {} runs; give more of the id:", matches.len());
     for run in matches {
         let name = run.name.as_deref().map_or("-".to_owned(), |name| escape(name.as_bytes()));
         let (tail, state, command) = (run.id.tail(), run.state, escape(run.command.as_bytes()));

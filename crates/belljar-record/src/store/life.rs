@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::home::Home;
 
-/// What the sign of life says.
+/// Whether a run is alive, by its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Its supervisor lives, and wrote this state last.

@@ -1,7 +1,7 @@
 //! Lists the runs of a home and finds one by name or id.
 //!
 //! Three places know of a run: `live/` while its supervisor lives, `runs/` until it is removed, and the
-//! ledger. The lock in `live/` alone says what is alive; the ledger answers fast, and where it has no row
+//! ledger. The lock in `live/` alone decides what is alive; the ledger answers fast, and where it has no row
 //! the run's own record does.
 
 mod find;
@@ -49,7 +49,7 @@ pub fn list(home: &Home, which: Which) -> Result<Vec<RunInfo>, ListError> {
     // Before the ledger and `runs/`: a run that ends meanwhile is then found there.
     let live = names(home.live())?;
     let mut found = match which {
-        // The sign of life and the run's own record say all of it: control needs no ledger.
+        // The lock and the run's record are enough: control needs no ledger.
         Which::Live => {
             let runs = live.iter().map(|id| RunInfo::from_directory(home, id, life::of(home, id)));
             runs.flatten().collect()

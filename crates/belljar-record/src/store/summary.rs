@@ -23,7 +23,7 @@ pub(crate) struct Summary {
     pub(crate) command: String,
     pub(crate) workspace: Option<OsText>,
     pub(crate) outcome: Option<End>,
-    /// When the run stopped, where there is an outcome; what no record says is told by the file's own time.
+    /// When the run stopped, where there is an outcome; otherwise the time of the file.
     pub(crate) stopped_ms: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ struct Spec {
     name: Option<String>,
     #[serde(default)]
     workspace: Option<Mount>,
-    /// Whatever it is: only as much is read of it as one line says.
+    /// Whatever it is: only one line of it is read.
     #[serde(default)]
     agent: serde_json::Value,
 }

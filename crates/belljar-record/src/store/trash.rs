@@ -1,21 +1,20 @@
-//! What is on its way out.
+//! The trash: trees that are being removed.
 //!
-//! A removal first moves the tree here, then tells the ledger, then removes the tree. Wherever that was cut
+//! A removal first moves the tree here, then updates the ledger, then removes the tree. Wherever that was cut
 //! short, [`empty`] finishes it. A whole run lies here as `<id>`, a part of one as `<id>-<part>`; where
 //! that is taken, a number follows.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::RunId;
-use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::ballast;
 use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
-use belljar_tree::{RemoveAllError, remove_all};
+use belljar_tree::{Access, Dir, FinalLink, RemoveAllError, RenameError, RenameMode, remove_all};
 
 /// What goes when a sandbox is no longer kept; the record stays.
 pub const PARTS: &[&str] = &["home", "upper", "base", "checkpoints"];
@@ -43,7 +42,7 @@ pub enum TrashError {
     Tree(#[from] RemoveAllError),
 }
 
-/// Finishes every removal that was cut short; says how many. Goes on after a failure, and tells the first.
+/// Finishes every removal that was cut short, and returns how many. Continues after a failure, and returns the first.
 pub fn empty(home: &Home) -> Result<usize, TrashError> {
     let trash = home.trash();
     let failed = |error| TrashError::Read { path: trash.clone(), error };
@@ -52,14 +51,14 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
     let mut ledger = None;
     for entry in std::fs::read_dir(&trash).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // The room first: telling the ledger may need some. What is left of it says what to tell.
+        // The room first: updating the ledger may need some. What is left of it shows what to update.
         let done = ballast::empty_directory(&entry.path())
             .map_err(TrashError::from)
-            .and_then(|()| tell_ledger(home, &mut ledger, &entry.file_name()))
+            .and_then(|()| update_ledger(home, &mut ledger, &entry.file_name()))
             .and_then(|()| Ok(remove_all(entry.path())?));
         match done {
             Ok(()) => finished += 1,
-            // A later command tells it.
+            // A later command updates it.
             Err(TrashError::Ledger(error)) if error.is_no_space() => {}
             Err(error) => {
                 first_failure.get_or_insert(error);
@@ -70,7 +69,7 @@ pub fn empty(home: &Home) -> Result<usize, TrashError> {
 }
 
 /// The removal may have been cut short before the ledger knew of it.
-fn tell_ledger(
+fn update_ledger(
     home: &Home,
     ledger: &mut Option<Ledger>,
     name: &std::ffi::OsStr,
@@ -102,20 +101,20 @@ pub(crate) fn removed(home: &Home) -> BTreeSet<RunId> {
     ids.filter(|id| std::fs::symlink_metadata(home.run_dir(id)).is_err()).collect()
 }
 
-/// Takes the room of what was moved here, tells the ledger, and only then the last of it goes. Where the ledger
-/// cannot be told for want of room, what is left here says it to a later command.
+/// Frees the room of what was moved here, updates the ledger, and only then removes the last of it. If the ledger cannot
+/// be updated for want of room, a later command does it by what is left here.
 pub fn finish(
     home: &Home,
     moved: &[PathBuf],
-    mut tell: impl FnMut(&mut Ledger) -> Result<(), LedgerError>,
+    mut update: impl FnMut(&mut Ledger) -> Result<(), LedgerError>,
 ) -> Result<(), TrashError> {
     for path in moved {
         ballast::empty_directory(path)?;
     }
     // Not with the room that is kept for the end of a live run: this can wait.
-    match Ledger::open(home).and_then(|mut ledger| tell(&mut ledger)) {
+    match Ledger::open(home).and_then(|mut ledger| update(&mut ledger)) {
         Err(error) if error.is_no_space() && !moved.is_empty() => return Ok(()),
-        told => told?,
+        updated => updated?,
     }
     for path in moved {
         remove_all(path)?;
@@ -134,25 +133,33 @@ pub fn take_part(home: &Home, id: &RunId, part: &str) -> Result<Option<PathBuf>,
 }
 
 fn take(home: &Home, path: PathBuf, name: &str) -> Result<Option<PathBuf>, TrashError> {
+    let failed = |error: Errno| TrashError::Move { path: path.clone(), error: error.into() };
+    let trash = home.trash();
+    let open = |path: &Path| Dir::open_for(path, FinalLink::Follow, Access::Lookup);
+    let (Some(above), Some(moved)) = (path.parent(), path.file_name()) else {
+        return Err(failed(Errno::INVAL));
+    };
+    let above = match open(above) {
+        Err(error) if error.is_missing() => return Ok(None),
+        above => above.map_err(|error| failed(error.errno()))?,
+    };
+    let to = open(&trash).map_err(|error| failed(error.errno()))?;
     for count in 0..MOST_OF_ONE_NAME {
         let name = if count == 0 { name.to_owned() } else { format!("{name}.{count}") };
-        let target = home.trash().join(name);
         // Nothing that lies there is replaced: not even an empty directory.
-        match move_to_new(&path, &target) {
-            Ok(()) => return Ok(Some(target)),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(errno) => return Err(TrashError::Move { path, error: errno.into() }),
+        let renamed = match above.rename(moved, &to, &name, RenameMode::NoReplace) {
+            // Not every file system knows the flag. A plain rename replaces an empty directory at most.
+            Err(RenameError::Unsupported { .. }) => {
+                above.rename(moved, &to, &name, RenameMode::Replace)
+            }
+            renamed => renamed,
+        };
+        match renamed {
+            Ok(()) => return Ok(Some(trash.join(name))),
+            Err(RenameError::Missing { .. }) => return Ok(None),
+            Err(RenameError::Exists { .. }) => {}
+            Err(error) => return Err(failed(error.errno())),
         }
     }
-    Err(TrashError::Move { path, error: Errno::EXIST.into() })
-}
-
-fn move_to_new(path: &std::path::Path, target: &std::path::Path) -> Result<(), Errno> {
-    use rustix::fs::{CWD, renameat, renameat_with};
-    match renameat_with(CWD, path, CWD, target, RenameFlags::NOREPLACE) {
-        // Not every file system knows the flag. A plain rename replaces an empty directory at most.
-        Err(Errno::INVAL | Errno::NOSYS) => renameat(CWD, path, CWD, target),
-        done => done,
-    }
+    Err(failed(Errno::EXIST))
 }

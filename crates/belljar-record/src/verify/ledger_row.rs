@@ -1,4 +1,4 @@
-//! Does the ledger's row say what the log says? Listings are made from the row.
+//! Compares the ledger's row with the log. Listings are made from the row.
 
 use belljar_spec::wire::control::StopReport;
 use belljar_spec::{RunId, RunState};

@@ -1,4 +1,4 @@
-//! Are the bytes of the output those that the log has the hashes of?
+//! Compares the bytes of the output with the hashes in the log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 use belljar_spec::{EventKind, OutputStream};
 
 use super::Verdict;
-use super::walk::{Coverage, Told, Walk};
+use super::walk::{Coverage, LoggedStream, Walk};
 use crate::chain::{self, LineReader, Next};
 use crate::output::{self, Layout, OutputEvent, TailHash, hash_range};
 use crate::{EVENTS, file};
@@ -17,7 +17,7 @@ use crate::{EVENTS, file};
 const MOST_OPEN: usize = 32;
 
 /// One stream's file.
-struct Stored {
+struct StoredOutput {
     file: File,
     layout: Layout,
     /// Where chunks behind the head are known to lie: from here on, and below `half`.
@@ -28,7 +28,7 @@ struct Check<'a> {
     directory: &'a Path,
     walk: &'a Walk<'a>,
     coverage: Coverage,
-    open: HashMap<(u32, OutputStream), Stored>,
+    open: HashMap<(u32, OutputStream), StoredOutput>,
 }
 
 /// Compares everything that is kept. The log is read once more, up to where it was found good: how
@@ -42,9 +42,9 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>, bytes: &mut u64) -> Optio
 impl Check<'_> {
     fn all(&mut self, bytes: &mut u64) -> Result<(), Verdict> {
         let walk = self.walk;
-        for ((exec, stream), told) in &walk.streams {
-            let length = self.length(*exec, *stream, told)?;
-            self.tail(*exec, *stream, told, length, bytes)?;
+        for ((exec, stream), logged) in &walk.streams {
+            let length = self.length(*exec, *stream, logged)?;
+            self.tail(*exec, *stream, logged, length, bytes)?;
         }
         if self.coverage == Coverage::Whole {
             self.strangers()?;
@@ -93,16 +93,16 @@ impl Check<'_> {
         &mut self,
         exec: u32,
         stream: OutputStream,
-        told: &Told,
+        logged: &LoggedStream,
         length: u64,
         bytes: &mut u64,
     ) -> Result<(), Verdict> {
-        let layout = Layout::new(told.limit);
-        if self.coverage == Coverage::Behind || layout.lost(told.total) == 0 || length == 0 {
+        let layout = Layout::new(logged.limit);
+        if self.coverage == Coverage::Behind || layout.lost(logged.total) == 0 || length == 0 {
             return Ok(());
         }
-        let offset = layout.tail_from(told.total);
-        let part = told.tail.as_ref().filter(|tail| tail.offset == offset);
+        let offset = layout.tail_from(logged.total);
+        let part = logged.tail.as_ref().filter(|tail| tail.offset == offset);
         let part = part.ok_or(Verdict::OutputChanged { exec, stream, offset })?;
         match self.stored(exec, stream)? {
             Some(stored) => compare(stored, exec, stream, part, bytes),
@@ -111,8 +111,13 @@ impl Check<'_> {
     }
 
     /// The file has the length that it must have. Gives that length.
-    fn length(&mut self, exec: u32, stream: OutputStream, told: &Told) -> Result<u64, Verdict> {
-        let expected = Layout::new(told.limit).file_length(told.total);
+    fn length(
+        &mut self,
+        exec: u32,
+        stream: OutputStream,
+        logged: &LoggedStream,
+    ) -> Result<u64, Verdict> {
+        let expected = Layout::new(logged.limit).file_length(logged.total);
         let Some(stored) = self.stored(exec, stream)? else { return Ok(0) };
         let found = stored.file.metadata();
         let found = found.map_err(|e| Verdict::unreadable(&output::name(exec, stream), &e))?.len();
@@ -124,10 +129,14 @@ impl Check<'_> {
     }
 
     /// Nothing if the stream keeps no byte, and so has no file.
-    fn stored(&mut self, exec: u32, stream: OutputStream) -> Result<Option<&Stored>, Verdict> {
-        let Some(told) = self.walk.streams.get(&(exec, stream)) else { return Ok(None) };
-        let layout = Layout::new(told.limit);
-        if layout.file_length(told.total) == 0 {
+    fn stored(
+        &mut self,
+        exec: u32,
+        stream: OutputStream,
+    ) -> Result<Option<&StoredOutput>, Verdict> {
+        let Some(logged) = self.walk.streams.get(&(exec, stream)) else { return Ok(None) };
+        let layout = Layout::new(logged.limit);
+        if layout.file_length(logged.total) == 0 {
             return Ok(None);
         }
         if !self.open.contains_key(&(exec, stream)) {
@@ -144,17 +153,17 @@ impl Check<'_> {
             };
             let length = file.metadata().map_err(|e| Verdict::unreadable(&name, &e))?.len();
             let ring_from = match self.coverage {
-                Coverage::Whole => layout.tail_from(told.total),
+                Coverage::Whole => layout.tail_from(logged.total),
                 // The ring may have gone on: nothing in it can be placed.
                 Coverage::Behind if length >= 2 * layout.half => u64::MAX,
                 Coverage::Behind => layout.half,
             };
-            self.open.insert((exec, stream), Stored { file, layout, ring_from });
+            self.open.insert((exec, stream), StoredOutput { file, layout, ring_from });
         }
         Ok(self.open.get(&(exec, stream)))
     }
 
-    /// Output files that no event tells of.
+    /// Output files without an event.
     fn strangers(&self) -> Result<(), Verdict> {
         let unreadable = |error| Verdict::unreadable("the run directory", &error);
         for entry in std::fs::read_dir(self.directory).map_err(unreadable)? {
@@ -169,7 +178,7 @@ impl Check<'_> {
 }
 
 fn compare(
-    stored: &Stored,
+    stored: &StoredOutput,
     exec: u32,
     stream: OutputStream,
     part: &TailHash,

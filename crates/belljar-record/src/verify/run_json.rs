@@ -1,4 +1,4 @@
-//! Does `run.json` say what the log says? What stands in both must be the same.
+//! Compares `run.json` with the log. What is in both must be the same.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -134,7 +134,7 @@ fn outcome_difference(
     difference(&logged, &written)
 }
 
-/// What `run.stop` says of the trees, by what `run.json` says of them.
+/// The trees of `run.stop`, from those of `run.json`.
 fn logged_workspace(written: &Value) -> Option<Value> {
     let report = WorkspaceReport::deserialize(written.get("workspace")?).ok()?;
     Some(large_as_text(&report.brief()))

@@ -1,4 +1,4 @@
-//! What can be wrong with a record, in words.
+//! The verdicts about a record, and their texts.
 
 use std::fmt;
 use std::io;
@@ -52,11 +52,11 @@ pub enum Verdict {
         exec: u32,
         stream: OutputStream,
     },
-    /// `run.json` says something else than the log.
+    /// `run.json` differs from the log.
     RecordChanged {
         what: String,
     },
-    /// The ledger's row, which listings show, says something else than the log.
+    /// The ledger's row, which listings show, differs from the log.
     LedgerChanged {
         what: String,
     },

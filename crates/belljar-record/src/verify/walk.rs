@@ -1,4 +1,4 @@
-//! Through the log, line by line, until something does not fit.
+//! Reads the log line by line, until something is wrong.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::output::{OutputEvent, TailHash};
 use crate::recorder::INCOMPLETE;
 use crate::{EVENTS, RunKey};
 
-/// Enough of a hash to tell a copy from another record.
+/// Enough of a hash to distinguish a copy from another record.
 type Mark = [u8; 16];
 
 /// How the file ends.
@@ -23,9 +23,9 @@ enum Ending {
     Torn,
 }
 
-/// One stream, as the log tells it.
+/// One stream, as it is in the log.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct LoggedStream {
     pub(super) limit: u64,
     pub(super) total: u64,
     pub(super) tail: Option<TailHash>,
@@ -59,7 +59,7 @@ pub(super) struct Walk<'a> {
     pub(super) workspace: Option<Value>,
     /// What was read back at the gate.
     pub(super) attestation: Option<Value>,
-    pub(super) streams: BTreeMap<(u32, OutputStream), Told>,
+    pub(super) streams: BTreeMap<(u32, OutputStream), LoggedStream>,
 }
 
 impl<'a> Walk<'a> {
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
             let last = (anchor.seq, &anchor.hash);
             anchor.durable.iter().map(|(seq, hash)| (*seq, hash)).chain([last])
         });
-        // Signed, and yet not what the ledger saw here: somebody with the key wrote it anew.
+        // Signed, and yet not what the ledger saw here: it was rewritten with the key.
         if known.into_iter().any(|(at, hash)| at == seq && *hash != event.hash) {
             return Some(Verdict::Changed { line: seq, seq });
         }
@@ -162,12 +162,12 @@ impl<'a> Walk<'a> {
         // Signed data of another shape would be a newer belljar's.
         let output: OutputEvent = serde_json::from_value(data).ok()?;
         let (exec, stream, offset) = (output.exec, output.stream, output.offset);
-        let told = self.streams.entry((exec, stream)).or_default();
-        if told.total != offset {
-            return Some(Verdict::OutputChanged { exec, stream, offset: told.total });
+        let logged = self.streams.entry((exec, stream)).or_default();
+        if logged.total != offset {
+            return Some(Verdict::OutputChanged { exec, stream, offset: logged.total });
         }
-        told.limit = output.limit;
-        told.total = offset.saturating_add(output.length);
+        logged.limit = output.limit;
+        logged.total = offset.saturating_add(output.length);
         None
     }
 

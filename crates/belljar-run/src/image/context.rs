@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use belljar_tree::{
+    Bound, Bounds, Dir, EntryKind, Metadata, OpenFileError, Visit, Visitor, WalkEnd, WalkEntry,
+    WalkError, WalkOrder, WalkProblem, walk,
+};
 use rustix::io::Errno;
 
 use super::ignore::IgnoreFile;
@@ -41,11 +43,11 @@ pub(super) struct ContextEntry {
     pub(super) mode: u32,
     /// Sent, but not part of the fingerprint.
     pub(super) modified: i64,
-    pub(super) kind: EntryKind,
+    pub(super) kind: ContextKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum EntryKind {
+pub(super) enum ContextKind {
     Directory,
     File { size: u64, hash: blake3::Hash },
     Link { target: Vec<u8> },
@@ -54,7 +56,7 @@ pub(super) enum EntryKind {
 impl ContextEntry {
     /// A relative link that points out of the context. It is not followed here; some engines reject it.
     pub(super) fn points_outside(&self) -> bool {
-        let EntryKind::Link { target } = &self.kind else { return false };
+        let ContextKind::Link { target } = &self.kind else { return false };
         let mut depth = self.path.iter().filter(|byte| **byte == b'/').count();
         !target.starts_with(b"/")
             && target.split(|byte| *byte == b'/').any(|part| match part {
@@ -75,7 +77,7 @@ impl ContextEntry {
 /// All entries of a directory tree that are not excluded, in a fixed order.
 #[derive(Debug)]
 pub(super) struct Context {
-    pub(super) root: OwnedFd,
+    pub(super) root: Dir,
     pub(super) entries: Vec<ContextEntry>,
     /// Files that cannot be in an archive, and their type.
     pub(super) skipped: Vec<(OsText, &'static str)>,
@@ -91,140 +93,105 @@ pub(super) struct Exclusions<'a> {
     pub(super) home: Option<&'a [u8]>,
 }
 
-pub(super) fn read(root: OwnedFd, exclusions: &Exclusions<'_>) -> Result<Context, ContextError> {
-    let mut walk = ContextWalk { exclusions, entries: Vec::new(), skipped: Vec::new() };
-    walk.directory(&root, &mut Vec::new(), 0)?;
-    let ContextWalk { entries, skipped, .. } = walk;
+pub(super) fn read(root: Dir, exclusions: &Exclusions<'_>) -> Result<Context, ContextError> {
+    let mut reader = ContextReader { exclusions, entries: Vec::new(), skipped: Vec::new() };
+    let bounds = Bounds { depth: MAX_DEPTH + 1, ..Bounds::default() };
+    match walk(&root, bounds, WalkOrder::Sorted, &mut reader) {
+        Ok(walked) => match walked.end {
+            WalkEnd::Complete | WalkEnd::Stopped => {}
+            WalkEnd::Bound { bound: Bound::Depth, path } => {
+                return Err(ContextError::TooDeep(OsText::from(path)));
+            }
+            WalkEnd::Bound { .. } => return Err(ContextError::TooMany),
+        },
+        Err(WalkError::Root(error)) => return Err(failed(Path::new(""), error.errno().into())),
+        Err(WalkError::Visitor(error)) => return Err(error),
+    }
+    let ContextReader { entries, skipped, .. } = reader;
     Ok(Context { root, entries, skipped })
 }
 
-struct ContextWalk<'a> {
+struct ContextReader<'a> {
     exclusions: &'a Exclusions<'a>,
     entries: Vec<ContextEntry>,
     skipped: Vec<(OsText, &'static str)>,
 }
 
-impl ContextWalk<'_> {
-    fn directory(
-        &mut self,
-        directory: &OwnedFd,
-        path: &mut Vec<u8>,
-        depth: usize,
-    ) -> Result<(), ContextError> {
-        if depth > MAX_DEPTH {
-            return Err(ContextError::TooDeep(OsText::from_bytes(path.clone())));
-        }
-        let length = path.len();
-        for name in names(directory).map_err(|errno| failed(path, errno.into()))? {
-            if length > 0 {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
-            self.entry(directory, OsStr::from_bytes(&name), path, depth)?;
-            path.truncate(length);
-        }
-        Ok(())
-    }
+impl Visitor for ContextReader<'_> {
+    type Error = ContextError;
 
-    fn entry(
-        &mut self,
-        at: &OwnedFd,
-        name: &OsStr,
-        path: &mut Vec<u8>,
-        depth: usize,
-    ) -> Result<(), ContextError> {
+    fn entry(&mut self, entry: &WalkEntry<'_>) -> Result<Visit, ContextError> {
+        let path = entry.path().as_os_str().as_bytes();
         if self.exclusions.dockerfile == Some(path) {
-            return Ok(());
+            return Ok(Visit::Skip);
         }
         let out = self.exclusions.ignored.excludes(path);
         if out && !self.exclusions.ignored.may_reinclude_below(path) {
-            return Ok(());
+            return Ok(Visit::Skip);
         }
         if self.exclusions.home == Some(path) && !out {
-            return Err(ContextError::HoldsHome(OsStr::from_bytes(path).into()));
+            return Err(ContextError::HoldsHome(entry.path().to_owned()));
         }
         if self.entries.len() >= MAX_ENTRIES {
             return Err(ContextError::TooMany);
         }
-        let io = |errno: Errno| failed(path, errno.into());
-        let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
-        let kind = match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => {
-                let below = open_directory(at, name).map_err(io)?;
-                if !out {
-                    self.add(path, &found, EntryKind::Directory);
-                }
-                return self.directory(&below, path, depth + 1);
+        let io = |errno: Errno| failed(entry.path(), errno.into());
+        let found = entry.stat().map_err(|error| io(error.errno()))?;
+        let kind = match found.kind() {
+            EntryKind::Directory if out => return Ok(Visit::Continue),
+            EntryKind::Directory => ContextKind::Directory,
+            _ if out => return Ok(Visit::Skip),
+            EntryKind::File => {
+                let mut file =
+                    entry.parent().open_file(entry.name()).map_err(|error| io(error.errno()))?;
+                let (size, hash) =
+                    hashed(&mut file).map_err(|error| failed(entry.path(), error))?;
+                ContextKind::File { size, hash }
             }
-            _ if out => return Ok(()),
-            FileType::RegularFile => {
-                let mut file = open_file(at, name).map_err(io)?;
-                let (size, hash) = hashed(&mut file).map_err(|error| failed(path, error))?;
-                EntryKind::File { size, hash }
+            EntryKind::Symlink => {
+                let target = entry.parent().read_link(entry.name());
+                let target = target.map_err(|error| io(error.errno()))?;
+                ContextKind::Link { target: target.into_vec() }
             }
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(at, name, Vec::new()).map_err(io)?;
-                EntryKind::Link { target: target.into_bytes() }
-            }
-            other => {
-                let what = match other {
-                    FileType::Fifo => "a FIFO",
-                    FileType::Socket => "a socket",
-                    _ => "a device",
-                };
-                self.skipped.push((OsText::from_bytes(path.clone()), what));
-                return Ok(());
+            EntryKind::Fifo
+            | EntryKind::Socket
+            | EntryKind::CharacterDevice
+            | EntryKind::BlockDevice
+            | EntryKind::Unknown => {
+                self.skipped.push((OsText::from(entry.path()), found.kind().name()));
+                return Ok(Visit::Skip);
             }
         };
-        self.add(path, &found, kind);
-        Ok(())
+        self.add(path, found, kind);
+        Ok(Visit::Continue)
     }
 
-    fn add(&mut self, path: &[u8], found: &rustix::fs::Stat, kind: EntryKind) {
+    /// A context of which a part is missing would build something else.
+    fn problem(&mut self, path: &Path, problem: &WalkProblem) -> Result<(), ContextError> {
+        let error = match problem {
+            WalkProblem::Open(error) => error.errno(),
+            WalkProblem::List(error) => *error,
+            WalkProblem::Moved { .. } => Errno::NOENT,
+        };
+        Err(failed(path, error.into()))
+    }
+}
+
+impl ContextReader<'_> {
+    fn add(&mut self, path: &[u8], found: &Metadata, kind: ContextKind) {
         // Links have no permissions.
         let mode = match kind {
-            EntryKind::Link { .. } => 0o777,
-            EntryKind::Directory | EntryKind::File { .. } => found.st_mode & 0o7777,
+            ContextKind::Link { .. } => 0o777,
+            ContextKind::Directory | ContextKind::File { .. } => found.mode(),
         };
-        self.entries.push(ContextEntry {
-            path: path.to_vec(),
-            mode,
-            modified: found.st_mtime,
-            kind,
-        });
+        let modified = found.modified().secs;
+        self.entries.push(ContextEntry { path: path.to_vec(), mode, modified, kind });
     }
 }
 
-fn failed(path: &[u8], error: io::Error) -> ContextError {
-    let path = if path.is_empty() { b"." } else { path };
-    ContextError::Io { path: OsText::from_bytes(path.to_vec()), error }
-}
-
-fn names(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(name);
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-fn open_directory(at: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(at, name, flags, Mode::empty())
-}
-
-fn open_file(at: impl AsFd, name: &OsStr) -> Result<File, Errno> {
-    // It may have become a FIFO by now, which must not block.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(at, name, flags, Mode::empty())?;
-    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-        FileType::RegularFile => Ok(file.into()),
-        _ => Err(Errno::NXIO),
-    }
+fn failed(path: &Path, error: io::Error) -> ContextError {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    ContextError::Io { path: OsText::from(path), error }
 }
 
 fn hashed(file: &mut File) -> io::Result<(u64, blake3::Hash)> {
@@ -239,13 +206,6 @@ fn hashed(file: &mut File) -> io::Result<(u64, blake3::Hash)> {
 }
 
 /// Opens a file of the context again. Fails if a component of the path has become a link.
-pub(super) fn open_again(root: &OwnedFd, path: &[u8]) -> Result<File, Errno> {
-    let mut parts = path.split(|byte| *byte == b'/').map(OsStr::from_bytes);
-    let last = parts.next_back().ok_or(Errno::NOENT)?;
-    let mut directory: Option<OwnedFd> = None;
-    for part in parts {
-        let at = directory.as_ref().unwrap_or(root);
-        directory = Some(open_directory(at, part)?);
-    }
-    open_file(directory.as_ref().unwrap_or(root), last)
+pub(super) fn open_again(root: &Dir, path: &[u8]) -> Result<File, OpenFileError> {
+    root.open_file(OsStr::from_bytes(path))
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use belljar_spec::text::escape;
 
-use super::context::{Context, ContextEntry, EntryKind, open_again};
+use super::context::{Context, ContextEntry, ContextKind, open_again};
 
 const BLOCK: usize = 512;
 const CHUNK: usize = 64 * 1024;
@@ -95,15 +95,15 @@ impl ContextArchive {
         let mut header = header(mode, modified);
         header.set_size(0);
         match kind {
-            EntryKind::Directory => {
+            ContextKind::Directory => {
                 header.set_entry_type(tar::EntryType::Directory);
                 head(|to| to.append_data(&mut header, path(&name), io::empty()))
             }
-            EntryKind::Link { target } => {
+            ContextKind::Link { target } => {
                 header.set_entry_type(tar::EntryType::Symlink);
                 head(|to| to.append_link(&mut header, path(&name), path(&target)))
             }
-            EntryKind::File { size, hash } => {
+            ContextKind::File { size, hash } => {
                 header.set_entry_type(tar::EntryType::Regular);
                 header.set_size(size);
                 let root = self.context.as_ref().map(|context| &context.root);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::build_record::BuildRecord;
-use super::context::{ContextEntry, EntryKind};
+use super::context::{ContextEntry, ContextKind};
 
 /// A label on each image that Belljar builds.
 pub const LABEL_FINGERPRINT: &str = "belljar.fingerprint";
@@ -101,12 +101,12 @@ pub(super) fn entry_hash(entry: &ContextEntry) -> String {
     let mut hasher = Hasher::new("entry");
     hasher.add(&entry.mode.to_le_bytes());
     match &entry.kind {
-        EntryKind::Directory => hasher.add(b"directory"),
-        EntryKind::File { hash, .. } => {
+        ContextKind::Directory => hasher.add(b"directory"),
+        ContextKind::File { hash, .. } => {
             hasher.add(b"file");
             hasher.add(hash.as_bytes());
         }
-        EntryKind::Link { target } => {
+        ContextKind::Link { target } => {
             hasher.add(b"link");
             hasher.add(target);
         }

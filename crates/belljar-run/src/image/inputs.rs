@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{Mode, OFlags};
+use belljar_tree::{Dir, FinalLink};
 
 use super::build_files::{BuildFiles, IGNORE_FILE};
 use super::build_record::BuildRecord;
@@ -61,11 +61,9 @@ impl Inputs {
     ) -> Result<Self, BuildError> {
         let ignored = IgnoreFile::parse(build_files.ignore.as_deref().unwrap_or_default())?;
         let inside = build_files.dockerfile.strip_prefix(&build_files.context).ok();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root =
-            rustix::fs::open(&build_files.context, flags, Mode::empty()).map_err(|errno| {
-                BuildError::Io { path: build_files.context.clone(), error: errno.into() }
-            })?;
+        let root = Dir::open(&build_files.context, FinalLink::Follow).map_err(|error| {
+            BuildError::Io { path: build_files.context.clone(), error: error.errno().into() }
+        })?;
         let home_in_context = std::fs::canonicalize(home.path()).ok();
         let home_in_context = home_in_context
             .as_deref()

@@ -8,17 +8,16 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use belljar_backend::engine::image::Reference;
-use rustix::fs::{Mode, OFlags};
+use belljar_tree::{Dir, FinalLink};
 
 use super::build_record::BuildRecord;
-use super::context::{Context, ContextEntry, EntryKind, Exclusions, read};
+use super::context::{Context, ContextEntry, ContextKind, Exclusions, read};
 use super::context_archive::{ContextArchive, PreloadedFile};
 use super::fingerprint::{Fingerprint, LABEL_FINGERPRINT, RebuildReason, differences};
 use super::ignore::IgnoreFile;
 
 fn context(directory: &Path, ignore: &str) -> Context {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
+    let root = Dir::open(directory, FinalLink::Follow).unwrap();
     let ignored = IgnoreFile::parse(ignore.as_bytes()).unwrap();
     read(root, &Exclusions { ignored: &ignored, dockerfile: Some(b"Dockerfile"), home: None })
         .unwrap()
@@ -137,7 +136,7 @@ fn a_file_that_changes_meanwhile_ends_the_archive_without_an_end() {
 #[test]
 fn a_link_that_leads_out_is_known() {
     let out = |path: &str, target: &str| {
-        let kind = EntryKind::Link { target: target.into() };
+        let kind = ContextKind::Link { target: target.into() };
         ContextEntry { path: path.into(), mode: 0o777, modified: 0, kind }.points_outside()
     };
     for (path, target) in [("a", ".."), ("a/b", "../.."), ("a/b", "x/../../../y"), ("a", "./../x")]
@@ -152,9 +151,8 @@ fn a_link_that_leads_out_is_known() {
 #[test]
 fn a_context_that_holds_the_home_is_refused() {
     let tree = tree();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let try_with = |ignore: &str| {
-        let root = rustix::fs::open(tree.path(), flags, Mode::empty()).unwrap();
+        let root = Dir::open(tree.path(), FinalLink::Follow).unwrap();
         let ignored = IgnoreFile::parse(ignore.as_bytes()).unwrap();
         read(root, &Exclusions { ignored: &ignored, dockerfile: None, home: Some(b"secrets") })
     };

@@ -1,5 +1,5 @@
-//! What an agent finds in the run's home before it begins: the directories it does not make itself, and where the
-//! operator allowed it a copy of its login.
+//! Prepares the run's home for an agent: directories that it does not create itself and, if the operator allowed it, a
+//! copy of its login.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::RunSpec;
 use belljar_spec::manifest::Auth;
-use rustix::fs::Mode;
 
 use super::{LaunchError, nofollow};
 use crate::agent::adapter;
@@ -46,7 +45,7 @@ fn failed(path: PathBuf, error: io::Error) -> LaunchError {
 }
 
 fn copy(home: &Path, path: &Path, content: &[u8]) -> Result<(), LaunchError> {
-    match nofollow::new_file(home, path, Mode::from_raw_mode(0o400))? {
+    match nofollow::new_file(home, path, 0o400)? {
         Some(mut file) => file.write_all(content).map_err(|error| failed(home.join(path), error)),
         None => Ok(()),
     }

@@ -1,77 +1,82 @@
-//! Making places in a run's home, which may hold what another run put there: no link in it is followed.
+//! Creates directories and files in a run's home, which may hold what another run put there: no link is followed.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, open, openat, statat, unlinkat};
-use rustix::io::Errno;
+use belljar_tree::{CreateDirError, CreateFileError, Dir, FinalLink, OpenDirError};
 
 use super::LaunchError;
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
-
-/// Made with the owner and mode of the home itself, where it is not there.
-pub(super) fn directory(home: &Path, path: &Path) -> Result<OwnedFd, LaunchError> {
-    let mut at = home.to_owned();
-    let mut reached =
-        open(home, DIRECTORY, Mode::empty()).map_err(|errno| failed(&at, errno.into()))?;
-    for part in path.components() {
-        let Component::Normal(name) = part else {
-            return Err(failed(&home.join(path), io::ErrorKind::InvalidInput.into()));
-        };
-        at.push(name);
-        match mkdirat(&reached, name, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed(&at, errno.into())),
-        }
-        let below = openat(&reached, name, DIRECTORY, Mode::empty());
-        reached = below.map_err(|errno| failed(&at, in_the_way(&reached, name, errno)))?;
-    }
-    Ok(reached)
+/// Opens a directory of the home, and creates it with mode 0700 if it does not exist.
+pub(super) fn directory(home: &Path, path: &Path) -> Result<Dir, LaunchError> {
+    let root = open_home(home)?;
+    root.create_dir_all(path, 0o700).map_err(|error| dir_failed(home, path, error))
 }
 
-/// Takes away what is no directory: a link, a file. `name` is one of the home itself.
+/// Removes what is not a directory: a link, a file. `name` is an entry of the home itself.
 pub(super) fn clear(home: &Path, name: &OsStr) -> Result<(), LaunchError> {
-    let errors = |errno: Errno| failed(&home.join(name), errno.into());
-    let parent = open(home, DIRECTORY, Mode::empty()).map_err(errors)?;
-    match kind(&parent, name) {
-        None | Some(FileType::Directory) => Ok(()),
-        Some(_) => unlinkat(&parent, name, AtFlags::empty()).map_err(errors),
+    let root = open_home(home)?;
+    match root.stat(name) {
+        Ok(found) if !found.is_dir() => {
+            root.unlink(name).map_err(|error| failed(&home.join(name), error.errno().into()))
+        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// A file in the home: to be written if it was not there.
-pub(super) fn new_file(home: &Path, path: &Path, mode: Mode) -> Result<Option<File>, LaunchError> {
+/// Creates a file in the home, to be written; `None` if there is a file already.
+pub(super) fn new_file(home: &Path, path: &Path, mode: u32) -> Result<Option<File>, LaunchError> {
     let at = home.join(path);
     let invalid = || failed(&at, io::ErrorKind::InvalidInput.into());
     let name = path.file_name().ok_or_else(invalid)?;
-    let parent = directory(home, path.parent().unwrap_or(Path::new("")))?;
-    match openat(&parent, name, NEW, mode) {
-        Ok(file) => Ok(Some(file.into())),
-        Err(Errno::EXIST) if kind(&parent, name) == Some(FileType::RegularFile) => Ok(None),
-        Err(errno) => Err(failed(&at, in_the_way(&parent, name, errno))),
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let parent = match above {
+        Some(above) => directory(home, above)?,
+        None => open_home(home)?,
+    };
+    match parent.create_file(name, mode) {
+        Ok(file) => Ok(Some(file)),
+        Err(error @ CreateFileError::Exists { .. }) => match parent.stat(name) {
+            Ok(found) if found.is_file() => Ok(None),
+            Ok(found) if found.is_symlink() => Err(failed(&at, link_in_the_way())),
+            Ok(_) | Err(_) => Err(failed(&at, error.errno().into())),
+        },
+        Err(error) => Err(failed(&at, error.errno().into())),
     }
 }
 
-fn kind(parent: impl AsFd, name: &OsStr) -> Option<FileType> {
-    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    Some(FileType::from_raw_mode(stat.st_mode))
+fn open_home(home: &Path) -> Result<Dir, LaunchError> {
+    Dir::open(home, FinalLink::Refuse).map_err(|error| failed(home, error.errno().into()))
 }
 
-fn in_the_way(parent: impl AsFd, name: &OsStr, errno: Errno) -> io::Error {
-    match kind(parent, name) {
-        Some(FileType::Symlink) => io::Error::other("a link is in the way, and is not followed"),
-        _ => errno.into(),
+fn dir_failed(home: &Path, path: &Path, error: CreateDirError) -> LaunchError {
+    match error {
+        CreateDirError::Open(OpenDirError::Link { path }) => {
+            failed(&home.join(path), link_in_the_way())
+        }
+        CreateDirError::Open(
+            OpenDirError::Missing { path }
+            | OpenDirError::NotDirectory { path }
+            | OpenDirError::Mount { path },
+        ) => failed(&home.join(path), io::ErrorKind::NotADirectory.into()),
+        CreateDirError::Open(OpenDirError::System { path, error })
+        | CreateDirError::System { path, error } => failed(&home.join(path), error.into()),
+        error @ (CreateDirError::Path(_)
+        | CreateDirError::Exists { .. }
+        | CreateDirError::Open(OpenDirError::Path(_))) => {
+            failed(&home.join(path), error.errno().into())
+        }
     }
+}
+
+fn link_in_the_way() -> io::Error {
+    io::Error::other("a link is in the way, and is not followed")
 }
 
 fn failed(path: &Path, error: io::Error) -> LaunchError {
-    LaunchError::HomePlace { path: PathBuf::from(path), error }
+    LaunchError::HomePlace { path: path.to_owned(), error }
 }
 
 #[cfg(test)]
@@ -88,7 +93,7 @@ mod tests {
         let (home, outside) = (place.path().join("home"), place.path().join("outside"));
         std::fs::create_dir(&home).unwrap();
         std::fs::create_dir(&outside).unwrap();
-        let mode = Mode::from_raw_mode(0o600);
+        let mode = 0o600;
         for _ in 0..2 {
             directory(&home, Path::new("a/b")).unwrap();
         }

@@ -1,11 +1,11 @@
 //! Writes files atomically and without following links.
 
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::manifest::FILE_NAME;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use belljar_tree::{Dir, EntryKind, FinalLink, HardLinkError, RenameError, RenameMode};
 use rustix::io::Errno;
 
 use super::ScaffoldError;
@@ -23,24 +23,13 @@ pub enum Existing {
 
 /// Checks before anything is written.
 pub(super) fn check(path: &Path, existing: Existing) -> Result<(), ScaffoldError> {
-    match (kind(path)?, existing) {
+    let (directory, name) = Directory::of(path)?;
+    match (directory.kind(name)?, existing) {
         (None, _) => Ok(()),
         (Some(_), Existing::Refuse) => Err(ScaffoldError::Exists(path.to_owned())),
-        (Some(FileType::RegularFile | FileType::Symlink), Existing::Rename) => Ok(()),
+        (Some(EntryKind::File | EntryKind::Symlink), Existing::Rename) => Ok(()),
         (Some(_), Existing::Rename) => Err(ScaffoldError::NoFile(path.to_owned())),
     }
-}
-
-fn kind(path: &Path) -> Result<Option<FileType>, ScaffoldError> {
-    match rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(failed(path, errno.into())),
-    }
-}
-
-fn failed(path: &Path, error: io::Error) -> ScaffoldError {
-    ScaffoldError::Write { path: path.to_owned(), error }
 }
 
 /// Writes the manifest of a directory. Returns the new path of the previous one.
@@ -49,95 +38,134 @@ pub(super) fn manifest(
     content: &[u8],
     existing: Existing,
 ) -> Result<Option<PathBuf>, ScaffoldError> {
-    let path = directory.join(FILE_NAME);
-    let draft = directory.join(format!(".{FILE_NAME}.{}.new", std::process::id()));
-    new_file(&draft, content)?;
-    let placed = place(&draft, &path, existing);
+    let directory = Directory::open(directory)?;
+    let draft = format!(".{FILE_NAME}.{}.new", std::process::id());
+    directory.create(draft.as_ref(), content, 0o666)?;
+    let placed = directory.place(&draft, existing);
     if placed.is_err() {
-        let _ = std::fs::remove_file(&draft); // the first error is reported
+        let _ = directory.dir.unlink(&draft); // the first error is reported
     }
-    placed
-}
-
-fn place(draft: &Path, path: &Path, existing: Existing) -> Result<Option<PathBuf>, ScaffoldError> {
-    let io = |errno: Errno| failed(path, errno.into());
-    match rename(draft, path, RenameFlags::NOREPLACE) {
-        Ok(()) => return Ok(None),
-        Err(Errno::EXIST) if existing == Existing::Rename => {}
-        Err(Errno::EXIST) => return Err(ScaffoldError::Exists(path.to_owned())),
-        // A file system without RENAME_NOREPLACE still has hard links, which never replace a file either.
-        Err(Errno::INVAL | Errno::NOSYS) if existing == Existing::Refuse => {
-            return link_new(draft, path);
-        }
-        Err(Errno::INVAL | Errno::NOSYS) => {}
-        Err(errno) => return Err(io(errno)),
-    }
-    let old = free_name(path)?;
-    // There is a manifest at every moment: the old one or the new one.
-    match rename(draft, path, RenameFlags::EXCHANGE) {
-        Ok(()) => rename_new(draft, &old).map_err(|errno| {
-            let _ = rename(draft, path, RenameFlags::EXCHANGE); // the draft is removed by the caller
-            failed(&old, errno.into())
-        })?,
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rename_new(path, &old).map_err(|errno| failed(&old, errno.into()))?;
-            rename(draft, path, RenameFlags::empty()).map_err(io)?;
-        }
-        Err(errno) => return Err(io(errno)),
-    }
-    Ok(Some(old))
-}
-
-/// A free name for the previous manifest.
-fn free_name(path: &Path) -> Result<PathBuf, ScaffoldError> {
-    let numbered = (2..).map(|number| format!("toml.old{number}"));
-    let names = std::iter::once("toml.old".to_owned()).chain(numbered).take(MAX_OLD);
-    for name in names {
-        let old = path.with_extension(name);
-        if kind(&old)?.is_none() {
-            return Ok(old);
-        }
-    }
-    Err(failed(&path.with_extension("toml.old"), io::ErrorKind::AlreadyExists.into()))
-}
-
-fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
-    match rename(from, to, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => rename(from, to, RenameFlags::empty()),
-        renamed => renamed,
-    }
-}
-
-fn link_new(draft: &Path, path: &Path) -> Result<Option<PathBuf>, ScaffoldError> {
-    match std::fs::hard_link(draft, path) {
-        Ok(()) => std::fs::remove_file(draft).map(|()| None).map_err(|error| failed(draft, error)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(ScaffoldError::Exists(path.to_owned()))
-        }
-        Err(error) => Err(failed(path, error)),
-    }
-}
-
-fn rename(from: &Path, to: &Path, flags: RenameFlags) -> rustix::io::Result<()> {
-    rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags)
+    placed.map(|old| old.map(|old| directory.path.join(old)))
 }
 
 /// Fails if the path exists.
 pub(super) fn new_file(path: &Path, content: &[u8]) -> Result<(), ScaffoldError> {
-    make(path, content, 0o666)
+    let (directory, name) = Directory::of(path)?;
+    directory.create(name, content, 0o666)
 }
 
 pub(super) fn new_program(path: &Path, content: &[u8]) -> Result<(), ScaffoldError> {
-    make(path, content, 0o777)
+    let (directory, name) = Directory::of(path)?;
+    directory.create(name, content, 0o777)
 }
 
-fn make(path: &Path, content: &[u8], mode: u32) -> Result<(), ScaffoldError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode)); // less the umask
-    let mut file = File::from(file.map_err(|errno| failed(path, errno.into()))?);
-    let written = file.write_all(content).and_then(|()| file.sync_all());
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(path);
-        failed(path, error)
-    })
+/// The directory that is written to, and its path for messages.
+struct Directory<'a> {
+    dir: Dir,
+    path: &'a Path,
+}
+
+impl<'a> Directory<'a> {
+    fn open(path: &'a Path) -> Result<Self, ScaffoldError> {
+        let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        match Dir::open(opened, FinalLink::Follow) {
+            Ok(dir) => Ok(Self { dir, path }),
+            Err(error) => Err(failed(path, error.errno())),
+        }
+    }
+
+    /// The directory above a path, and the name in it.
+    fn of(path: &'a Path) -> Result<(Self, &'a OsStr), ScaffoldError> {
+        let name = path.file_name().ok_or_else(|| failed(path, Errno::INVAL))?;
+        Ok((Self::open(path.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    fn kind(&self, name: &OsStr) -> Result<Option<EntryKind>, ScaffoldError> {
+        match self.dir.stat_if_exists(name) {
+            Ok(found) => Ok(found.map(|found| found.kind())),
+            Err(error) => Err(self.failed(name, error.errno())),
+        }
+    }
+
+    fn failed(&self, name: impl AsRef<OsStr>, error: Errno) -> ScaffoldError {
+        failed(&self.path.join(name.as_ref()), error)
+    }
+
+    fn create(&self, name: &OsStr, content: &[u8], mode: u32) -> Result<(), ScaffoldError> {
+        // The umask takes from the mode.
+        let file = self.dir.create_file(name, mode);
+        let mut file = file.map_err(|error| self.failed(name, error.errno()))?;
+        let written = file.write_all(content).and_then(|()| file.sync_all());
+        written.map_err(|error| {
+            let _ = self.dir.unlink(name);
+            ScaffoldError::Write { path: self.path.join(name), error }
+        })
+    }
+
+    /// Gives the draft the manifest's name. Returns the new name of the previous manifest.
+    fn place(&self, draft: &str, existing: Existing) -> Result<Option<String>, ScaffoldError> {
+        let exists = || ScaffoldError::Exists(self.path.join(FILE_NAME));
+        match self.rename(draft, FILE_NAME, RenameMode::NoReplace) {
+            Ok(()) => return Ok(None),
+            Err(RenameError::Exists { .. }) if existing == Existing::Rename => {}
+            Err(RenameError::Exists { .. }) => return Err(exists()),
+            // A file system without RENAME_NOREPLACE still has hard links, which never replace a file either.
+            Err(RenameError::Unsupported { .. }) if existing == Existing::Refuse => {
+                return match self.dir.hard_link(draft, &self.dir, FILE_NAME) {
+                    Ok(()) => match self.dir.unlink(draft) {
+                        Ok(()) => Ok(None),
+                        Err(error) => Err(self.failed(draft, error.errno())),
+                    },
+                    Err(HardLinkError::Exists { .. }) => Err(exists()),
+                    Err(error) => Err(self.failed(FILE_NAME, error.errno())),
+                };
+            }
+            Err(RenameError::Unsupported { .. }) => {}
+            Err(error) => return Err(self.failed(FILE_NAME, error.errno())),
+        }
+        let old = self.free_name()?;
+        // There is a manifest at every moment: the old one or the new one.
+        match self.rename(draft, FILE_NAME, RenameMode::Exchange) {
+            Ok(()) => self.rename_new(draft, &old).map_err(|error| {
+                let _ = self.rename(draft, FILE_NAME, RenameMode::Exchange); // the caller removes the draft
+                self.failed(&old, error.errno())
+            })?,
+            Err(RenameError::Unsupported { .. }) => {
+                let renamed = self.rename_new(FILE_NAME, &old);
+                renamed.map_err(|error| self.failed(&old, error.errno()))?;
+                self.rename(draft, FILE_NAME, RenameMode::Replace)
+                    .map_err(|error| self.failed(FILE_NAME, error.errno()))?;
+            }
+            Err(error) => return Err(self.failed(FILE_NAME, error.errno())),
+        }
+        Ok(Some(old))
+    }
+
+    /// A free name for the previous manifest.
+    fn free_name(&self) -> Result<String, ScaffoldError> {
+        let first = format!("{FILE_NAME}.old");
+        let numbered = (2..).map(|number| format!("{first}{number}"));
+        for name in std::iter::once(first.clone()).chain(numbered).take(MAX_OLD) {
+            if self.kind(name.as_ref())?.is_none() {
+                return Ok(name);
+            }
+        }
+        Err(self.failed(first, Errno::EXIST))
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> Result<(), RenameError> {
+        match self.rename(from, to, RenameMode::NoReplace) {
+            Err(RenameError::Unsupported { .. }) => self.rename(from, to, RenameMode::Replace),
+            renamed => renamed,
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), RenameError> {
+        self.dir.rename(from, &self.dir, to, mode)
+    }
+}
+
+fn failed(path: &Path, error: Errno) -> ScaffoldError {
+    let error = io::Error::from(error);
+    ScaffoldError::Write { path: path.to_owned(), error }
 }

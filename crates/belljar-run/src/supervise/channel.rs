@@ -12,7 +12,7 @@ use belljar_spec::wire::{
     ToInit, WireError, Work,
 };
 use belljar_spec::{
-    Attestation, ExecFailure, ExitStatus, Plan, RunId, ShortAttestation, Stdin, Terminal,
+    Attestation, BriefAttestation, ExecFailure, ExitStatus, Plan, RunId, Stdin, Terminal,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -39,12 +39,12 @@ const READS_AT_ONCE: usize = 16;
 /// Rows and columns.
 pub(super) type Size = (u16, u16);
 
-/// What PID 1 told.
+/// What PID 1 reported.
 pub(super) enum InitEvent {
     Attested(Box<Attestation>),
-    AttestedShort {
+    AttestedBrief {
         exec: u32,
-        attestation: Box<ShortAttestation>,
+        attestation: Box<BriefAttestation>,
     },
     NotPrepared {
         exec: u32,
@@ -169,7 +169,7 @@ impl Channel {
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
-            depth: AttestationKind::Whole,
+            depth: AttestationKind::Full,
             descendants: Descendants::Loose,
         })?;
         self.flush();
@@ -244,44 +244,44 @@ impl Channel {
         self.packets.as_ref().and_then(Packets::diagnostics)
     }
 
-    /// When something has to be said for the lease's sake.
-    pub(super) fn next_word(&self) -> Option<Instant> {
-        self.lease.as_ref().map(Lease::next_word)
+    /// When the lease needs a message.
+    pub(super) fn next_keepalive(&self) -> Option<Instant> {
+        self.lease.as_ref().map(Lease::next_keepalive)
     }
 
     pub(super) fn keep_lease(&mut self, now: Instant) {
         if self.lease.as_mut().is_some_and(|lease| lease.is_due(now)) {
-            self.say(&ToInit::Alive);
+            self.post(&ToInit::Alive);
         }
     }
 
-    pub(super) fn say(&mut self, message: &ToInit) {
+    pub(super) fn post(&mut self, message: &ToInit) {
         // Everything that is said without an answer is short enough.
         let _ = self.mux.send(message);
     }
 
-    pub(super) fn let_go(&mut self, exec: u32) {
-        self.say(&ToInit::Go { exec });
+    pub(super) fn release(&mut self, exec: u32) {
+        self.post(&ToInit::Go { exec });
         self.flush();
     }
 
     /// The process that attested for a sandbox without a command of its own.
     pub(super) fn dismiss(&mut self) {
-        self.say(&ToInit::Dismiss { exec: MAIN_EXEC });
+        self.post(&ToInit::Dismiss { exec: MAIN_EXEC });
         self.flush();
     }
 
     pub(super) fn signal(&mut self, exec: u32, signal: i32) {
-        self.say(&ToInit::Signal { exec, signal });
+        self.post(&ToInit::Signal { exec, signal });
     }
 
     pub(super) fn signal_all(&mut self, signal: i32) {
-        self.say(&ToInit::SignalAll { signal });
+        self.post(&ToInit::SignalAll { signal });
         self.flush();
     }
 
     pub(super) fn resize(&mut self, exec: u32, (rows, columns): Size) {
-        self.say(&ToInit::Resize { exec, rows, columns });
+        self.post(&ToInit::Resize { exec, rows, columns });
     }
 
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
@@ -386,8 +386,8 @@ impl Channel {
             FromInit::Attested { .. } => {
                 return Err(protocol_violation("an attestation nobody asked for"));
             }
-            FromInit::AttestedShort { exec, attestation } => {
-                InitEvent::AttestedShort { exec, attestation }
+            FromInit::AttestedBrief { exec, attestation } => {
+                InitEvent::AttestedBrief { exec, attestation }
             }
             FromInit::SetupFailed { exec, step, why } => InitEvent::NotPrepared { exec, step, why },
             FromInit::Started { exec } => InitEvent::Started { exec },

@@ -1,5 +1,5 @@
 //! Lists files that execute on the host without an explicit request, once a user opens a shell, an editor or a
-//! build in the tree. The only place where they are listed; [`list`] is the data.
+//! build in the tree. The only place where they are listed; `list` is the data.
 //!
 //! Names are compared without regard to ASCII case, because some file systems ignore it.
 

@@ -1,10 +1,8 @@
 //! Compares the content of two files without reading holes, so that a large sparse file costs nothing.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::fstat;
+use rustix::io::{Errno, pread};
 
 use crate::metadata::Metadata;
 
@@ -20,16 +18,19 @@ pub enum ContentComparison {
 }
 
 /// Two contents could not be compared.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
     #[error("cannot read the content to compare it")]
-    Read(#[from] io::Error),
+    Read(#[from] Errno),
 }
 
 /// Whether two files have the same content at the moment. Their offsets may move.
-pub fn compare_content(one: &File, other: &File) -> Result<ContentComparison, CompareError> {
-    let stat = |file: &File| fstat(file).map(Metadata::from_stat).map_err(io::Error::from);
-    let (first, second) = (stat(one)?, stat(other)?);
+pub fn compare_content(
+    one: impl AsFd,
+    other: impl AsFd,
+) -> Result<ContentComparison, CompareError> {
+    let (one, other) = (one.as_fd(), other.as_fd());
+    let (first, second) = (Metadata::of(one)?, Metadata::of(other)?);
     if first.identity() == second.identity() {
         return Ok(ContentComparison::Same);
     }
@@ -62,32 +63,29 @@ pub fn compare_content(one: &File, other: &File) -> Result<ContentComparison, Co
 
 /// Where the next bytes are that are not a hole; `size` where there are none.
 #[cfg(target_os = "linux")]
-fn next_data(file: &File, offset: u64, size: u64) -> io::Result<u64> {
-    use std::os::fd::AsFd;
-
+fn next_data(file: BorrowedFd<'_>, offset: u64, size: u64) -> Result<u64, Errno> {
     use rustix::fs::{SeekFrom, seek};
-    use rustix::io::Errno;
-    match seek(file.as_fd(), SeekFrom::Data(offset)) {
+    match seek(file, SeekFrom::Data(offset)) {
         Err(Errno::NXIO) => Ok(size),
         // Not known: everything may be data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(offset),
-        found => Ok(found?),
+        found => found,
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn next_data(_: &File, offset: u64, _: u64) -> io::Result<u64> {
+fn next_data(_: BorrowedFd<'_>, offset: u64, _: u64) -> Result<u64, Errno> {
     Ok(offset)
 }
 
 /// As much as fits, but for the end of the file.
-fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+        match pread(file, &mut buffer[filled..], offset + filled as u64) {
             Ok(0) => break,
             Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }

@@ -57,7 +57,7 @@ impl CopyContentError {
     }
 }
 
-crate::error::common_questions!(CopyContentError);
+crate::error::common_methods!(CopyContentError);
 
 /// Copies into an empty file that is open for writing. The offset of `from` may move.
 pub fn copy_content(
@@ -133,7 +133,7 @@ fn next_data(
     }
     let start = match seek(file, SeekFrom::Data(at)) {
         Err(Errno::NXIO) => return Ok(None),        // a hole to the end
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => at, // holes are not told
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => at, // holes are not reported
         start => start.map_err(CopyContentError::Read)?,
     };
     // Past `start` even if a hole was punched there in between.

@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid, chownat, fstat, statat, ut
 use rustix::io::Errno;
 
 use super::Dir;
+use super::pinned::Inode;
 use crate::error::{Attribute, SetAttributeError, StatError, SyncError};
 use crate::metadata::Metadata;
 use crate::path::BeneathPath;
@@ -114,43 +115,16 @@ fn set_failed(path: &Path, attribute: Attribute, error: Errno) -> SetAttributeEr
 }
 
 /// Changes the mode of one entry, and gives what the entry was. `ELOOP`: a link.
-#[cfg(target_os = "linux")]
 pub(crate) fn change_mode_at(
     rules: Rules,
     parent: BorrowedFd<'_>,
     name: &OsStr,
     change: impl FnOnce(Mode) -> Mode,
 ) -> Result<Metadata, Errno> {
-    use std::os::fd::AsRawFd;
-
-    use rustix::fs::OFlags;
-    // Stands for exactly this inode, whatever becomes of the name.
-    let itself = rules.open_name(parent, name, OFlags::PATH)?;
-    let found = Metadata::from_stat(fstat(&itself)?);
+    let (inode, found) = Inode::pin(rules, parent, name)?;
     if found.is_symlink() {
         return Err(Errno::LOOP);
     }
-    let mode = change(Mode::from_raw_mode(found.mode()));
-    // A descriptor made with `O_PATH` has no `fchmod`, so its entry in `/proc` has to do.
-    match rustix::fs::chmod(format!("/proc/self/fd/{}", itself.as_raw_fd()), mode) {
-        Ok(()) => Ok(found),
-        Err(Errno::NOENT) => Err(Errno::OPNOTSUPP), // no `/proc` is mounted
-        Err(error) => Err(error),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn change_mode_at(
-    _: Rules,
-    parent: BorrowedFd<'_>,
-    name: &OsStr,
-    change: impl FnOnce(Mode) -> Mode,
-) -> Result<Metadata, Errno> {
-    let found = Metadata::from_stat(statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?);
-    if found.is_symlink() {
-        return Err(Errno::LOOP);
-    }
-    let mode = change(Mode::from_raw_mode(found.mode() as _));
-    rustix::fs::chmodat(parent, name, mode, AtFlags::SYMLINK_NOFOLLOW)?;
+    inode.set_mode(change(Mode::from_raw_mode(found.mode() as _)))?;
     Ok(found)
 }

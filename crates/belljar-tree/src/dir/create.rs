@@ -33,6 +33,35 @@ impl Dir {
         }
     }
 
+    /// Makes a file without a name in this directory, open for writing. It is gone unless
+    /// [`Dir::name_file`] gives it a name, so that a file is never seen half written.
+    #[cfg(target_os = "linux")]
+    pub fn create_unnamed_file(&self, mode: u32) -> Result<File, CreateFileError> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let made = rustix::io::retry_on_intr(|| {
+            openat(self.as_fd(), c".", flags, Mode::from_raw_mode(mode))
+        });
+        let failed = |error| CreateFileError::System { path: PathBuf::new(), error };
+        made.map(File::from).map_err(failed)
+    }
+
+    /// Gives an unnamed file its name, where nothing is.
+    #[cfg(target_os = "linux")]
+    pub fn name_file(&self, file: &File, path: impl AsRef<Path>) -> Result<(), CreateFileError> {
+        use std::os::fd::AsRawFd;
+
+        use rustix::fs::{AtFlags, CWD, linkat};
+        let path = path.as_ref();
+        let (parent, name) = self.parent_of::<CreateFileError>(path)?;
+        // `AT_EMPTY_PATH` takes a capability; the file's entry in `/proc` does not.
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, itself, parent.as_fd(), name, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(CreateFileError::Exists { path: path.to_owned() }),
+            Err(error) => Err(CreateFileError::System { path: path.to_owned(), error }),
+        }
+    }
+
     /// Makes a directory where nothing is. The umask takes from the mode.
     pub fn create_dir(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), CreateDirError> {
         let path = path.as_ref();
@@ -53,25 +82,26 @@ impl Dir {
         let mode = Mode::from_raw_mode(mode as _);
         let path = BeneathPath::parse(path.as_ref())?;
         let mut at = PathBuf::new();
-        let mut reached = self.open_dir_for("", Access::Lookup)?;
+        let mut reached: Option<Self> = None;
         let mut names = path.names().peekable();
-        if names.peek().is_none() {
-            return Ok(self.open_dir("")?);
-        }
         while let Some(name) = names.next() {
             at.push(name);
-            match mkdirat(&reached, name, mode) {
+            let above = reached.as_ref().unwrap_or(self);
+            match mkdirat(above, name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(CreateDirError::System { path: at, error }),
             }
             let access = if names.peek().is_some() { Access::Lookup } else { Access::List };
-            let opened = reached.open_dir_for(name, access);
-            reached = opened.map_err(|error| error.at(&at))?;
+            let opened = above.open_dir_for(name, access);
+            reached = Some(opened.map_err(|error| error.at(&at))?);
         }
-        Ok(reached)
+        match reached {
+            Some(reached) => Ok(reached),
+            None => Ok(self.open_dir("")?),
+        }
     }
 
-    /// Makes a directory under a name that nobody could know before, and opens it.
+    /// Makes a directory under a name that cannot be guessed, and opens it.
     pub fn create_unique_dir(
         &self,
         prefix: &str,
@@ -98,7 +128,7 @@ fn unique_name(prefix: &str) -> OsString {
     OsString::from(format!("{prefix}{:016x}{:016x}", random(), random()))
 }
 
-/// A name of random digits, for a place that nobody else knows of.
+/// Random digits, for a name that cannot be guessed.
 pub(crate) fn random_digits() -> u64 {
     RandomState::new().hash_one(OsStr::new(""))
 }

@@ -1,24 +1,24 @@
 //! Lists a directory, as a stream or as a bounded list.
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Dir as DirStream;
+use rustix::fs::{AtFlags, Dir as DirStream, statat};
 use rustix::io::Errno;
 
 use super::Dir;
-use crate::error::{ListError, OpenDirError};
-use crate::metadata::EntryKind;
+use crate::error::{ListError, OpenDirError, StatError};
+use crate::metadata::{EntryKind, Metadata};
 use crate::path::BeneathPath;
-use crate::resolve::Access;
+use crate::resolve::{Access, Rules};
 
-/// A name in a directory, and what the listing says of its kind.
+/// A name in a directory, and its kind in the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     pub name: OsString,
-    /// As the listing told it; it may have changed since.
+    /// As it was listed; it may have changed since.
     pub kind: EntryKind,
 }
 
@@ -60,8 +60,20 @@ impl Dir {
         let path = path.as_ref();
         let parsed = BeneathPath::parse(path).map_err(OpenDirError::from)?;
         let fd = self.rules().open_dir(self.as_fd(), parsed, Access::List)?;
-        let entries = Entries::of(fd, path.to_owned());
+        let entries = Entries::of(fd, self.rules(), path.to_owned());
         entries.map_err(|error| ListError::Read { path: path.to_owned(), error })
+    }
+
+    /// The entries of this directory itself. Takes the handle, so that no further descriptor is opened.
+    pub fn into_entries(self) -> Result<Entries, ListError> {
+        let failed = |error| ListError::Read { path: PathBuf::new(), error };
+        match self.access() {
+            Access::List => {
+                let rules = self.rules();
+                Entries::of(self.into(), rules, PathBuf::new()).map_err(failed)
+            }
+            Access::Lookup => self.entries(""),
+        }
     }
 
     /// The entries of a directory, no more than the limits allow.
@@ -98,18 +110,46 @@ impl Dir {
     }
 }
 
-/// A directory that is being listed.
+/// A directory that is being listed. Its entries can be looked at and opened as they come, so that one
+/// descriptor does for both.
 #[derive(Debug)]
 pub struct Entries {
     stream: DirStream,
+    rules: Rules,
     path: PathBuf,
     is_over: bool,
 }
 
 impl Entries {
     /// `path` is what errors call it.
-    pub(crate) fn of(fd: OwnedFd, path: PathBuf) -> Result<Self, Errno> {
-        Ok(Self { stream: DirStream::new(fd)?, path, is_over: false })
+    pub(crate) fn of(fd: OwnedFd, rules: Rules, path: PathBuf) -> Result<Self, Errno> {
+        Ok(Self { stream: DirStream::new(fd)?, rules, path, is_over: false })
+    }
+
+    /// What an entry of this directory is; of a link, the link itself.
+    pub fn stat(&self, name: impl AsRef<OsStr>) -> Result<Metadata, StatError> {
+        let name = name.as_ref();
+        let path = || self.path.join(name);
+        let found = self.fd().and_then(|fd| statat(fd, name, AtFlags::SYMLINK_NOFOLLOW));
+        match found {
+            Ok(stat) => Ok(Metadata::from_stat(stat)),
+            Err(Errno::NOENT) => Err(StatError::Missing { path: path() }),
+            Err(error) => Err(StatError::System { path: path(), error }),
+        }
+    }
+
+    /// Opens a directory that was listed.
+    pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Result<Dir, OpenDirError> {
+        let name = name.as_ref();
+        let failed = |error| OpenDirError::System { path: self.path.join(name), error };
+        let fd = self.fd().map_err(failed)?;
+        let opened = self.rules.open_dir(fd, BeneathPath::parse(Path::new(name))?, Access::List);
+        let opened = opened.map_err(|error| error.at(&self.path.join(name)))?;
+        Ok(Dir::with_rules(opened, Access::List, self.rules))
+    }
+
+    fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.stream.fd()
     }
 
     /// The next name that is not `.` or `..`. A directory that was removed meanwhile has no more.

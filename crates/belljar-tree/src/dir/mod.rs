@@ -5,11 +5,13 @@ pub(crate) mod create;
 pub(crate) mod list;
 mod names;
 mod open;
+mod pinned;
 mod unlock;
 
 pub use list::{DirEntry, Entries, ListLimits, ListOrder, Listing, ListingEnd};
 pub use names::RenameMode;
-pub use unlock::{UnlockedDir, UnlockedFile};
+pub use pinned::PinnedEntry;
+pub use unlock::{ModeLock, UnlockedDir, UnlockedFile};
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -113,9 +115,22 @@ impl Dir {
         Ok(self.sibling(fd, access))
     }
 
+    /// The same; nothing where no directory is.
+    pub fn open_dir_if_exists(&self, path: impl AsRef<Path>) -> Result<Option<Self>, OpenDirError> {
+        match self.open_dir(path) {
+            Ok(opened) => Ok(Some(opened)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A handle with the same rules.
     pub(crate) fn sibling(&self, fd: OwnedFd, access: Access) -> Self {
-        Self { fd, access, rules: self.rules }
+        Self::with_rules(fd, access, self.rules)
+    }
+
+    pub(crate) fn with_rules(fd: OwnedFd, access: Access, rules: Rules) -> Self {
+        Self { fd, access, rules }
     }
 
     pub(crate) fn access(&self) -> Access {

@@ -112,7 +112,7 @@ impl Dir {
             Ok(()) => Ok(()),
             Err(Errno::NOENT) => Err(UnlinkError::Missing { path: at() }),
             Err(Errno::ISDIR) => Err(UnlinkError::IsDirectory { path: at() }),
-            // POSIX says so for directories.
+            // POSIX has this error for directories.
             Err(Errno::PERM) if self.stat(path).is_ok_and(|found| found.is_dir()) => {
                 Err(UnlinkError::IsDirectory { path: at() })
             }

@@ -1,6 +1,6 @@
 //! The errors: one enum for each operation, each with the path, relative to the directory it was asked of.
 //!
-//! Every one tells the error number behind it, so that a caller can go on where nothing is there, or
+//! Every one has the error number behind it, so that a caller can go on where nothing is there, or
 //! make room where the disk is full, without knowing each variant.
 
 mod names;
@@ -15,13 +15,19 @@ pub use open::{
     SyncError,
 };
 
-/// What all of them can be asked.
-macro_rules! common_questions {
+/// The methods that all of them have.
+macro_rules! common_methods {
     ($($error:ident),+ $(,)?) => {$(
         impl $error {
             /// The disk, the user's share of it, or its table of files is full.
             pub fn is_no_space(&self) -> bool {
                 matches!(self.errno(), rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT)
+            }
+        }
+
+        impl From<$error> for rustix::io::Errno {
+            fn from(error: $error) -> Self {
+                error.errno()
             }
         }
 
@@ -34,4 +40,4 @@ macro_rules! common_questions {
     )+};
 }
 
-pub(crate) use common_questions;
+pub(crate) use common_methods;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::common_questions;
+use super::common_methods;
 use super::open::OpenDirError;
 use crate::path::PathError;
 
@@ -256,7 +256,7 @@ can_miss!(
     RemoveDirError,
     SetAttributeError
 );
-common_questions!(
+common_methods!(
     StatError,
     ReadLinkError,
     SymlinkError,

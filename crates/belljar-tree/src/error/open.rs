@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::common_questions;
+use super::common_methods;
 use crate::metadata::EntryKind;
 use crate::path::PathError;
 
@@ -238,7 +238,7 @@ impl SyncError {
     }
 }
 
-common_questions!(
+common_methods!(
     OpenDirError,
     OpenFileError,
     ReadFileError,

@@ -30,7 +30,7 @@ pub(super) fn unlink(
     match unlink_thawed(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(Removed::Gone),
         Err(Errno::ISDIR) => rmdir(parent, name),
-        // What POSIX asks for where Linux says EISDIR.
+        // What POSIX asks for where Linux has EISDIR.
         Err(Errno::PERM) => rmdir(parent, name).map_err(|_| Errno::PERM),
         Err(errno) => Err(errno),
     }

@@ -173,7 +173,7 @@ fn each_entry(
         while let Some(entry) = directory.read() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(Errno::NOENT) => return, // somebody else has removed the directory
+                Err(Errno::NOENT) => return, // another process has removed the directory
                 Err(errno) => return failures.add(RemoveAction::Read, c".", errno),
             };
             let name = entry.file_name();

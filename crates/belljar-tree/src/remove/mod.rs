@@ -1,4 +1,4 @@
-//! Removes a tree that somebody hostile made.
+//! Removes a tree that a hostile process made.
 //!
 //! Nothing in it is trusted: any depth, any number of entries, directories that deny everything, links to
 //! anywhere. No name is looked up through a directory of the tree by path, no link is followed, no mount
@@ -77,7 +77,7 @@ impl RemoveAllError {
     }
 }
 
-crate::error::common_questions!(RemoveAllError);
+crate::error::common_methods!(RemoveAllError);
 
 /// Removes whatever is at a path; the directories above it are trusted. What is not there is removed
 /// already. Goes on after a failure, and reports the first one.

@@ -12,7 +12,7 @@ use crate::path::BeneathPath;
 
 /// The kernel takes no path of more than 4095 bytes at once, and a run can make one that is longer.
 const LONGEST_AT_ONCE: usize = 3000;
-/// `EAGAIN` says that something was renamed meanwhile, or that a file is leased.
+/// `EAGAIN` means that something was renamed meanwhile, or that a file is leased.
 const MAX_TRIES: u32 = 16;
 
 /// Kernels before 5.6 do not have the call, and do not get it while they run.

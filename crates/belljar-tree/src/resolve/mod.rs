@@ -82,7 +82,7 @@ impl Rules {
                 Err(Errno::NOENT) => {
                     return Err(OpenDirError::Missing { path: path.as_path().to_owned() });
                 }
-                // Missing, forbidden by a filter, raced, or refused: the other way tells, as strictly.
+                // Missing, forbidden by a filter, raced, or refused: the other way finds out which, as strictly.
                 Err(
                     Errno::NOSYS
                     | Errno::PERM

@@ -65,7 +65,7 @@ fn open_one(parent: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<Owned
     retry(|| openat(parent, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Systems differ in what they say about a link where a directory is wanted, so it is looked at.
+/// Systems differ in the error for a link where a directory is wanted, so it is looked at.
 fn refused(parent: BorrowedFd<'_>, name: &OsStr, path: PathBuf, error: Errno) -> OpenDirError {
     match error {
         Errno::LOOP | Errno::NOTDIR | Errno::MLINK => {

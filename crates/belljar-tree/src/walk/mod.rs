@@ -114,7 +114,7 @@ impl<V: Visitor> Walk<'_, V> {
         let Some(dir) = self.stack.current() else { return Ok(()) };
         // Just opened, so that a second descriptor for it stands at its beginning, too.
         let listed = rustix::io::fcntl_dupfd_cloexec(dir.as_fd(), 0)
-            .and_then(|fd| Entries::of(fd, PathBuf::new()));
+            .and_then(|fd| Entries::of(fd, dir.rules(), PathBuf::new()));
         let mut listed = match listed {
             Ok(listed) => listed,
             Err(error) => return self.problem(&WalkProblem::List(error)),
@@ -145,7 +145,7 @@ impl<V: Visitor> Walk<'_, V> {
         Ok(())
     }
 
-    /// Counts an entry, and finds out its kind where the listing does not tell. Nothing: it is gone.
+    /// Counts an entry, and finds out its kind where the listing does not have it. Nothing: it is gone.
     fn admit(&mut self, mut entry: DirEntry) -> Result<Option<DirEntry>, Ended<V::Error>> {
         self.entries += 1;
         if self.entries > self.bounds.entries {
@@ -287,7 +287,7 @@ fn size_of_entry(entry: &DirEntry) -> usize {
     NAME_OVERHEAD + entry.name.len()
 }
 
-/// Whether an error says that something was removed or exchanged since it was listed.
+/// Whether an error means that something was removed or exchanged since it was listed.
 pub(crate) fn is_changed(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO)
 }

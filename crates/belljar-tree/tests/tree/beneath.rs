@@ -203,3 +203,28 @@ fn a_trusted_path_is_followed_but_for_its_end_if_so_asked() {
     let none = Path::new("/no/such/place");
     assert!(matches!(Dir::open(none, FinalLink::Follow), Err(OpenDirError::Missing { .. })));
 }
+
+#[test]
+fn a_listing_looks_at_its_entries_and_opens_them_without_following_links() {
+    each_resolver(|place, dir| {
+        fs::create_dir_all(place.tree().join("a/below")).unwrap();
+        fs::write(place.tree().join("a/file"), "12345").unwrap();
+        symlink(place.outside(), place.tree().join("a/link")).unwrap();
+        let mut listing = dir.open_dir("a").unwrap().into_entries().unwrap();
+        assert_eq!(listing.by_ref().count(), 3);
+        assert_eq!(listing.stat("file").unwrap().size(), 5);
+        assert!(listing.stat("link").unwrap().is_symlink());
+        assert!(listing.stat("none").unwrap_err().is_missing());
+        assert!(listing.open_dir("below").is_ok());
+        assert_eq!(
+            listing.open_dir("link").unwrap_err(),
+            OpenDirError::Link { path: "link".into() }
+        );
+        assert!(listing.open_dir("..").is_err());
+        assert!(dir.open_dir_if_exists("a/below").unwrap().is_some());
+        for absent in ["none", "a/file", "a/file/x", "a/link", "a/link/x"] {
+            assert!(dir.open_dir_if_exists(absent).unwrap().is_none(), "{absent}");
+        }
+        assert!(dir.open_dir_if_exists("../outside").is_err());
+    });
+}

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use belljar_tree::{
-    HardLinkError, ReadLinkError, RemoveDirError, RenameError, RenameMode, SetAttributeError,
-    SymlinkError, UnlinkError,
+    CreateFileError, HardLinkError, ReadLinkError, RemoveDirError, RenameError, RenameMode,
+    SetAttributeError, SymlinkError, UnlinkError,
 };
 use rustix::fs::{Timespec, Timestamps};
 
@@ -147,5 +147,48 @@ fn what_denies_its_owner_is_opened_and_gets_its_mode_back() {
         }
         assert!(dir.unlock_dir("link").is_err() && dir.unlock_file("link").is_err());
         dir.set_mode("shut", 0o700).unwrap();
+    });
+}
+
+#[test]
+fn a_pinned_entry_stays_the_same_whatever_its_name_becomes() {
+    each_resolver(|place, dir| {
+        let tree = place.tree();
+        fs::create_dir(tree.join("d")).unwrap();
+        fs::write(tree.join("d/file"), "x").unwrap();
+        fs::set_permissions(tree.join("d/file"), fs::Permissions::from_mode(0o000)).unwrap();
+        let pinned = dir.pin("d/file").unwrap();
+        assert_eq!(pinned.metadata().mode(), 0);
+        fs::rename(tree.join("d/file"), tree.join("moved")).unwrap();
+        symlink(place.outside().join("secret"), tree.join("d/file")).unwrap();
+        pinned.set_mode(0o640).unwrap();
+        assert_eq!(dir.stat("moved").unwrap().mode(), 0o640);
+        let before = fs::metadata(place.outside().join("secret")).unwrap().mode();
+        let link = dir.pin("d/file").unwrap();
+        assert!(matches!(link.set_mode(0o777), Err(SetAttributeError::Link { .. })));
+        assert_eq!(fs::metadata(place.outside().join("secret")).unwrap().mode(), before);
+        dir.pin("").unwrap().set_mode(0o751).unwrap();
+        assert_eq!(dir.stat("").unwrap().mode(), 0o751);
+        assert!(dir.pin("none").unwrap_err().is_missing());
+        assert!(dir.pin("d/file/below").unwrap_err().is_missing());
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_unnamed_file_gets_its_name_when_it_is_whole() {
+    each_resolver(|place, dir| {
+        fs::create_dir(place.tree().join("d")).unwrap();
+        let file = dir.create_unnamed_file(0o600).unwrap();
+        fs::write(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)), "x")
+            .unwrap();
+        assert!(dir.open_dir("d").unwrap().into_entries().unwrap().next().is_none());
+        dir.name_file(&file, "d/named").unwrap();
+        assert_eq!(fs::read(place.tree().join("d/named")).unwrap(), b"x");
+        symlink(place.outside(), place.tree().join("link")).unwrap();
+        let file = dir.create_unnamed_file(0o600).unwrap();
+        let refused = dir.name_file(&file, "d/named").unwrap_err();
+        assert_eq!(refused, CreateFileError::Exists { path: "d/named".into() });
+        assert!(dir.name_file(&file, "link/new").is_err());
     });
 }

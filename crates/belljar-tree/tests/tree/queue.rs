@@ -114,3 +114,23 @@ fn neither_depth_nor_width_takes_descriptors_or_time() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     });
 }
+
+#[test]
+fn a_path_from_the_root_gets_its_turn_and_no_link_is_followed() {
+    each_resolver(|place, dir| {
+        fs::create_dir_all(place.tree().join("a/b/c")).unwrap();
+        symlink(place.outside(), place.tree().join("a/link")).unwrap();
+        let bounds = QueueBounds { depth: 3, ..WIDE };
+        let mut queue = DirQueue::new(dir.try_clone().unwrap(), (), bounds);
+        queue.push_path("a/b/c".into(), Turn::First, ()).unwrap();
+        queue.push_path("a/link".into(), Turn::Last, ()).unwrap();
+        let refused = queue.push_path("a/b/c/d".into(), Turn::First, ()).unwrap_err();
+        assert!(matches!(refused, QueueError::TooDeep { most: 3, .. }), "{refused}");
+        let first = queue.pop().unwrap();
+        assert_eq!((first.path(), first.depth()), (std::path::Path::new("a/b/c"), 3));
+        assert!(first.dir().is_ok());
+        assert_eq!(queue.pop().unwrap().path(), std::path::Path::new(""));
+        let link = queue.pop().unwrap();
+        assert_eq!(link.dir().unwrap_err(), &OpenDirError::Link { path: "a/link".into() });
+    });
+}

@@ -1,16 +1,13 @@
-//! From what is to be done to the steps that do it, with everything they need made ready.
+//! Turns a draft into steps, and stages everything that they need.
 //!
 //! The order is: directories are opened up where their mode forbids it; what goes, goes, from the deepest; what is
 //! new or changed comes; modes come last. A new directory comes with all that is in it, in one step.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{Dir, FileType, fstat};
+use belljar_tree::{Dir, Metadata};
 use rustix::io::Errno;
 
 use super::ApplyError;
@@ -18,10 +15,9 @@ use super::draft::{Part, Take, Todo, TreeDraft, Was};
 use super::journal::RebaseTo;
 use super::judge;
 use super::stage::{Owner, Stage, StageError, numbered};
-use super::staged::{Content, Staged};
+use super::staged::{Staged, StagedContent};
 use super::step::{Old, Step};
 use crate::baseline::Baseline;
-use crate::beneath;
 use crate::change::What;
 use crate::fingerprint::{Fingerprint, Identity};
 
@@ -37,7 +33,7 @@ pub(super) struct Built {
 
 pub(super) struct Builder<'a> {
     draft: &'a TreeDraft,
-    staging: BorrowedFd<'a>,
+    staging: &'a Dir,
     baseline: &'a mut Baseline,
     next: u32,
     built: Built,
@@ -46,11 +42,7 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(
-        draft: &'a TreeDraft,
-        staging: BorrowedFd<'a>,
-        baseline: &'a mut Baseline,
-    ) -> Self {
+    pub(super) fn new(draft: &'a TreeDraft, staging: &'a Dir, baseline: &'a mut Baseline) -> Self {
         let built = Built::default();
         Self { draft, staging, baseline, next: 0, built, opened_up: BTreeMap::new() }
     }
@@ -121,20 +113,18 @@ impl<'a> Builder<'a> {
     }
 
     fn will_be_empty(&self, path: &Path, gone: &BTreeSet<PathBuf>) -> Result<bool, ApplyError> {
-        let failed = look_failed(&OsText::from(path));
-        let directory = beneath::directory(self.draft.tree.lower(), path).map_err(&failed)?;
-        let mut entries = Dir::new(directory).map_err(&failed)?;
-        while let Some(entry) = entries.read() {
-            let entry = entry.map_err(&failed)?;
-            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
-            if name != "." && name != ".." && !gone.contains(&path.join(name)) {
-                return Ok(false);
+        let is_empty = || {
+            for entry in self.draft.tree.lower().entries(path)? {
+                if !gone.contains(&path.join(entry?.name)) {
+                    return Ok(false);
+                }
             }
-        }
-        Ok(true)
+            Ok(true)
+        };
+        is_empty().map_err(look_failed(&OsText::from(path)))
     }
 
-    /// What comes. Modes that only fit afterwards are told apart.
+    /// What comes. Modes that only fit afterwards are separate.
     fn arrivals(&mut self) -> Result<(Vec<Step>, Vec<Step>), ApplyError> {
         let draft = self.draft;
         let mut steps = Vec::new();
@@ -212,15 +202,15 @@ impl<'a> Builder<'a> {
                 .finish_directory(&path, todo.mode)
                 .map_err(|error| stage_failed(&todo.change.path, error))?;
             self.note(todo, new);
-            entries.push(Staged { path: relative, print: new, content: Content::Directory });
+            entries.push(Staged { path: relative, print: new, content: StagedContent::Directory });
         }
-        // To be moved, a directory has to be writable by whoever moves it.
+        // To be moved, a directory has to be writable by the process that moves it.
         let present = if is_root() { todo.mode } else { todo.mode | 0o700 };
         let new = stage
             .finish_directory(&name, present)
             .map_err(|error| stage_failed(&todo.change.path, error))?;
         self.note(todo, new);
-        let top = Staged { path: PathBuf::new(), print: new, content: Content::Directory };
+        let top = Staged { path: PathBuf::new(), print: new, content: StagedContent::Directory };
         entries.push(top);
         self.built.staged.insert(staged, entries);
         Ok((new, (present != todo.mode).then_some((present, todo.mode))))
@@ -231,7 +221,7 @@ impl<'a> Builder<'a> {
         stage: &Stage<'_>,
         todo: &Todo,
         path: &Path,
-    ) -> Result<(Fingerprint, Content), ApplyError> {
+    ) -> Result<(Fingerprint, StagedContent), ApplyError> {
         let failed = |error| stage_failed(&todo.change.path, error);
         let (new, content) = match &todo.take {
             Take::File { source } => {
@@ -240,7 +230,7 @@ impl<'a> Builder<'a> {
                     // What was judged, and not what it may be by now.
                     judge::Source::Judged(text) => {
                         let new = stage.text(path, &text, todo.mode).map_err(failed)?;
-                        (new, Content::of_text(&text))
+                        (new, StagedContent::of_text(&text))
                     }
                     judge::Source::Any(from) => {
                         stage.file(path, &from, source, todo.mode).map_err(failed)?
@@ -250,17 +240,17 @@ impl<'a> Builder<'a> {
             Take::Text { text, .. } => {
                 judge::text(self.draft, todo, text)?;
                 let new = stage.text(path, text, todo.mode).map_err(failed)?;
-                (new, Content::of_text(text))
+                (new, StagedContent::of_text(text))
             }
             Take::Link { target } => {
                 let new = stage.link(path, target).map_err(failed)?;
-                (new, Content::Target(target.clone()))
+                (new, StagedContent::Target(target.clone()))
             }
             Take::Directory => {
                 stage.directory(path).map_err(failed)?;
-                let made = beneath::directory(stage.root, path).and_then(|made| fstat(&made));
-                let made = made.map_err(|errno| failed(StageError::from(errno)))?;
-                return Ok((Fingerprint::of(&made), Content::Directory));
+                let made = stage.root.stat(path);
+                let made = made.map_err(|error| failed(StageError::from(error.errno())))?;
+                return Ok((Fingerprint::of(&made), StagedContent::Directory));
             }
             Take::Nothing | Take::Mode => {
                 return Err(ApplyError::NotEmpty { path: todo.change.path.clone() });
@@ -343,9 +333,8 @@ impl<'a> Builder<'a> {
         }
         let failed = look_failed(&todo.change.path);
         let parent = todo.change.path.as_path().parent().unwrap_or(Path::new(""));
-        let parent = beneath::directory(self.draft.tree.lower(), parent).map_err(&failed)?;
-        let stat = fstat(&parent).map_err(&failed)?;
-        Ok(Owner::Of { uid: stat.st_uid, gid: stat.st_gid })
+        let found = self.draft.tree.lower().stat(parent).map_err(|error| failed(error.errno()))?;
+        Ok(Owner::Of { uid: found.uid(), gid: found.gid() })
     }
 
     /// A directory that does not let its owner change it is opened up for the while.
@@ -355,15 +344,9 @@ impl<'a> Builder<'a> {
         }
         let parent = path.parent().unwrap_or(Path::new("")).to_owned();
         let text = OsText::from(parent.as_path());
-        let stat = match parent.as_os_str().is_empty() {
-            true => fstat(self.draft.tree.lower()).map(Some),
-            false => beneath::look(self.draft.tree.lower(), &parent),
-        };
-        let stat = stat.map_err(look_failed(&text))?;
-        if let Some(stat) = stat
-            && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-        {
-            self.open_up_self(&parent, &Was::of(&stat));
+        let found = self.draft.tree.lower().stat_if_exists(&parent).map_err(Errno::from);
+        if let Some(found) = found.map_err(look_failed(&text))?.filter(Metadata::is_dir) {
+            self.open_up_self(&parent, &Was::of(&found));
         }
         Ok(())
     }

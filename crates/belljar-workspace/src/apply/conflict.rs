@@ -1,19 +1,18 @@
-//! What becomes of one change, where the real tree may have moved on since the run saw it.
+//! Decides about one change, if the real tree may have changed since the run saw it.
 
 use belljar_spec::OsText;
-use rustix::fs::{Stat, fstat};
+use belljar_tree::Metadata;
 use serde::Serialize;
 
 use super::ApplyError;
 use super::draft::{OnConflict, Part, Take, Todo, Was};
 use crate::baseline::{Baseline, LARGEST_TEXT, Seen};
-use crate::beneath;
 use crate::change::{Change, Facts, Kind, What};
 use crate::fingerprint::Fingerprint;
 use crate::merge::{self, Clash, Merged};
 use crate::open::{OpenTree, read_small};
 
-/// A path that both the run and somebody else changed.
+/// A path that both the run and another process changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub path: OsText,
@@ -63,8 +62,9 @@ pub(super) fn decide(
     on_conflict: OnConflict,
 ) -> Result<Decision, ApplyError> {
     let look = |path: &OsText| {
-        beneath::look(tree.lower(), path.as_path())
-            .map_err(|errno| ApplyError::Look { path: path.clone(), error: errno.into() })
+        tree.lower()
+            .stat_if_exists(path.as_path())
+            .map_err(|error| ApplyError::Look { path: path.clone(), error: error.errno().into() })
     };
     let now = look(&change.path)?;
     let from = match &change.what {
@@ -110,7 +110,7 @@ struct Case<'a> {
     change: &'a Change,
     baseline: &'a Baseline,
     seen: &'a Seen,
-    now: Option<Stat>,
+    now: Option<Metadata>,
 }
 
 impl Case<'_> {
@@ -131,7 +131,7 @@ impl Case<'_> {
             (Kind::Link, _) => Ok(Take::Link { target: after.target.clone().unwrap_or_default() }),
             (Kind::File, _) => {
                 let file = self.tree.open_after(self.change)?;
-                let stat = fstat(&file).map_err(|errno| ApplyError::Look {
+                let stat = Metadata::of(&file).map_err(|errno| ApplyError::Look {
                     path: self.change.path.clone(),
                     error: errno.into(),
                 })?;
@@ -170,9 +170,9 @@ impl Case<'_> {
         }
     }
 
-    /// The mode alone: whoever changed it wins.
+    /// The mode alone: the side that changed it wins.
     fn mode(&self) -> Result<Outcome, ApplyError> {
-        let now = self.now.as_ref().map_or(0, |now| now.st_mode & 0o777);
+        let now = self.now.as_ref().map_or(0, |now| now.mode() & 0o777);
         let run = Outcome::Take { take: Take::Mode, mode: self.its_mode(), merged: false };
         Ok(match self.seen {
             Seen::There { mode, .. } => match three_modes(*mode, now, self.its_mode()) {
@@ -202,7 +202,7 @@ impl Case<'_> {
             {
                 let texts = [
                     self.baseline.text(copy),
-                    small_text(beneath::file(self.tree.lower(), self.change.path.as_path()).ok()),
+                    small_text(self.tree.open_before(&self.change.path).ok()),
                     small_text(self.tree.open_after(self.change).ok()),
                 ];
                 let [Some(base), Some(ours), Some(theirs)] = texts else {
@@ -254,19 +254,19 @@ fn three_modes(base: u32, ours: u32, theirs: u32) -> Option<u32> {
     }
 }
 
-/// Whether somebody would miss what the run removed.
+/// Whether the run removed something that others changed.
 fn removal_clashes(
     tree: &OpenTree,
     baseline: &Baseline,
     path: &OsText,
-    now: Option<&Stat>,
+    now: Option<&Metadata>,
 ) -> Result<bool, ApplyError> {
     let seen = baseline.seen(path);
     if now.is_none() || !seen.has_moved_on(now) {
         return Ok(false);
     }
     // Touched, and still the same text.
-    let ours = small_text(beneath::file(tree.lower(), path.as_path()).ok());
+    let ours = small_text(tree.open_before(path).ok());
     let base = seen.copy().and_then(|copy| baseline.text(copy));
     Ok(base.is_none() || base != ours)
 }

@@ -1,10 +1,10 @@
-//! What an application would do, decided path by path. Nothing is touched yet.
+//! Decides path by path what `apply` would do. Nothing is changed yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use belljar_spec::{OsText, RunId};
-use rustix::fs::{FileType, Stat};
+use belljar_tree::Metadata;
 
 use super::conflict::{Conflict, Decision, decide};
 use super::fault;
@@ -15,13 +15,13 @@ use super::{ApplyError, Recovery};
 use crate::baseline::{Baseline, LARGEST_TEXT};
 use crate::change::{Change, Changes, HowFar, Kind, What, Withheld};
 use crate::fingerprint::{Fingerprint, Identity};
+use crate::merge;
 use crate::open::{OpenTree, Review, read_small};
 use crate::select::Selection;
-use crate::{beneath, merge};
 use belljar_record::home::Home;
 use belljar_record::store::{Life, life};
 
-/// What to do where both the run and somebody else changed something.
+/// What to do where both the run and another process changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnConflict {
     Refuse,
@@ -39,9 +39,9 @@ pub struct TreeDraft {
     pub withheld: Vec<Change>,
     /// Somebody else's version stays: the run did not change it, or did the same.
     pub stays: Vec<OsText>,
-    /// Changes that nobody asked for.
+    /// Changes that were not selected.
     pub not_selected: usize,
-    /// How many there were to do, before anybody took some out of the list.
+    /// How many there were to do, before some were taken out of the list.
     proposed: usize,
 }
 
@@ -79,12 +79,12 @@ pub(super) struct Was {
 }
 
 impl Was {
-    pub(super) fn of(stat: &Stat) -> Self {
-        let old = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Old::Directory { seen: Identity::of(stat) },
-            _ => Old::Content { seen: Fingerprint::of(stat) },
+    pub(super) fn of(found: &Metadata) -> Self {
+        let old = match found.is_dir() {
+            true => Old::Directory { seen: Identity::of(found) },
+            false => Old::Content { seen: Fingerprint::of(found) },
         };
-        Self { old, mode: stat.st_mode & 0o7777, owner: (stat.st_uid, stat.st_gid) }
+        Self { old, mode: found.mode(), owner: (found.uid(), found.gid()) }
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -117,16 +117,16 @@ pub(super) enum Take {
 /// How much of what the run did to a text is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Everything, and what somebody else did as well. The run's own version is this.
+    /// Everything, and what others did as well. The run's own version is this.
     Merged { theirs: Vec<u8> },
     /// What was chosen by hand. What was not is still a change of the run's.
     Chosen,
-    /// The same, and what somebody else did is in it too.
+    /// The same, and what others did is in it too.
     ChosenOfMerged,
 }
 
 impl Draft {
-    /// `select` says what is wanted of each tree.
+    /// `select` gives what is wanted of each tree.
     pub fn make(
         home: &Home,
         run: &RunId,
@@ -288,7 +288,7 @@ impl TreeDraft {
         {
             return None;
         }
-        let mut now = beneath::file(self.tree.lower(), todo.change.path.as_path()).ok()?;
+        let mut now = self.tree.open_before(&todo.change.path).ok()?;
         let now = read_small(&mut now, LARGEST_TEXT).ok()??;
         let new = match &todo.take {
             Take::Text { text, .. } => text.clone(),

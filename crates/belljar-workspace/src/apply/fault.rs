@@ -1,4 +1,4 @@
-//! Where a test can have the process die.
+//! Points at which a test can make the process die.
 
 /// Between two system calls that matter.
 #[cfg(not(test))]

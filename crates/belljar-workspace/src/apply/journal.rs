@@ -1,16 +1,17 @@
-//! What an application is about to do, on disk before it does it.
+//! The journal of an `apply`: what it is about to do, on disk before it does it.
 //!
 //! One file a run in `applying/` of the home: `<run>.journal` until everything is done, `<run>.committed` from then
-//! until everything is tidied up. So its name alone says whether to undo or to go on.
+//! until everything is tidied up. So its name alone decides whether to undo or to continue.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{OsText, RunId};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use belljar_tree::{Dir, FinalLink, OpenDirError};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +80,7 @@ pub(crate) enum Phase {
     Committed,
 }
 
-/// Withheld by whoever applies, discards or recovers. Goes with the descriptor.
+/// Held by the process that applies, discards or recovers. Goes with the descriptor.
 #[derive(Debug)]
 pub(crate) struct ApplyLock(#[allow(dead_code, reason = "held")] OwnedFd);
 
@@ -91,7 +92,7 @@ impl ApplyLock {
         Ok(Self(file))
     }
 
-    /// `None`: somebody else is at it.
+    /// `None`: another process holds it.
     pub(crate) fn try_take(home: &Home) -> io::Result<Option<Self>> {
         let file = home.open_apply_lock()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -109,11 +110,10 @@ impl JournalTree {
     }
 
     /// The directory that holds the staging directory. `root` is the tree's, which may have moved.
-    pub(crate) fn open_staged_in(&self, root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    pub(crate) fn open_staged_in(&self, root: &Dir) -> Result<Dir, OpenDirError> {
         match &self.staged_in {
-            None => rustix::fs::openat(root, ".", flags, Mode::empty()),
-            Some(path) => rustix::fs::open(path.as_path(), flags, Mode::empty()),
+            None => root.open_dir(""),
+            Some(path) => Dir::open(path.as_path(), FinalLink::Follow),
         }
     }
 }
@@ -153,7 +153,7 @@ impl Journal {
         match sync(home) {
             // Whoever undoes it now must not be taken for one who only tidies up.
             Err(error) if std::fs::rename(&committed, &open).is_ok() => Err(error),
-            // The mark is there, on disk or not: what it says is true.
+            // The mark is there, on disk or not, and it is true.
             _ => Ok(()),
         }
     }

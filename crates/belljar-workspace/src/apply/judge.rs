@@ -1,12 +1,12 @@
-//! A repository's configuration is let through for its content. So that very content is what is applied: a live run
-//! may have changed it since it was looked at.
+//! Checks the content of a repository's configuration right before it is applied: a live run may have changed it since
+//! the draft was made.
 
 use std::fs::File;
 
 use super::ApplyError;
 use super::draft::{Todo, TreeDraft};
+use crate::git_config;
 use crate::open::read_small;
-use crate::{beneath, git_config};
 
 /// A repository's configuration is smaller.
 const LARGEST_CONFIG: u64 = 1 << 20;
@@ -47,9 +47,8 @@ pub(super) fn text(draft: &TreeDraft, todo: &Todo, content: &[u8]) -> Result<(),
     let before = match todo.was {
         None => None,
         Some(_) => {
-            let file = beneath::file(draft.tree.lower(), todo.change.path.as_path()).ok();
             // What cannot be read is taken for nothing, against which more is refused.
-            file.and_then(|mut file| read_small(&mut file, LARGEST_CONFIG).ok().flatten())
+            draft.tree.lower().read_file(todo.change.path.as_path(), LARGEST_CONFIG).ok()
         }
     };
     match git_config::is_harmless(before.as_deref(), content) {

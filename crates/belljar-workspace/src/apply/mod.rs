@@ -1,7 +1,7 @@
-//! Taking over what a run changed: all of it or nothing, whatever dies in between.
+//! Applies what a run changed: all of it or nothing, whatever dies in between.
 //!
-//! New content is staged inside the tree; the journal says what is about to happen; then come only renames and
-//! modes; then the mark that it is done. Before that mark everything is undone by whoever comes next, after it only
+//! New content is staged inside the tree; the journal records what is about to happen; then come only renames and
+//! modes; then the mark that it is done. Before that mark everything is undone by the next command, after it only
 //! tidied up.
 
 mod build;
@@ -22,10 +22,10 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use belljar_spec::{OsText, RunId};
+use belljar_tree::{Dir, OpenDirError};
 use rustix::io::Errno;
 
 pub use conflict::{Clashing, Conflict};
@@ -36,7 +36,6 @@ pub use recover::recover_all;
 pub use recover::{LeftStep, RecoverError, Recovery, settle};
 
 use crate::baseline::{Baseline, BaselineError};
-use crate::beneath;
 use crate::change::{Change, Facts, HowFar, Kind, What};
 use crate::dir_renames::{self, Renamed};
 use crate::fingerprint::Identity;
@@ -92,12 +91,12 @@ pub enum ApplyError {
     )]
     NotWhatWasJudged { path: OsText },
     #[error(
-        "somebody else wrote to the copy of {path} before it was in its place; nothing was applied; stop other \
+        "another process wrote to the copy of {path} before it was in its place; nothing was applied; stop other \
          runs that may write to the tree, and try again"
     )]
     StagedChanged { path: OsText },
     #[error(
-        "{path} was changed by somebody else meanwhile; nothing was applied; look again with: belljar diff"
+        "{path} was changed by another process meanwhile; nothing was applied; look again with: belljar diff"
     )]
     ChangedHere { path: OsText },
     #[error("{path} cannot be replaced: the directory still holds what the run did not remove")]
@@ -175,7 +174,7 @@ pub fn note_reviewed(home: &Home, draft: &Draft) {
     }
 }
 
-/// Withheld back, and nobody could save it: it cannot leave the run, or goes against what the run may see.
+/// Withheld, and naming it does not help: it cannot leave the run, or goes against what the run may see.
 fn is_decided(tree: &OpenTree, change: &Change) -> bool {
     let is_special = |facts: &Facts| match facts.kind {
         Kind::Fifo | Kind::Socket | Kind::Device => true,
@@ -198,8 +197,8 @@ fn has_no_changes(home: &Home, run: &RunId) -> bool {
 }
 
 struct Site {
-    root: OwnedFd,
-    staging: OwnedFd,
+    root: Dir,
+    staging: Dir,
     staged: HashMap<u32, Vec<Staged>>,
 }
 
@@ -279,7 +278,7 @@ fn prepare_and_perform(
             staged_in: staging_place::choose(home, root, &note.source, &writers)?,
         });
     }
-    // What comes into the tree now is a run's work: nothing there decides about a run before somebody has checked it.
+    // What comes into the tree now is a run's work: nothing there decides about a run before it was checked.
     let roots: Vec<PathBuf> =
         trees.iter().map(|draft| draft.tree.note.source.as_path().to_owned()).collect();
     belljar_record::writable_trees::note(home, &roots).map_err(journal_failed)?;
@@ -291,16 +290,13 @@ fn prepare_and_perform(
             root: draft.tree.note.source.clone(),
             error: errno.into(),
         };
-        let root = draft
-            .tree
-            .lower()
-            .try_clone_to_owned()
-            .map_err(|error| ApplyError::Staging { root: draft.tree.note.source.clone(), error })?;
+        let root = draft.tree.lower().try_clone().map_err(|error| failed(error.errno()))?;
         let tree = &journal.trees[at];
-        let staged_in = tree.open_staged_in(root.as_fd()).map_err(failed)?;
-        let staging = stage::make_staging(staged_in.as_fd(), &tree.staging).map_err(failed)?;
+        let staged_in = tree.open_staged_in(&root).map_err(|error| failed(error.errno()))?;
+        let staging = stage::make_staging(&staged_in, &tree.staging);
+        let staging = staging.map_err(|error| failed(error.errno()))?;
         let mut baseline = Baseline::open(&home.run_dir(&journal.run), draft.tree.note.number)?;
-        let built = Builder::new(draft, staging.as_fd(), &mut baseline).build()?;
+        let built = Builder::new(draft, &staging, &mut baseline).build()?;
         baseline.write()?;
         let Built { steps, rebase, staged, not_empty: full } = built;
         journal.steps.extend(steps.into_iter().map(|step| JournalStep { tree: at, step }));
@@ -323,15 +319,13 @@ fn perform(sites: &[Site], journal: &Journal) -> Result<(), ApplyError> {
         let path = || step.path().clone();
         let staged = step.staged().and_then(|number| site.staged.get(&number));
         let staged = staged.map(Vec::as_slice).unwrap_or_default();
-        step.perform(site.root.as_fd(), site.staging.as_fd(), staged).map_err(
-            |error| match error {
-                StepError::StagedChanged => ApplyError::StagedChanged { path: path() },
-                StepError::Changed => ApplyError::ChangedHere { path: path() },
-                StepError::Call { doing, errno } => {
-                    ApplyError::Step { path: path(), doing, error: errno.into() }
-                }
-            },
-        )?;
+        step.perform(&site.root, &site.staging, staged).map_err(|error| match error {
+            StepError::StagedChanged => ApplyError::StagedChanged { path: path() },
+            StepError::Changed => ApplyError::ChangedHere { path: path() },
+            StepError::Call { doing, errno } => {
+                ApplyError::Step { path: path(), doing, error: errno.into() }
+            }
+        })?;
     }
     Ok(())
 }
@@ -349,10 +343,12 @@ fn sync(sites: &[Site], journal: &Journal) -> Result<(), Errno> {
             continue;
         }
         for parent in parents {
-            match beneath::directory(site.root.as_fd(), &parent) {
+            match site.root.open_dir(&parent) {
                 // Removed with the rest, or its new mode does not let it be read: then all is synced.
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(Errno::ACCESS) => rustix::fs::syncfs(&site.root)?,
+                Err(OpenDirError::Missing { .. } | OpenDirError::NotDirectory { .. }) => {}
+                Err(OpenDirError::System { error: Errno::ACCESS, .. }) => {
+                    rustix::fs::syncfs(&site.root)?;
+                }
                 directory => rustix::fs::fsync(directory?)?,
             }
         }

@@ -1,22 +1,19 @@
-//! Finishes what a process that died in the middle has left: back to how it was, or on to the end.
+//! Finishes an `apply` that was interrupted: everything is undone, or the rest is done.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use belljar_spec::{OsText, RunId};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fault;
 use super::journal::{ApplyLock, Journal, JournalTree, Phase};
 use super::step::{self, Inside, Undone};
 use crate::baseline;
-use crate::beneath;
 use crate::fingerprint::Identity;
 use crate::reviewed::unmark_reviewed;
 use belljar_record::home::Home;
-use belljar_tree::{RemoveAllError, remove_all};
+use belljar_tree::{Dir, FinalLink, OpenDirError, RemoveAllError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
@@ -41,7 +38,7 @@ pub enum RecoverError {
     OtherTree { run: RunId, root: OsText },
     #[error(
         "an earlier apply of run {run} was cut short, and could not be undone everywhere: {}; then run: belljar \
-         reconcile", words(.left)
+         reconcile", describe(.left)
     )]
     Left { run: RunId, left: Vec<LeftStep> },
     #[error(
@@ -69,14 +66,14 @@ pub struct LeftStep {
     pub before: Option<OsText>,
 }
 
-fn words(left: &[LeftStep]) -> String {
-    let told = left.iter().map(|LeftStep { path, why, before }| match before {
+fn describe(left: &[LeftStep]) -> String {
+    let steps = left.iter().map(|LeftStep { path, why, before }| match before {
         Some(before) => {
             format!("{path}: {why}, and what was there before is {before}; move it back")
         }
         None => format!("{path}: {why}; move it away"),
     });
-    told.collect::<Vec<_>>().join("; ")
+    steps.collect::<Vec<_>>().join("; ")
 }
 
 fn listed(paths: &[OsText]) -> String {
@@ -93,12 +90,12 @@ pub enum Recovery {
     Finished,
 }
 
-/// All runs. Whatever somebody is applying at this moment is left to them.
+/// All runs. What another process is applying at this moment is left to it.
 pub fn recover_all(home: &Home) -> Vec<Result<(RunId, Recovery), RecoverError>> {
     let runs = match Journal::runs(home) {
         Ok(runs) if runs.is_empty() => return Vec::new(),
         Ok(runs) => runs,
-        Err(_) => return Vec::new(), // the home itself cannot be read, which others tell
+        Err(_) => return Vec::new(), // the home itself cannot be read, which is reported elsewhere
     };
     match ApplyLock::try_take(home) {
         Ok(Some(lock)) => {
@@ -108,7 +105,7 @@ pub fn recover_all(home: &Home) -> Vec<Result<(RunId, Recovery), RecoverError>> 
     }
 }
 
-/// Before anybody looks at the changes of a run: what an apply that was cut short has left is finished. Waits for
+/// Called before the changes of a run are read: what an apply that was cut short has left is finished. Waits for
 /// one that goes on.
 pub fn settle(home: &Home, run: &RunId) -> Result<Recovery, RecoverError> {
     let failed = |error| RecoverError::Journal { run: *run, path: home.applying(), error };
@@ -159,13 +156,13 @@ pub(super) fn roll_back(home: &Home, journal: &Journal) -> Result<(), RecoverErr
         let Some(root) = roots.get(step.tree) else { continue };
         let path = step.step.path().clone();
         let Some(staging) = &root.staging else {
-            if !step.step.is_undone(root.root.as_fd()).unwrap_or(false) {
+            if !step.step.is_undone(&root.root).unwrap_or(false) {
                 lost.push((step.tree, path));
             }
             continue;
         };
         let known = inside.below(step.tree, step.step.path());
-        let why = match step.step.undo(root.root.as_fd(), staging.as_fd(), known) {
+        let why = match step.step.undo(&root.root, staging, known) {
             Ok(Undone::Yes) => continue,
             Ok(Undone::Left { why }) => why,
             Err(errno) => io::Error::from(errno).to_string(),
@@ -185,16 +182,16 @@ pub(super) fn roll_back(home: &Home, journal: &Journal) -> Result<(), RecoverErr
     if !left.is_empty() {
         return Err(RecoverError::Left { run, left });
     }
-    // What was put back is on disk before the journal that tells of it goes.
+    // What was put back is on disk before its journal is removed.
     for root in &roots {
         rustix::fs::syncfs(&root.root).map_err(|errno| RecoverError::Undo {
             run,
             path: root.tree.root.clone(),
             error: errno.into(),
         })?;
-        baseline::refresh(home, journal, root.tree.number, root.root.as_fd());
+        baseline::refresh(home, journal, root.tree.number, &root.root);
     }
-    // From here on nobody looks for what was staged.
+    // From here on what was staged is not needed.
     let undone = Journal { steps: Vec::new(), rebase: Vec::new(), ..journal.clone() };
     undone.write(home).map_err(|error| RecoverError::Journal {
         run,
@@ -213,7 +210,7 @@ pub(super) fn finish(home: &Home, journal: &Journal) -> Result<(), RecoverError>
         Err(error) => return Err(error),
     };
     for root in &roots {
-        baseline::rebase(home, journal, root.tree.number, root.root.as_fd());
+        baseline::rebase(home, journal, root.tree.number, &root.root);
         fault::point();
     }
     tidy_up(home, journal, &roots)
@@ -222,8 +219,8 @@ pub(super) fn finish(home: &Home, journal: &Journal) -> Result<(), RecoverError>
 fn tidy_up(home: &Home, journal: &Journal, roots: &[Root<'_>]) -> Result<(), RecoverError> {
     for root in roots {
         fault::point();
-        match root.tree.open_staged_in(root.root.as_fd()) {
-            Ok(staged_in) => remove_staging(staged_in.as_fd(), &root.tree.staging)?,
+        match root.tree.open_staged_in(&root.root) {
+            Ok(staged_in) => remove_staging(&staged_in, root.tree)?,
             // The directory that held it is gone, and so is what was in it.
             Err(_) => continue,
         }
@@ -236,36 +233,41 @@ fn tidy_up(home: &Home, journal: &Journal, roots: &[Root<'_>]) -> Result<(), Rec
 }
 
 /// By way of the open root: its path may lead elsewhere by now.
-fn remove_staging(root: BorrowedFd<'_>, name: &str) -> Result<(), RemoveAllError> {
-    remove_all(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())).join(name))
+fn remove_staging(staged_in: &Dir, tree: &JournalTree) -> Result<(), RemoveAllError> {
+    staged_in.remove_all(&tree.staging).map_err(|error| match error {
+        RemoveAllError::Entry { action, name, error, .. } => {
+            RemoveAllError::Entry { path: tree.staging_path(), action, name, error }
+        }
+        other => other,
+    })
 }
 
 struct Root<'a> {
     tree: &'a JournalTree,
-    root: OwnedFd,
-    staging: Option<OwnedFd>,
+    root: Dir,
+    staging: Option<Dir>,
 }
 
 fn open_roots(journal: &Journal) -> Result<Vec<Root<'_>>, RecoverError> {
     let run = journal.run;
     let open = |tree: &'_ JournalTree| {
-        let gone = |errno: Errno| RecoverError::TreeGone {
+        let gone = |error: Errno| RecoverError::TreeGone {
             run,
             root: tree.root.clone(),
-            error: errno.into(),
+            error: error.into(),
         };
-        let root = open_root(&tree.root).map_err(gone)?;
-        let found = rustix::fs::fstat(&root).map_err(gone)?;
+        let root = open_root(&tree.root).map_err(|error| gone(error.errno()))?;
+        let found = root.stat("").map_err(|error| gone(error.errno()))?;
         if Identity::of(&found) != tree.identity {
             return Err(RecoverError::OtherTree { run, root: tree.root.clone() });
         }
-        let staged_in = match tree.open_staged_in(root.as_fd()) {
-            Err(Errno::NOENT) => return Ok((root, None)),
-            staged_in => staged_in.map_err(gone)?,
+        let staged_in = match tree.open_staged_in(&root) {
+            Err(OpenDirError::Missing { .. }) => return Ok((root, None)),
+            staged_in => staged_in.map_err(|error| gone(error.errno()))?,
         };
-        let staging = match beneath::directory(staged_in.as_fd(), tree.staging.as_ref()) {
-            Err(Errno::NOENT) => None,
-            staging => Some(staging.map_err(gone)?),
+        let staging = match staged_in.open_dir(&tree.staging) {
+            Err(OpenDirError::Missing { .. }) => None,
+            staging => Some(staging.map_err(|error| gone(error.errno()))?),
         };
         Ok((root, staging))
     };
@@ -278,7 +280,6 @@ fn open_roots(journal: &Journal) -> Result<Vec<Root<'_>>, RecoverError> {
 }
 
 /// The path was resolved when the run was bound, so a link in it leads somewhere else now.
-pub(super) fn open_root(path: &OsText) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(path.as_path(), flags, Mode::empty())
+pub(super) fn open_root(path: &OsText) -> Result<Dir, OpenDirError> {
+    Dir::open(path.as_path(), FinalLink::Follow)
 }

@@ -1,23 +1,20 @@
-//! New content, made ready in a directory of its own inside the tree, so that it takes one rename to put it there.
+//! Stages new content in a separate directory on the tree's file system, so that one rename puts it in place.
 //!
 //! Everything is copied: no inode of the run's ever gets a name in a real tree. Nothing is made but plain files,
 //! links and directories, with the nine permission bits at most.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdirat, openat, statat, symlinkat,
-};
+use belljar_tree::{ContentBounds, CreateDirError, Dir, Metadata, copy_content};
+use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 use rustix::io::Errno;
 
 use super::fault;
-use super::staged::Content;
-use crate::beneath;
-use crate::copy_entry::copy;
+use super::staged::StagedContent;
 use crate::fingerprint::Fingerprint;
 
 /// Whom new files belong to.
@@ -47,7 +44,7 @@ impl From<Errno> for StageError {
 
 /// A staging directory, or one below it.
 pub(super) struct Stage<'a> {
-    pub(super) root: BorrowedFd<'a>,
+    pub(super) root: &'a Dir,
     pub(super) owner: Owner,
 }
 
@@ -59,14 +56,15 @@ impl Stage<'_> {
         from: &File,
         source: &Fingerprint,
         mode: u32,
-    ) -> Result<(Fingerprint, Content), StageError> {
-        let unchanged = || Ok::<_, Errno>(Fingerprint::of(&fstat(from)?) == *source);
+    ) -> Result<(Fingerprint, StagedContent), StageError> {
+        let unchanged = || Ok::<_, Errno>(fingerprint(from)? == *source);
         if !unchanged()? {
             return Err(StageError::Changed);
         }
         let file = self.new_file(path)?;
-        let content = Content::of_file(from, source.size)?;
-        copy(from, &file, source.size)?;
+        let content = StagedContent::of_file(from, source.size)?;
+        let bounds = ContentBounds { size: source.size, budget: u64::MAX };
+        copy_content(from, &file, bounds).map_err(Errno::from)?;
         if !unchanged()? {
             return Err(StageError::Changed);
         }
@@ -86,21 +84,20 @@ impl Stage<'_> {
 
     pub(super) fn link(&self, path: &Path, target: &OsText) -> Result<Fingerprint, StageError> {
         fault::point();
-        let (parent, name) = beneath::parent(self.root, path)?;
-        symlinkat(target.as_os_str(), &parent, name)?;
-        if let Owner::Of { uid, gid } = self.owner {
-            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            rustix::fs::chownat(&parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-        }
-        Ok(Fingerprint::of(&statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        let make = || {
+            self.root.symlink(target.as_os_str(), path)?;
+            if let Owner::Of { uid, gid } = self.owner {
+                self.root.set_owner(path, uid, gid)?;
+            }
+            Ok::<_, Errno>(Fingerprint::of(&self.root.stat(path)?))
+        };
+        Ok(make()?)
     }
 
     /// Open to its owner until it is filled.
     pub(super) fn directory(&self, path: &Path) -> Result<(), StageError> {
         fault::point();
-        let (parent, name) = beneath::parent(self.root, path)?;
-        mkdirat(&parent, name, Mode::RWXU)?;
-        Ok(())
+        Ok(self.root.create_dir(path, 0o700).map_err(Errno::from)?)
     }
 
     /// When everything is in it.
@@ -109,37 +106,32 @@ impl Stage<'_> {
         path: &Path,
         mode: u32,
     ) -> Result<Fingerprint, StageError> {
-        let directory = beneath::directory(self.root, path)?;
-        self.give(directory.as_fd())?;
-        fchmod(&directory, Mode::from_raw_mode(mode & 0o777))?;
-        Ok(Fingerprint::of(&fstat(&directory)?))
+        self.finish(self.root.open_dir(path).map_err(Errno::from)?, mode)
     }
 
     fn new_file(&self, path: &Path) -> Result<File, Errno> {
         fault::point();
-        let (parent, name) = beneath::parent(self.root, path)?;
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(File::from(openat(&parent, name, flags, Mode::RUSR | Mode::WUSR)?))
+        Ok(self.root.create_file(path, 0o600)?)
     }
 
-    fn finish(&self, file: File, mode: u32) -> Result<Fingerprint, StageError> {
-        self.give(file.as_fd())?;
-        fchmod(&file, Mode::from_raw_mode(mode & 0o777))?;
-        Ok(Fingerprint::of(&fstat(&file)?))
-    }
-
-    fn give(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// A new owner takes bits from the mode, so the mode comes last.
+    fn finish(&self, made: impl AsFd, mode: u32) -> Result<Fingerprint, StageError> {
         match self.owner {
-            Owner::Oneself => Ok(()),
+            Owner::Oneself => {}
             Owner::Of { uid, gid } => {
-                fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+                fchown(&made, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
         }
+        fchmod(&made, Mode::from_raw_mode(mode & 0o777))?;
+        Ok(fingerprint(made)?)
     }
 }
 
-/// A name that nobody else has: it is made of random bytes.
+fn fingerprint(of: impl AsFd) -> Result<Fingerprint, Errno> {
+    Ok(Fingerprint::of(&Metadata::of(of)?))
+}
+
+/// A unique name: it is made of random bytes.
 pub(super) fn staging_name() -> io::Result<String> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
@@ -147,11 +139,11 @@ pub(super) fn staging_name() -> io::Result<String> {
     Ok(format!("{}{digits}", super::STAGING_PREFIX))
 }
 
-pub(super) fn make_staging(root: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn make_staging(root: &Dir, name: &str) -> Result<Dir, CreateDirError> {
     fault::point();
-    mkdirat(root, name, Mode::RWXU)?;
+    root.create_dir(name, 0o700)?;
     fault::point();
-    beneath::directory(root, Path::new(name))
+    Ok(root.open_dir(name)?)
 }
 
 pub(super) fn numbered(number: u32) -> PathBuf {

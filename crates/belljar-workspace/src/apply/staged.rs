@@ -1,4 +1,4 @@
-//! What was staged, to be found again where it was put.
+//! Checks that what was staged is what arrived in the tree.
 //!
 //! The staging directory lies in a tree that another run may be allowed to write. So what counts is the content that
 //! was read from the run, and it is compared with what the tree holds once it is there.
@@ -6,14 +6,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{AtFlags, Dir, readlinkat, statat};
+use belljar_tree::{Dir, OpenDirError, OpenFileError};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::fingerprint::Fingerprint;
 
 /// A larger file is known by its inode and its times alone.
@@ -25,11 +23,11 @@ pub(super) struct Staged {
     /// Relative to what is moved in one step; empty: that itself.
     pub(super) path: PathBuf,
     pub(super) print: Fingerprint,
-    pub(super) content: Content,
+    pub(super) content: StagedContent,
 }
 
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum StagedContent {
     Hash([u8; 32]),
     /// Too large to be read again.
     Large,
@@ -37,7 +35,7 @@ pub(super) enum Content {
     Directory,
 }
 
-impl Content {
+impl StagedContent {
     pub(super) fn of_text(text: &[u8]) -> Self {
         Self::Hash(*blake3::hash(text).as_bytes())
     }
@@ -55,7 +53,7 @@ impl Content {
 
 /// Whether everything that was staged lies at this name, and nothing else.
 pub(super) fn has_come(
-    parent: BorrowedFd<'_>,
+    parent: &Dir,
     name: &std::ffi::OsStr,
     staged: &[Staged],
 ) -> Result<bool, Errno> {
@@ -68,16 +66,16 @@ pub(super) fn has_come(
     for one in staged {
         let is_top = one.path.as_os_str().is_empty();
         let path = if is_top { PathBuf::from(name) } else { Path::new(name).join(&one.path) };
-        let (directory, last) = match beneath::parent(parent, &path) {
-            Err(Errno::ACCESS) => continue, // the directory's own fingerprint has to do
-            found => found?,
+        let found = match parent.stat(&path) {
+            // The directory's own fingerprint has to do.
+            Err(error) if !is_top && error.errno() == Errno::ACCESS => continue,
+            found => Fingerprint::of(&found?),
         };
-        let found = Fingerprint::of(&statat(&directory, last, AtFlags::SYMLINK_NOFOLLOW)?);
         let same = match is_top {
             true => one.print.is_same_content(&found), // it was renamed
             false => one.print == found,
         };
-        if !same || !has_content(directory.as_fd(), last, one, &counts)? {
+        if !same || !has_content(parent, &path, one, &counts)? {
             return Ok(false);
         }
     }
@@ -85,40 +83,33 @@ pub(super) fn has_come(
 }
 
 fn has_content(
-    directory: BorrowedFd<'_>,
-    name: &std::ffi::OsStr,
+    parent: &Dir,
+    path: &Path,
     one: &Staged,
     counts: &HashMap<&Path, usize>,
 ) -> Result<bool, Errno> {
     match &one.content {
-        Content::Large => Ok(true),
-        Content::Target(target) => {
-            Ok(readlinkat(directory, name, Vec::new())?.as_bytes() == target.as_bytes())
+        StagedContent::Large => Ok(true),
+        StagedContent::Target(target) => {
+            Ok(parent.read_link(path)?.as_encoded_bytes() == target.as_bytes())
         }
-        Content::Hash(hash) => match beneath::file_in(directory, name) {
-            Err(Errno::ACCESS) => Ok(true), // its mode forbids it to others as well
-            Err(Errno::LOOP | Errno::INVAL) => Ok(false),
-            file => match Content::of_file(&file?, one.print.size) {
-                Ok(Content::Hash(found)) => Ok(found == *hash),
+        StagedContent::Hash(hash) => match parent.open_file(path) {
+            // Its mode forbids it to others as well.
+            Err(OpenFileError::System { error: Errno::ACCESS, .. }) => Ok(true),
+            Err(OpenFileError::NotRegular { .. }) => Ok(false),
+            file => match StagedContent::of_file(&file?, one.print.size) {
+                Ok(StagedContent::Hash(found)) => Ok(found == *hash),
                 Ok(_) | Err(_) => Ok(false),
             },
         },
-        Content::Directory => {
-            let opened = match beneath::directory(directory, Path::new(name)) {
-                Err(Errno::ACCESS) => return Ok(true),
+        StagedContent::Directory => {
+            let opened = match parent.open_dir(path) {
+                Err(OpenDirError::System { error: Errno::ACCESS, .. }) => return Ok(true),
                 opened => opened?,
             };
             let expected = counts.get(one.path.as_path()).copied().unwrap_or_default();
-            Ok(count(opened)? == expected)
+            let entries = opened.into_entries()?.collect::<Result<Vec<_>, _>>()?;
+            Ok(entries.len() == expected)
         }
     }
-}
-
-fn count(directory: rustix::fd::OwnedFd) -> Result<usize, Errno> {
-    let mut entries = Dir::new(directory)?;
-    let mut count = 0;
-    while let Some(entry) = entries.read() {
-        count += usize::from(!matches!(entry?.file_name().to_bytes(), b"." | b".."));
-    }
-    Ok(count)
 }

@@ -1,11 +1,12 @@
 //! Where an application stages its files: on the tree's own file system, so that a rename puts them in place, and out of
 //! reach of every run.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::{OsText, RunId};
-use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxFlags, statx};
+use belljar_tree::{Dir, FinalLink};
+use rustix::fs::{Access, AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::ApplyError;
@@ -36,16 +37,15 @@ impl LiveWriters {
 /// The directory that holds the staging directory; `None`: the tree's root.
 pub(super) fn choose(
     home: &Home,
-    root: BorrowedFd<'_>,
+    root: &Dir,
     path: &OsText,
     writers: &LiveWriters,
 ) -> Result<Option<OsText>, ApplyError> {
     let failed = |errno: Errno| ApplyError::Staging { root: path.clone(), error: errno.into() };
     let mount = mount_of(root).map_err(failed)?;
     let is_same_mount = |directory: &Path| {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(directory, flags, Mode::empty());
-        opened.and_then(|opened| mount_of(opened.as_fd())).is_ok_and(|found| found == mount)
+        let opened = Dir::open(directory, FinalLink::Refuse).map_err(Errno::from);
+        opened.and_then(|opened| mount_of(&opened)).is_ok_and(|found| found == mount)
     };
     // No run ever sees the home.
     let applying = home.applying();
@@ -66,8 +66,8 @@ pub(super) fn choose(
 }
 
 /// A rename works within one mount only.
-fn mount_of(fd: BorrowedFd<'_>) -> Result<(u32, u32, u64), Errno> {
+fn mount_of(dir: &Dir) -> Result<(u32, u32, u64), Errno> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    let found = statx(fd, "", AtFlags::EMPTY_PATH, wanted)?;
+    let found = statx(dir.as_fd(), "", AtFlags::EMPTY_PATH, wanted)?;
     Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_mnt_id))
 }

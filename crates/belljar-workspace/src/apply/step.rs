@@ -1,20 +1,17 @@
-//! One change of a real tree, done and undone.
+//! Performs and undoes one change of a real tree.
 //!
 //! Each is a single rename or a change of mode. What it finds is looked at before and after: between a look and
-//! a rename somebody else may have put another file there, and then all is undone.
+//! a rename another process may have put another file there, and then all is undone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, renameat_with, statat};
+use belljar_tree::{Dir, Metadata, OpenDirError, RenameError, RenameMode};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::super::beneath;
 use super::super::fingerprint::{Fingerprint, Identity};
 use super::fault;
 use super::journal::{Journal, Rebase, RebaseTo};
@@ -62,7 +59,7 @@ pub(crate) enum Old {
 }
 
 impl Old {
-    fn is_there(&self, found: &Stat) -> bool {
+    fn is_there(&self, found: &Metadata) -> bool {
         match self {
             Self::Content { seen } => *seen == Fingerprint::of(found),
             Self::Directory { seen } => *seen == Identity::of(found),
@@ -70,7 +67,7 @@ impl Old {
     }
 
     /// It may have been away.
-    fn is_back(&self, found: &Stat) -> bool {
+    fn is_back(&self, found: &Metadata) -> bool {
         match self {
             Self::Content { seen } => seen.is_same_content(&Fingerprint::of(found)),
             Self::Directory { seen } => *seen == Identity::of(found),
@@ -78,12 +75,12 @@ impl Old {
     }
 
     /// Once it has been moved.
-    fn has_come(&self, staging: BorrowedFd<'_>, staged: u32) -> Result<bool, Errno> {
-        let found = statat(staging, name(staged), AtFlags::SYMLINK_NOFOLLOW)?;
+    fn has_come(&self, staging: &Dir, staged: u32) -> Result<bool, Errno> {
+        let found = staging.stat(name(staged))?;
         match self {
             Self::Content { seen } => Ok(seen.is_same_content(&Fingerprint::of(&found))),
             Self::Directory { seen } => {
-                Ok(*seen == Identity::of(&found) && is_empty(staging, staged)?)
+                Ok(*seen == Identity::of(&found) && staging.is_empty(name(staged))?)
             }
         }
     }
@@ -91,7 +88,7 @@ impl Old {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// Somebody else was at work.
+    /// Another process changed it.
     #[error("it was changed while this was applied")]
     Changed,
     /// What came is not what was staged; it was taken back.
@@ -105,8 +102,8 @@ pub(crate) enum StepError {
     },
 }
 
-fn call(doing: &'static str) -> impl Fn(Errno) -> StepError {
-    move |errno| StepError::Call { doing, errno }
+fn call<E: Into<Errno>>(doing: &'static str) -> impl Fn(E) -> StepError {
+    move |error| StepError::Call { doing, errno: error.into() }
 }
 
 /// What an attempt to undo came to.
@@ -149,38 +146,36 @@ impl Step {
 
     pub(super) fn perform(
         &self,
-        root: BorrowedFd<'_>,
-        staging: BorrowedFd<'_>,
+        root: &Dir,
+        staging: &Dir,
         contents: &[Staged],
     ) -> Result<(), StepError> {
         fault::point();
-        let looking = call("looking at it failed");
         if let Self::Mode { path, of, old, new } = self {
-            let entry = entry(root, path).map_err(looking)?;
-            let found = rustix::fs::fstat(&entry).map_err(call("looking at it failed"))?;
-            if Identity::of(&found) != *of || found.st_mode & 0o7777 != *old {
+            let entry = root.pin(path.as_path()).map_err(call("looking at it failed"))?;
+            if Identity::of(entry.metadata()) != *of || entry.metadata().mode() != *old {
                 return Err(StepError::Changed);
             }
-            return set_mode(entry.as_fd(), *new).map_err(call("changing its mode failed"));
+            return entry.set_mode(*new).map_err(call("changing its mode failed"));
         }
-        let (parent, last) = match beneath::parent(root, self.path().as_path()) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(StepError::Changed),
-            parent => parent.map_err(&looking)?,
+        let (parent, last) = match parent_of(root, self.path()) {
+            Err(error) if error.is_missing() => return Err(StepError::Changed),
+            parent => parent.map_err(call("looking at it failed"))?,
         };
-        let find = || match statat(&parent, last, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Err(StepError::Changed),
+        let find = || match parent.stat(last) {
+            Err(error) if error.is_missing() => Err(StepError::Changed),
             found => found.map_err(call("looking at it failed")),
         };
         match self {
             Self::Create { staged, .. } => {
-                let moved = renameat_with(staging, name(*staged), &parent, last, NEW);
-                match moved {
-                    Err(Errno::EXIST) => return Err(StepError::Changed),
+                match staging.rename(name(*staged), &parent, last, NEW) {
+                    Err(RenameError::Exists { .. }) => return Err(StepError::Changed),
                     moved => moved.map_err(call("putting it there failed"))?,
                 }
                 fault::point();
-                if has_come(parent.as_fd(), last, contents) != Ok(true) {
-                    renameat_with(&parent, last, staging, name(*staged), NEW)
+                if has_come(&parent, last, contents) != Ok(true) {
+                    parent
+                        .rename(last, staging, name(*staged), NEW)
                         .map_err(call("taking it back failed"))?;
                     return Err(StepError::StagedChanged);
                 }
@@ -190,16 +185,16 @@ impl Step {
                 if !old.is_there(&find()?) {
                     return Err(StepError::Changed);
                 }
-                let both = RenameFlags::EXCHANGE;
-                match renameat_with(staging, name(*staged), &parent, last, both) {
-                    Err(Errno::NOENT) => return Err(StepError::Changed),
+                let exchange =
+                    || staging.rename(name(*staged), &parent, last, RenameMode::Exchange);
+                match exchange() {
+                    Err(RenameError::Missing { .. }) => return Err(StepError::Changed),
                     swapped => swapped.map_err(call("replacing it failed"))?,
                 }
                 fault::point();
                 confirm(old, staging, *staged)?;
-                if has_come(parent.as_fd(), last, contents) != Ok(true) {
-                    renameat_with(staging, name(*staged), &parent, last, both)
-                        .map_err(call("taking it back failed"))?;
+                if has_come(&parent, last, contents) != Ok(true) {
+                    exchange().map_err(call("taking it back failed"))?;
                     return Err(StepError::StagedChanged);
                 }
                 Ok(())
@@ -208,8 +203,8 @@ impl Step {
                 if !old.is_there(&find()?) {
                     return Err(StepError::Changed);
                 }
-                match renameat_with(&parent, last, staging, name(*staged), NEW) {
-                    Err(Errno::NOENT) => return Err(StepError::Changed),
+                match parent.rename(last, staging, name(*staged), NEW) {
+                    Err(RenameError::Missing { .. }) => return Err(StepError::Changed),
                     moved => moved.map_err(call("removing it failed"))?,
                 }
                 fault::point();
@@ -227,9 +222,9 @@ impl Step {
         }
     }
 
-    /// Whether the tree shows what was there before, where nothing else can tell.
-    pub(super) fn is_undone(&self, root: BorrowedFd<'_>) -> Result<bool, Errno> {
-        let there = beneath::look(root, self.path().as_path());
+    /// Whether the tree shows what was there before, where nothing else shows it.
+    pub(super) fn is_undone(&self, root: &Dir) -> Result<bool, Errno> {
+        let there = root.stat_if_exists(self.path().as_path());
         Ok(match self {
             Self::Create { new, .. } => {
                 there?.is_none_or(|there| Identity::of(&there) != new.identity)
@@ -246,20 +241,17 @@ impl Step {
     /// Puts back what was there, however far the step had come. As often as one likes.
     pub(super) fn undo(
         &self,
-        root: BorrowedFd<'_>,
-        staging: BorrowedFd<'_>,
-        inside: Known<'_>,
+        root: &Dir,
+        staging: &Dir,
+        inside: KnownPrints<'_>,
     ) -> Result<Undone, Errno> {
         fault::point();
         if let Self::Mode { path, of, old, new } = self {
             return undo_mode(root, path, *of, (*old, *new));
         }
-        let in_staging = |staged: u32| match statat(staging, name(staged), NO_FOLLOW) {
-            Err(Errno::NOENT) => Ok(None),
-            found => found.map(Some),
-        };
-        let (parent, last) = match beneath::parent(root, self.path().as_path()) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+        let in_staging = |staged: u32| staging.stat_if_exists(name(staged));
+        let (parent, last) = match parent_of(root, self.path()) {
+            Err(error) if error.is_missing() => {
                 // The directory is gone: there is something to put back only where something was taken.
                 let taken = match self {
                     Self::Remove { staged, .. } => in_staging(*staged)?.is_some(),
@@ -274,21 +266,18 @@ impl Step {
             }
             parent => parent?,
         };
-        let there = match statat(&parent, last, NO_FOLLOW) {
-            Err(Errno::NOENT) => None,
-            found => Some(found?),
-        };
+        let there = parent.stat_if_exists(last)?;
         match self {
             Self::Create { staged, new, .. } => {
                 let Some(there) = there.filter(|there| Identity::of(there) == new.identity) else {
-                    return Ok(Undone::Yes); // it never came here, or is somebody else's by now
+                    return Ok(Undone::Yes); // it never came here, or is another process's by now
                 };
                 if !new.is_same_content(&Fingerprint::of(&there))
-                    || is_directory(&there) && !is_as_staged(parent.as_fd(), last, inside)?
+                    || there.is_dir() && !is_as_staged(&parent, last, inside)?
                 {
                     return Ok(Undone::Left { why: "it was changed since".to_owned() });
                 }
-                renameat_with(&parent, last, staging, name(*staged), NEW)?;
+                parent.rename(last, staging, name(*staged), NEW)?;
             }
             Self::Replace { staged, new, old, .. } => {
                 let Some(was) = in_staging(*staged)? else { return Ok(Undone::Yes) };
@@ -300,13 +289,11 @@ impl Step {
                     Some(there) if old.is_back(&there) => {}
                     Some(there)
                         if new.is_same_content(&Fingerprint::of(&there))
-                            && (!is_directory(&there)
-                                || is_as_staged(parent.as_fd(), last, inside)?) =>
+                            && (!there.is_dir() || is_as_staged(&parent, last, inside)?) =>
                     {
-                        let both = RenameFlags::EXCHANGE;
-                        renameat_with(staging, name(*staged), &parent, last, both)?;
+                        staging.rename(name(*staged), &parent, last, RenameMode::Exchange)?;
                     }
-                    None => renameat_with(staging, name(*staged), &parent, last, NEW)?,
+                    None => staging.rename(name(*staged), &parent, last, NEW)?,
                     Some(_) => {
                         return Ok(Undone::Left { why: "it was changed since".to_owned() });
                     }
@@ -316,8 +303,8 @@ impl Step {
                 if in_staging(*staged)?.is_none() {
                     return Ok(Undone::Yes);
                 }
-                match renameat_with(staging, name(*staged), &parent, last, NEW) {
-                    Err(Errno::EXIST) => {
+                match staging.rename(name(*staged), &parent, last, NEW) {
+                    Err(RenameError::Exists { .. }) => {
                         return Ok(Undone::Left { why: "something else is there now".to_owned() });
                     }
                     moved => moved?,
@@ -333,7 +320,7 @@ impl Step {
 pub(super) struct Inside<'a>(BTreeMap<(usize, &'a Path), Fingerprint>);
 
 /// What of it lies below one path.
-pub(super) struct Known<'a> {
+pub(super) struct KnownPrints<'a> {
     root: PathBuf,
     prints: HashMap<&'a Path, Fingerprint>,
 }
@@ -347,39 +334,35 @@ impl<'a> Inside<'a> {
         Self(prints.collect())
     }
 
-    pub(super) fn below(&self, tree: usize, path: &'a OsText) -> Known<'a> {
+    pub(super) fn below(&self, tree: usize, path: &'a OsText) -> KnownPrints<'a> {
         let root = path.as_path();
         let after = self.0.range((tree, root)..).map(|((at, path), print)| (*at, *path, *print));
         let below = after.take_while(|(at, path, _)| *at == tree && path.starts_with(root));
         let prints = below.skip_while(|(_, path, _)| *path == root);
         let prints = prints.map(|(_, path, print)| (path, print)).collect();
-        Known { root: root.to_owned(), prints }
+        KnownPrints { root: root.to_owned(), prints }
     }
 }
 
 /// Whether a directory holds what was staged in it, untouched, and nothing else.
-fn is_as_staged(parent: BorrowedFd<'_>, name: &OsStr, known: Known<'_>) -> Result<bool, Errno> {
+fn is_as_staged(parent: &Dir, name: &OsStr, known: KnownPrints<'_>) -> Result<bool, Errno> {
     let mut found = 0;
     let mut pending = vec![PathBuf::new()];
     while let Some(path) = pending.pop() {
-        let directory = match beneath::directory(parent, &Path::new(name).join(&path)) {
-            Err(Errno::ACCESS) => return Ok(true), // nobody could do anything in it, either
+        let directory = match parent.open_dir(Path::new(name).join(&path)) {
+            // Others could not do anything in it, either.
+            Err(OpenDirError::System { error: Errno::ACCESS, .. }) => return Ok(true),
             directory => directory?,
         };
-        let mut entries = Dir::read_from(&directory)?;
-        while let Some(entry) = entries.read() {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
-            let stat = statat(&directory, name, NO_FOLLOW)?;
+        for entry in directory.entries("")? {
+            let name = entry?.name;
+            let stat = directory.stat(&name)?;
             let path = path.join(name);
             if known.prints.get(known.root.join(&path).as_path()) != Some(&Fingerprint::of(&stat)) {
                 return Ok(false);
             }
             found += 1;
-            if is_directory(&stat) {
+            if stat.is_dir() {
                 pending.push(path);
             }
         }
@@ -387,62 +370,39 @@ fn is_as_staged(parent: BorrowedFd<'_>, name: &OsStr, known: Known<'_>) -> Resul
     Ok(found == known.prints.len())
 }
 
-fn is_directory(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-}
+const NEW: RenameMode = RenameMode::NoReplace;
 
-const NEW: RenameFlags = RenameFlags::NOREPLACE;
-const NO_FOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
+/// The directory that holds an entry, and its name there.
+fn parent_of<'a>(root: &Dir, path: &'a OsText) -> Result<(Dir, &'a OsStr), OpenDirError> {
+    let path = path.as_path();
+    let no_name = || belljar_tree::PathError::NoName { path: path.to_owned() };
+    let name = path.file_name().ok_or_else(no_name)?;
+    Ok((root.open_dir(path.parent().unwrap_or(Path::new("")))?, name))
+}
 
 pub(super) fn name(staged: u32) -> String {
     staged.to_string()
 }
 
-fn confirm(old: &Old, staging: BorrowedFd<'_>, staged: u32) -> Result<(), StepError> {
+fn confirm(old: &Old, staging: &Dir, staged: u32) -> Result<(), StepError> {
     match old.has_come(staging, staged).map_err(call("looking at what it replaced failed"))? {
         true => Ok(()),
         false => Err(StepError::Changed),
     }
 }
 
-fn is_empty(at: BorrowedFd<'_>, staged: u32) -> Result<bool, Errno> {
-    let mut entries = Dir::new(beneath::directory(at, name(staged).as_ref())?)?;
-    while let Some(entry) = entries.read() {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// The entry itself, whatever its mode forbids.
-fn entry(root: BorrowedFd<'_>, path: &OsText) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    if path.as_bytes().is_empty() {
-        return rustix::fs::openat(root, ".", flags, Mode::empty());
-    }
-    let (parent, last) = beneath::parent(root, path.as_path())?;
-    rustix::fs::openat(parent, last, flags, Mode::empty())
-}
-
-/// A descriptor made with O_PATH has no fchmod; its entry in /proc leads to exactly this inode.
-fn set_mode(entry: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
-    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))
-}
-
 fn undo_mode(
-    root: BorrowedFd<'_>,
+    root: &Dir,
     path: &OsText,
     of: Identity,
     (old, new): (u32, u32),
 ) -> Result<Undone, Errno> {
-    let entry = match entry(root, path) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Undone::Yes),
+    let entry = match root.pin(path.as_path()) {
+        Err(error) if error.is_missing() => return Ok(Undone::Yes),
         entry => entry?,
     };
-    let found = rustix::fs::fstat(&entry)?;
-    if Identity::of(&found) == of && found.st_mode & 0o7777 == new {
-        set_mode(entry.as_fd(), old)?;
+    if Identity::of(entry.metadata()) == of && entry.metadata().mode() == new {
+        entry.set_mode(old)?;
     }
     Ok(Undone::Yes)
 }

@@ -1,4 +1,4 @@
-//! From a checkpoint of one run to the beginning of another.
+//! Carries a checkpoint of one run over to the beginning of another.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -23,7 +23,7 @@ pub fn restore_home(checkpoint: &Path, home: &Path) -> Result<Pin, CheckpointErr
         .map_err(|error| CheckpointError::Restore { path: checkpoint.to_owned(), error })
 }
 
-/// Takes over what the older run saw of the real trees, so that a change of somebody else's since then is found. Both
+/// Takes over what the older run saw of the real trees, so that a change of another process since then is found. Both
 /// runs have their layers written down, the same trees in the same order.
 pub fn carry_base(from: &Path, to: &Path) -> Result<(), CheckpointError> {
     let carried = || -> io::Result<()> {

@@ -42,7 +42,7 @@ pub const SEED: &str = "upper";
 const DATA: &str = "data";
 
 /// How long it may take to find out whether trees of the host changed.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const CHANGE_SCAN_TIMEOUT: Duration = Duration::from_millis(1500);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
@@ -91,7 +91,7 @@ pub struct Subject {
     /// `runs/<id>`.
     pub directory: PathBuf,
     pub trees: Vec<LayeredTree>,
-    /// Trees of the host that the run can write itself: nothing of them is kept, and only whether they changed is told.
+    /// Trees of the host that the run can write itself: nothing of them is stored, and only whether they changed is reported.
     pub written: Vec<PathBuf>,
     /// The checkpoint of another run that this one began with: its first is compared with that.
     pub born: Option<PathBuf>,
@@ -160,7 +160,7 @@ pub fn take(subject: &Subject, iteration: u32, since: Moment) -> Result<Taken, C
     });
     let mut taken = filled.inspect_err(|_| drop(remove_all(&draft)))?;
     subject.make_room(Expected::Nothing);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CHANGE_SCAN_TIMEOUT;
     let written = subject.written.iter().map(|tree| count_recent(tree, since, until));
     taken.changed += written.sum::<u64>();
     taken.report.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);

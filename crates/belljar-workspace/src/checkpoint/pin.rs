@@ -1,17 +1,15 @@
-//! A checkpoint that is being read stays: a lock on its directory says so.
+//! Keeps a checkpoint while it is being read, by a lock on its directory.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, lstat};
+use belljar_tree::{Dir, FinalLink, Metadata, OpenDirError};
+use rustix::fs::{FlockOperation, flock, lstat};
 use rustix::io::Errno;
 
 use super::CheckpointError;
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// For as long as this is held, nobody makes room by removing the checkpoint.
+/// For as long as this is held, the checkpoint is not removed to make room.
 #[derive(Debug)]
 pub struct Pin {
     _lock: OwnedFd,
@@ -43,17 +41,16 @@ fn failed(checkpoint: &Path, error: Errno) -> CheckpointError {
 
 /// `None`: it is locked, or not there.
 fn lock(checkpoint: &Path, how: FlockOperation) -> Result<Option<OwnedFd>, Errno> {
-    let fd = match rustix::fs::open(checkpoint, DIRECTORY, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        fd => fd?,
+    let dir = match Dir::open(checkpoint, FinalLink::Refuse) {
+        Err(OpenDirError::Missing { .. }) => return Ok(None),
+        dir => dir?,
     };
-    match rustix::io::retry_on_intr(|| flock(&fd, how)) {
+    match rustix::io::retry_on_intr(|| flock(&dir, how)) {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         done => done?,
     }
     // It may have been moved away between the two.
-    let ours = fstat(&fd)?;
-    let is_there = lstat(checkpoint)
-        .is_ok_and(|here| (here.st_dev, here.st_ino) == (ours.st_dev, ours.st_ino));
-    Ok(is_there.then_some(fd))
+    let locked = Metadata::of(&dir)?.identity();
+    let is_there = lstat(checkpoint).map(Metadata::from_stat);
+    Ok(is_there.is_ok_and(|found| found.identity() == locked).then(|| dir.into()))
 }

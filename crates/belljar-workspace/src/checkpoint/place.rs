@@ -1,12 +1,10 @@
-//! Where checkpoints lie, and which of them go.
+//! Finds, lists and removes the checkpoints of a run.
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
-
 use super::pin::pin_alone;
 use super::{CHECKPOINTS, CheckpointError};
-use belljar_tree::remove_all;
+use belljar_tree::{Dir, FinalLink, remove_all};
 
 /// How the name of one ends that is being made.
 pub(super) const DRAFT: &str = "new";
@@ -22,9 +20,9 @@ pub fn path(directory: &Path, iteration: u32) -> PathBuf {
 pub fn prune(directory: &Path, keep: u32) {
     let all = directory.join(CHECKPOINTS);
     let _ = remove_leftovers(&all);
-    let kept = kept(directory);
-    let going = kept.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
-    for number in kept.into_iter().take(going) {
+    let complete = complete(directory);
+    let going = complete.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
+    for number in complete.into_iter().take(going) {
         let _ = remove(&path(directory, number));
     }
 }
@@ -35,10 +33,10 @@ pub(super) fn newest_before(directory: &Path, iteration: u32) -> Option<PathBuf>
 }
 
 /// Those of a run that are whole, the oldest first.
-pub(super) fn kept(directory: &Path) -> Vec<u32> {
-    let mut kept = numbers(&directory.join(CHECKPOINTS));
-    kept.sort_unstable();
-    kept
+pub(super) fn complete(directory: &Path) -> Vec<u32> {
+    let mut complete = numbers(&directory.join(CHECKPOINTS));
+    complete.sort_unstable();
+    complete
 }
 
 /// Whether a run could be gone on with.
@@ -77,12 +75,11 @@ pub(super) fn remove(checkpoint: &Path) -> Result<(), CheckpointError> {
             moved.map_err(|error| CheckpointError::Take { path: checkpoint.to_owned(), error })?
         }
     }
-    drop(alone); // nobody finds it under its name any more, and its remover has a lock of its own
+    drop(alone); // it is not found under its name any more, and its remover has a lock of its own
     remove_all(&going).map_err(|error| CheckpointError::Remove { path: going.clone(), error })
 }
 
 /// Everything that its file system holds.
 pub(super) fn sync(path: &Path) -> std::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::syncfs(rustix::fs::open(path, flags, Mode::empty())?)?)
+    Ok(rustix::fs::syncfs(Dir::open(path, FinalLink::Follow)?)?)
 }

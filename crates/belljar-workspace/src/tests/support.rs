@@ -1,10 +1,10 @@
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use belljar_spec::{Attributes, Backing, LayeredTree, Moment, OsText};
-use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
+use belljar_tree::{Dir, FinalLink};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 
 use crate::{Change, Changes, OpenTree, What};
 
@@ -94,8 +94,8 @@ impl Stage {
     }
 }
 
-fn open(path: &Path) -> OwnedFd {
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+fn open(path: &Path) -> Dir {
+    Dir::open(path, FinalLink::Refuse).unwrap()
 }
 
 pub(super) fn write(path: PathBuf, text: impl AsRef<[u8]>) {

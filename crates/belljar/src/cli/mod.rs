@@ -1,5 +1,6 @@
 //! The command line: verbs, flags and their help.
 
+mod about;
 mod apply;
 mod image;
 pub(crate) mod init;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use about::{CompletionsArgs, ManArgs, Shell, VersionArgs};
 pub(crate) use apply::{ApplyArgs, DiscardArgs};
 pub(crate) use image::{BuildArgs, ImageArgs, ImageVerb};
 pub(crate) use inside::{AttachArgs, CopyArgs, ExecArgs, ShellArgs};
@@ -122,6 +124,12 @@ pub(crate) enum Verb {
     New(init::NewArgs),
     /// Show what a manifest or a Dockerfile asks for, and trust its current content
     Trust(TrustArgs),
+    /// Print the version and build of this program
+    Version(VersionArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page, or write all of them to a directory
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@
     reason = "a test that cannot be set up stops, and says why"
 )]
 
+mod about;
 mod agent_log;
 mod choose_backend;
 mod copy;

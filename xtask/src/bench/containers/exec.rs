@@ -87,9 +87,9 @@ impl<'a> Standing<'a> {
         let mut run = bench.identity.command(Path::new("env"));
         run.args(arm.client_run(&["--detach"])).args(["sleep", "3600"]);
         let standing = Self { bench, arm, id: command::read(&mut run)?.trim().to_owned() };
-        let said =
+        let output =
             command::read(&mut arm.client(bench, &["exec", &standing.id, "echo", "sealed"]))?;
-        ensure!(said == "sealed\n", "the command in {}'s container did not run", arm.name);
+        ensure!(output == "sealed\n", "the command in {}'s container did not run", arm.name);
         Ok(standing)
     }
 

@@ -81,8 +81,10 @@ fn with_engines(words: &[String]) -> Result<ExitCode> {
     let built = artifacts::build_measuring()?; // before an engine has to wait for it
     let engines = Engines::of_this_machine(&[Engine::Docker, Engine::Podman])?;
     let mut variables = engines.environment();
-    for (told, by) in [(env::TEST_DOCKER, arm::DOCKER_HOST), (env::TEST_PODMAN, arm::PODMAN_HOST)] {
-        let address = variables.iter().find(|(name, _)| name == told);
+    for (variable, by) in
+        [(env::TEST_DOCKER, arm::DOCKER_HOST), (env::TEST_PODMAN, arm::PODMAN_HOST)]
+    {
+        let address = variables.iter().find(|(name, _)| name == variable);
         let address = address.map(|(_, value)| (by.to_owned(), value.clone()));
         variables.extend(address);
     }

@@ -1,4 +1,4 @@
-//! What lies between the client and the server.
+//! What is between the client and the server.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::client_report::{self, ClientReport};
 use super::peers::{self, Mitm, Server};
-use super::told::{self, Told};
 use super::{Bench, containers, engines};
 
 /// Where the world's servers are, and their name.
@@ -45,7 +45,7 @@ pub(super) struct Arm {
 /// What the connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// Bytes that nobody on the way looks into.
+    /// Bytes that nothing in between reads.
     Bytes,
     /// Plain HTTP, whose requests a proxy sees.
     Http,
@@ -118,7 +118,7 @@ impl Bench {
 }
 
 impl Arm {
-    /// Whether this can carry it. Nobody but a proxy opens TLS.
+    /// Whether this can carry it. Only a proxy opens TLS.
     pub(super) fn carries(&self, carried: Carried) -> bool {
         match &self.kind {
             Kind::Direct => carried != Carried::Opened,
@@ -173,8 +173,13 @@ impl Arm {
         command
     }
 
-    pub(super) fn measure(&self, bench: &Bench, carried: Carried, what: &[&str]) -> Result<Told> {
-        told::run(&mut self.command(bench, carried, what))
+    pub(super) fn measure(
+        &self,
+        bench: &Bench,
+        carried: Carried,
+        what: &[&str],
+    ) -> Result<ClientReport> {
+        client_report::run(&mut self.command(bench, carried, what))
     }
 }
 

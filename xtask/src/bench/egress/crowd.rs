@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Bench;
 use super::arm::{Arm, Carried, Kind};
-use super::told;
+use super::client_report;
 use crate::bench::memory::kib;
 use crate::bench::outcome::{Figure, Part, figure};
 use crate::command;
@@ -72,33 +72,33 @@ fn one(bench: &Bench, arm: &Arm, carried: Carried) -> Result<Found> {
     client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command::spawn(&mut client)?;
     let mut stdout = child.stdout.take().context("the client has no output")?;
-    let (tell, hear) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut all = String::new();
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = stdout.read(&mut buffer) {
             all.push_str(&String::from_utf8_lossy(&buffer[..length]));
-            if let Some(told) = told::parse(&all) {
-                let _ = tell.send(told);
+            if let Some(report) = client_report::parse(&all) {
+                let _ = sender.send(report);
                 break;
             }
         }
         let _ = std::io::copy(&mut stdout, &mut std::io::sink());
     });
-    let heard = hear.recv_timeout(LIMIT);
+    let received = receiver.recv_timeout(LIMIT);
     let took = began.elapsed().as_secs_f64() * 1000.0;
-    let looked = heard.context("the client told nothing").and_then(|told| {
-        let held = told.number("held")?;
+    let looked = received.context("the client reported nothing").and_then(|report| {
+        let held = report.number("held")?;
         anyhow::ensure!(held == bench.sizes.at_once as f64, "{held} were held");
         sleep(Duration::from_millis(300)); // let it come to rest
         proxy_of(arm, child.id()).and_then(memory)
     });
-    let mut said = String::new();
+    let mut errors = String::new();
     command::wait(&mut child, LIMIT)?;
     if let Some(mut stderr) = child.stderr.take() {
-        let _ = stderr.read_to_string(&mut said);
+        let _ = stderr.read_to_string(&mut errors);
     }
-    let (resident, peak) = looked.with_context(|| said.trim().to_owned())?;
+    let (resident, peak) = looked.with_context(|| errors.trim().to_owned())?;
     Ok(Found { took, resident, peak })
 }
 

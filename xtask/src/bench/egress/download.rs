@@ -20,8 +20,8 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
         for round in 0..rounds {
             for turn in 0..arms.len() {
                 let at = (round + turn) % arms.len();
-                let told = arms[at].measure(bench, carried, &["download", &bytes]);
-                match told.and_then(|told| told.milliseconds("ns")) {
+                let report = arms[at].measure(bench, carried, &["download", &bytes]);
+                match report.and_then(|report| report.milliseconds("ns")) {
                     Ok(took) => rates[at].push(mib / took * 1000.0),
                     Err(error) if arms[at].is_peer() => {
                         part.missing(&arms[at].name, format!("{error:#}"))

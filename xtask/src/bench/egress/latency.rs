@@ -14,19 +14,19 @@ const MOST_ADDED_OPENED: f64 = 1.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connections {
     /// All over one.
-    Kept,
+    Reused,
     /// Each over its own.
     New,
 }
 
 const CASES: [(Carried, Connections); 8] = [
-    (Carried::Bytes, Connections::Kept),
+    (Carried::Bytes, Connections::Reused),
     (Carried::Bytes, Connections::New),
-    (Carried::Http, Connections::Kept),
+    (Carried::Http, Connections::Reused),
     (Carried::Http, Connections::New),
-    (Carried::Tls, Connections::Kept),
+    (Carried::Tls, Connections::Reused),
     (Carried::Tls, Connections::New),
-    (Carried::Opened, Connections::Kept),
+    (Carried::Opened, Connections::Reused),
     (Carried::Opened, Connections::New),
 ];
 
@@ -62,7 +62,7 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
             if matches!(arm.kind, Kind::Direct) {
                 beside[number] = found;
             }
-            // What is opened is compared with TLS that nobody opens.
+            // What is opened is compared with TLS that is not opened.
             let direct =
                 if carried == Carried::Opened { beside[number - 2] } else { beside[number] };
             report(&mut part, arm, (carried, connections), found, found.p50 - direct.p50);
@@ -73,14 +73,14 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
 
 fn one(bench: &Bench, arm: &Arm, carried: Carried, connections: Connections) -> Result<Found> {
     let (word, count) = match connections {
-        Connections::Kept => ("requests", bench.sizes.requests),
+        Connections::Reused => ("requests", bench.sizes.requests),
         Connections::New => ("connections", bench.sizes.connections),
     };
-    let told = arm.measure(bench, carried, &[word, &count.to_string()])?;
+    let report = arm.measure(bench, carried, &[word, &count.to_string()])?;
     Ok(Found {
-        p10: told.milliseconds("p10 ns")?,
-        p50: told.milliseconds("p50 ns")?,
-        p99: told.milliseconds("p99 ns")?,
+        p10: report.milliseconds("p10 ns")?,
+        p50: report.milliseconds("p50 ns")?,
+        p99: report.milliseconds("p99 ns")?,
     })
 }
 
@@ -105,7 +105,7 @@ fn report(
         Carried::Opened => "TLS, opened",
     };
     let how = match connections {
-        Connections::Kept => "kept",
+        Connections::Reused => "reused",
         Connections::New => "new connection",
     };
     let name = format!("{what}, {how}: {}", arm.name);
@@ -117,7 +117,7 @@ fn report(
     ];
     part.row(&name, figures);
     // A new connection is another one towards the server too, so it is shown and has no target.
-    if matches!(arm.kind, Kind::Jail) && connections == Connections::Kept {
+    if matches!(arm.kind, Kind::Jail) && connections == Connections::Reused {
         let most = if carried == Carried::Opened { MOST_ADDED_OPENED } else { MOST_ADDED };
         part.at_most(&format!("{name}: added at p50"), added, most, "ms");
     }

@@ -3,12 +3,12 @@
 //! peers that are installed. In a network of its own: nothing leaves the machine.
 
 mod arm;
+mod client_report;
 mod crowd;
 mod download;
 mod latency;
 mod peers;
 mod relay;
-mod told;
 
 use std::fs;
 use std::path::{Path, PathBuf};

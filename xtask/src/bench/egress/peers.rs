@@ -51,8 +51,8 @@ impl Server {
         while Instant::now() < until {
             let mut probe = bench.in_world(&bench.belljar);
             probe.args(["__probe", "connect", "given", &format!("tcp:127.0.0.1:{port}")]);
-            let said = command::read(&mut probe)?;
-            if said.contains("succeeded") {
+            let output = command::read(&mut probe)?;
+            if output.contains("succeeded") {
                 return Ok(server);
             }
             if let Some(status) = server.child.try_wait().context("cannot wait for a server")? {

@@ -102,8 +102,8 @@ pub(crate) fn in_turn(
     count: usize,
 ) -> Result<Times> {
     // Also shows that the commands really run: what does nothing would be the fastest.
-    let said = runtime.block_on(sandbox.exec(["echo", "sealed"]).output())?;
-    ensure!(said.stdout == b"sealed\n", "the command in the sandbox did not run");
+    let output = runtime.block_on(sandbox.exec(["echo", "sealed"]).output())?;
+    ensure!(output.stdout == b"sealed\n", "the command in the sandbox did not run");
     for _ in 0..WARM_UP {
         runtime.block_on(one(sandbox))?;
         peers.iter_mut().for_each(Peer::warm_up);

@@ -73,7 +73,7 @@ fn id(number: u64) -> RunId {
     RunId::from_parts(BEGAN + number * 1000, number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20)
 }
 
-/// Nobody holds the locks of these runs.
+/// No process holds the locks of these runs.
 fn after_a_crash(home: &Home, sample: &Sample, runs: u64, lost: u64) -> Result<Duration> {
     for number in runs..runs + lost {
         let id = id(number);

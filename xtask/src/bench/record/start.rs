@@ -101,7 +101,7 @@ struct HomeInMemory(PathBuf);
 impl HomeInMemory {
     fn make() -> Result<Self> {
         let path = Path::new(IN_MEMORY).join(format!("belljar-bench-{}", std::process::id()));
-        // Fails if the name is taken, so nobody can have put a link there.
+        // Fails if the name is taken, so no link can have been put there.
         fs::DirBuilder::new()
             .create(&path)
             .with_context(|| format!("cannot make {}", path.display()))?;

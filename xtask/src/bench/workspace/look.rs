@@ -62,10 +62,10 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
             let started = Instant::now();
             let output = command.output().with_context(|| format!("cannot start {name}"))?;
             let took = started.elapsed();
-            let said = String::from_utf8_lossy(&output.stderr);
+            let errors = String::from_utf8_lossy(&output.stderr);
             ensure!(
                 output.status.code().is_some_and(|code| codes.contains(&code)),
-                "{name} ended with {}: {said}",
+                "{name} ended with {}: {errors}",
                 output.status
             );
             ensure!(!output.stdout.is_empty(), "{name} found nothing");

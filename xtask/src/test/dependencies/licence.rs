@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-/// Whether the licences that somebody may choose from can all be of those that are allowed.
+/// Whether a choice of licences exists that uses only allowed ones.
 pub(super) fn is_allowed(expression: &str, allowed: &[String]) -> Result<bool> {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

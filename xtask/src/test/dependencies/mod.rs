@@ -18,9 +18,7 @@ const RULES: &str = "xtask/dependencies.toml";
 
 pub(super) fn step() -> Result<Outcome> {
     let workspace = host::workspace()?;
-    let text = fs::read_to_string(workspace.join(RULES))
-        .with_context(|| format!("cannot read {RULES}"))?;
-    let rules = Rules::read(&text).with_context(|| format!("in {RULES}"))?;
+    let rules = rules(&workspace)?;
     let packages = packages()?;
     let built = built(&rules.platforms)?;
     ensure!(built.len() > 1, "cargo tree names no dependency");
@@ -35,6 +33,17 @@ pub(super) fn step() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+fn rules(workspace: &Path) -> Result<Rules> {
+    let text = fs::read_to_string(workspace.join(RULES))
+        .with_context(|| format!("cannot read {RULES}"))?;
+    Rules::read(&text).with_context(|| format!("in {RULES}"))
+}
+
+/// `NAME VERSION` of every crate that is built on one of the platforms.
+pub(crate) fn built_crates() -> Result<BTreeSet<String>> {
+    built(&rules(&host::workspace()?)?.platforms)
+}
+
 struct Rules {
     platforms: Vec<String>,
     sources: Vec<String>,
@@ -47,7 +56,7 @@ impl Rules {
     /// A key that is not known is refused: whoever wrote it believes that it is heeded.
     fn read(text: &str) -> Result<Self> {
         let document: DocumentMut = text.parse().context("not TOML")?;
-        let known = ["platforms", "sources", "licences", "banned"];
+        let known = ["platforms", "sources", "licences", "banned", "unused"];
         if let Some((key, _)) = document.iter().find(|(key, _)| !known.contains(key)) {
             bail!("there is no rule `{key}`");
         }

@@ -59,7 +59,7 @@ impl Apt {
         Ok(())
     }
 
-    /// Changes nothing, needs no root. `Err` is what apt said: there is no way to install these together.
+    /// Changes nothing, needs no root. `Err` is apt's message: these cannot be installed together.
     pub(crate) fn simulate(&self, packages: &[&str]) -> Result<Simulation, String> {
         let mut apt = self.get();
         apt.args(["-qq", "--simulate", NO_MORE_THAN_NEEDED, "install"]).args(packages);
@@ -67,8 +67,8 @@ impl Apt {
         apt.env("LC_ALL", "C").stdin(Stdio::null());
         let done = apt.output().map_err(|error| format!("cannot start apt-get: {error}"))?;
         if !done.status.success() {
-            let said = [done.stdout, done.stderr].concat();
-            return Err(String::from_utf8_lossy(&said).trim().to_owned());
+            let output = [done.stdout, done.stderr].concat();
+            return Err(String::from_utf8_lossy(&output).trim().to_owned());
         }
         Ok(read_simulation(&String::from_utf8_lossy(&done.stdout)))
     }
@@ -85,7 +85,7 @@ impl Apt {
         let path = format!("DPkg::Path={}:/usr/sbin:/usr/bin:/sbin:/bin", shims.path().display());
         let mut apt = self.get();
         apt.args(["-qq", "-y", "--no-remove", NO_MORE_THAN_NEEDED, "-o", &path]);
-        // A line for each package and step, which nobody reads; what fails is told on stderr.
+        // A line for each package and step, which is discarded; failures are on stderr.
         apt.stdin(Stdio::null()).stdout(Stdio::null());
         command::check(apt.arg("install").args(packages), LIMIT)
     }

@@ -79,12 +79,12 @@ fn a_package_that_would_push_another_out_is_unpacked_and_the_others_are_installe
     assert_eq!(together.removes, ["disk-tools"]);
 
     let found = plan(&["client", "emulator"], |packages| apt.simulate(packages)).unwrap();
-    let Plan { install, apart } = found;
+    let Plan { install, unpack_only } = found;
     assert_eq!(install, ["client"]);
-    assert_eq!(apart.len(), 1);
-    assert_eq!(apart[0].package, "emulator");
-    assert_eq!(apart[0].would_remove, ["disk-tools"]);
-    assert_eq!(apart[0].archives, ["firmware=1.0-1", "emulator=7.2"]);
+    assert_eq!(unpack_only.len(), 1);
+    assert_eq!(unpack_only[0].package, "emulator");
+    assert_eq!(unpack_only[0].would_remove, ["disk-tools"]);
+    assert_eq!(unpack_only[0].archives, ["firmware=1.0-1", "emulator=7.2"]);
     // No recommended package comes along.
     assert_eq!(apt.simulate(&["client"]).unwrap().installs, ["client=3"]);
     assert!(apt.simulate(&["no-such-package"]).unwrap_err().contains("no-such-package"));

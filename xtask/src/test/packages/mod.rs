@@ -30,14 +30,16 @@ pub(crate) const MKE2FS: Need =
 pub(crate) const QEMU: Need = need("qemu-system-x86_64", "qemu-system-x86", "the guest");
 pub(crate) const XZ: Need = need("xz", "xz-utils", "unpacks the modules of the guest's kernel");
 
-const NEEDS: [Need; 28] = [
+const NEEDS: [Need; 31] = [
     need("bash", "bash", "runs inside the jail"),
     need("bwrap", "bubblewrap", "the peer that the start is measured against"),
     need("curl", "curl", "a client of the network, inside the jail"),
+    need("fish", "fish", "checks the completion script for fish"),
     need("gcc", "gcc", "compiles inside the jail"),
     need("gdb", "gdb", "a debugger inside the jail"),
     need("getent", "libc-bin", "looks names up"),
     need("git", "git", "runs inside the jail"),
+    need("groff", "groff-base", "renders the manual pages"),
     need("losetup", "mount", "the disk that fills up"),
     MKE2FS,
     need("mkfs.btrfs", "btrfs-progs", "a file system that shares blocks"),
@@ -58,6 +60,7 @@ const NEEDS: [Need; 28] = [
     need("unshare", "util-linux", "the floor that the start is measured against"),
     need("useradd", "passwd", "the ordinary user of the rootless tests"),
     need("wget", "wget", "a client of the network, inside the jail"),
+    need("zsh", "zsh", "checks the completion script for zsh"),
     XZ,
 ];
 
@@ -94,7 +97,7 @@ pub(crate) fn step() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The same for a part of the tests that can be left out: an error says what is missing.
+/// The same for a part of the tests that can be left out: an error names what is missing.
 pub(crate) fn ensure(needs: &[&Need]) -> Result<()> {
     let missing: Vec<&Need> = needs.iter().copied().filter(|need| need.is_missing()).collect();
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
@@ -130,11 +133,12 @@ fn may_install() -> bool {
 fn install(packages: &[&str], needs: &[&Need]) -> Result<()> {
     let apt = Apt::of_this_machine();
     apt.update_lists()?;
-    let plan::Plan { install, apart } = plan::plan(packages, |packages| apt.simulate(packages))?;
+    let plan::Plan { install, unpack_only } =
+        plan::plan(packages, |packages| apt.simulate(packages))?;
     if !install.is_empty() {
         apt.install(&install)?;
     }
-    for one in apart {
+    for one in unpack_only {
         eprintln!(
             "{} is unpacked in the target directory: installing it would remove {}",
             one.package,

@@ -8,19 +8,19 @@ use super::apt::Simulation;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan<'a> {
     pub(crate) install: Vec<&'a str>,
-    pub(crate) apart: Vec<Apart<'a>>,
+    pub(crate) unpack_only: Vec<UnpackedPackage<'a>>,
 }
 
 /// A package that must not be installed here.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct UnpackedPackage<'a> {
     pub(crate) package: &'a str,
     pub(crate) would_remove: Vec<String>,
     /// It and what it depends on that is not there, as `name=version`.
     pub(crate) archives: Vec<String>,
 }
 
-/// `simulate` says what an installation would do, or why there is none.
+/// `simulate` returns what an installation would do, or why it is impossible.
 pub(crate) fn plan<'a>(
     packages: &[&'a str],
     mut simulate: impl FnMut(&[&str]) -> Result<Simulation, String>,
@@ -28,7 +28,7 @@ pub(crate) fn plan<'a>(
     let mut removes_nothing =
         |packages: &[&str]| simulate(packages).is_ok_and(|found| found.removes.is_empty());
     if removes_nothing(packages) {
-        return Ok(Plan { install: packages.to_vec(), apart: Vec::new() });
+        return Ok(Plan { install: packages.to_vec(), unpack_only: Vec::new() });
     }
     let mut install = Vec::new();
     let mut others = Vec::new();
@@ -38,13 +38,17 @@ pub(crate) fn plan<'a>(
             others.extend(install.pop());
         }
     }
-    let mut apart = Vec::new();
+    let mut unpack_only = Vec::new();
     for package in others {
         let found = simulate(&[package])
             .map_err(|why| anyhow!("the package {package} cannot be installed: {why}"))?;
-        apart.push(Apart { package, would_remove: found.removes, archives: found.installs });
+        unpack_only.push(UnpackedPackage {
+            package,
+            would_remove: found.removes,
+            archives: found.installs,
+        });
     }
-    Ok(Plan { install, apart })
+    Ok(Plan { install, unpack_only })
 }
 
 #[cfg(test)]
@@ -71,7 +75,7 @@ mod tests {
             calls += 1;
             simulate(packages)
         });
-        assert_eq!(found.unwrap(), Plan { install: vec!["a", "b"], apart: Vec::new() });
+        assert_eq!(found.unwrap(), Plan { install: vec!["a", "b"], unpack_only: Vec::new() });
         assert_eq!(calls, 1);
     }
 
@@ -79,19 +83,19 @@ mod tests {
     fn one_that_would_remove_is_kept_apart() {
         let found = plan(&["a", "bad", "b"], simulate).unwrap();
         assert_eq!(found.install, ["a", "b"]);
-        let bad = Apart {
+        let bad = UnpackedPackage {
             package: "bad",
             would_remove: vec!["users".to_owned()],
             archives: vec!["bad=1".to_owned()],
         };
-        assert_eq!(found.apart, [bad]);
+        assert_eq!(found.unpack_only, [bad]);
     }
 
     #[test]
     fn of_two_that_exclude_each_other_the_second_is_kept_apart() {
         let found = plan(&["x", "y"], simulate).unwrap();
         assert_eq!(found.install, ["x"]);
-        assert_eq!(found.apart[0].package, "y");
+        assert_eq!(found.unpack_only[0].package, "y");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::apt::{Apt, unpack_archives};
-use super::plan::Apart;
+use super::plan::UnpackedPackage;
 
 /// Below the target directory.
 pub(crate) fn commands(target: &Path) -> PathBuf {
@@ -16,8 +16,13 @@ pub(crate) fn commands(target: &Path) -> PathBuf {
 }
 
 /// Downloads and unpacks one package with its dependencies; `programs` are those of it that are used.
-pub(super) fn unpack(apt: &Apt, apart: &Apart<'_>, programs: &[&str], target: &Path) -> Result<()> {
-    let tree = target.join("packages").join(apart.package);
+pub(super) fn unpack(
+    apt: &Apt,
+    unpack_only: &UnpackedPackage<'_>,
+    programs: &[&str],
+    target: &Path,
+) -> Result<()> {
+    let tree = target.join("packages").join(unpack_only.package);
     let partial = tree.with_extension("partial");
     for old in [&tree, &partial] {
         if old.exists() {
@@ -25,7 +30,7 @@ pub(super) fn unpack(apt: &Apt, apart: &Apart<'_>, programs: &[&str], target: &P
         }
     }
     fs::create_dir_all(&partial).with_context(|| format!("cannot make {}", partial.display()))?;
-    let archives: Vec<&str> = apart.archives.iter().map(String::as_str).collect();
+    let archives: Vec<&str> = unpack_only.archives.iter().map(String::as_str).collect();
     apt.download(&archives, &partial)?;
     unpack_archives(&partial)?;
     // Under its name only when it is whole.
@@ -94,9 +99,9 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let directory = scratch.path().join("bin");
         write_command(&tree, "tool", &directory).unwrap();
-        let said = command::read(Command::new(directory.join("tool")).arg("a  b")).unwrap();
+        let output = command::read(Command::new(directory.join("tool")).arg("a  b")).unwrap();
         let libraries = tree.join("usr/lib/x86_64-linux-gnu");
-        assert!(said.starts_with(&format!("a  b {}:", libraries.display())), "{said}");
+        assert!(output.starts_with(&format!("a  b {}:", libraries.display())), "{output}");
         assert!(write_command(&tree, "other", &directory).is_err());
     }
 }

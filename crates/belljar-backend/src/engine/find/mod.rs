@@ -47,7 +47,7 @@ pub(super) fn endpoint(backend: BackendName) -> Result<Endpoint, Unavailable> {
     endpoint_for(backend, &Caller { variable: &variable, uid })
 }
 
-/// What [`pinned::variables`] has for this process.
+/// What `pinned::variables` has for this process.
 pub fn pinned_variables(engines: &[BackendName]) -> Vec<(String, String)> {
     let variable = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
     let uid = rustix::process::geteuid().as_raw();

@@ -86,7 +86,9 @@ impl FramingMonitor {
             }
             ParseState::ChunkCr if bytes[0] == b'\r' => self.advance(ParseState::ChunkLf),
             ParseState::ChunkLf if bytes[0] == b'\n' => self.advance(ParseState::ChunkSize),
-            ParseState::ChunkCr | ParseState::ChunkLf => Err("a chunk is longer than it says"),
+            ParseState::ChunkCr | ParseState::ChunkLf => {
+                Err("a chunk is longer than its stated size")
+            }
             ParseState::ChunkSize => {
                 let (used, line) = self.line.read(bytes, LINE_PREFIX)?;
                 if let Some(LineRead::Whole(line) | LineRead::Prefix(line)) = line {

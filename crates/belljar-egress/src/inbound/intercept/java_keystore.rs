@@ -31,7 +31,7 @@ pub(crate) fn store(certificates: &[(String, &[u8])], password: &str) -> io::Res
     Ok(store)
 }
 
-/// Detects a damaged store. It protects against nobody, since the password is public.
+/// Detects a damaged store. It is no protection against tampering: the password is public.
 fn digest(store: &[u8], password: &str) -> Vec<u8> {
     let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     for unit in password.encode_utf16() {

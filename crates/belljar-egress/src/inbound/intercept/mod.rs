@@ -70,7 +70,7 @@ impl Interceptor {
     }
 
     pub(crate) fn trust(&self) -> Trust {
-        Trust { own: self.authority.pem() }
+        Trust { ca_certificate: self.authority.pem() }
     }
 
     fn config(&self, host: &Host) -> Result<Arc<ServerConfig>, InterceptError> {
@@ -137,7 +137,7 @@ where
         None => {}
     }
     let Some(interceptor) = &tls.interceptor else {
-        return Err(not_tls("there is no authority of the run's own"));
+        return Err(not_tls("this run has no certificate authority"));
     };
     let config = interceptor.config(host).map_err(|error| not_tls(&error.to_string()))?;
     start.into_stream(config).await.map_err(handshake)

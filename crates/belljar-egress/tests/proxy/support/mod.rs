@@ -53,7 +53,7 @@ impl Proxy {
         std::thread::spawn(move || {
             while let Ok(Some((message, _))) = receive(&listening) {
                 match message {
-                    FromProxy::News(event) => drop(sender.send(event)),
+                    FromProxy::Event(event) => drop(sender.send(event)),
                     FromProxy::Narrowed { closed } => drop(shut.send(closed)),
                     _ => return,
                 }
@@ -110,7 +110,7 @@ impl Proxy {
             let left = until.saturating_duration_since(Instant::now());
             let event = match self.events.recv_timeout(left) {
                 Ok(event) => event,
-                Err(_) => panic!("it was not told; {:#?}", self.received),
+                Err(_) => panic!("no such event; {:#?}", self.received),
             };
             let found = what(&event);
             self.received.push(event);

@@ -123,7 +123,7 @@ fn take_outcome(
         since: facts.since,
         lasted: Duration::from_millis(usage.wall_ms),
     });
-    let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
+    let went_away = || "lost: the sandbox ended without reporting how the command ended".to_owned();
     let lost = (reason == StopReason::Lost).then(went_away);
     Outcome {
         id: run_dir.id,

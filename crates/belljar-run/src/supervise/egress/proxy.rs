@@ -138,7 +138,7 @@ impl Proxy {
                     return Ok(trust);
                 }
                 Ok(Some((FromProxy::Failed { why }, _))) => return Err(EgressError::Settings(why)),
-                Ok(Some((FromProxy::News(event), _))) => self.early.push(event),
+                Ok(Some((FromProxy::Event(event), _))) => self.early.push(event),
                 Err(ControlError::Io(Errno::AGAIN)) => {}
                 Ok(None | Some((FromProxy::Narrowed { .. }, _))) | Err(_) => {
                     return Err(EgressError::Ended(self.exit_text()));
@@ -172,7 +172,7 @@ impl Proxy {
                 Ok(Some((FromProxy::Narrowed { closed }, _))) if request == NarrowRequest::Sent => {
                     return Ok(closed);
                 }
-                Ok(Some((FromProxy::News(event), _))) => {
+                Ok(Some((FromProxy::Event(event), _))) => {
                     self.early.push(event);
                     continue;
                 }
@@ -259,7 +259,7 @@ impl Proxy {
         let mut taken = ProxyEvents { events: self.take_early(), gone: None };
         for _ in 0..MAX_EVENTS {
             match receive::<FromProxy>(&self.control) {
-                Ok(Some((FromProxy::News(event), _))) => taken.events.push(event),
+                Ok(Some((FromProxy::Event(event), _))) => taken.events.push(event),
                 Err(ControlError::Io(Errno::AGAIN)) => break,
                 Ok(Some(_)) => {
                     taken.gone = Some("it sent an unexpected message".to_owned());

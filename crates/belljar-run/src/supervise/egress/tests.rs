@@ -47,7 +47,7 @@ pub(super) fn proxy() -> (Proxy, OwnedFd) {
 }
 
 pub(super) fn denied(host: &str) -> FromProxy {
-    FromProxy::News(EgressEvent::Denied(EgressDenied {
+    FromProxy::Event(EgressEvent::Denied(EgressDenied {
         host: host.to_owned(),
         port: Some(443),
         via: Via::Connect,
@@ -232,14 +232,14 @@ fn an_answer_to_what_was_not_read_still_arrives() {
 }
 
 #[test]
-fn news_are_recorded_without_secrets() {
+fn events_are_recorded_without_secrets() {
     let (proxy, end) = proxy();
     let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
     send(end.as_fd(), &denied(&format!("{CANARY}.example")), None).unwrap();
     let hit =
         belljar_spec::egress::EgressBudgetHit { what: "requests".to_owned(), limit: 7, host: None };
-    send(end.as_fd(), &FromProxy::News(EgressEvent::BudgetHit(hit)), None).unwrap();
+    send(end.as_fd(), &FromProxy::Event(EgressEvent::BudgetHit(hit)), None).unwrap();
     turn(&mut network, &mut wire, &mut record);
     assert_eq!(record.kinds(), [EventKind::EgressDenied, EventKind::LimitHit]);
     let text = record.text();
@@ -267,7 +267,7 @@ fn a_lost_proxy_is_told_once_and_closes_what_it_carried() {
 }
 
 #[test]
-fn the_last_news_are_waited_for_and_not_for_long() {
+fn the_last_events_are_waited_for_and_not_for_long() {
     let (tells, end) = proxy();
     let mut network = NetworkBridge::new(Some(tells), Ports::default());
     let mut record = Record::new();

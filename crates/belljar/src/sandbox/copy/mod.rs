@@ -6,7 +6,6 @@
 
 pub(crate) mod receive;
 pub(crate) mod send;
-mod tree;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -6,18 +6,18 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use belljar_spec::OsText;
 use belljar_spec::text::escape;
 use belljar_spec::wire::archive::{Entry, EntryKind, MAX_PATH};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use belljar_tree::{CreateDirError, Dir, FinalLink, RenameMode};
+use rustix::fs::{Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{CopyError, CopyLimits, CopyReport, tree};
+use super::{CopyError, CopyLimits, CopyReport};
 
 /// The temporary name of the tree's top.
 const TOP: &str = "tree";
@@ -28,7 +28,7 @@ const MAX_WHY: u64 = 4096;
 #[derive(Debug)]
 struct Open {
     name: Vec<u8>,
-    directory: OwnedFd,
+    directory: Dir,
     /// Applied last, since no entries can be created in a read-only directory.
     finish: Option<(Mode, Timestamps)>,
 }
@@ -51,12 +51,12 @@ enum InTheWay {
 /// A copy that is being received.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    parent: OwnedFd,
+    parent: Dir,
     parent_path: PathBuf,
     name: OsString,
     in_the_way: InTheWay,
     temporary: OsString,
-    staging: OwnedFd,
+    staging: Dir,
     /// The first is the top of the tree.
     open: Vec<Open>,
     has_top: bool,
@@ -95,23 +95,21 @@ impl Receiver {
             move |errno: Errno| CopyError::Io { what, path, error: errno.into() }
         };
         // The user named this path, so its links are trusted.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(&parent_path, flags, Mode::empty())
-            .map_err(io("open the directory", &parent_path))?;
+        let parent = Dir::open(&parent_path, FinalLink::Follow).map_err(Errno::from);
+        let parent = parent.map_err(io("open the directory", &parent_path))?;
         let full = parent_path.join(&name);
-        let in_the_way = match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => InTheWay::Nothing,
-            Err(errno) => return Err(io("look at", &full)(errno)),
-            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+        let in_the_way = match parent.stat_if_exists(&name) {
+            Ok(None) => InTheWay::Nothing,
+            Err(error) => return Err(io("look at", &full)(error.errno())),
+            Ok(Some(found)) if found.is_dir() => {
                 return Err(CopyError::DirectoryInTheWay { path: full.into() });
             }
-            Ok(_) => InTheWay::File,
+            Ok(Some(_)) => InTheWay::File,
         };
         let temporary = make_temporary(&parent).map_err(io("write to", &parent_path))?;
-        let staging = tree::open_directory(&parent, &temporary);
-        let staging = staging.map_err(|errno| {
-            let _ = rustix::fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
-            io("write to", &parent_path)(errno)
+        let staging = parent.open_dir(&temporary).map_err(|error| {
+            let _ = parent.remove_dir(&temporary);
+            io("write to", &parent_path)(error.errno())
         })?;
         Ok(Self {
             parent,
@@ -203,17 +201,10 @@ impl Receiver {
         let limit = self.limits.bytes;
         self.announced =
             announced.filter(|bytes| *bytes <= limit).ok_or(CopyError::TooLarge { limit })?;
-        let flags = OFlags::WRONLY
-            | OFlags::CREATE
-            | OFlags::EXCL
-            | OFlags::NOFOLLOW
-            | OFlags::NONBLOCK
-            | OFlags::CLOEXEC;
-        let made = self.at(&entry.path, |directory, name| {
-            rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
-        })?;
+        let made =
+            self.at(&entry.path, |directory, name| Ok(directory.create_file(name, 0o600)?))?;
         self.has_top = true;
-        self.expecting = Expecting::Content { file: made.into(), left: entry.size, entry };
+        self.expecting = Expecting::Content { file: made, left: entry.size, entry };
         self.end_content_if_whole();
         Ok(())
     }
@@ -233,8 +224,8 @@ impl Receiver {
             return Err(bad(&entry.path, "a directory has no content"));
         }
         let directory = self.at(&entry.path, |directory, name| {
-            rustix::fs::mkdirat(directory, name, Mode::RWXU)?;
-            tree::open_directory(directory, name)
+            directory.create_dir(name, 0o700)?;
+            Ok(directory.open_dir(name)?)
         })?;
         self.has_top = true;
         let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
@@ -258,7 +249,7 @@ impl Receiver {
             return Ok(());
         }
         let target = OsStr::from_bytes(&text);
-        self.at(&entry.path, |directory, name| rustix::fs::symlinkat(target, directory, name))
+        self.at(&entry.path, |directory, name| Ok(directory.symlink(target, name)?))
     }
 
     fn skip(&mut self, entry: &Entry, why: String) {
@@ -273,7 +264,7 @@ impl Receiver {
     fn at<T>(
         &mut self,
         path: &[u8],
-        make: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, Errno>,
+        make: impl FnOnce(&Dir, &OsStr) -> Result<T, Errno>,
     ) -> Result<T, CopyError> {
         let failed = |errno: Errno| match errno {
             Errno::EXIST => bad(path, "it occurs twice"),
@@ -293,10 +284,11 @@ impl Receiver {
         }
         for name in &above[shared..] {
             let directory = match self.open.last() {
-                Some(open) => tree::open_directory(&open.directory, OsStr::from_bytes(name)),
-                None => Err(Errno::NOENT),
+                Some(open) => open.directory.open_dir(OsStr::from_bytes(name)).ok(),
+                None => None,
             };
-            let directory = directory.map_err(|_| bad(path, "its parent is not a directory"))?;
+            let no_parent = || bad(path, "its parent is not a directory");
+            let directory = directory.ok_or_else(no_parent)?;
             self.open.push(Open { name: name.to_vec(), directory, finish: None });
         }
         let Some(open) = self.open.last() else { return Err(bad(path, "it has no parent")) };
@@ -323,21 +315,17 @@ impl Receiver {
         while self.open.len() > 1 {
             self.leave();
         }
-        let moved = match self.in_the_way {
-            InTheWay::Nothing => rustix::fs::renameat_with(
-                &self.staging,
-                TOP,
-                &self.parent,
-                &self.name,
-                RenameFlags::NOREPLACE,
-            ),
+        let mode = match self.in_the_way {
+            InTheWay::Nothing => RenameMode::NoReplace,
             InTheWay::File => {
                 self.make_way()?;
-                rustix::fs::renameat(&self.staging, TOP, &self.parent, &self.name)
+                RenameMode::Replace
             }
         };
         let full = self.parent_path.join(&self.name);
-        moved.map_err(|errno| io("make", full.as_os_str().as_bytes(), errno.into()))?;
+        self.staging
+            .rename(TOP, &self.parent, &self.name, mode)
+            .map_err(|error| io("make", full.as_os_str().as_bytes(), error.errno().into()))?;
         self.in_place = true;
         // A read-only directory cannot be moved, so the top gets its mode last.
         self.leave();
@@ -350,8 +338,9 @@ impl Receiver {
             return Ok(());
         }
         let full = self.parent_path.join(&self.name);
-        rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::empty())
-            .map_err(|errno| io("replace", full.as_os_str().as_bytes(), errno.into()))
+        self.parent
+            .unlink(&self.name)
+            .map_err(|error| io("replace", full.as_os_str().as_bytes(), error.errno().into()))
     }
 }
 
@@ -360,24 +349,23 @@ impl Drop for Receiver {
         // A directory that cannot be removed has an unusual name and mode 0700, and there is no way to report
         // it. The sandbox may be able to write to the target, so its content is treated as hostile.
         if self.in_place {
-            let _ = rustix::fs::unlinkat(&self.parent, &self.temporary, AtFlags::REMOVEDIR);
+            let _ = self.parent.remove_dir(&self.temporary);
             return;
         }
-        let parent = format!("/proc/self/fd/{}", self.parent.as_raw_fd());
-        let _ = belljar_tree::remove_all(Path::new(&parent).join(&self.temporary));
+        let _ = self.parent.remove_all(&self.temporary);
     }
 }
 
-fn make_temporary(parent: impl AsFd) -> Result<OsString, Errno> {
+fn make_temporary(parent: &Dir) -> Result<OsString, Errno> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     loop {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let process = rustix::process::getpid().as_raw_nonzero();
-        let name = OsString::from_vec(format!(".belljar-copy.{process}.{count}").into_bytes());
-        match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
+        let name = OsString::from(format!(".belljar-copy.{process}.{count}"));
+        match parent.create_dir(&name, 0o700) {
             Ok(()) => return Ok(name),
-            Err(Errno::EXIST) => {} // left by a killed process with the same pid
-            Err(errno) => return Err(errno),
+            Err(CreateDirError::Exists { .. }) => {} // left by a killed process with the same pid
+            Err(error) => return Err(error.errno()),
         }
     }
 }

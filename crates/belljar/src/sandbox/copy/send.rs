@@ -1,26 +1,29 @@
 //! Packs a tree of the host into an archive, piece by piece, without following links.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use belljar_spec::OsText;
-use belljar_spec::wire::archive::{Entry, EntryKind, MAX_DEPTH, MAX_PATH};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use belljar_spec::wire::archive::{self, Entry, MAX_DEPTH, MAX_PATH};
+use belljar_tree::{
+    Dir, DirEntry, EntryKind, FinalLink, ListLimits, ListOrder, Metadata, OpenFileError,
+};
 use rustix::io::Errno;
 
-use super::{CopyError, CopyReport, tree};
+use super::{CopyError, CopyReport};
 
 /// The approximate size of a piece from [`Sender::fill`].
 const PIECE: usize = 64 * 1024;
+/// The tree belongs to the host, and all of it was asked for.
+const UNLIMITED: ListLimits = ListLimits { entries: usize::MAX, name_bytes: usize::MAX };
 
 #[derive(Debug)]
 struct Level {
-    directory: OwnedFd,
-    names: std::vec::IntoIter<Vec<u8>>,
+    directory: Dir,
+    entries: std::vec::IntoIter<DirEntry>,
     /// The length of this directory's path.
     path: usize,
 }
@@ -42,8 +45,8 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Sender {
     /// The parent directory of the top, and the top's name.
-    start: OwnedFd,
-    name: Vec<u8>,
+    start: Dir,
+    name: OsString,
     stage: Stage,
     levels: Vec<Level>,
     path: Vec<u8>,
@@ -59,12 +62,11 @@ impl Sender {
         };
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         // The user named this path, so its links are trusted.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(directory, flags, Mode::empty());
-        let start = opened.map_err(|errno| failed("open", source.as_os_str().as_bytes(), errno))?;
+        let start = Dir::open(directory, FinalLink::Follow)
+            .map_err(|error| failed("open", source.as_os_str().as_bytes(), error.errno()))?;
         Ok(Self {
             start,
-            name: name.as_bytes().to_vec(),
+            name: name.to_owned(),
             stage: Stage::Top,
             levels: Vec::new(),
             path: Vec::new(),
@@ -109,27 +111,27 @@ impl Sender {
 
     fn top(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
         self.stage = Stage::Below;
-        let start = self.start.try_clone().map_err(|error| self.io("open", error))?;
+        let failed = |name: &OsStr, errno| failed("read", name.as_bytes(), errno);
         let name = self.name.clone();
-        let sent = self.send(start.as_fd(), &name, out);
-        sent.map_err(|errno| failed("read", &name, errno))
+        let start = self.start.try_clone().map_err(|error| failed(&name, error.errno()))?;
+        self.send(&start, &name, out).map_err(|errno| failed(&name, errno))
     }
 
     fn below(&mut self, out: &mut Vec<u8>) {
         let Some(level) = self.levels.last_mut() else {
             self.stage = Stage::Over;
-            self.entry(EntryKind::End, 0, 0, 0).write(out);
+            self.entry(archive::EntryKind::End, 0, 0, 0).write(out);
             return;
         };
         self.path.truncate(level.path);
-        let Some(name) = level.names.next() else {
+        let Some(DirEntry { name, .. }) = level.entries.next() else {
             self.levels.pop();
             return;
         };
         if !self.path.is_empty() {
             self.path.push(b'/');
         }
-        self.path.extend_from_slice(&name);
+        self.path.extend_from_slice(name.as_bytes());
         if self.path.len() > MAX_PATH || self.levels.len() > MAX_DEPTH {
             // The archive cannot hold such a path.
             self.report.skip(&self.path, "its path is too long or too deep".to_owned());
@@ -138,7 +140,7 @@ impl Sender {
         // Cloned, because the levels change meanwhile.
         let directory = self.levels.last().map(|level| level.directory.try_clone());
         let sent = match directory {
-            Some(Ok(directory)) => self.send(directory.as_fd(), &name, out),
+            Some(Ok(directory)) => self.send(&directory, &name, out),
             Some(Err(_)) | None => Err(Errno::MFILE),
         };
         if let Err(errno) = sent {
@@ -147,59 +149,54 @@ impl Sender {
     }
 
     /// Starts the entry `name` of a directory. After an error, nothing of it was sent.
-    fn send(
-        &mut self,
-        at: std::os::fd::BorrowedFd<'_>,
-        name: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Errno> {
-        let name = OsStr::from_bytes(name);
-        let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => {
-                let directory = tree::open_directory(at, name)?;
-                let names = tree::names(&directory)?.into_iter();
-                self.header(EntryKind::Directory, &found, 0).write(out);
-                self.levels.push(Level { directory, names, path: self.path.len() });
+    fn send(&mut self, at: &Dir, name: &OsStr, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let found = at.stat(name)?;
+        match found.kind() {
+            EntryKind::Directory => {
+                let directory = at.open_dir(name)?;
+                let listing = directory.list("", UNLIMITED, ListOrder::Sorted)?;
+                self.header(archive::EntryKind::Directory, &found, 0).write(out);
+                let (entries, path) = (listing.entries.into_iter(), self.path.len());
+                self.levels.push(Level { directory, entries, path });
             }
-            FileType::RegularFile => {
-                // Non-blocking: it may have become a FIFO meanwhile.
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = rustix::fs::openat(at, name, flags, Mode::empty())?;
-                let found = rustix::fs::fstat(&file)?;
-                if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-                    self.skip("it is no longer a file".to_owned(), out);
-                    return Ok(());
-                }
-                let size = u64::try_from(found.st_size).unwrap_or(0);
-                self.header(EntryKind::File, &found, size).write(out);
-                self.content = Some(Content { file: file.into(), left: size });
+            EntryKind::File => {
+                let file = match at.open_file(name) {
+                    Err(OpenFileError::NotRegular { .. }) => {
+                        self.skip("it is no longer a file".to_owned(), out);
+                        return Ok(());
+                    }
+                    file => file?,
+                };
+                let found = Metadata::of(&file)?;
+                self.header(archive::EntryKind::File, &found, found.size()).write(out);
+                self.content = Some(Content { file, left: found.size() });
             }
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(at, name, Vec::new())?;
-                let target = target.to_bytes();
-                self.header(EntryKind::Link, &found, target.len() as u64).write(out);
-                out.extend_from_slice(target);
+            EntryKind::Symlink => {
+                let target = at.read_link(name)?;
+                self.header(archive::EntryKind::Link, &found, target.len() as u64).write(out);
+                out.extend_from_slice(target.as_bytes());
             }
-            FileType::Fifo => self.skip("a FIFO".to_owned(), out),
-            FileType::Socket => self.skip("a socket".to_owned(), out),
-            _ => self.skip("a device".to_owned(), out),
+            kind @ (EntryKind::Fifo
+            | EntryKind::Socket
+            | EntryKind::CharacterDevice
+            | EntryKind::BlockDevice
+            | EntryKind::Unknown) => self.skip(kind.name().to_owned(), out),
         }
         Ok(())
     }
 
     fn skip(&mut self, why: String, out: &mut Vec<u8>) {
-        self.entry(EntryKind::Skipped, 0, why.len() as u64, 0).write(out);
+        self.entry(archive::EntryKind::Skipped, 0, why.len() as u64, 0).write(out);
         out.extend_from_slice(why.as_bytes());
         self.report.skip(&self.path, why);
     }
 
-    fn header(&self, kind: EntryKind, found: &Stat, size: u64) -> Entry {
-        self.entry(kind, found.st_mode & 0o777, size, found.st_mtime)
+    fn header(&self, kind: archive::EntryKind, found: &Metadata, size: u64) -> Entry {
+        self.entry(kind, found.mode() & 0o777, size, found.modified().secs)
     }
 
-    fn entry(&self, kind: EntryKind, mode: u32, size: u64, modified: i64) -> Entry {
-        let path = if kind == EntryKind::End { Vec::new() } else { self.path.clone() };
+    fn entry(&self, kind: archive::EntryKind, mode: u32, size: u64, modified: i64) -> Entry {
+        let path = if kind == archive::EntryKind::End { Vec::new() } else { self.path.clone() };
         Entry { kind, mode, path, size, modified }
     }
 

@@ -1,4 +1,4 @@
-//! How fast agents' output becomes news, beside a parser that makes nothing of it.
+//! How fast agents' output becomes events, beside a parser that discards its result.
 
 use std::fs::File;
 use std::io::Write;
@@ -46,7 +46,7 @@ impl Sample {
 
 pub(super) fn measure(sizes: Sizes) -> Result<Part> {
     let mib = sizes.output >> 20;
-    let mut part = Part::new("parsing", format!("{mib} MiB of agents' output, as news"));
+    let mut part = Part::new("parsing", format!("{mib} MiB of agents' output, as events"));
     let jq = command::succeeds(Command::new("jq").arg("--version"), VERSION_LIMIT);
     if !jq {
         eprintln!("jq is not here, and not measured");
@@ -69,11 +69,11 @@ pub(super) fn measure(sizes: Sizes) -> Result<Part> {
                 times.iter_mut().zip(took).for_each(|(all, took)| all.extend(took));
             }
         }
-        let [news, values, jq] = times.map(Times::new);
+        let [events, values, jq] = times.map(Times::new);
         let rate = |times: &Times| sample.bytes.len() as f64 / 1e3 / times.percentile(50);
         let row = |times: &Times| vec![figure("p50", rate(times), "MB/s")];
-        let mut ours = row(&news);
-        let lines = sample.lines as f64 / news.percentile(50);
+        let mut ours = row(&events);
+        let lines = sample.lines as f64 / events.percentile(50);
         ours.push(figure("", lines, "thousand lines/s"));
         part.row(sample.name, ours);
         part.row("  serde_json, into values", row(&values));
@@ -81,7 +81,7 @@ pub(super) fn measure(sizes: Sizes) -> Result<Part> {
             part.row("  jq -c .type", row(&jq));
         }
         let what = format!("{} to serde_json's values", sample.name);
-        part.at_least(&what, rate(&news) / rate(&values), LEAST, "x");
+        part.at_least(&what, rate(&events) / rate(&values), LEAST, "x");
     }
     Ok(part)
 }

@@ -76,7 +76,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
     Ok(part)
 }
 
-/// The agent's changes lie in directories that are full.
+/// The agent's changes are in directories that are full.
 pub(super) fn whole_directories(files: usize) -> usize {
     files / FEW_CHANGES * FEW_CHANGES
 }

@@ -1,4 +1,4 @@
-//! A loop whose agent says when it is there and waits until it is told to go on: so that loops and what they are
+//! A loop whose agent reports that it has started and waits for a signal to go on: so that loops and what they are
 //! compared with take turns, and none works while another is measured.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -57,8 +57,8 @@ impl Gate {
         let limit = Timespec::try_from(LIMIT).context("a limit that is none")?;
         let count = poll(&mut fds, Some(&limit)).context("cannot wait for the agent")?;
         let came = Instant::now();
-        ensure!(count > 0, "the agent did not come within {} s", LIMIT.as_secs());
-        let read = (&self.here).read(&mut [0; 64]).context("cannot hear the agent")?;
+        ensure!(count > 0, "the agent did not start within {} s", LIMIT.as_secs());
+        let read = (&self.here).read(&mut [0; 64]).context("cannot read from the agent")?;
         ensure!(read == 2, "the agent came {read} bytes at once");
         Ok(came)
     }

@@ -1,6 +1,6 @@
 //! What the agent does in an iteration: it adds a line to so many files.
 //!
-//! Iterations take different files, ten iterations' worth of them in all; then it begins anew. They lie in directories
+//! Iterations take different files, ten iterations' worth of them in all; then it begins anew. They are in directories
 //! that are spread over the tree and have a hundred files each, whatever the size of the tree: so two trees differ in
 //! nothing but their size.
 
@@ -25,18 +25,18 @@ impl Work {
         (ITERATIONS_APART * self.changes).min(self.files) / A_DIRECTORY_HAS
     }
 
-    fn apart(self) -> usize {
+    fn spacing(self) -> usize {
         self.files / A_DIRECTORY_HAS / self.directories()
     }
 
     /// For a shell in which `$n` is the iteration's number.
     pub(super) fn script(self) -> String {
         let (changes, directories) = (self.changes, self.directories());
-        let (apart, each) = (self.apart(), A_DIRECTORY_HAS);
+        let (spacing, each) = (self.spacing(), A_DIRECTORY_HAS);
         let window = directories * each;
         format!(
             "set -e; i=0; while [ $i -lt {changes} ]; do \
-             s=$(((n * {changes} + i) % {window})); d=$((s % {directories} * {apart})); \
+             s=$(((n * {changes} + i) % {window})); d=$((s % {directories} * {spacing})); \
              echo \"iteration $n\" >> \
              d$((d / {each}))/e$d/file$((d * {each} + s / {directories})).txt; \
              i=$((i + 1)); done"
@@ -45,7 +45,7 @@ impl Work {
 
     /// Where it writes, relative to the tree.
     pub(super) fn written_in(self) -> Vec<String> {
-        let numbers = (0..self.directories()).map(|number| number * self.apart());
+        let numbers = (0..self.directories()).map(|number| number * self.spacing());
         numbers.map(|number| format!("d{}/e{number}", number / A_DIRECTORY_HAS)).collect()
     }
 }

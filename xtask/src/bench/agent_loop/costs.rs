@@ -1,4 +1,4 @@
-//! What the record says of the time between one run of the agent and the next.
+//! Reads from the record the time between one run of the agent and the next.
 
 use std::path::Path;
 use std::time::Duration;
@@ -97,7 +97,7 @@ mod tests {
             event(IterationStart, 2, json!({"iteration": 1, "exec": 1})),
             event(ExecStart, 3, json!({"exec": 1})),
             event(ExecExit, 50, json!({"exec": 1})),
-            event(ExecExit, 55, json!({"exec": 9})), // of somebody else
+            event(ExecExit, 55, json!({"exec": 9})), // of another exec
             event(Checkpoint, 60, checkpoint(1, 7)),
             event(IterationStart, 61, json!({"iteration": 2, "exec": 2})),
             event(ExecStart, 63, json!({"exec": 2})),

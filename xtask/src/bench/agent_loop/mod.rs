@@ -94,7 +94,7 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
     let scratch = Scratch::on_disk("bench-loop")?;
     let belljar = scratch.copy_executable(belljar)?;
     print!("{}", outcome::heading("the loop", load.as_deref()));
-    let mut parts = vec![told("parsing", parsing::measure(options.sizes))];
+    let mut parts = vec![part_or_failure("parsing", parsing::measure(options.sizes))];
     for identity in identities(scratch.path())? {
         let make = |kind: &str, files: usize| {
             let root = scratch.path().join(format!("{kind}-{}", identity.name));
@@ -108,13 +108,13 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
             small_tree: &make("small", FEW_FILES)?,
             sizes: options.sizes,
         };
-        parts.push(told("iteration", iteration::measure(&bench)));
-        parts.push(told("resume", resume::measure(&bench)));
+        parts.push(part_or_failure("iteration", iteration::measure(&bench)));
+        parts.push(part_or_failure("resume", resume::measure(&bench)));
     }
     outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
 }
 
-fn told(name: &'static str, measured: Result<Part>) -> Part {
+fn part_or_failure(name: &'static str, measured: Result<Part>) -> Part {
     let part = measured.unwrap_or_else(|error| Part::failed(name, &error));
     print!("{}", part.text());
     part

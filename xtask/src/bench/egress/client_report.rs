@@ -1,4 +1,4 @@
-//! What the measuring client told: one line of JSON.
+//! Reads the report of the measuring client: one line of JSON.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::command::line;
 
-pub(super) struct Told(BTreeMap<String, String>);
+pub(super) struct ClientReport(BTreeMap<String, String>);
 
-impl Told {
+impl ClientReport {
     pub(super) fn number(&self, name: &str) -> Result<f64> {
-        let text = self.0.get(name).with_context(|| format!("the client told no {name}"))?;
-        text.parse().with_context(|| format!("the client told {text:?} as {name}"))
+        let text = self.0.get(name).with_context(|| format!("the client did not report {name}"))?;
+        text.parse().with_context(|| format!("the client reported {text:?} as {name}"))
     }
 
     pub(super) fn milliseconds(&self, name: &str) -> Result<f64> {
@@ -22,26 +22,26 @@ impl Told {
 }
 
 /// To its end.
-pub(super) fn run(command: &mut Command) -> Result<Told> {
+pub(super) fn run(command: &mut Command) -> Result<ClientReport> {
     let output = command
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start `{}`", line(command)))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
         "`{}` ended with {}: {}",
         line(command),
         output.status,
-        said.trim()
+        errors.trim()
     );
     parse(&String::from_utf8_lossy(&output.stdout))
-        .with_context(|| format!("`{}` told nothing: {}", line(command), said.trim()))
+        .with_context(|| format!("`{}` reported nothing: {}", line(command), errors.trim()))
 }
 
-pub(super) fn parse(output: &str) -> Option<Told> {
+pub(super) fn parse(output: &str) -> Option<ClientReport> {
     let object = output.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())?;
     let facts = object["facts"].as_object()?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    Some(Told(facts.iter().map(|(name, value)| (name.clone(), text(value))).collect()))
+    Some(ClientReport(facts.iter().map(|(name, value)| (name.clone(), text(value))).collect()))
 }

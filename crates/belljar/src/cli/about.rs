@@ -1,0 +1,42 @@
+//! Arguments of the commands about the program itself: `version`, `completions` and `man`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Args)]
+pub(crate) struct VersionArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+        source <(belljar completions bash)      in ~/.bashrc\n  \
+        belljar completions zsh > ~/.zfunc/_belljar     a directory of $fpath\n  \
+        belljar completions fish > ~/.config/fish/completions/belljar.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+        belljar man run | man -l -              read one page\n  \
+        belljar man --dir ~/.local/share/man/man1       then: man belljar-run")]
+pub(crate) struct ManArgs {
+    /// The command whose page is printed; without it, the page of belljar
+    #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+    pub(crate) command: Vec<String>,
+    /// Write the pages of all commands to this directory; replaces older pages
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
