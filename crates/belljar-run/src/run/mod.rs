@@ -32,7 +32,7 @@ pub use launch::launch;
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
 pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
 pub use resume_check::ResumeMismatch;
-pub use select_backend::{Prepared, prepare};
+pub use select_backend::{Prepared, prepare, prepare_on};
 
 pub use crate::exec_rules::run_rule_checker_if_requested;
 use crate::supervise::SuperviseError;

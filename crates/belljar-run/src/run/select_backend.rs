@@ -61,6 +61,31 @@ pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'
     candidates.choose(spec, keep)
 }
 
+/// Makes the plan on a backend that is in no registry: one of the caller's own.
+pub fn prepare_on(
+    backend: Box<dyn Backend>,
+    spec: RunSpec,
+    keep: Keep,
+) -> Result<Prepared<'static>, LaunchError> {
+    let name = backend.name();
+    let candidates = Candidates {
+        left: VecDeque::new(),
+        count: 1,
+        skipped_backends: Vec::new(),
+        first: None,
+        fetch: Fetch::No,
+    };
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
+    let mut capabilities = backend.probe().map_err(unavailable)?;
+    let image = backend.image(&spec, Fetch::No);
+    capabilities.image = image.map_err(|reason| LaunchError::Image { backend: name, reason })?;
+    let mut plan = backend.plan(&spec, &capabilities)?;
+    bypass_requires_boundary::mark_login(&spec, &mut plan.posture);
+    bypass_requires_boundary::check(&spec, name, &plan.posture)?;
+    let (resumed_from, secrets) = (None, Vec::new());
+    Ok(Prepared { backend, plan, spec, keep, resumed_from, secrets, candidates })
+}
+
 /// Continues with what another process has chosen for this spec. Where it does not fit the spec, or there is nothing,
 /// everything is prepared here. The plan opens nothing: what it names is opened, checked and pinned when it is bound.
 pub(super) fn prepare_chosen(
@@ -343,6 +368,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
             // Also how a start is interrupted.
             SuperviseError::Step(..)
             | SuperviseError::TooLong
+            | SuperviseError::Transfer(_)
             | SuperviseError::Record(_)
             | SuperviseError::Checkpoint(_)
             | SuperviseError::CheckpointThread

@@ -75,6 +75,7 @@ impl Opened {
         caller: &Caller,
     ) -> Result<(), SuperviseError> {
         use belljar_spec::wire::control::Streams;
+        sandboxes.main_mut().send_trees(&self.signals)?;
         let size = match caller {
             Caller::Here(_) => self.terminal.as_ref().map(RawTerminal::size),
             Caller::There { streams: Streams::Terminal(size), .. } => {
@@ -185,6 +186,7 @@ fn record_start(
 ) -> Result<(), SuperviseError> {
     let attestation = &sandbox.result_mut().attestation;
     recorder.event(EventKind::SandboxAttested, &json!({ "attestation": attestation }))?;
+    sandbox.record_sent_trees(recorder)?;
     if !plan.command.argv.is_empty() {
         let argv = recorder.masked(&plan.command.argv);
         recorder.event(EventKind::ExecStart, &json!({ "exec": MAIN_EXEC, "argv": argv }))?;

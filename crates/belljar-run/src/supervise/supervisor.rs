@@ -266,6 +266,12 @@ impl Supervisor<'_> {
             if let Err(error) = sandbox.finish_network(self.recorder) {
                 self.supervised.broken.get_or_insert(error.into());
             }
+            match sandbox.record_returned_trees(self.recorder) {
+                Ok(lost) => {
+                    self.supervised.not_returned = lost.or(self.supervised.not_returned.take())
+                }
+                Err(error) => drop(self.supervised.broken.get_or_insert(error.into())),
+            }
             for mut task in sandbox.take_all_tasks() {
                 if let Err(error) = sandbox.record_end(&mut task, self.recorder) {
                     self.supervised.broken.get_or_insert(error.into());

@@ -122,7 +122,7 @@ impl Task {
         let data = match work {
             Work::Program { argv } => json!({ "exec": exec, "argv": recorder.masked(&argv) }),
             Work::Pack { path } => json!({ "exec": exec, "copy_out": masked(path) }),
-            Work::Unpack { path } => json!({ "exec": exec, "copy_in": masked(path) }),
+            Work::Unpack { path, .. } => json!({ "exec": exec, "copy_in": masked(path) }),
             Work::Nothing => json!({ "exec": exec }),
         };
         recorder.event(EventKind::ExecStart, &data)

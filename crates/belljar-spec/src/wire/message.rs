@@ -91,7 +91,18 @@ pub enum Work {
     /// Belljar's code inside unpacks the archive on standard input to `path`.
     Unpack {
         path: OsText,
+        modes: UnpackModes,
     },
+}
+
+/// Which permissions unpacked files and directories get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnpackModes {
+    /// The archive's, without what the usual umask takes away.
+    Umask,
+    /// The archive's: a tree that comes back must not differ from what was sent.
+    Exact,
 }
 
 /// How much a process reads back before the gate opens.
