@@ -40,7 +40,8 @@ pub const TEST_IMAGE_DEBIAN: &str = "BELLJAR_TEST_IMAGE_DEBIAN";
 pub const TEST_ON: &str = "BELLJAR_TEST_ON";
 /// A belljar executable that was built without the jail, for the tests of it.
 pub const TEST_NO_JAIL: &str = "BELLJAR_TEST_NO_JAIL";
-/// How long PID 1 of a container lives without a message, in the test suite.
+/// How long PID 1 of a container lives without a message, in the test suite. Only a build with debug assertions
+/// reads it.
 pub const TEST_LEASE_MS: &str = "BELLJAR_TEST_LEASE_MS";
 
 /// Set inside every sandbox, so that a program can detect where it runs. Holds the run's id.

@@ -241,4 +241,60 @@ mod tests {
         too_wide(&mut command, &mut found);
         assert!(found.is_empty(), "{}", found.join("\n"));
     }
+    const COMMAND_LINE: &str =
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md"));
+
+    /// Whether the flag is in the text, and not only as the start of another one.
+    fn mentions(text: &str, flag: &str) -> bool {
+        let ends = |rest: &str| {
+            !rest.starts_with(|next: char| next == '-' || next.is_ascii_alphanumeric())
+        };
+        text.split(flag).skip(1).any(ends)
+    }
+
+    /// The flags of `command` and of the commands below it that `docs/command-line.md` does not have in the command's
+    /// section. `path` is what is written before the flags.
+    fn undocumented(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        let sections = COMMAND_LINE.split("\n## ").filter(|section| {
+            let heading = section.lines().next().unwrap_or_default();
+            heading.split('`').any(|part| format!("{part} ").starts_with(&format!("{path} ")))
+        });
+        let text: String = sections.collect();
+        let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        for arg in visible.filter(|arg| !arg.is_global_set()) {
+            let Some(long) = arg.get_long().filter(|long| *long != "help") else { continue };
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            if !mentions(&text, &format!("--{long}"))
+                && !short.is_some_and(|short| mentions(&text, &short))
+            {
+                found.push(format!("{path} --{long}"));
+            }
+        }
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            undocumented(below, &format!("{path} {}", below.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_flag_is_documented_with_its_command() {
+        let mut command = Arguments::command();
+        command.build();
+        let mut found = Vec::new();
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            undocumented(verb, &format!("belljar {}", verb.get_name()), &mut found);
+        }
+        assert!(found.is_empty(), "not in docs/command-line.md: {}", found.join(", "));
+    }
+
+    #[test]
+    fn a_setting_is_documented_with_its_key() {
+        for flag in belljar::config::FLAGS {
+            let row = |line: &&str| line.starts_with('|') && mentions(line, flag.name);
+            let key = flag.key();
+            let section = key.rsplit_once('.').map_or(key.as_str(), |(section, _)| section);
+            let rows: Vec<&str> = COMMAND_LINE.lines().filter(row).collect();
+            let has_key = |row: &&str| row.contains(&format!("`{section}")) || row.contains(&key);
+            assert!(rows.iter().any(has_key), "{} ({key}): {rows:?}", flag.name);
+        }
+    }
 }

@@ -44,6 +44,7 @@ mod reuse;
 pub(crate) mod rm;
 pub(crate) mod run;
 mod run_file;
+mod run_refusal;
 mod screen;
 pub(crate) mod shell;
 pub(crate) mod show;

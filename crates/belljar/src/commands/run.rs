@@ -3,18 +3,20 @@
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 
-use belljar::config::{self, ConfigError, Loaded};
+use belljar::config::{self, ConfigError, Invocation, Loaded};
+use belljar::home::Home;
 use belljar::network;
 use belljar::record::Outcome;
 use belljar::run::timings::{Phase, mark};
 use belljar::run::{
-    Fetch, LaunchError, Observer, Output, ReconcileError, Reconciled, Streams, launch, prepare,
+    Fetch, LaunchError, Observer, Output, Prepared, ReconcileError, Reconciled, Streams, launch,
+    prepare,
 };
 use belljar::spec::text::escape;
 use belljar::spec::wire::control::Keep;
 use belljar::spec::{
-    BackendChoice, BackendName, EXIT_NOT_STARTED, EXIT_USAGE, ExecFailure, MainCommand, Posture,
-    Rootfs, RunId, RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
+    BackendChoice, BackendName, EXIT_NOT_STARTED, ExecFailure, MainCommand, Posture, Rootfs, RunId,
+    RunSpec, SkippedBackend, Stdin, StopReason, Terminal,
 };
 
 use super::agent_run::{self, Attach, OutputMode};
@@ -22,6 +24,7 @@ use super::background::ToLaunch;
 use super::progress::PullLine;
 use super::result::{RunResult, write_result};
 use super::reuse::{self, Reuse};
+use super::run_refusal::NotStarted;
 use super::{
     background, changes, control_files, environment, open_home, show_plan, time_format, timings,
     why,
@@ -33,42 +36,81 @@ use crate::report::{self, BOLD, DIM, WARN};
 pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     // The modes of the run's directories must not depend on the caller's umask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    start(&args).unwrap_or_else(|error| error.report(&args))
+}
+
+fn start(args: &RunArgs) -> Result<i32, NotStarted> {
     let stdio = StdioKind {
         stdin_is_terminal: std::io::stdin().is_terminal(),
         stdout_is_terminal: std::io::stdout().is_terminal(),
     };
     // Wrong usage creates nothing, not even the home.
-    let invocation = match args.invocation(&stdio, environment()) {
-        Ok(invocation) => invocation,
-        Err(error) => return failed(&args, &error, EXIT_USAGE),
+    let invocation = args.invocation(&stdio, environment()).map_err(NotStarted::usage)?;
+    check_usage(args, &invocation)?;
+    if args.timings {
+        timings::start();
+    }
+    let home = open_home().map_err(NotStarted::error)?;
+    let spec = load(args, &invocation, &home)?;
+    let mut name = None;
+    if args.reuse && !args.dry_run {
+        name = match reuse::enter(args, &home, &spec).map_err(NotStarted::Supervisor)? {
+            Reuse::Exited(code) => return Ok(code),
+            Reuse::NotRunning(name) => Some(name),
+        };
+    }
+    let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
+    let progress = PullLine::new(!args.quiet && !args.json);
+    let fetch = if args.dry_run { Fetch::No } else { Fetch::AsTheSpecSays(&progress) };
+    mark(Phase::Settings);
+    let prepared = prepare(spec.clone(), keep, fetch)?;
+    if args.dry_run {
+        return Ok(show_plan::show(&prepared.dry_run(), args.json));
+    }
+    mark(Phase::Plan);
+    // Last: a secret may come from a program that asks the user.
+    let secrets = match prepared.refusal() {
+        Some(_) => Vec::new(),
+        None => config::secret_values(&spec, &invocation.env, &invocation.cwd)
+            .map_err(NotStarted::error)?,
     };
-    let wants_agent = invocation.command == MainCommand::Agent;
-    if wants_agent && !config::may_name_agent(&invocation) {
-        return refused(&args, &LaunchError::NoCommand);
+    mark(Phase::Settings);
+    if spec.agent.is_none() && !args.keeps() && !args.detach {
+        return run_in_foreground(args, &home, prepared.with_secrets(secrets));
+    }
+    if let Some(error) = prepared.refusal() {
+        return Err(error.into());
+    }
+    let launch = ToLaunch { chosen: prepared.chosen(), spec, secrets };
+    let started = if launch.spec.agent.is_some() {
+        agent_run::start(&output_mode(args), &home, launch, None)
+    } else {
+        background::start(args, &home, launch, name)
+    };
+    started.map_err(NotStarted::Supervisor)
+}
+
+/// Refuses options that contradict each other.
+fn check_usage(args: &RunArgs, invocation: &Invocation) -> Result<(), NotStarted> {
+    if invocation.command == MainCommand::Agent && !config::may_name_agent(invocation) {
+        return Err(LaunchError::NoCommand.into());
     }
     if args.json && args.keeps() && !args.is_detached() && !args.dry_run {
         let needs = "-d: the output of a kept sandbox is not captured".to_owned();
-        let error =
-            LaunchError::Conflict { option: "--json with --keep or --reuse".to_owned(), needs };
-        return failed(&args, &error, EXIT_USAGE);
+        let option = "--json with --keep or --reuse".to_owned();
+        return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
     }
-    if args.timings {
-        if args.keeps() || args.detach {
-            return failed(&args, &timings::only_foreground(), EXIT_USAGE);
-        }
-        timings::start();
+    if args.timings && (args.keeps() || args.detach) {
+        return Err(NotStarted::usage(timings::only_foreground()));
     }
-    let home = match open_home() {
-        Ok(home) => home,
-        Err(error) => return failed(&args, &error, EXIT_NOT_STARTED),
-    };
-    let loaded = match config::load(&invocation, &home) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            let code = if is_usage(&error) { EXIT_USAGE } else { EXIT_NOT_STARTED };
-            return failed(&args, &error, code);
-        }
-    };
+    Ok(())
+}
+
+/// Resolves the run, and prints the warnings.
+fn load(args: &RunArgs, invocation: &Invocation, home: &Home) -> Result<RunSpec, NotStarted> {
+    let loaded = config::load(invocation, home).map_err(|error| {
+        if is_usage(&error) { NotStarted::usage(error) } else { NotStarted::error(error) }
+    })?;
     if !args.quiet {
         for warning in &loaded.warnings {
             report::eprintln(&format!("{WARN}warning:{WARN:#} {warning}"));
@@ -76,131 +118,57 @@ pub(crate) fn run(args: Box<RunArgs>) -> i32 {
     }
     if !args.quiet && !args.json {
         for line in &loaded.agent {
-            report::eprintln(&format!(
-                "{DIM}{}{DIM:#}",
-                report::folded(&escape(line.as_bytes()), 2)
-            ));
+            let line = report::folded(&escape(line.as_bytes()), 2);
+            report::eprintln(&format!("{DIM}{line}{DIM:#}"));
         }
     }
     let Loaded { mut spec, .. } = loaded;
     if args.reuse && spec.name.is_none() {
-        let needs = "--name NAME".to_owned();
-        let error = LaunchError::Conflict { option: "--reuse".to_owned(), needs };
-        return failed(&args, &error, EXIT_USAGE);
+        let (option, needs) = ("--reuse".to_owned(), "--name NAME".to_owned());
+        return Err(NotStarted::usage(LaunchError::Conflict { option, needs }));
     }
     if spec.backend == BackendChoice::Host && !args.tty {
         spec.terminal = Terminal::None; // the command uses the caller's terminal directly
     }
-    if wants_agent && spec.agent.is_none() {
-        return refused(&args, &LaunchError::NoCommand);
-    }
-    if spec.agent.is_some() && args.timings {
-        return failed(&args, &timings::only_foreground(), EXIT_USAGE);
+    if invocation.command == MainCommand::Agent && spec.agent.is_none() {
+        return Err(LaunchError::NoCommand.into());
     }
     if spec.agent.is_some() {
+        if args.timings {
+            return Err(NotStarted::usage(timings::only_foreground()));
+        }
         spec.terminal = Terminal::None;
         spec.stdin = Stdin::Null;
     }
-    let mut name = None;
-    if args.reuse && !args.dry_run {
-        name = match reuse::enter(&args, &home, &spec) {
-            Ok(Reuse::Exited(code)) => return code,
-            Ok(Reuse::NotRunning(name)) => Some(name),
-            Err(error) => {
-                write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
-                report::failure(error.as_ref());
-                return EXIT_NOT_STARTED;
-            }
-        };
-    }
-    let keep = if args.keeps() { Keep::UntilStopped } else { Keep::WhileCommandRuns };
-    let progress = PullLine::new(!args.quiet && !args.json);
-    let fetch = if args.dry_run { Fetch::No } else { Fetch::AsTheSpecSays(&progress) };
-    mark(Phase::Settings);
-    let prepared = match prepare(spec.clone(), keep, fetch) {
-        Ok(prepared) => prepared,
-        Err(error) => return refused(&args, &error),
-    };
-    if args.dry_run {
-        return show_plan::show(&prepared.dry_run(), args.json);
-    }
-    mark(Phase::Plan);
-    // Last: a secret may come from a program that asks the user.
-    let secrets = match prepared.refusal() {
-        Some(_) => Ok(Vec::new()),
-        None => config::secret_values(&spec, &invocation.env, &invocation.cwd),
-    };
-    let secrets = match secrets {
-        Ok(secrets) => secrets,
-        Err(error) => return failed(&args, &error, EXIT_NOT_STARTED),
-    };
-    mark(Phase::Settings);
-    if spec.agent.is_some() || args.keeps() || args.detach {
-        if let Some(error) = prepared.refusal() {
-            return refused(&args, &error);
-        }
-        let is_agent = spec.agent.is_some();
-        let launch = ToLaunch { chosen: prepared.chosen(), spec, secrets };
-        if is_agent {
-            return start_agent(&args, &home, launch);
-        }
-        return background::start(&args, &home, launch, name).unwrap_or_else(|error| {
-            write_failed(&args, error.as_ref(), EXIT_NOT_STARTED);
-            report::failure(error.as_ref());
-            EXIT_NOT_STARTED
-        });
-    }
-    let streams = match streams(&args, &spec) {
-        Ok(streams) => streams,
-        Err(error) => {
-            report::error(&error, None);
-            return EXIT_NOT_STARTED;
-        }
-    };
+    Ok(spec)
+}
+
+/// Runs the command under this process, and waits for it.
+fn run_in_foreground(
+    args: &RunArgs,
+    home: &Home,
+    prepared: Prepared<'_>,
+) -> Result<i32, NotStarted> {
+    let spec = prepared.spec.clone();
+    let streams = streams(args, &spec).map_err(NotStarted::error)?;
     if !args.quiet && prepared.refusal().is_none() {
         prepared.skipped_backends().iter().for_each(report::skipped_backend);
     }
     let verbose = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let mut announcer = Announcer { verbose, warn: !args.quiet };
-    let prepared = prepared.with_secrets(secrets);
-    let launched = launch(&home, prepared, streams, &mut announcer);
+    let launched = launch(home, prepared, streams, &mut announcer);
     mark(Phase::Close);
     timings::print();
-    let outcome = match launched {
-        Ok(outcome) => outcome,
-        Err(error) => return refused(&args, &error),
-    };
-    finish(&args, &spec, &outcome, verbose)
+    Ok(finish(args, &spec, &launched?, verbose))
 }
 
-fn start_agent(args: &RunArgs, home: &belljar::home::Home, launch: ToLaunch) -> i32 {
-    let mode = OutputMode {
+/// What an agent's run prints, and where.
+fn output_mode(args: &RunArgs) -> OutputMode {
+    OutputMode {
         attach: if args.is_detached() { Attach::Detach } else { Attach::Wait },
         json: args.json,
         quiet: args.quiet,
         result: args.result.clone(),
-    };
-    agent_run::start(&mode, home, launch, None).unwrap_or_else(|error| {
-        write_failed(args, error.as_ref(), EXIT_NOT_STARTED);
-        report::failure(error.as_ref());
-        EXIT_NOT_STARTED
-    })
-}
-
-/// Reports an error from before the launch.
-fn failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) -> i32 {
-    write_failed(args, error, code);
-    report::error(error, None);
-    code
-}
-
-fn write_failed(args: &RunArgs, error: &dyn std::error::Error, code: i32) {
-    let result = RunResult::failed(error, code);
-    if args.json {
-        let _ = report::json(&result);
-    }
-    if let Some(path) = &args.result {
-        let _ = write_result(path, &result); // the exit code reports the failure too
     }
 }
 
@@ -388,30 +356,4 @@ fn on_host_path(name: &str) -> Option<std::path::PathBuf> {
     std::env::split_paths(&path)
         .map(|directory| directory.join(name))
         .find(|candidate| candidate.is_file())
-}
-
-/// Reports a run that was not started.
-fn refused(args: &RunArgs, error: &LaunchError) -> i32 {
-    if args.json {
-        let _ = report::json(&RunResult::refused(error));
-    }
-    if let Some(path) = &args.result {
-        let _ = write_result(path, &RunResult::refused(error)); // the exit code reports the failure too
-    }
-    let hint = error.fix();
-    report::error(error, None);
-    match error {
-        LaunchError::NotGuaranteed { missing, .. } => report::unmet(missing),
-        LaunchError::NoneLeft { tried, .. } => tried.iter().for_each(report::cause),
-        LaunchError::NotAsPlanned { differences } => {
-            for difference in differences {
-                report::eprintln(&format!("  {difference}"));
-            }
-        }
-        _ => {}
-    }
-    if let Some(hint) = hint {
-        report::eprintln(&format!("{BOLD}hint:{BOLD:#}  {hint}"));
-    }
-    if matches!(error, LaunchError::NoCommand) { EXIT_USAGE } else { EXIT_NOT_STARTED }
 }

@@ -48,7 +48,7 @@ fn verbose_shows_the_launch_and_no_secret() {
         "backend chosen backend=jail",
         &format!("launch{{run={id} backend=jail}}: bind: close"),
         &format!("launch{{run={id} backend=jail}}: attest: close"),
-        "attested; the command is let go",
+        "attested; the command is released",
     ]);
     let line = |line: &str| {
         let (time, rest) = line.trim_start().split_once(' ').unwrap();

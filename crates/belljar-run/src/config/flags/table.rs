@@ -71,6 +71,11 @@ impl Flag {
         }
     }
 
+    /// The manifest key that it sets or adds to, such as `limits.memory`.
+    pub fn key(&self) -> String {
+        self.keys().join(".")
+    }
+
     /// The keys of the manifest down to the one that it sets.
     pub(super) fn keys(&self) -> Vec<String> {
         self.key.iter().map(|part| part.trim_start_matches("r#").to_owned()).collect()
@@ -215,7 +220,7 @@ mod tests {
     fn each_flag_sets_its_key() {
         let known = Manifest::keys();
         for (at, flag) in FLAGS.iter().enumerate() {
-            let key = flag.keys().join(".");
+            let key = flag.key();
             let is_table = known.iter().any(|known| known.starts_with(&format!("{key}.")));
             assert!(known.contains(&key) || is_table, "{}: {key}", flag.name);
             assert!(FLAGS[..at].iter().all(|other| other.name != flag.name), "{} twice", flag.name);
