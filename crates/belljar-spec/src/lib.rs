@@ -48,8 +48,8 @@ pub use agent::{
     SetupSpec, Until,
 };
 pub use attest::{
-    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
-    ShortAttestation,
+    Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, SeenDescriptor,
+    SeenMount,
 };
 pub use backends::{
     BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, LinkKind,

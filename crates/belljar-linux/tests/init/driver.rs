@@ -194,7 +194,7 @@ impl Driver {
             env: [("PATH".to_owned(), OsText::from(path.as_str()))].into(),
             workdir: OsText::from("/"),
             stdio: Stdio::Streams { stdin: Some(stdin), stdout, stderr },
-            depth: AttestationKind::Short,
+            depth: AttestationKind::Brief,
             descendants,
         }));
         names
@@ -211,7 +211,7 @@ impl Driver {
             env: BTreeMap::new(),
             workdir: OsText::from("/"),
             stdio: Stdio::Pty { stream: exec, rows: 24, columns: 80 },
-            depth: AttestationKind::Short,
+            depth: AttestationKind::Brief,
             descendants: Descendants::Tracked,
         }));
         self.attested(exec);
@@ -230,7 +230,7 @@ impl Driver {
     pub(crate) fn attested(&mut self, wanted: u32) -> FromInit {
         self.wait_for(
             "an attestation",
-            |message| matches!(message, FromInit::AttestedShort { exec, .. } if *exec == wanted),
+            |message| matches!(message, FromInit::AttestedBrief { exec, .. } if *exec == wanted),
         )
     }
 

@@ -61,14 +61,14 @@ pub struct Streams {
     pub terminal: Option<OwnedFd>,
 }
 
-/// Told when the sandbox has been attested and the command is let go.
+/// Called when the sandbox is attested and the command is released.
 pub trait Observer {
     fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture);
 
-    /// Ports of the host that lead inside, if there are any; told before [`Observer::started`].
+    /// Ports of the host that lead inside, if there are any; called before [`Observer::started`].
     fn published(&mut self, _ports: &[Published]) {}
 
-    /// Something that the operator should know before it is too late; told before [`Observer::started`].
+    /// Something that the operator should know before it is too late; called before [`Observer::started`].
     fn warned(&mut self, _warning: &str) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.

@@ -1,9 +1,8 @@
-//! Which backend a run is started on.
+//! Selects the backend of a run.
 //!
-//! The operator's order is followed step by step. A step is taken only if the backend can be had, has a
-//! plan for the run, and holds every clause that is required and not waived: no step asks for less than
-//! the one before it. Why a step was not taken is kept, told and recorded. A backend that says it works
-//! and then fails to start a sandbox is such a step too, found out at the start itself.
+//! Backends are tried in the operator's order. One is used only if it is available, has a plan for the run, and holds
+//! every clause that is required and not waived: no later backend has to hold less than an earlier one. Each skipped
+//! backend is reported and recorded with the reason. A backend that fails to start the sandbox is skipped too.
 
 use std::collections::VecDeque;
 
@@ -187,7 +186,7 @@ impl<'f> Prepared<'f> {
 
     /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
     /// the record of the attempt.
-    pub(super) fn instead(
+    pub(super) fn fall_back(
         mut self,
         error: LaunchError,
         run: Option<RunId>,

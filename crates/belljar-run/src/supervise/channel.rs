@@ -12,7 +12,7 @@ use belljar_spec::wire::{
     ToInit, WireError, Work,
 };
 use belljar_spec::{
-    Attestation, ExecFailure, ExitStatus, Plan, RunId, ShortAttestation, Stdin, Terminal,
+    Attestation, BriefAttestation, ExecFailure, ExitStatus, Plan, RunId, Stdin, Terminal,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -40,12 +40,12 @@ const READS_AT_ONCE: usize = 16;
 /// Rows and columns.
 pub(super) type Size = (u16, u16);
 
-/// What PID 1 told.
+/// What PID 1 reported.
 pub(super) enum InitEvent {
     Attested(Box<Attestation>),
-    AttestedShort {
+    AttestedBrief {
         exec: u32,
-        attestation: Box<ShortAttestation>,
+        attestation: Box<BriefAttestation>,
     },
     NotPrepared {
         exec: u32,
@@ -195,7 +195,7 @@ impl Channel {
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
-            depth: AttestationKind::Whole,
+            depth: AttestationKind::Full,
             descendants: Descendants::Loose,
         })?;
         self.flush();
@@ -271,7 +271,7 @@ impl Channel {
             }
             let mut fds = vec![PollFd::new(&signals.fd, PollFlags::IN)];
             fds.extend(self.poll_fd());
-            let moment = self.next_word().map_or(until, |word| word.min(until));
+            let moment = self.next_keepalive().map_or(until, |moment| moment.min(until));
             wait_until(&mut fds, Some(moment))?;
             self.flush();
         }
@@ -283,45 +283,45 @@ impl Channel {
     }
 
     /// When the lease has to be renewed, or a new link is to be tried.
-    pub(super) fn next_word(&self) -> Option<Instant> {
-        let lease = self.lease.as_ref().map(Lease::next_word);
+    pub(super) fn next_keepalive(&self) -> Option<Instant> {
+        let lease = self.lease.as_ref().map(Lease::next_keepalive);
         let link = self.reconnect.as_ref().and_then(Reconnect::next_moment);
         lease.into_iter().chain(link).min()
     }
 
     pub(super) fn keep_lease(&mut self, now: Instant) {
         if self.lease.as_mut().is_some_and(|lease| lease.is_due(now)) {
-            self.say(&ToInit::Alive);
+            self.post(&ToInit::Alive);
         }
     }
 
-    pub(super) fn say(&mut self, message: &ToInit) {
+    pub(super) fn post(&mut self, message: &ToInit) {
         // Everything that is said without an answer is short enough.
         let _ = self.mux.send(message);
     }
 
-    pub(super) fn let_go(&mut self, exec: u32) {
-        self.say(&ToInit::Go { exec });
+    pub(super) fn release(&mut self, exec: u32) {
+        self.post(&ToInit::Go { exec });
         self.flush();
     }
 
     /// The process that attested for a sandbox without a command of its own.
     pub(super) fn dismiss(&mut self) {
-        self.say(&ToInit::Dismiss { exec: MAIN_EXEC });
+        self.post(&ToInit::Dismiss { exec: MAIN_EXEC });
         self.flush();
     }
 
     pub(super) fn signal(&mut self, exec: u32, signal: i32) {
-        self.say(&ToInit::Signal { exec, signal });
+        self.post(&ToInit::Signal { exec, signal });
     }
 
     pub(super) fn signal_all(&mut self, signal: i32) {
-        self.say(&ToInit::SignalAll { signal });
+        self.post(&ToInit::SignalAll { signal });
         self.flush();
     }
 
     pub(super) fn resize(&mut self, exec: u32, (rows, columns): Size) {
-        self.say(&ToInit::Resize { exec, rows, columns });
+        self.post(&ToInit::Resize { exec, rows, columns });
     }
 
     /// Nothing while there is no link, and the next moment is all there is to wait for.
@@ -484,8 +484,8 @@ impl Channel {
             FromInit::Attested { .. } => {
                 return Err(protocol_violation("an attestation nobody asked for"));
             }
-            FromInit::AttestedShort { exec, attestation } => {
-                InitEvent::AttestedShort { exec, attestation }
+            FromInit::AttestedBrief { exec, attestation } => {
+                InitEvent::AttestedBrief { exec, attestation }
             }
             FromInit::SetupFailed { exec, step, why } => InitEvent::NotPrepared { exec, step, why },
             FromInit::Started { exec } => InitEvent::Started { exec },

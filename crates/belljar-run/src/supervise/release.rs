@@ -109,7 +109,7 @@ impl Opened {
         recorder.barrier()?;
         release(main, plan);
         let begun = Instant::now();
-        options.live.say(RunState::Running);
+        options.live.set_state(RunState::Running);
         on_release(caller);
         timings::mark(timings::Phase::Attestation);
         tracing::debug!("attested; the command is released");
@@ -214,7 +214,7 @@ fn prepare(
 fn release(sandbox: &mut SandboxState, plan: &Plan) {
     match sandbox.link() {
         Inside::Init(channel) if plan.command.argv.is_empty() => channel.dismiss(),
-        Inside::Init(channel) => channel.let_go(MAIN_EXEC),
+        Inside::Init(channel) => channel.release(MAIN_EXEC),
         Inside::Child => {}
     }
 }

@@ -1,7 +1,7 @@
 //! The supervisor of a run: one loop over sources of events.
 //!
 //! Each turn waits until a source is ready or due; then every source takes its turn, and the supervisor acts on the
-//! events that concern more than one of them. What belongs to one sandbox is in [`SandboxState`].
+//! events that concern more than one of them. What belongs to one sandbox is in `SandboxState`.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -209,7 +209,7 @@ impl Supervisor<'_> {
 
     fn stopping(&mut self) {
         self.sandboxes.stopping();
-        self.settings.live.say(RunState::Stopping);
+        self.settings.live.set_state(RunState::Stopping);
     }
 
     /// The run is over; what its sandboxes wrote before is still read.
@@ -220,7 +220,7 @@ impl Supervisor<'_> {
         self.supervised.stopping = self.supervised.stopping.or(self.clock.stopping());
         self.sandboxes.end();
         self.clock.end();
-        self.settings.live.say(RunState::Stopping);
+        self.settings.live.set_state(RunState::Stopping);
         self.control.close_socket();
     }
 

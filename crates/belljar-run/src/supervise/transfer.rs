@@ -191,7 +191,7 @@ impl Transfers {
             let sender = Sender::begin(&tree.from)?.without(tree.left_out.clone());
             let work = Work::Unpack { path: tree.target.clone(), modes: UnpackModes::Exact };
             let mut payload = Payload::Send { sender, piece: Vec::new(), at: 0 };
-            self.carry(link, work, AttestationKind::Whole, &mut payload)?;
+            self.carry(link, work, AttestationKind::Full, &mut payload)?;
             let Payload::Send { sender, .. } = payload else { continue };
             let report = sender.report();
             // What was not sent would come back as deleted.
@@ -237,7 +237,7 @@ impl Transfers {
         let receiver = receiver.with_links(LinkTargets::Anything);
         let mut payload = Payload::Receive { receiver: Box::new(receiver) };
         let work = Work::Pack { path: tree.target.clone() };
-        self.carry(link, work, AttestationKind::Short, &mut payload)?;
+        self.carry(link, work, AttestationKind::Brief, &mut payload)?;
         let Payload::Receive { receiver } = payload else { return Err(TransferError::Closed) };
         let report = receiver.finish()?;
         let merged = merge(&report, &received, &tree.from, until);
@@ -372,7 +372,7 @@ impl Carrier {
         link.channel.keep_lease(now);
         link.channel.flush();
         let mut moment = self.until.min(self.stalled_at);
-        moment = link.channel.next_word().map_or(moment, |word| word.min(moment));
+        moment = link.channel.next_keepalive().map_or(moment, |keepalive| keepalive.min(moment));
         let mut fds = vec![PollFd::new(&link.signals.fd, PollFlags::IN)];
         fds.extend(link.channel.poll_fd());
         let waited = wait_until(&mut fds, Some(moment));
@@ -402,10 +402,10 @@ impl Carrier {
             InitEvent::Attested(attestation) if !self.let_go => {
                 self.release(link, link.expectation.compare(&attestation))?;
             }
-            InitEvent::AttestedShort { exec, attestation } if exec == self.exec && !self.let_go => {
+            InitEvent::AttestedBrief { exec, attestation } if exec == self.exec && !self.let_go => {
                 let names: Vec<OsText> =
                     link.command.env.keys().map(|name| OsText::from(name.as_str())).collect();
-                self.release(link, link.expectation.compare_short(&attestation, &names))?;
+                self.release(link, link.expectation.compare_brief(&attestation, &names))?;
             }
             InitEvent::NotPrepared { exec, step, why } if exec == self.exec => {
                 return Err(TransferError::NotPrepared { step, why });
@@ -430,11 +430,11 @@ impl Carrier {
         wrong: Vec<String>,
     ) -> Result<(), TransferError> {
         if !wrong.is_empty() {
-            link.channel.say(&ToInit::Dismiss { exec: self.exec });
+            link.channel.post(&ToInit::Dismiss { exec: self.exec });
             return Err(TransferError::NotAsPlanned(wrong.join("; ")));
         }
         self.let_go = true;
-        link.channel.let_go(self.exec);
+        link.channel.release(self.exec);
         Ok(())
     }
 

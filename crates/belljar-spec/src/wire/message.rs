@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attest::{Attestation, ShortAttestation};
+use crate::attest::{Attestation, BriefAttestation};
 use crate::outcome::{ExecFailure, ExitStatus};
 use crate::plan::Rlimit;
 use crate::runspec::User;
@@ -109,9 +109,9 @@ pub enum UnpackModes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttestationKind {
-    Whole,
+    Full,
     /// What can differ between two commands of one sandbox.
-    Short,
+    Brief,
 }
 
 /// Whether a command's descendants can be ended without ending anything else inside.
@@ -189,9 +189,9 @@ pub enum FromInit {
         exec: u32,
         attestation: Box<Attestation>,
     },
-    AttestedShort {
+    AttestedBrief {
         exec: u32,
-        attestation: Box<ShortAttestation>,
+        attestation: Box<BriefAttestation>,
     },
     /// The lock-down failed; nothing of the command ran.
     SetupFailed {

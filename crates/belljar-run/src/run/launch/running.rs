@@ -126,7 +126,7 @@ fn take_outcome(
     if let Some(why) = supervised.not_returned.take() {
         workspace.get_or_insert_default().failed = Some(why);
     }
-    let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
+    let went_away = || "lost: the sandbox ended without reporting how the command ended".to_owned();
     let lost = (reason == StopReason::Lost).then(went_away);
     Outcome {
         id: run_dir.id,

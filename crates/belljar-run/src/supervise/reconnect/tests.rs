@@ -178,7 +178,7 @@ fn a_broken_link_is_replaced_and_nothing_is_lost() {
     init.say(&exited());
     let (early, gone) = read(&mut channel, MOMENT);
     assert!(!gone);
-    channel.say(&ToInit::Alive);
+    channel.post(&ToInit::Alive);
     // An impostor answers first, with a key of its own.
     let (ours, theirs) = pair();
     links.0.lock().unwrap().push_back(ours.into());

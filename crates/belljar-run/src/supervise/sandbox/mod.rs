@@ -32,7 +32,7 @@ use super::event_source::{EventSource, PollSet, ReadyStream};
 use super::exit_watch::ExitWatch;
 use super::init_link::Inside;
 use super::readiness::is_readable;
-use super::task::{End, Phase, Task};
+use super::task::{End, Task, TaskPhase};
 use super::transfer::Transfers;
 pub(crate) use list::Sandboxes;
 pub(super) use start_exec::NewExec;
@@ -269,7 +269,7 @@ impl SandboxState {
         self.network.end();
         for task in self.tasks.values_mut() {
             if task.is_running() {
-                task.phase = Phase::Over(End::Gone);
+                task.phase = TaskPhase::Over(End::Gone);
             }
             task.deadline = None;
             task.input = None;
