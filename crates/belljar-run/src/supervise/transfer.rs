@@ -384,8 +384,8 @@ impl Carrier {
     fn take_signals(&mut self, signals: &Signals) -> Result<(), TransferError> {
         let ends = |signal: &i32| !matches!(*signal, libc_signal::WINCH | libc_signal::CHLD);
         self.interrupts += signals.take().iter().filter(|signal| ends(signal)).count();
-        let patience = if self.input_ended && self.within == BRING_BACK_WITHIN { 1 } else { 0 };
-        match self.interrupts > patience {
+        let allowed = usize::from(self.within == BRING_BACK_WITHIN);
+        match self.interrupts > allowed {
             true => Err(TransferError::Interrupted),
             false => Ok(()),
         }
