@@ -43,7 +43,16 @@ pub(crate) fn build_tests(profile: Profile) -> Result<Artifacts> {
 
 /// Builds only the executable.
 pub(crate) fn build_belljar(profile: Profile) -> Result<PathBuf> {
-    messages(&["build", "-p", "belljar"], profile)?
+    only_belljar(&["build", "-p", "belljar"], profile)
+}
+
+/// The launcher for systems that cannot have the jail. It takes the place of the executable with it.
+pub(crate) fn build_belljar_without_jail() -> Result<PathBuf> {
+    only_belljar(&["build", "-p", "belljar", "--no-default-features"], Profile::Dev)
+}
+
+fn only_belljar(arguments: &[&str], profile: Profile) -> Result<PathBuf> {
+    messages(arguments, profile)?
         .iter()
         .find_map(|artifact| executable(artifact, "belljar"))
         .context("cargo built the package belljar, but named no executable")

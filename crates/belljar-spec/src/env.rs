@@ -3,7 +3,8 @@
 
 /// Where runs, keys and the ledger live. Default: `$XDG_STATE_HOME/belljar`.
 pub const HOME: &str = "BELLJAR_HOME";
-/// The belljar executable that a program embedding the library starts.
+/// The belljar executable that a program embedding the library starts. For a belljar without the jail: the Linux
+/// executable of the same build that is PID 1 of its containers.
 pub const EXE: &str = "BELLJAR_EXE";
 /// What is logged: a level, or `target=level,...`. See docs/diagnosis.md.
 pub const LOG: &str = "BELLJAR_LOG";
@@ -37,6 +38,8 @@ pub const TEST_IMAGE_DEBIAN: &str = "BELLJAR_TEST_IMAGE_DEBIAN";
 
 /// The engine in whose containers the test suite runs the jail's tests.
 pub const TEST_ON: &str = "BELLJAR_TEST_ON";
+/// A belljar executable that was built without the jail, for the tests of it.
+pub const TEST_NO_JAIL: &str = "BELLJAR_TEST_NO_JAIL";
 /// How long PID 1 of a container lives without a message, in the test suite.
 pub const TEST_LEASE_MS: &str = "BELLJAR_TEST_LEASE_MS";
 

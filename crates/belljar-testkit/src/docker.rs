@@ -122,6 +122,7 @@ impl PrivateDocker {
             runtime: None,
             image: BUSYBOX_IMAGE.to_owned(),
             socket: self.files.socket(),
+            launcher: None,
         }
     }
 

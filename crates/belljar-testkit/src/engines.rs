@@ -6,7 +6,7 @@ use belljar::record::HomeKey;
 use belljar::spec::env;
 use serde_json::Value;
 
-use super::actor::{Actor, must_work, podman_owner};
+use super::actor::{Actor, must_work, podman_owner, test_user};
 use super::http;
 use super::private_docker::{BUSYBOX_IMAGE, DEBIAN_IMAGE, EMPTY_IMAGE};
 use super::{Lab, as_root};
@@ -23,9 +23,12 @@ pub enum TestEngine {
     PodmanRootless,
     /// Docker, with gVisor as the runtime.
     Runsc,
+    /// Docker, used by an ordinary user with a belljar that was built without the jail.
+    DockerNoJail,
 }
 
 impl TestEngine {
+    /// Those that every test of engines uses.
     pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::PodmanRootless, Self::Runsc];
 
     /// As `BELLJAR_MUST_WORK` has it.
@@ -35,13 +38,15 @@ impl TestEngine {
             Self::Podman => "podman",
             Self::PodmanRootless => "podman-rootless",
             Self::Runsc => "runsc",
+            Self::DockerNoJail => "docker-no-jail",
         }
     }
 
     /// `cargo xtask test` runs the jail's tests once more on an engine, which this names.
     pub fn of_this_test_run() -> Option<Self> {
         let name = std::env::var(env::TEST_ON).ok()?;
-        let engine = Self::ALL.into_iter().find(|engine| engine.name() == name);
+        let mut known = Self::ALL.into_iter().chain([Self::DockerNoJail]);
+        let engine = known.find(|engine| engine.name() == name);
         assert!(engine.is_some(), "{} names no engine: {name}", env::TEST_ON);
         engine
     }
@@ -50,6 +55,7 @@ impl TestEngine {
     pub fn actor(self) -> Actor {
         match self {
             Self::PodmanRootless => Actor::PodmanOwner,
+            Self::DockerNoJail => Actor::User,
             Self::Docker | Self::Podman | Self::Runsc => Actor::Me,
         }
     }
@@ -60,7 +66,9 @@ impl TestEngine {
             return Err("it needs root".to_owned());
         }
         let (backend, address, image) = match self {
-            Self::Docker | Self::Runsc => ("docker", env::TEST_DOCKER, env::TEST_IMAGE_DOCKER),
+            Self::Docker | Self::Runsc | Self::DockerNoJail => {
+                ("docker", env::TEST_DOCKER, env::TEST_IMAGE_DOCKER)
+            }
             Self::Podman => ("podman", env::TEST_PODMAN, env::TEST_IMAGE_PODMAN),
             Self::PodmanRootless => {
                 podman_owner().ok_or("its owner is not known")?;
@@ -68,12 +76,23 @@ impl TestEngine {
             }
         };
         let address = variable(address)?;
-        let socket = address.strip_prefix("unix://").ok_or("its address is no socket's")?.into();
+        let socket: PathBuf =
+            address.strip_prefix("unix://").ok_or("its address is no socket's")?.into();
         let runtime = match self {
             Self::Runsc => Some(variable(env::TEST_RUNSC)?),
             _ => None,
         };
-        Ok(EngineAccess { backend, runtime, image: variable(image)?, socket })
+        let launcher = match self {
+            Self::DockerNoJail => {
+                let user = test_user().ok_or("the user belljar-test is not here")?;
+                let joined = std::os::unix::fs::chown(&socket, None, Some(user.gid));
+                joined
+                    .map_err(|error| format!("its socket cannot be given to a group: {error}"))?;
+                Some(variable(env::TEST_NO_JAIL)?.into())
+            }
+            Self::Docker | Self::Podman | Self::PodmanRootless | Self::Runsc => None,
+        };
+        Ok(EngineAccess { backend, runtime, image: variable(image)?, socket, launcher })
     }
 
     /// One that is missing is an error where it must work, and named everywhere.
@@ -116,6 +135,8 @@ pub struct EngineAccess {
     pub(super) runtime: Option<String>,
     pub(super) image: String,
     pub(super) socket: PathBuf,
+    /// The belljar that starts the runs, where it is another than the one to test: one without the jail.
+    pub(super) launcher: Option<PathBuf>,
 }
 
 /// A container of belljar's that an engine has.

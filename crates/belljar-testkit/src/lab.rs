@@ -45,8 +45,18 @@ impl Lab {
     /// A lab that runs containers on this engine.
     pub fn on(engine: EngineAccess, actor: Actor) -> Self {
         let mut lab = Self::new(actor);
+        if let Some(launcher) = &engine.launcher {
+            // PID 1 of its containers is the executable to test, beside it.
+            fs::rename(&lab.exe, lab.init_beside()).unwrap();
+            link_or_copy(launcher, &lab.exe);
+        }
         lab.engine = Some(engine);
         lab
+    }
+
+    /// Where a belljar without the jail looks for PID 1 of its containers.
+    pub fn init_beside(&self) -> PathBuf {
+        self.exe.with_file_name(format!("belljar-linux-{}", std::env::consts::ARCH))
     }
 
     /// In the jail, or on the engine of the whole test run.

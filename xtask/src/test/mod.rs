@@ -5,6 +5,7 @@ mod dependencies;
 mod doc_tests;
 mod left_out;
 mod must_work;
+mod no_jail;
 mod on_engines;
 pub(crate) mod packages;
 mod report;
@@ -14,6 +15,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use belljar::spec::env;
 
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
@@ -123,6 +125,9 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     });
     report.step("dependencies", dependencies::step);
     check::steps(report);
+    report.step("clippy without the jail", no_jail::check);
+    let mut without_jail = None;
+    report.step("build without the jail", || no_jail::build(&mut without_jail));
 
     let mut built = None;
     report.step("build", || {
@@ -141,6 +146,8 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         let directory = Scratch::new("test")?;
         let copy = directory.copy_executable(&artifacts.belljar)?;
         environment.push(("BELLJAR_EXE".into(), copy.display().to_string()));
+        let launcher = without_jail.as_ref().map(no_jail::launcher);
+        environment.extend(launcher.map(|path| (env::TEST_NO_JAIL.to_owned(), path)));
         environment.extend(path_with_unpacked());
         scratch = Some(directory);
         rootless_surroundings(&mut environment, &mut delegated)
@@ -163,7 +170,7 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("doc tests", || doc_tests::step(&environment));
     report.step("left out", || Ok(left_out.verdict(strict)));
     report.step("leftovers", || leftovers(delegated, engines));
-    drop(scratch);
+    drop((scratch, without_jail));
     Some(artifacts)
 }
 

@@ -31,10 +31,10 @@ use crate::recorded::{
 };
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
+pub use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport};
 pub use builder::{RunOutput, SandboxBuilder};
 pub use client::{Client, LaunchedRun};
 pub use connector::{BoxFuture, Connection, Connector, Destination, Supervisors, Transport};
-pub use copy::{CopyError, CopyLimits, CopyReport};
 pub use error::Error;
 pub use exec::Exec;
 pub use files::{DEFAULT_FILE_LIMIT, DirEntry, FileError, FileInfo, FileKind};

@@ -26,13 +26,13 @@ impl Secret {
         host: impl Into<String>,
         header: impl Into<String>,
     ) -> Self {
-        let secret = Self::new(variable.into(), host.into());
+        let secret = Self::for_host(variable.into(), host.into());
         Self(manifest::Secret { header: Some(header.into()), ..secret })
     }
 
     /// Sent as a bearer token.
     pub fn bearer(variable: impl Into<String>, host: impl Into<String>) -> Self {
-        let secret = Self::new(variable.into(), host.into());
+        let secret = Self::for_host(variable.into(), host.into());
         Self(manifest::Secret { bearer: Some(true), ..secret })
     }
 
@@ -42,7 +42,7 @@ impl Secret {
         host: impl Into<String>,
         user: impl Into<String>,
     ) -> Self {
-        let secret = Self::new(variable.into(), host.into());
+        let secret = Self::for_host(variable.into(), host.into());
         Self(manifest::Secret { basic: Some(user.into()), ..secret })
     }
 
@@ -52,7 +52,7 @@ impl Secret {
         host: impl Into<String>,
         parameter: impl Into<String>,
     ) -> Self {
-        let secret = Self::new(variable.into(), host.into());
+        let secret = Self::for_host(variable.into(), host.into());
         Self(manifest::Secret { query: Some(parameter.into()), ..secret })
     }
 
@@ -88,7 +88,7 @@ impl Secret {
         Self(manifest::Secret { keyring: Some(entry.into()), ..self.without_source() })
     }
 
-    fn new(env: String, host: String) -> manifest::Secret {
+    fn for_host(env: String, host: String) -> manifest::Secret {
         manifest::Secret { env, host, ..manifest::Secret::default() }
     }
 

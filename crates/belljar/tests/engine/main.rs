@@ -13,5 +13,6 @@ mod attacks;
 mod daemon;
 mod elsewhere;
 mod images;
+mod no_jail;
 mod remote;
 mod smoke;

@@ -246,7 +246,7 @@ impl Server {
         let argv = match &work {
             Work::Program { argv } => argv.clone(),
             Work::Pack { path } => vec!["(pack)".into(), path.clone()],
-            Work::Unpack { path } => vec!["(unpack)".into(), path.clone()],
+            Work::Unpack { path, .. } => vec!["(unpack)".into(), path.clone()],
             Work::List { path } => vec!["(list)".into(), path.clone()],
             Work::Nothing => vec!["(nothing)".into()],
         };
@@ -341,7 +341,7 @@ impl Server {
         match &task.work {
             Work::Nothing => FakeReply::code(0),
             Work::Pack { path } => self.fake.pack(path.as_path()),
-            Work::Unpack { path } => self.fake.unpack(path.as_path(), &task.call.stdin),
+            Work::Unpack { path, .. } => self.fake.unpack(path.as_path(), &task.call.stdin),
             Work::List { path } => self.fake.list(path.as_path()),
             Work::Program { argv } => {
                 let script =

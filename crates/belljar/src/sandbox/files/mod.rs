@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use belljar_spec::OsText;
-use belljar_spec::wire::Work;
 use belljar_spec::wire::archive::{ArchiveError, Entry, EntryKind};
+use belljar_spec::wire::{UnpackModes, Work};
 
 use super::client::Client;
 use super::error::Error;
@@ -177,7 +177,10 @@ impl Client {
         archive.extend_from_slice(content);
         Entry { kind: EntryKind::End, mode: 0, path: Vec::new(), size: 0, modified }
             .write(&mut archive);
-        self.work(Work::Unpack { path: path.into() }).stdin(archive).output().await
+        self.work(Work::Unpack { path: path.into(), modes: UnpackModes::Umask })
+            .stdin(archive)
+            .output()
+            .await
     }
 
     /// See [`super::Sandbox::metadata`].
