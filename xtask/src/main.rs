@@ -32,8 +32,9 @@ Usage: cargo xtask COMMAND
                         installs what is missing (Debian, root), then fmt, clippy, licences, every
                         test, doc tests, and the guest; with private container engines;
                         --fresh: on a new machine, in a tree that debootstrap makes (Debian, root)
-  check                 API documentation, unused dependencies, links and paths in documents, and the
-                        oldest supported Rust; also part of test
+  check [unused] [links] [msrv] [doc]
+                        unused dependencies, links and paths in documents, the oldest supported Rust,
+                        API documentation; all of them if none is named; also part of test
   dependencies          licences and sources of the crates, and crates that are not wanted
   guest [--release] [--timeout SECONDS] [--self-test]
                         the jail's tests in a virtual machine with a stock kernel and cgroup v2

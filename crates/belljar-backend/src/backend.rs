@@ -58,7 +58,7 @@ pub struct Capabilities {
     pub may_choose_uids: bool,
     pub landlock: u32,
     /// Highest number of open files that can be asked for.
-    pub most_files: u64,
+    pub max_files: u64,
     /// Only of engines.
     pub engine: Option<EngineFacts>,
     pub image: Option<ImageFacts>,
@@ -71,7 +71,7 @@ impl Capabilities {
     }
 }
 
-/// What a container engine said about itself.
+/// What a container engine reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineFacts {
     /// The API's version that both sides speak.
@@ -82,9 +82,9 @@ pub struct EngineFacts {
     pub is_rootless: bool,
     pub is_podman: bool,
     pub runtimes: Vec<String>,
-    /// Those of them that were told to leave control groups alone.
+    /// Those of them that are configured to leave control groups alone.
     pub without_groups: Vec<String>,
-    /// Those that were told to let containers use sockets of the host.
+    /// Those that are configured to let containers use sockets of the host.
     pub host_sockets: Vec<String>,
     /// As the kernel names it, such as `x86_64`.
     pub architecture: String,
@@ -107,7 +107,7 @@ pub struct ImageFacts {
     pub volumes: Vec<String>,
 }
 
-/// Whether an image may be fetched, and who watches.
+/// Whether an image may be fetched, and what gets its progress.
 #[derive(Clone, Copy)]
 pub enum Fetch<'a> {
     /// Whatever the spec says: nothing is to change on the host.
@@ -124,7 +124,7 @@ impl std::fmt::Debug for Fetch<'_> {
     }
 }
 
-/// Told while an image is fetched. Totals grow as layers are found.
+/// Called while an image is fetched. Totals grow as layers are found.
 pub trait PullProgress: Send + Sync {
     fn fetched(&self, image: &str, bytes: u64, of: u64);
 
@@ -132,7 +132,7 @@ pub trait PullProgress: Send + Sync {
     fn done(&self) {}
 }
 
-/// Nobody watches.
+/// No progress is shown.
 #[derive(Debug)]
 pub struct Unwatched;
 

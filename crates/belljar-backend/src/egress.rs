@@ -13,7 +13,7 @@ use belljar_spec::{
 
 use crate::error::PlanError;
 
-/// More than anybody has servers to call; each is a socket.
+/// More than a run needs; each is a socket.
 const MOST_ROUTES: usize = 64;
 
 /// The ports inside on which the proxy takes connections.

@@ -30,7 +30,7 @@ impl Backend for Host {
             cgroup: CgroupUse::None,
             may_choose_uids: false,
             landlock: 0,
-            most_files: 0,
+            max_files: 0,
             engine: None,
             image: None,
         })
@@ -232,6 +232,7 @@ fn spawn(plan: &CommandPlan) -> Started {
         stdin: stdin.map(OwnedFd::from),
         stdout: stdout.map(OwnedFd::from),
         stderr: stderr.map(OwnedFd::from),
+        sent: Vec::new(),
         listeners: Vec::new(),
         init_pid: None,
         command_uid: None,

@@ -22,5 +22,6 @@ pub use error::{
 pub use planning::refuse_what_is_not_there;
 pub use registry::{by_name, destroy_leftovers, may_have_orphans, remove_orphans};
 pub use running::{
-    CommandStreams, InitChannel, RunningSandbox, Started, UnsupervisedCommand, Wrapping,
+    CommandStreams, InitChannel, Link, LinkOpener, RunningSandbox, Started, UnsupervisedCommand,
+    Wrapping,
 };

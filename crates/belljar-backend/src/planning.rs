@@ -21,8 +21,8 @@ pub(crate) const RUN_SIZE: u64 = 64 << 20;
 /// Knobs and facts of the host's kernel in `/proc`: readable where programs need them.
 pub(crate) const PROC_READ_ONLY: &[&str] =
     &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/sysrq-trigger"];
-/// What tells of the host and could be read without being root. Files that only root can open need no
-/// cover: nobody inside is root, here or outside.
+/// What describes the host and could be read without being root. Files that only root can open need no
+/// cover: no process inside is root, here or outside.
 pub(crate) const PROC_MASKED: &[&str] = &[
     "/proc/cmdline",
     "/proc/kcore",
@@ -177,7 +177,7 @@ pub(crate) fn rlimits_of_all(capabilities: &Capabilities) -> Vec<Rlimit> {
     vec![
         // 1 and not 0: with 0 the kernel would still start a core handler on the host.
         rlimit("core", 1),
-        rlimit("nofile", capabilities.most_files),
+        rlimit("nofile", capabilities.max_files),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_spec::{ExecFailure, ExitStatus, Usage};
+use belljar_spec::{ExecFailure, ExitStatus, SentTree, Usage};
 
 use crate::error::{DestroyError, StartError};
 
@@ -12,15 +12,31 @@ use crate::error::{DestroyError, StartError};
 pub struct InitChannel {
     pub fd: OwnedFd,
     pub wrapping: Wrapping,
-    /// PID 1 ends everything when no frame came for so long. `None` where the kernel tells it.
+    /// PID 1 ends everything when no frame came for so long. `None` where the kernel reports the launcher's end.
     pub lease: Option<Duration>,
+    pub link: Link,
+}
+
+/// What the end of the descriptor means.
+#[derive(Debug)]
+pub enum Link {
+    /// PID 1 is gone, or ends now.
+    Lasting,
+    /// Perhaps only the connection is gone. Until the lease ends, another one may take its place.
+    Breakable(Box<dyn LinkOpener>),
+}
+
+/// Connects to the same PID 1 once more.
+pub trait LinkOpener: std::fmt::Debug + Send {
+    /// Returns within about a second. The caller checks who is at the other end.
+    fn open(&mut self) -> std::io::Result<OwnedFd>;
 }
 
 /// What an engine does to the bytes that come from PID 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapping {
     None,
-    /// Packets with a header of eight bytes, which tell PID 1's two output streams apart.
+    /// Packets with a header of eight bytes, which distinguish PID 1's two output streams.
     EnginePackets,
 }
 
@@ -42,6 +58,8 @@ pub struct Started {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    /// Trees that the supervisor sends over the channel before the command starts.
+    pub sent: Vec<SentTree>,
     /// A listening socket in the sandbox for each of the plan's ports; none where PID 1 has to listen.
     pub listeners: Vec<(u16, OwnedFd)>,
     /// PID 1's number on this host, where it has one.
@@ -79,7 +97,7 @@ pub trait RunningSandbox: std::fmt::Debug {
     /// Why PID 1 never sent its hello.
     fn set_up_failure(&self) -> StartError;
 
-    /// Readable once everything inside is gone. `None` where nothing can tell.
+    /// Readable once everything inside is gone. `None` where this is not known.
     fn end(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use belljar_spec::{Access, ExpectedMount, LayeredTree, OsText, Posture, User};
+use belljar_spec::{Access, ExpectedMount, LayeredTree, OsText, Posture, SentTree, User};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, openat2, statat};
 use rustix::io::Errno;
 
@@ -58,6 +58,8 @@ pub struct Staged {
     pub writable_trees: Vec<PathBuf>,
     pub surveyed: Vec<SurveyedTree>,
     pub layered: Vec<LayeredTree>,
+    /// What has to be sent over the channel.
+    pub sent: Vec<SentTree>,
     pub warnings: Vec<String>,
     /// Places that the command must be able to write to, or something went wrong.
     pub must_write: Vec<OsText>,
@@ -103,7 +105,7 @@ pub fn stage_in_place(bound: Bound, files: &Path) -> Result<Staged, StageError> 
     Ok(staged(bound, made))
 }
 
-/// For an engine on another machine, which is given nothing of this one.
+/// For an engine on another machine, which mounts nothing of this one: trees are sent.
 pub fn nothing(bound: Bound) -> Staged {
     Staged { must_write: Vec::new(), ..staged(bound, StagedMounts::default()) }
 }
@@ -114,7 +116,7 @@ pub fn staged(bound: Bound, mut made: StagedMounts) -> Staged {
     // Parents first: an engine binds in the given order.
     made.offers.sort_by(|a, b| a.target.cmp(&b.target));
     let must_write = bound.mounts.iter().flat_map(BoundMount::must_write).collect();
-    let Bound { identity, posture, writable_trees, surveyed, layered, warnings, .. } = bound;
+    let Bound { identity, posture, writable_trees, surveyed, layered, sent, warnings, .. } = bound;
     let StagedMounts { offers, expected, stage } = made;
     Staged {
         offers,
@@ -124,6 +126,7 @@ pub fn staged(bound: Bound, mut made: StagedMounts) -> Staged {
         writable_trees,
         surveyed,
         layered,
+        sent,
         warnings,
         must_write,
         stage,

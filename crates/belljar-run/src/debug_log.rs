@@ -41,10 +41,10 @@ struct State {
     /// As in `BELLJAR_LOG`.
     setting: Option<String>,
     directory: Option<PathBuf>,
-    output: Output,
+    output: LogOutput,
 }
 
-enum Output {
+enum LogOutput {
     None,
     /// Until the run has its directory.
     Pending(Vec<u8>),
@@ -53,7 +53,7 @@ enum Output {
 }
 
 static STATE: Mutex<State> =
-    Mutex::new(State { setting: None, directory: None, output: Output::None });
+    Mutex::new(State { setting: None, directory: None, output: LogOutput::None });
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -64,9 +64,11 @@ pub fn enable(setting: &str, destination: Destination) {
     let mut state = state();
     state.setting = Some(setting.to_owned());
     state.output = match destination {
-        Destination::Stderr => Output::None,
-        Destination::RunDirectory => Output::Pending(Vec::new()),
-        Destination::Stdout => Output::Stdout(BoundedLog::new(rustix::stdio::stdout(), MAX_BYTES)),
+        Destination::Stderr => LogOutput::None,
+        Destination::RunDirectory => LogOutput::Pending(Vec::new()),
+        Destination::Stdout => {
+            LogOutput::Stdout(BoundedLog::new(rustix::stdio::stdout(), MAX_BYTES))
+        }
     };
 }
 
@@ -78,13 +80,13 @@ pub fn setting() -> Option<String> {
 /// Writes one line, which ends with a newline. A log that cannot be written stops nothing.
 pub fn write_line(line: &[u8]) {
     match &mut state().output {
-        Output::None => {}
-        Output::Pending(lines) if lines.len() + line.len() <= MAX_PENDING => {
+        LogOutput::None => {}
+        LogOutput::Pending(lines) if lines.len() + line.len() <= MAX_PENDING => {
             lines.extend_from_slice(line);
         }
-        Output::Pending(_) => {}
-        Output::File(log) => log.write_line(line),
-        Output::Stdout(log) => log.write_line(line),
+        LogOutput::Pending(_) => {}
+        LogOutput::File(log) => log.write_line(line),
+        LogOutput::Stdout(log) => log.write_line(line),
     }
 }
 
@@ -96,14 +98,14 @@ pub(crate) fn enter(directory: &Path) {
     }
     state.directory = Some(directory.to_owned());
     let pending = match &mut state.output {
-        Output::None | Output::Stdout(_) => return,
-        Output::Pending(lines) => std::mem::take(lines),
-        Output::File(_) => Vec::new(), // of another backend's attempt, with a record of its own
+        LogOutput::None | LogOutput::Stdout(_) => return,
+        LogOutput::Pending(lines) => std::mem::take(lines),
+        LogOutput::File(_) => Vec::new(), // of another backend's attempt, with a record of its own
     };
     let Ok(file) = open(directory) else { return };
     let mut log = BoundedLog::new(file, MAX_BYTES);
     pending.split_inclusive(|byte| *byte == b'\n').for_each(|line| log.write_line(line));
-    state.output = Output::File(log);
+    state.output = LogOutput::File(log);
 }
 
 /// For the proxy of the run that this process starts: the value of `BELLJAR_LOG`, and the file.

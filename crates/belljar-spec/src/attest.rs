@@ -105,7 +105,7 @@ pub struct Attestation {
 
 /// The brief form, for each further command of a sandbox whose first process attested everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShortAttestation {
+pub struct BriefAttestation {
     pub uids: Ids,
     pub gids: Ids,
     pub groups: Vec<u32>,

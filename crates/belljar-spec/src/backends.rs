@@ -14,6 +14,7 @@ pub struct BackendFeatures {
     pub image: ImageUse,
     pub trees: TreeAccess,
     pub leftovers: Leftovers,
+    pub link: LinkKind,
 }
 
 impl BackendFeatures {
@@ -56,10 +57,23 @@ pub enum ImageUse {
 pub enum TreeAccess {
     /// Mounted by Belljar itself, which can put an overlay, id maps and covers over it.
     Mounted,
-    /// Mounted by an engine, which takes a path and shows the tree as it is.
+    /// Mounted by an engine, which takes a path and shows the tree as it is; sent where the engine is on another
+    /// machine.
     MountedByEngine,
+    /// Sent over the channel; the changes come back at the end.
+    Sent,
     /// Not at all: the command sees the host's tree.
     Host,
+}
+
+/// What a closed channel means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// One end is gone: the run ends at once.
+    Lasting,
+    /// The connection may have broken between two machines: PID 1 waits until its lease ends for a resumption that
+    /// is proved with the frame key.
+    Breakable,
 }
 
 /// What can be left on the host when a launcher is killed; `reconcile` removes it.
@@ -84,6 +98,7 @@ const ENGINE: BackendFeatures = BackendFeatures {
     image: ImageUse::Required,
     trees: TreeAccess::MountedByEngine,
     leftovers: Leftovers::Containers,
+    link: LinkKind::Lasting,
 };
 
 macro_rules! backends {
@@ -150,6 +165,7 @@ backends! {
         image: ImageUse::None,
         trees: TreeAccess::Mounted,
         leftovers: Leftovers::ControlGroups,
+        link: LinkKind::Lasting,
     };
     Docker = "docker", Auto, ENGINE;
     Podman = "podman", Auto, ENGINE;
@@ -160,6 +176,7 @@ backends! {
         image: ImageUse::None,
         trees: TreeAccess::Host,
         leftovers: Leftovers::Processes,
+        link: LinkKind::Lasting,
     };
 }
 

@@ -54,6 +54,15 @@ pub enum EventKind {
     /// A port inside that the host can reach.
     #[serde(rename = "port.published")]
     PortPublished,
+    /// A tree was sent into the sandbox, because its backend cannot mount it.
+    #[serde(rename = "workspace.sent")]
+    WorkspaceSent,
+    /// Such a tree came back, and what differs was stored as the run's changes.
+    #[serde(rename = "workspace.returned")]
+    WorkspaceReturned,
+    /// Such a tree did not come back: what the run changed in it is lost.
+    #[serde(rename = "workspace.lost")]
+    WorkspaceLost,
     /// What the run changed in its trees, and which of these files execute on the host.
     #[serde(rename = "workspace.changed")]
     WorkspaceChanged,

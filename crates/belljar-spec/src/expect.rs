@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::attest::{
-    AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount, ShortAttestation,
+    AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
 };
 use crate::runspec::User;
 use crate::text::OsText;
@@ -115,7 +115,7 @@ impl Expectation {
 
     /// The brief form, for a further command of the same sandbox, with its own environment.
     /// What all commands share was compared for the first one; the parent may be a shim of PID 1's.
-    pub fn compare_short(&self, seen: &ShortAttestation, environment: &[OsText]) -> Vec<String> {
+    pub fn compare_brief(&self, seen: &BriefAttestation, environment: &[OsText]) -> Vec<String> {
         let mut wrong = Vec::new();
         self.compare_ids(seen.uids, seen.gids, &seen.groups, &mut wrong);
         compare_capabilities(seen.capabilities, seen.no_new_privileges, &mut wrong);
@@ -332,10 +332,10 @@ mod tests {
         }
     }
 
-    fn good() -> ShortAttestation {
+    fn good() -> BriefAttestation {
         let ids = Ids { real: 1000, effective: 1000, saved: 1000 };
         let pipe = |number| SeenDescriptor { number, refers_to: OsText::from("pipe:[1]") };
-        ShortAttestation {
+        BriefAttestation {
             uids: ids,
             gids: ids,
             groups: Vec::new(),
@@ -352,13 +352,13 @@ mod tests {
     #[test]
     fn a_short_attestation_is_compared_with_the_command_s_own_environment() {
         let environment = [OsText::from("TERM")];
-        assert_eq!(expected().compare_short(&good(), &environment), Vec::<String>::new());
-        assert_eq!(expected().compare_short(&good(), &[]).len(), 1);
+        assert_eq!(expected().compare_brief(&good(), &environment), Vec::<String>::new());
+        assert_eq!(expected().compare_brief(&good(), &[]).len(), 1);
     }
 
     #[test]
     fn each_thing_that_a_short_attestation_says_is_looked_at() {
-        type Change = fn(&mut ShortAttestation);
+        type Change = fn(&mut BriefAttestation);
         let changes: [Change; 9] = [
             |seen| seen.uids.saved = 0,
             |seen| seen.gids.real = 0,
@@ -373,7 +373,7 @@ mod tests {
         for (at, change) in changes.into_iter().enumerate() {
             let mut seen = good();
             change(&mut seen);
-            let wrong = expected().compare_short(&seen, &[OsText::from("TERM")]);
+            let wrong = expected().compare_brief(&seen, &[OsText::from("TERM")]);
             assert_eq!(wrong.len(), 1, "change {at}: {wrong:?}");
         }
     }

@@ -4,6 +4,9 @@
 pub const ARGUMENT: &str = "__init";
 /// The second one, where an engine gives PID 1 nothing but its standard streams: the channel is 0 and 1.
 pub const OVER_STDIO: &str = "stdio";
+/// The same, where the link to the launcher can break: descriptor 3 is a socket from which PID 1 receives a descriptor
+/// for each link, the first one and those that replace it.
+pub const OVER_LINKS: &str = "links";
 /// The second one that prints [`BUILD_MARK`] instead.
 pub const SHOW_BUILD: &str = "build";
 /// The argument of a command that does nothing and succeeds, in a root without any program.

@@ -1,5 +1,6 @@
 //! Trees that a run can change while the real ones stay as they are, and the report of changes.
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,29 @@ pub struct LayeredTree {
     /// Names in it that the run was not shown. What it put there itself never replaces them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hidden: Vec<OsText>,
+}
+
+/// A tree of the host that is sent into the sandbox over the channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentTree {
+    /// Where it appears inside.
+    pub target: OsText,
+    /// What is read on the host: for a tree that is brought back, the copy in the run's `upper/`.
+    pub from: PathBuf,
+    /// Relative paths in it that are not sent.
+    pub left_out: Vec<PathBuf>,
+    pub after: AfterRun,
+    /// The most bytes of file content that are brought back.
+    pub max_bytes: u64,
+}
+
+/// What becomes of a sent tree when the run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRun {
+    /// It comes back, and is merged into the copy that was sent.
+    BringBack,
+    /// It was read-only to the run's owner: what the run changed in it is dropped.
+    Drop,
 }
 
 /// What holds the changes.

@@ -48,11 +48,12 @@ pub use agent::{
     SetupSpec, Until,
 };
 pub use attest::{
-    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, SeenDescriptor, SeenMount,
-    ShortAttestation,
+    Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, SeenDescriptor,
+    SeenMount,
 };
 pub use backends::{
-    BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, TreeAccess,
+    BackendChoice, BackendFeatures, BackendName, Boundary, HostIds, ImageUse, Leftovers, LinkKind,
+    TreeAccess,
 };
 pub use ceiling::{BeyondCeiling, Ceiling, CeilingFile};
 pub use choice::{SkippedBackend, candidates};
@@ -72,8 +73,8 @@ pub use iteration::{
     SourceIdentity, TokenUsage, Unchanged, counted,
 };
 pub use layered::{
-    Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,
-    WorkspaceReport,
+    AfterRun, Attributes, AutorunChange, AutorunFile, Backing, LayeredTree, Moment, NewControlFile,
+    SentTree, WorkspaceReport,
 };
 pub use layers::{Layer, Origin, Settings};
 pub use manifest::{Manifest, ManifestError, Pull};

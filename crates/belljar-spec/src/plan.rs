@@ -124,6 +124,14 @@ pub enum MountKind {
         size: u64,
         mode: u32,
     },
+    /// A file system in memory, into which a tree of the host is sent over the channel before the command starts.
+    Sent {
+        source: OsText,
+        /// [`Access::Layered`]: it is brought back at the end, and the differences are stored in the run's `upper/`.
+        /// [`Access::ReadOnly`]: it is not brought back.
+        access: Access,
+        size: u64,
+    },
     /// A small file of the host, copied when the run starts.
     Copy {
         source: OsText,
@@ -291,7 +299,9 @@ impl Plan {
     /// The file systems in memory, with the size that each must not pass.
     pub fn sizes(&self) -> Vec<(OsText, u64)> {
         let sized = self.mounts.iter().filter_map(|mount| match &mount.what {
-            MountKind::Tmpfs { size, .. } => Some((mount.target.clone(), *size)),
+            MountKind::Tmpfs { size, .. } | MountKind::Sent { size, .. } => {
+                Some((mount.target.clone(), *size))
+            }
             MountKind::Dev { shm_size, .. } => {
                 Some((OsText::from(mount.target.as_path().join("shm")), *shm_size))
             }

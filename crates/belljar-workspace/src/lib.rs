@@ -20,6 +20,7 @@ mod report;
 mod repositories;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
 pub mod unified;
 mod withheld;
 

@@ -260,7 +260,7 @@ impl Api {
             Error::DockerResponseServerError { status_code, message } => {
                 let message = match message.trim() {
                     "" => format!("the answer is {status_code}, without a reason"),
-                    told => told.to_owned(),
+                    message => message.to_owned(),
                 };
                 ApiError::Refused { what, status: status_code, message }
             }

@@ -148,7 +148,7 @@ fn expectation(plan: &Plan, engine: &EngineFacts, staged: &Staged) -> Expectatio
     let mut writable = Vec::new();
     for mount in &plan.mounts {
         match &mount.what {
-            MountKind::Tmpfs { .. } => {
+            MountKind::Tmpfs { .. } | MountKind::Sent { .. } => {
                 mounts.push(made(&mount.target, Some("tmpfs"), false));
                 if !is_the_images(&mount.target) {
                     writable.push(mount.target.clone());

@@ -24,6 +24,9 @@ pub const INIT_INSIDE: &str = "/.belljar/init";
 /// Where an engine on another machine has a volume for it.
 pub(super) const INIT_DIRECTORY: &str = "/.belljar";
 
+/// The mode of a directory that a tree is sent to.
+const ANYONE_IN_THE_CONTAINER: u32 = 0o1777;
+
 /// What reconcile finds a container by.
 pub(super) const LABEL_OWNER: &str = "belljar.owner";
 pub(super) const LABEL_RUN: &str = "belljar.run";
@@ -41,18 +44,18 @@ pub(super) struct Parts<'a> {
     pub(super) profile: &'a Path,
 }
 
-/// Why a path cannot be told to the engine.
+/// Why a path cannot be sent to the engine.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unspeakable {
-    #[error("{0} is not UTF-8, and the engine's API takes nothing else")]
+pub(super) enum UnsupportedPath {
+    #[error("{0} is not UTF-8, and the engine's API accepts nothing else")]
     NotUtf8(String),
     #[error(
-        "{0} has a comma, a quote or a line break in it, which Podman takes for the next option"
+        "{0} has a comma, a quote or a line break in it, which Podman would read as the next option"
     )]
     Options(String),
 }
 
-pub(super) fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, Unspeakable> {
+pub(super) fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, UnsupportedPath> {
     let Parts { plan, engine, run, note, .. } = parts;
     let image = plan.image.as_ref();
     let labels =
@@ -99,7 +102,7 @@ fn without(name: &str, engine: &EngineFacts) -> String {
     if engine.is_podman { format!("{name}=") } else { name.to_owned() }
 }
 
-fn host_config(parts: &Parts<'_>) -> Result<HostConfig, Unspeakable> {
+fn host_config(parts: &Parts<'_>) -> Result<HostConfig, UnsupportedPath> {
     let Parts { plan, engine, offers, .. } = parts;
     let limits = &plan.limits;
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -200,10 +203,15 @@ fn memory_file_systems(
     plan: &Plan,
     engine: &EngineFacts,
     user: User,
-) -> Result<HashMap<String, String>, Unspeakable> {
+) -> Result<HashMap<String, String>, UnsupportedPath> {
     let mut all = HashMap::new();
     for mount in &plan.mounts {
-        if let MountKind::Tmpfs { size, mode } = &mount.what {
+        let sized = match &mount.what {
+            MountKind::Tmpfs { size, mode } => Some((size, *mode)),
+            MountKind::Sent { size, .. } => Some((size, ANYONE_IN_THE_CONTAINER)),
+            _ => None,
+        };
+        if let Some((size, mode)) = sized {
             let mut options = format!("rw,exec,nosuid,nodev,size={size},mode={mode:o}");
             if !engine.is_podman {
                 // Runtimes give it the mode of the image's directory after all, so the owner has to be
@@ -217,11 +225,11 @@ fn memory_file_systems(
     Ok(all)
 }
 
-fn mount(offer: &Offer, engine: &EngineFacts) -> Result<Mount, Unspeakable> {
+fn mount(offer: &Offer, engine: &EngineFacts) -> Result<Mount, UnsupportedPath> {
     let (source, target) = (text(&offer.source)?, text(&offer.target)?);
     let odd = |path: &&String| path.contains([',', '"', '\n', '\r']);
     if let Some(path) = [&source, &target].into_iter().find(odd).filter(|_| engine.is_podman) {
-        return Err(Unspeakable::Options(belljar_spec::text::escape(path.as_bytes())));
+        return Err(UnsupportedPath::Options(belljar_spec::text::escape(path.as_bytes())));
     }
     Ok(Mount {
         typ: Some(MountType::BIND),
@@ -229,7 +237,7 @@ fn mount(offer: &Offer, engine: &EngineFacts) -> Result<Mount, Unspeakable> {
         target: Some(target),
         read_only: Some(offer.read_only),
         // Both engines bind recursively and privately by themselves; Podman no longer recursively when it
-        // is told how to propagate.
+        // gets a propagation option.
         bind_options: (!offer.with_submounts)
             .then(|| MountBindOptions { non_recursive: Some(true), ..MountBindOptions::default() }),
         ..Mount::default()
@@ -252,7 +260,7 @@ fn volume(engine: &EngineFacts) -> Mount {
     }
 }
 
-fn text(path: &Path) -> Result<String, Unspeakable> {
+fn text(path: &Path) -> Result<String, UnsupportedPath> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Unspeakable::NotUtf8(belljar_spec::OsText::from(path).to_string()))
+    text.ok_or_else(|| UnsupportedPath::NotUtf8(belljar_spec::OsText::from(path).to_string()))
 }

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 
 use super::api::{Api, ApiError, QUICK};
 
-/// Podman names what it imports `latest`, whatever it is told; the number is of its content.
+/// Podman names what it imports `latest`, whatever name it is given; the number is of its content.
 const REPOSITORY: &str = "localhost/belljar/canary-1";
 const NAME: &str = "localhost/belljar/canary-1:latest";
 

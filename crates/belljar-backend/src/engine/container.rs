@@ -21,9 +21,9 @@ use super::init_process::{Init, NotHeld};
 use super::posture::is_gvisor;
 use super::upload::UploadError;
 use crate::error::{DestroyError, StartError};
-use crate::running::{CommandStreams, InitChannel, RunningSandbox, Started, Wrapping};
+use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started, Wrapping};
 
-/// How long PID 1 lives on when it hears nothing. An engine can hold its input open after the launcher,
+/// How long PID 1 lives on when it receives nothing. An engine can hold its input open after the launcher,
 /// or the engine itself, has died.
 const LEASE: Duration = Duration::from_secs(120);
 const LEASE_FAR: Duration = Duration::from_secs(300);
@@ -37,11 +37,11 @@ pub enum ContainerError {
     Api(#[from] ApiError),
     #[error(transparent)]
     Upload(#[from] UploadError),
-    #[error("cannot write down which container belongs to the run")]
+    #[error("cannot store which container belongs to the run")]
     Note(#[source] std::io::Error),
-    #[error("cannot take over the container's streams")]
+    #[error("cannot attach to the container's streams")]
     Attach(#[source] std::io::Error),
-    #[error("cannot take the run's mounts off the host")]
+    #[error("cannot unmount the run's staging mounts")]
     Stage(#[source] std::io::Error),
     #[error("{error}; and the container could not be removed: {cleanup}")]
     AndCleanup {
@@ -50,12 +50,12 @@ pub enum ContainerError {
         cleanup: ApiError,
     },
     #[error(
-        "the container's first process cannot be found on this host, so neither its user nor its limits can be seen"
+        "the container's first process cannot be found on this host, so its user and its limits cannot be checked"
     )]
     Unseen,
     #[error("the engine does not hold a limit")]
     Limit(#[source] NotHeld),
-    #[error("the container ended before it had answered: {0}")]
+    #[error("the container ended before it answered: {0}")]
     Ended(String),
 }
 
@@ -78,7 +78,7 @@ pub struct Container {
     /// Its processes are the host's, so PID 1 has to be found among them.
     is_visible: bool,
     begun_at: SystemTime,
-    /// PID 1 was gone before anybody here ended it.
+    /// PID 1 was gone before this process ended it.
     died_by_itself: bool,
     killed: bool,
     usage: Usage,
@@ -94,7 +94,7 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
     let made = match make(&api, &note.container, body) {
         Ok(made) => made,
         Err(error @ ApiError::Refused { .. }) => return Err(error.into()),
-        // It may have been made all the same, and nobody said so.
+        // It may have been made all the same.
         Err(error) => return Err(unsure(&api, &note.container, error)),
     };
     let begun = begin(&api, &made.id, upload.as_deref());
@@ -118,11 +118,14 @@ pub(super) fn start(bound: BoundContainer) -> Result<Started, ContainerError> {
             fd: channel,
             wrapping: Wrapping::EnginePackets,
             lease: Some(super::lease_for_tests().unwrap_or(lease).min(lease)),
+            // The engine closes PID 1's input with the connection, so that nothing outlives a dead launcher.
+            link: Link::Lasting,
         }),
         streams: CommandStreams::OverChannel,
         stdin: None,
         stdout: None,
         stderr: None,
+        sent: std::mem::take(&mut staged.sent),
         listeners: Vec::new(),
         init_pid: init.as_ref().filter(|_| sees_processes).map(Init::pid),
         command_uid: engine.is_local.then_some(staged.user.uid),
@@ -177,7 +180,7 @@ fn begin(
     let channel = api.attach(id).map_err(ContainerError::Attach)?;
     let start = api.docker.start_container(id, None::<StartContainerOptions>);
     api.wait("start the container", SLOW, start)?;
-    // One that has ended already tells on its channel why.
+    // The channel of one that has ended already has the reason.
     let found = match api.inspect(id) {
         Err(error) if error.is_not_found() => return Ok((channel, None)),
         found => found?,
@@ -233,7 +236,7 @@ impl RunningSandbox for Container {
         if self.gone || self.init.as_ref().is_some_and(|init| init.kill().is_ok()) {
             return;
         }
-        // What fails here is said when the container is to be removed.
+        // What fails here is reported when the container is removed.
         let killing = self.api.docker.kill_container(&self.name, None);
         let _ = self.api.wait("end the container", QUICK, killing);
     }

@@ -1,4 +1,4 @@
-//! Connections to an engine, each bounded in time. Nothing is said on them here but what takes one over
+//! Connections to an engine, each bounded in time. Nothing is sent on them here except what takes one over
 //! for a container's channel.
 
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ const LONGEST_HEAD: usize = 16 * 1024;
 /// A machine that went away without a word is noticed after a minute and a half.
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 6);
 
-/// One connection, before anything was said on it.
+/// One connection, before anything was sent on it.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) stream: Stream,
@@ -51,7 +51,7 @@ pub(super) fn open(endpoint: &Endpoint) -> io::Result<Line> {
     }
 }
 
-/// Whether somebody listens. One whose queue is full does, even if nothing else is done.
+/// Whether a process listens. One whose queue is full does, even if nothing else is done.
 pub(super) fn look(path: &Path) -> io::Result<()> {
     match connect_once(path) {
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
@@ -168,7 +168,7 @@ fn upgrade(stream: &mut (impl Read + Write), request: &str) -> io::Result<()> {
 /// The message of a refusal, or at least its first line.
 fn reason(stream: &mut impl Read, head: &str) -> String {
     #[derive(serde::Deserialize)]
-    struct Told {
+    struct ErrorBody {
         message: String,
     }
     let length = head.lines().find_map(|line| {
@@ -178,8 +178,8 @@ fn reason(stream: &mut impl Read, head: &str) -> String {
     let mut body = Vec::new();
     let most = length.unwrap_or(0).min(LONGEST_HEAD as u64);
     let _ = stream.take(most).read_to_end(&mut body); // what came is shown
-    let told = serde_json::from_slice(&body).map(|told: Told| told.message);
-    let text = told.unwrap_or_else(|_| head.lines().next().unwrap_or_default().to_owned());
+    let message = serde_json::from_slice(&body).map(|body: ErrorBody| body.message);
+    let text = message.unwrap_or_else(|_| head.lines().next().unwrap_or_default().to_owned());
     belljar_spec::text::escape(text.trim().as_bytes())
 }
 

@@ -50,7 +50,7 @@ pub enum BadEndpoint {
 }
 
 impl Endpoint {
-    /// On this machine, as far as the address tells.
+    /// On this machine, as far as the address shows.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Unix(_))
     }

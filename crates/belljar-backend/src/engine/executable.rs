@@ -1,6 +1,6 @@
 //! The copy of belljar that containers are given.
 //!
-//! A copy, so that an upgrade or a build directory that nobody else may enter cannot break live runs.
+//! A copy, so that an upgrade or a build directory that other users cannot enter cannot break live runs.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -49,7 +49,7 @@ pub(super) fn capabilities(
         },
         may_choose_uids: is_root && engine.is_local && !engine.is_rootless,
         landlock: if engine.is_local { belljar_sys::landlock_version() } else { 0 },
-        most_files: match engine.is_local {
+        max_files: match engine.is_local {
             true => (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
             false => FILES_ELSEWHERE,
         },
@@ -58,7 +58,7 @@ pub(super) fn capabilities(
     })
 }
 
-/// Podman takes most of a second to tell about itself. Where its own process listens on this machine,
+/// Podman takes most of a second to report its facts. Where its own process listens on this machine,
 /// all that matters is known without it.
 fn known_without_asking(api: &Api) -> Option<SystemInfo> {
     let Endpoint::Unix(socket) = &api.endpoint else { return None };
@@ -81,7 +81,7 @@ fn known_without_asking(api: &Api) -> Option<SystemInfo> {
     })
 }
 
-/// Podman answers to Docker's name where somebody put it there, as the package podman-docker does, and
+/// Podman answers to Docker's name where it was installed under that name, as the package podman-docker does, and
 /// the record says which it was. Docker never answers to Podman's.
 fn refuse_another_kind(api: &Api, backend: BackendName) -> Result<(), Unavailable> {
     match (backend, api.is_podman) {

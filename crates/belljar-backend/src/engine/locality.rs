@@ -39,7 +39,7 @@ pub(super) fn of(api: &Api, info: &SystemInfo) -> Result<Locality, Unavailable> 
     }
 }
 
-/// A socket may lead into a virtual machine or through a tunnel. Nothing tells which kernel it is, but
+/// A socket may lead into a virtual machine or through a tunnel. Nothing shows which kernel it is, but
 /// two with the same version and the same memory to the byte are not met by chance.
 fn is_this_machine(info: &SystemInfo) -> bool {
     let memory = std::fs::read_to_string("/proc/meminfo").ok();

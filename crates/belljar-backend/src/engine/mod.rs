@@ -69,7 +69,7 @@ impl Engine {
         Ok(Self::at(name, find::endpoint(name)?))
     }
 
-    /// What somebody else than this process would find.
+    /// What another user than the one of this process would find.
     pub fn find_for(name: BackendName, caller: &Caller<'_>) -> Result<Self, Unavailable> {
         Ok(Self::at(name, find::endpoint_for(name, caller)?))
     }
@@ -114,7 +114,7 @@ impl Engine {
         image::held(self.api_for_image()?, name)
     }
 
-    /// Makes an image. `line` is told what the engine says, as it came.
+    /// Makes an image. `line` gets each line of the engine's output, unchanged.
     pub fn build_image(
         &self,
         build: Build<'_>,
@@ -190,7 +190,7 @@ impl Pod for EnginePod {
 }
 
 /// What a dead launcher left: its container, by the note it wrote first, and its stage. Whatever only
-/// looks like it is somebody else's.
+/// looks like it belongs to another run.
 pub(crate) fn destroy(sandbox: &SandboxId) -> Result<(), DestroyError> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| DestroyError(error);
     let note = Note::read(&sandbox.directory).map_err(|error| failed(error.into()))?;

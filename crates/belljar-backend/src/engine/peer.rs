@@ -73,7 +73,7 @@ fn has_our_root(pid: i32) -> Option<bool> {
 }
 
 /// In the same mount namespace, or in one that a mount made here spreads to. So it is too where that
-/// cannot be seen: then the start tells.
+/// cannot be seen: then the start shows it.
 fn sees_our_mounts(pid: i32) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let theirs = namespace(&pid.to_string());

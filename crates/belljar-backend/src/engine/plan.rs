@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use belljar_spec::{
-    AccountsFile, BackendName, Clause, CommandPlan, HostUid, Identity, MountKind, Namespace,
-    OsText, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec, Tmpfs, User,
+    AccountsFile, BackendName, Clause, CommandPlan, HostUid, Identity, MountKind, MountMode,
+    Namespace, OsText, PLAN_VERSION, Plan, PlannedImage, PlannedMount, Rlimit, Rootfs, RunSpec,
+    Source, Tmpfs, Tree, User,
 };
 
 use super::environment::merge;
@@ -55,10 +56,8 @@ pub(super) fn plan(
         let why = format!("the engine has no such runtime; it has {known}");
         return Err(unsupported(&format!("the runtime \"{runtime}\""), why));
     }
-    if let Some(what) = mounts_of_the_host(spec).filter(|_| !engine.is_local) {
-        let why =
-            "the engine is on another machine, which does not have it; use --workspace none, and belljar cp".to_owned();
-        return Err(unsupported(&what, why));
+    if !engine.is_local {
+        refuse_what_is_not_sent(spec).map_err(|(what, why)| unsupported(&what, why.to_owned()))?;
     }
     if spec.intercepts() && !engine.is_local {
         let why = "the engine is on another machine, which cannot be given the run's own authority; a [[route]] needs none".to_owned();
@@ -145,11 +144,44 @@ fn host_uid(capabilities: &Capabilities, engine: &EngineFacts) -> HostUid {
     }
 }
 
-/// The first thing that the engine's machine would need of this one.
-fn mounts_of_the_host(spec: &RunSpec) -> Option<String> {
-    let trees = spec.workspace.iter().chain(&spec.mounts).map(|mount| &mount.source);
-    let mut all = trees.chain(&spec.tools);
-    all.next().map(|source| format!("a mount of {source}"))
+/// An engine on another machine can mount nothing of this one; the workspace alone is sent there. The error is what
+/// is refused, and why.
+fn refuse_what_is_not_sent(spec: &RunSpec) -> Result<(), (String, &'static str)> {
+    let mounted = spec.mounts.iter().map(|mount| &mount.source).chain(&spec.tools).next();
+    if let Some(source) = mounted {
+        let why = "the engine is on another machine, which does not have it; \
+                   copy it with belljar cp, or into the workspace";
+        return Err((format!("a mount of {source}"), why));
+    }
+    match &spec.workspace {
+        Some(_) if spec.agent.is_some() => {
+            let why = "the engine is on another machine, and an agent's checkpoints need the workspace here; \
+                       use an engine or the jail on this machine, or --workspace none";
+            Err(("an agent with a workspace".to_owned(), why))
+        }
+        Some(workspace) if workspace.mode == MountMode::Rw => {
+            let why = "the engine is on another machine, so the workspace is sent there as a copy; \
+                       use --workspace DIR:overlay and then belljar apply, or --workspace none";
+            Err((format!("the mode rw for {}", workspace.source), why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The most that a tree may be and grow to where the operator set no limit.
+const MAX_SENT: u64 = 10 << 30;
+
+/// The same mount for an engine on another machine.
+fn sent(mount: PlannedMount, spec: &RunSpec) -> PlannedMount {
+    let PlannedMount { target, what } = mount;
+    let what = match what {
+        MountKind::Bind { source: Source::Path { path }, access, tree: Tree::User, .. } => {
+            let size = spec.limits.disk.unwrap_or(MAX_SENT);
+            MountKind::Sent { source: path, access, size }
+        }
+        other => other,
+    };
+    PlannedMount { target, what }
 }
 
 fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<PlannedMount> {
@@ -178,8 +210,11 @@ fn mounts(spec: &RunSpec, engine: &EngineFacts, image: &ImageFacts) -> Vec<Plann
         mounts.push(memory(HOME, TMP_SIZE));
     }
     mounts.extend(tools(spec));
-    mounts.extend(given(spec));
-    // An image's volume would be a tree of the engine's that nobody named: it is memory instead.
+    match engine.is_local {
+        true => mounts.extend(given(spec)),
+        false => mounts.extend(given(spec).into_iter().map(|mount| sent(mount, spec))),
+    }
+    // An image's volume would be a tree of the engine's that the plan does not name: it is memory instead.
     for volume in &image.volumes {
         let target = OsText::from(volume.as_str());
         if mounts.iter().all(|mount| mount.target != target) {

@@ -52,7 +52,7 @@ pub(super) fn posture(
             Enforcement::enforced("the command's allow-list by seccomp, inside gVisor"),
         );
     }
-    let how = mounts(capabilities, engine, gvisor);
+    let how = mounts(spec, capabilities, engine, gvisor);
     posture.set(
         Clause::FsMounts,
         if has_overlay(spec) && !capabilities.may_choose_uids {
@@ -61,7 +61,7 @@ pub(super) fn posture(
             how
         },
     );
-    posture.set(Clause::FsReadonly, read_only(capabilities));
+    posture.set(Clause::FsReadonly, read_only(spec, capabilities, engine));
     posture.set(
         Clause::FsSockets,
         if gvisor
@@ -70,7 +70,7 @@ pub(super) fn posture(
         {
             Enforcement::enforced("gVisor connects to no socket of the host")
         } else {
-            sockets(spec, capabilities)
+            sockets(spec, capabilities, engine)
         },
     );
     let landlock = match (capabilities.landlock, gvisor) {
@@ -95,7 +95,7 @@ pub(super) fn posture(
     for (clause, held) in &capabilities.limits {
         posture.set(*clause, limit(*clause, held, spec, engine, rlimits));
     }
-    posture.set(Clause::FsQuota, quota(spec));
+    posture.set(Clause::FsQuota, quota(spec, engine));
     posture.set(
         Clause::KernelSeparate,
         if (gvisor || is_kata(runtime)) && !engine.is_local {
@@ -130,9 +130,20 @@ fn own_kernel(engine: &EngineFacts) -> String {
     }
 }
 
-fn mounts(capabilities: &Capabilities, engine: &EngineFacts, gvisor: bool) -> Enforcement {
+fn mounts(
+    spec: &RunSpec,
+    capabilities: &Capabilities,
+    engine: &EngineFacts,
+    gvisor: bool,
+) -> Enforcement {
     if !engine.is_local {
-        return Enforcement::enforced("nothing of this machine; the container's table at the gate");
+        let sent = match &spec.workspace {
+            Some(_) => "; the workspace is sent as a copy, into memory",
+            None => "",
+        };
+        return Enforcement::enforced(format!(
+            "nothing of this machine is mounted{sent}; the container's table is compared at the gate"
+        ));
     }
     if gvisor && capabilities.may_choose_uids {
         return Enforcement::enforced(
@@ -148,12 +159,21 @@ fn mounts(capabilities: &Capabilities, engine: &EngineFacts, gvisor: bool) -> En
         return Enforcement::weaker(
             "gVisor shows inodes of its own, so what the engine bound cannot be compared",
         )
-        .with_fix("run belljar as root, which binds from a place nobody else can change");
+        .with_fix("run belljar as root, which binds from a place that no other user can change");
     }
     Enforcement::enforced("bound by the engine; table, devices and inodes compared at the gate")
 }
 
-fn read_only(capabilities: &Capabilities) -> Enforcement {
+fn read_only(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) -> Enforcement {
+    let is_sent = spec.workspace.as_ref().is_some_and(|tree| tree.mode == MountMode::Ro);
+    if !engine.is_local && is_sent {
+        return Enforcement::enforced(
+            "the read-only workspace is a copy that was sent: what the run changes in it is dropped; no right to mount",
+        );
+    }
+    if !engine.is_local {
+        return Enforcement::enforced("nothing of this machine is mounted; no right to mount");
+    }
     if capabilities.may_choose_uids {
         return Enforcement::enforced(
             "read-only recursively before the engine binds it; no right to mount",
@@ -162,7 +182,10 @@ fn read_only(capabilities: &Capabilities) -> Enforcement {
     Enforcement::enforced("each mount bound read-only on its own; no right to mount")
 }
 
-fn sockets(spec: &RunSpec, capabilities: &Capabilities) -> Enforcement {
+fn sockets(spec: &RunSpec, capabilities: &Capabilities, engine: &EngineFacts) -> Enforcement {
+    if !engine.is_local {
+        return Enforcement::enforced("nothing of this machine is mounted; no socket file is sent");
+    }
     let trees: Vec<MountMode> =
         spec.workspace.iter().chain(&spec.mounts).map(|mount| mount.mode).collect();
     if trees.contains(&MountMode::Rw) {
@@ -234,11 +257,17 @@ fn limit(
     }
 }
 
-fn quota(spec: &RunSpec) -> Enforcement {
+fn quota(spec: &RunSpec, engine: &EngineFacts) -> Enforcement {
     match spec.limits.disk {
         None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
+        // gVisor does not show the sizes, so they cannot be compared.
+        Some(_) if !engine.is_local && !is_gvisor(spec.oci_runtime.as_deref()) => {
+            Enforcement::enforced(
+                "nothing is written to a disk there: a read-only root, and file systems in memory with a size each",
+            )
+        }
         Some(_) => Enforcement::weaker(
-            "read-only root and sized file systems in memory; what the run writes to the host's trees is measured every few seconds, and the run stopped",
+            "read-only root and sized file systems in memory; disk use in the host's trees is checked every few seconds, and a run over the limit is stopped",
         ),
     }
 }

@@ -21,7 +21,7 @@ use super::ssh::Ssh;
 
 /// Requests have bounds of their own; this one only has to be above them.
 const REQUEST_SECONDS: u64 = 3600;
-/// A connection that rested longer may have gone without anybody noticing.
+/// A connection that rested longer may have ended without notice.
 const FRESH: Duration = Duration::from_secs(10);
 /// For the rest of the last answer to be put away.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
@@ -212,7 +212,7 @@ async fn open(
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
         let _ended_with_it = ssh;
-        let _ = connection.await; // whoever asked is told
+        let _ = connection.await; // the request gets the error
     });
     Ok(sender)
 }

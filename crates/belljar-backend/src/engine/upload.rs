@@ -34,7 +34,7 @@ pub(super) fn init(api: &Api, container: &str, executable: &Path) -> Result<(), 
     Ok(api.wait("copy belljar into the container", WITHIN, sending)?)
 }
 
-/// A tar archive with one file, which everybody can read and execute, and nobody write.
+/// A tar archive with one file, which all users can read and execute, and none can write.
 fn archive(name: &str, content: &[u8]) -> Vec<u8> {
     const BLOCK: usize = 512;
     let mut head = [0; BLOCK];

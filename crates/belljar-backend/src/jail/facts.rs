@@ -41,7 +41,7 @@ pub(super) fn capabilities() -> Result<Capabilities, Unavailable> {
         may_choose_uids: is_root,
         landlock: belljar_sys::landlock_version(),
         // Descriptors on their way between processes are counted for the user, by this limit.
-        most_files: (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
+        max_files: (files.maximum.unwrap_or(1 << 21) / 2).min(1 << 20),
         engine: None,
         image: None,
     })
@@ -54,7 +54,7 @@ fn number(release: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// The switches that distributions have for this. Where they do not tell, the start itself does.
+/// The switches that distributions have for this. Where they say nothing, the start itself shows it.
 fn user_namespaces_blocked() -> Option<Unavailable> {
     let knob = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     if knob("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {

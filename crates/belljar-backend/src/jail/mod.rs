@@ -13,7 +13,7 @@ use belljar_spec::{BackendName, HostPaths, Plan, RunSpec, Usage};
 
 use crate::backend::{Backend, Bound, BoundSandbox, Capabilities, Pod, SandboxId};
 use crate::error::{BindError, DestroyError, PlanError, StartError, Unavailable};
-use crate::running::{CommandStreams, InitChannel, RunningSandbox, Started, Wrapping};
+use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started, Wrapping};
 
 #[derive(Debug)]
 pub struct Jail;
@@ -55,18 +55,21 @@ struct JailPod;
 
 impl Pod for JailPod {
     fn start(&mut self, sandbox: BoundSandbox) -> Result<Started, StartError> {
-        let bound: jail::Bound = sandbox.into_inner()?;
+        let mut bound: jail::Bound = sandbox.into_inner()?;
+        let sent = std::mem::take(&mut bound.host.sent);
         let mut sandbox = jail::start(bound).map_err(StartError::new)?;
         Ok(Started {
             channel: sandbox.channel.take().map(|fd| InitChannel {
                 fd,
                 wrapping: Wrapping::None,
                 lease: None,
+                link: Link::Lasting,
             }),
             streams: CommandStreams::Pipes,
             stdin: sandbox.stdin.take(),
             stdout: sandbox.stdout.take(),
             stderr: sandbox.stderr.take(),
+            sent,
             listeners: std::mem::take(&mut sandbox.listeners),
             init_pid: Some(sandbox.init.pid.as_raw_nonzero().get()),
             command_uid: Some(sandbox.command_uid()),

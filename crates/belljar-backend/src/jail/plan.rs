@@ -39,7 +39,7 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
     mounts.extend(given(spec));
     let has_run = spec.tmpfs.iter().any(|given| given.target == OsText::from(RUN));
     if spec.rootfs != Rootfs::Host && spec.intercepts() && !has_run {
-        // In a tree of somebody's nothing is made, so the way to the run's authority is in memory.
+        // Nothing is created in a tree of the host, so the run's authority is reached through memory.
         mounts.push(tmpfs(&Tmpfs { target: OsText::from(RUN), size: RUN_SIZE }));
     }
     mounts.extend(egress::trust_directory(spec)); // last: nothing that was given covers it
@@ -82,7 +82,7 @@ pub(super) fn plan(spec: &RunSpec, capabilities: &Capabilities) -> Result<Plan, 
 
 fn rlimits(spec: &RunSpec, capabilities: &Capabilities) -> Vec<Rlimit> {
     let mut limits = rlimits_of_all(capabilities);
-    // One mechanism for each limit, so that what is in this list tells which one has to be read back.
+    // One mechanism for each limit, so that this list shows which one has to be read back.
     if let (false, Some(pids)) = (capabilities.holds(Clause::LimitPids), spec.limits.pids) {
         // Counted in the run's own user namespace.
         limits.push(rlimit("nproc", u64::from(pids)));

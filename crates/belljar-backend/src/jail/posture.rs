@@ -108,7 +108,7 @@ fn quota(spec: &RunSpec) -> Enforcement {
     match spec.limits.disk {
         None => Enforcement::absent("no limit is set").with_fix("set one: --disk"),
         Some(_) => Enforcement::weaker(
-            "what the run writes is measured every few seconds, and the run stopped",
+            "disk use is checked every few seconds; a run over the limit is stopped",
         ),
     }
 }

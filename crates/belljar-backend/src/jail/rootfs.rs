@@ -23,7 +23,7 @@ const ETC_BOUND: &[&str] = &[
     "/etc/java-21-openjdk",
 ];
 
-/// Small files that programs look for and that tell nothing about the host's people.
+/// Small files that programs look for and that contain nothing about the host's users.
 const ETC_COPIED: &[&str] = &[
     "/etc/localtime",
     "/etc/timezone",

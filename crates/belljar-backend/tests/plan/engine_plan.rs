@@ -43,7 +43,7 @@ fn root() -> Capabilities {
         cgroup: CgroupUse::V2,
         may_choose_uids: true,
         landlock: 6,
-        most_files: 1 << 20,
+        max_files: 1 << 20,
         engine: Some(facts()),
         image: Some(image()),
     }

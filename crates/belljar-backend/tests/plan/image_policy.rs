@@ -104,7 +104,7 @@ fn a_name_that_is_none_reaches_no_engine() {
     for name in ["", "A", "a/../b", "a?x=y", "x\r\nHost: y", "a b", "a@sha256:1"] {
         for policy in Policy::ALL {
             let error = as_said(&fake, name, *policy).unwrap_err();
-            assert!(error.why.contains("is no name of an image"), "{}", error.why);
+            assert!(error.why.contains("is not an image name"), "{}", error.why);
         }
     }
     assert_eq!(fake.asked(), Vec::<String>::new());

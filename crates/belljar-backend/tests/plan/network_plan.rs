@@ -20,7 +20,7 @@ fn capabilities() -> Capabilities {
         cgroup: CgroupUse::V2,
         may_choose_uids: true,
         landlock: 6,
-        most_files: 1 << 20,
+        max_files: 1 << 20,
         engine: None,
         image: None,
     }

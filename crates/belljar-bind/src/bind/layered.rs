@@ -45,6 +45,9 @@ pub fn copies_ahead(plan: &Plan, place: &HostPaths) -> Vec<AnnouncedCopy> {
         MountKind::Bind { source: Source::Path { path }, access: Access::Layered, .. } => {
             resolve(path.as_path(), &place.run_writable).ok()
         }
+        MountKind::Sent { source, access: Access::Layered, .. } => {
+            resolve(source.as_path(), &place.run_writable).ok()
+        }
         _ => None,
     });
     let copied = layered.filter(|source| is_engine || !is_callers(source));
@@ -206,12 +209,13 @@ impl Binder<'_> {
         Ok((number, path))
     }
 
-    fn bind_copy(
+    /// A copy in the run's `upper/`; the answer is where it is.
+    pub(super) fn copy_to_upper(
         &mut self,
         source: &Resolved,
         target: &Path,
         hidden: &[PathBuf],
-    ) -> Result<BoundTree, BindError> {
+    ) -> Result<PathBuf, BindError> {
         let (number, path) = self.make_upper(source)?;
         let data = path.join(DATA);
         let (since, copied) = match self.next_seed(Backing::Copy { copied: RESTORED })? {
@@ -236,6 +240,16 @@ impl Binder<'_> {
             upper: Some(Upper { number, directory, mounted: None }),
         };
         self.note(&noted, target, Backing::Copy { copied }, since);
+        Ok(data)
+    }
+
+    fn bind_copy(
+        &mut self,
+        source: &Resolved,
+        target: &Path,
+        hidden: &[PathBuf],
+    ) -> Result<BoundTree, BindError> {
+        let data = self.copy_to_upper(source, target, hidden)?;
         let must_write =
             if can_be_written(&source.path) { vec![PathBuf::new()] } else { Vec::new() };
         Ok(BoundTree {

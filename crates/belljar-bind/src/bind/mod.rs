@@ -6,6 +6,7 @@
 mod hidden;
 mod layered;
 mod seed;
+mod sent;
 mod sources;
 mod tree;
 
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_spec::{
     Access, Clause, Enforcement, HostIds, HostPaths, HostUid, LayeredTree, MountKind, OsText, Plan,
-    Posture, User,
+    Posture, SentTree, User,
 };
 use belljar_sys::mountinfo::MountTable;
 use rustix::io::Errno;
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 pub use self::layered::{AnnouncedCopy, copies_ahead};
 pub use self::seed::NOTE;
 
+use self::sent::SENT_MODE;
 use self::sources::{open_sources, owner_of, read_small};
 use self::tree::Shape;
 use crate::copy_tree::CopyError;
@@ -75,6 +77,12 @@ pub enum BindError {
         .path.display(), .point.display()
     )]
     LayeredSubmount { path: PathBuf, point: PathBuf },
+    #[error(
+        "{} has another file system mounted in it, at {}, and would have to be sent to another machine; \
+         name a directory without one",
+        .path.display(), .point.display()
+    )]
+    SentSubmount { path: PathBuf, point: PathBuf },
     #[error("cannot make {}, the directory for an overlay's changes", .path.display())]
     Upper {
         path: PathBuf,
@@ -144,6 +152,8 @@ pub struct Bound {
     pub surveyed: Vec<SurveyedTree>,
     /// Trees that it can change while the real ones stay as they are.
     pub layered: Vec<LayeredTree>,
+    /// Trees that are not mounted, and have to be sent over the channel.
+    pub sent: Vec<SentTree>,
     /// What the operator should know before the run starts.
     pub warnings: Vec<String>,
 }
@@ -283,6 +293,7 @@ pub fn bind(plan: &Plan, place: &HostPaths, mounts: Mounts) -> Result<Bound, Bin
         hidden: hidden::resolve_all(plan, place)?,
         arrived,
         layered: Vec::new(),
+        sent: Vec::new(),
         seeds_used: Cell::new(0),
         warnings: Vec::new(),
     };
@@ -306,7 +317,7 @@ pub fn bind(plan: &Plan, place: &HostPaths, mounts: Mounts) -> Result<Bound, Bin
         }
         bound => (identity, bound?),
     };
-    let Binder { posture, mut writable, surveyed, layered, warnings, .. } = binder;
+    let Binder { posture, mut writable, surveyed, layered, sent, warnings, .. } = binder;
     writable.sort();
     writable.dedup();
     let (run, directory) = (place.run.clone(), place.directory.clone());
@@ -320,6 +331,7 @@ pub fn bind(plan: &Plan, place: &HostPaths, mounts: Mounts) -> Result<Bound, Bin
         writable_trees: writable,
         surveyed,
         layered,
+        sent,
         warnings,
     })
 }
@@ -360,6 +372,7 @@ struct Binder<'a> {
     hidden: Vec<PathBuf>,
     arrived: Arrival,
     layered: Vec<LayeredTree>,
+    sent: Vec<SentTree>,
     /// Layered trees that were given what they begin with.
     seeds_used: Cell<usize>,
     warnings: Vec<String>,
@@ -374,6 +387,7 @@ impl Binder<'_> {
         self.writable.clear();
         self.surveyed.clear();
         self.layered.clear();
+        self.sent.clear();
         self.seeds_used.set(0);
         self.warnings.clear();
         let runtime = self.plan.oci_runtime.as_deref();
@@ -407,6 +421,13 @@ impl Binder<'_> {
                 },
                 MountKind::RootDirectory { .. } => continue, // its entries took its place
                 MountKind::Tmpfs { size, mode } => BoundKind::Tmpfs { size: *size, mode: *mode },
+                MountKind::Sent { access, size, .. } => match source {
+                    Some(source) => {
+                        self.prepare_sent(source, &target, *access, *size)?;
+                        BoundKind::Tmpfs { size: *size, mode: SENT_MODE }
+                    }
+                    None => continue,
+                },
                 MountKind::File { content } => {
                     BoundKind::File { content: content.clone().into_bytes() }
                 }

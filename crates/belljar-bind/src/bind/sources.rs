@@ -29,7 +29,17 @@ fn open_source(
     place: &HostPaths,
     belljar: &BelljarDirectories,
 ) -> Result<Option<Resolved>, BindError> {
-    let MountKind::Bind { source, access, presence, tree } = &mount.what else { return Ok(None) };
+    let (source, access, presence, tree) = match &mount.what {
+        MountKind::Bind { source, access, presence, tree } => (source, access, presence, tree),
+        MountKind::Sent { source, access, .. } => {
+            let source = Source::Path { path: source.clone() };
+            let (presence, tree) = (Presence::Required, Tree::User);
+            let what = MountKind::Bind { source, access: *access, presence, tree };
+            let bound = PlannedMount { target: mount.target.clone(), what };
+            return open_source(&bound, plan, place, belljar);
+        }
+        _ => return Ok(None),
+    };
     let path = match source {
         Source::Path { path } => path.as_path(),
         Source::RunHome => return Ok(Some(resolve(&place.home, &[])?)),

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 
 use belljar_spec::wire::{ExecRequest, InitSetup};
 use belljar_spec::{
-    Attempt, AttemptResult, Attestation, CapabilitySets, Ids, OsText, SeenDescriptor, SeenMount,
-    ShortAttestation,
+    Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, OsText,
+    SeenDescriptor, SeenMount,
 };
 use belljar_sys::mountinfo::MountTable;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat, unlinkat};
@@ -51,13 +51,13 @@ pub(super) fn attest(
 }
 
 /// Only what can differ between two commands of one sandbox, in few calls.
-pub(super) fn attest_short(
+pub(super) fn attest_brief(
     setup: &InitSetup,
     request: &ExecRequest,
-) -> Result<ShortAttestation, ConfineError> {
+) -> Result<BriefAttestation, ConfineError> {
     let status = read("/proc/self/status")?;
     let status = Status(&status);
-    Ok(ShortAttestation {
+    Ok(BriefAttestation {
         uids: status.ids("Uid:"),
         gids: status.ids("Gid:"),
         groups: status.groups(),

@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, child_subreaper, kill_process, kill_process_group};
 use serde_json::Value;
 
-use super::inside::{ATTESTED, ATTESTED_SHORT, Inside, ReportPipe, become_command};
+use super::inside::{ATTESTED, ATTESTED_BRIEF, Inside, ReportPipe, become_command};
 use super::pump::Pumps;
 use super::shim::{ForkedShim, Shim, ShimReport};
 use super::terminal::Terminal;
@@ -378,7 +378,7 @@ impl Command {
 }
 
 fn read_line(line: &[u8]) -> CommandReport {
-    for (prefix, message_type) in [(ATTESTED, "attested"), (ATTESTED_SHORT, "attested_short")] {
+    for (prefix, message_type) in [(ATTESTED, "attested"), (ATTESTED_BRIEF, "attested_brief")] {
         if let Some(attestation) = line.strip_prefix(prefix) {
             return CommandReport::Attested {
                 message_type,

@@ -13,7 +13,7 @@ use belljar_sys::step;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use super::attest::{attest, attest_short};
+use super::attest::{attest, attest_brief};
 use super::confine::ConfineError;
 use super::{copy, lock_down as steps};
 use crate::sys::process::{
@@ -22,7 +22,7 @@ use crate::sys::process::{
 
 /// What the line that holds an attestation begins with.
 pub(super) const ATTESTED: &[u8] = b"attested ";
-pub(super) const ATTESTED_SHORT: &[u8] = b"attested_short ";
+pub(super) const ATTESTED_BRIEF: &[u8] = b"attested_brief ";
 
 /// The command's ends of its streams.
 pub(super) struct Inside {
@@ -128,11 +128,11 @@ fn lock_down(
     rustix::process::chdir(request.workdir.as_path())
         .map_err(|error| ConfineError::Workdir(request.workdir.clone(), error))?;
     match request.depth {
-        AttestationKind::Whole => {
+        AttestationKind::Full => {
             report.attested(ATTESTED, serde_json::to_vec(&attest(setup, request)?));
         }
-        AttestationKind::Short => {
-            report.attested(ATTESTED_SHORT, serde_json::to_vec(&attest_short(setup, request)?));
+        AttestationKind::Brief => {
+            report.attested(ATTESTED_BRIEF, serde_json::to_vec(&attest_brief(setup, request)?));
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ mod confine;
 mod connections;
 mod copy;
 mod inside;
+mod links;
 mod lock_down;
 mod pump;
 mod shim;
@@ -21,7 +22,9 @@ mod watch;
 use std::ffi::OsString;
 
 use belljar_spec::ExitStatus;
-use belljar_spec::init_process::{ARGUMENT, BUILD_MARK, NOTHING, OVER_STDIO, SHOW_BUILD};
+use belljar_spec::init_process::{
+    ARGUMENT, BUILD_MARK, NOTHING, OVER_LINKS, OVER_STDIO, SHOW_BUILD,
+};
 
 /// The channel's descriptor.
 pub const CHANNEL_FD: i32 = 3;
@@ -41,6 +44,7 @@ pub fn run_if_asked(args: impl Iterator<Item = OsString>) -> Option<i32> {
     let channel = match args.next() {
         None => channel::inherited,
         Some(how) if how == OVER_STDIO => channel::over_stdio,
+        Some(how) if how == OVER_LINKS => channel::over_links,
         Some(how) if how == SHOW_BUILD => {
             let _ = rustix::io::write(rustix::stdio::stdout(), BUILD_MARK.as_bytes());
             return Some(0);

@@ -22,6 +22,7 @@ use rustix::process::{
 use super::channel::Channel;
 use super::command::{ChildWas, Command, CommandError, CommandReport};
 use super::connections::Connections;
+use super::links::{LinkEvent, Links};
 use super::pump::{Pumps, Ready};
 use super::shim::Shim;
 use super::tree::{Round, Tree};
@@ -47,13 +48,17 @@ pub(super) enum InitError {
 pub(super) fn run(channel: fn() -> Result<Channel, Errno>) -> Result<(), InitError> {
     // First of all: from here on no other process can look into this one.
     step("hide from other processes", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
-    let channel = step("find the channel", channel())?;
+    let mut channel = step("find the channel", channel())?;
     let children = step("watch for children", signal::read_instead(&[libc::SIGCHLD]))?;
     let lease = channel.first_lease();
+    let mut mux = Mux::new(Side::Server);
+    if channel.links().is_some() {
+        mux.keep_unacknowledged();
+    }
     let mut watch = Watch {
         channel,
         children,
-        mux: Mux::new(Side::Server),
+        mux,
         setup: None,
         commands: BTreeMap::new(),
         lingering: BTreeMap::new(),
@@ -119,11 +124,11 @@ impl Watch {
 
     fn wait(&self) -> Result<Ready, InitError> {
         let (input, output) = (self.channel.input(), self.channel.output());
-        let writes = !self.mux.outgoing().is_empty();
+        let writes = !self.mux.outgoing().is_empty() && self.channel.is_up();
         let both = PollFlags::IN | PollFlags::OUT;
         let channel_events = if writes && self.channel.is_one() { both } else { PollFlags::IN };
-        let mut fds =
-            vec![PollFd::new(&input, channel_events), PollFd::new(&self.children, PollFlags::IN)];
+        let channel = self.channel.broken().unwrap_or_else(|| PollFd::new(&input, channel_events));
+        let mut fds = vec![channel, PollFd::new(&self.children, PollFlags::IN)];
         if writes && !self.channel.is_one() {
             fds.push(PollFd::new(&output, PollFlags::OUT));
         }
@@ -186,30 +191,61 @@ impl Watch {
     }
 
     fn read_channel(&mut self) -> Result<LoopState, InitError> {
+        if !self.channel.is_up() && self.resume()? == LoopState::Over {
+            return Ok(LoopState::Over);
+        }
         let mut buffer = [0; 16 * 1024];
-        loop {
+        while self.channel.is_up() {
             match rustix::io::read(self.channel.input(), &mut buffer) {
-                Ok(0) => return Ok(LoopState::Over), // the launcher is gone
+                // The launcher is gone, or only the link to it.
+                Ok(0) | Err(Errno::CONNRESET) => {
+                    let may_come_back = self.channel.links().is_some_and(Links::broke);
+                    return Ok(if may_come_back { LoopState::Running } else { LoopState::Over });
+                }
                 Ok(length) => self.mux.push(&buffer[..length]),
                 Err(Errno::AGAIN) => return Ok(LoopState::Running),
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) => return Ok(LoopState::Over),
                 Err(error) => return Err(StepError::new("read the channel", error).into()),
             }
             self.last_received = Instant::now();
-            while let Some(arrival) = self.mux.next_arrival()? {
-                let life = match arrival {
-                    Arrival::Message(message) => self.handle(parse(&message)?)?,
-                    other => {
-                        self.take(other);
-                        LoopState::Running
-                    }
-                };
-                if life == LoopState::Over {
-                    return Ok(life);
-                }
+            if self.take_arrivals()? == LoopState::Over {
+                return Ok(LoopState::Over);
             }
         }
+        Ok(LoopState::Running)
+    }
+
+    /// The lease counts on until the launcher has proved itself on a new link.
+    fn resume(&mut self) -> Result<LoopState, InitError> {
+        let next = self.mux.next_frame();
+        let Some(links) = self.channel.links() else { return Ok(LoopState::Over) };
+        match step("take a new link", links.turn(next))? {
+            LinkEvent::Nothing => Ok(LoopState::Running),
+            LinkEvent::Over => Ok(LoopState::Over),
+            LinkEvent::Resumed { link, resumed } => {
+                self.channel.replace(link);
+                self.mux.resume(resumed.peer_next)?;
+                self.mux.push(&resumed.rest);
+                self.last_received = Instant::now();
+                self.take_arrivals()
+            }
+        }
+    }
+
+    fn take_arrivals(&mut self) -> Result<LoopState, InitError> {
+        while let Some(arrival) = self.mux.next_arrival()? {
+            let life = match arrival {
+                Arrival::Message(message) => self.handle(parse(&message)?)?,
+                other => {
+                    self.take(other);
+                    LoopState::Running
+                }
+            };
+            if life == LoopState::Over {
+                return Ok(life);
+            }
+        }
+        Ok(LoopState::Running)
     }
 
     /// Something for a stream: a command's or a connection's.
@@ -291,6 +327,9 @@ impl Watch {
         }
         let key = FrameKey::from_hex(&hello.key).ok_or(InitError::OutOfTurn("a malformed key"))?;
         self.mux.rekey(&key);
+        if let Some(links) = self.channel.links() {
+            links.set_key(&key);
+        }
         self.lease = hello.lease_ms.map(Duration::from_millis);
         let version = max.min(PROTOCOL_MAX);
         let answer = InitHello { version, run: hello.run.clone(), nonce: hello.nonce.clone() };
@@ -442,7 +481,7 @@ impl Watch {
     }
 
     fn flush(&mut self) -> Result<(), InitError> {
-        while !self.mux.outgoing().is_empty() {
+        while !self.mux.outgoing().is_empty() && self.channel.is_up() {
             match rustix::io::write(self.channel.output(), self.mux.outgoing()) {
                 Ok(length) => self.mux.sent(length),
                 Err(Errno::INTR) => {}
@@ -459,7 +498,11 @@ impl Watch {
 
     fn flush_for(&mut self, at_most: Duration) {
         let until = Instant::now() + at_most;
-        while self.flush().is_ok() && !self.mux.outgoing().is_empty() && Instant::now() < until {
+        while self.channel.is_up()
+            && self.flush().is_ok()
+            && !self.mux.outgoing().is_empty()
+            && Instant::now() < until
+        {
             let output = self.channel.output();
             let mut fds = [PollFd::new(&output, PollFlags::OUT)];
             let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

@@ -6,7 +6,8 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use belljar_spec::User;
+use belljar_spec::init_process::OVER_LINKS;
+use belljar_spec::{LinkKind, User};
 use belljar_sys::{StepError, step};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
@@ -162,7 +163,7 @@ fn sandbox(bound: &Bound, ends: Ends, go: OwnedFd) -> Result<(), ApplyError> {
     if is_closed(ends.channel.as_fd()) {
         return Err(ApplyError::LauncherGone);
     }
-    become_init(ends)
+    become_init(ends, bound.link)
 }
 
 fn become_setup_user(bound: &Bound) -> Result<(), ApplyError> {
@@ -207,7 +208,7 @@ fn drop_bounding_set(keep: CapabilitySet) -> Result<(), ApplyError> {
     Ok(())
 }
 
-fn become_init(ends: Ends) -> Result<(), ApplyError> {
+fn become_init(ends: Ends, link: LinkKind) -> Result<(), ApplyError> {
     let null =
         |flags| step("open /dev/null", open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()));
     let mut wanted = vec![null(OFlags::RDONLY)?, null(OFlags::WRONLY)?, null(OFlags::WRONLY)?];
@@ -228,7 +229,10 @@ fn become_init(ends: Ends) -> Result<(), ApplyError> {
     let executable =
         step("find the executable", crate::sys::process::adopt_descriptor(report - 1))?;
     let report = step("find the report descriptor", crate::sys::process::adopt_descriptor(report))?;
-    let argv = [CString::from(c"belljar"), CString::from(c"__init")];
+    let mut argv = vec![CString::from(c"belljar"), CString::from(c"__init")];
+    if link == LinkKind::Breakable {
+        argv.extend(CString::new(OVER_LINKS).ok());
+    }
     let error = exec_descriptor(executable.as_fd(), &argv, &[]);
     let error = ApplyError::from(StepError::new("start belljar __init", error));
     Report::Failed(belljar_spec::text::error_chain(&error)).send(report.as_fd());

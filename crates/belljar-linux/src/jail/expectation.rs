@@ -26,7 +26,7 @@ pub(super) fn expectation(
     let groups = if is_root { Vec::new() } else { groups_inside(identity, user.gid) };
     let writable = plan.mounts.iter().filter(|mount| {
         matches!(&mount.what, MountKind::Bind { access: Access::Writable, tree: Tree::Own, .. })
-            || matches!(&mount.what, MountKind::Tmpfs { .. })
+            || matches!(&mount.what, MountKind::Tmpfs { .. } | MountKind::Sent { .. })
     });
     Expectation {
         user,

@@ -3,15 +3,16 @@
 use std::time::{Duration, Instant};
 
 use belljar_spec::wire::mux::MAX_STREAMS;
-use belljar_spec::wire::{Descendants, FromInit, ToInit, Work};
+use belljar_spec::wire::{Descendants, FromInit, ToInit, UnpackModes, Work};
 use belljar_spec::{ExitStatus, OsText};
 
 use crate::connections;
 use crate::driver::{Driver, Users, program};
+use crate::links;
 
 type Case = fn(Users);
 
-pub(crate) const ALL: [(&str, Case); 23] = [
+pub(crate) const ALL: [(&str, Case); 28] = [
     ("streams", streams),
     ("a_reader_that_gives_up", a_reader_that_gives_up),
     ("input_that_nobody_reads", input_that_nobody_reads),
@@ -35,6 +36,11 @@ pub(crate) const ALL: [(&str, Case); 23] = [
     ("connections_that_break_while_nobody_listens", connections::that_break_while_nobody_listens),
     ("connections_that_find_no_stream", connections::that_find_no_stream),
     ("connections_of_slow_readers", connections::of_slow_readers),
+    ("links_output_goes_on", links::output_goes_on),
+    ("links_output_is_held_back", links::output_is_held_back),
+    ("links_only_the_launcher_comes_back", links::only_the_launcher_comes_back),
+    ("links_the_lease_ends", links::the_lease_ends),
+    ("links_no_more_links", links::no_more_links),
 ];
 
 fn streams(users: Users) {
@@ -220,7 +226,10 @@ fn stop_all(driver: &Driver) {
 fn stopped_before_it_is_the_command(users: Users) {
     let place = tempfile::tempdir().unwrap();
     let mut driver = Driver::start(users);
-    let copy = driver.ask(Work::Unpack { path: OsText::from(place.path().join("copy")) });
+    let copy = driver.ask(Work::Unpack {
+        path: OsText::from(place.path().join("copy")),
+        modes: UnpackModes::Umask,
+    });
     driver.attested(copy.exec);
     driver.send_message(&ToInit::Go { exec: copy.exec });
     driver.wait_for("a start", |message| matches!(message, FromInit::Started { .. }));
@@ -305,7 +314,8 @@ fn copies(users: Users) {
     let path = |name: &str| OsText::from(place.path().join(name));
     let (status, archive, error) = work(Work::Pack { path: path("file") }, b"");
     assert_eq!((status, error.as_str()), (ExitStatus::Code(0), ""));
-    let (status, _, error) = work(Work::Unpack { path: path("copy") }, &archive);
+    let (status, _, error) =
+        work(Work::Unpack { path: path("copy"), modes: UnpackModes::Umask }, &archive);
     assert_eq!((status, error.as_str()), (ExitStatus::Code(0), ""));
     assert_eq!(std::fs::read(place.path().join("copy")).unwrap(), b"content");
     let (status, archive, error) = work(Work::Pack { path: path("a\nb") }, b"");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_linux::sys::process::{
@@ -11,12 +11,16 @@ use belljar_linux::sys::process::{
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
     Arrival, AttestationKind, Descendants, ExecRequest, Flow, FrameKey, FromInit, InitSetup,
-    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, Side, Stdio, ToInit, Work,
+    LauncherHello, Mux, PROTOCOL_MAX, PROTOCOL_MIN, ResumeClient, ResumeKey, Side, Stdio, ToInit,
+    Work,
 };
 use belljar_spec::{ExitStatus, OsText, User};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
+};
 use rustix::process::{Pid, Signal};
 
 /// Whose processes PID 1's are, seen from the commands.
@@ -33,6 +37,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Driver {
     init: Child,
     channel: OwnedFd,
+    /// Where PID 1 gets its links from, if they can break.
+    source: Option<OwnedFd>,
     mux: Mux,
     next: u32,
     pub(crate) output: BTreeMap<u32, Vec<u8>>,
@@ -58,46 +64,98 @@ impl Driver {
 
     /// PID 1 takes connections to these ports, in the network of this process.
     pub(crate) fn listening(users: Users, ports: &[u16]) -> Self {
-        let (channel, inside) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        let (ready, ready_inside) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        let flags = CloneFlags::NEW_USER | CloneFlags::NEW_PID | CloneFlags::NEW_MOUNT;
-        let init = match clone(flags).unwrap() {
-            Forked::Parent(child) => child,
-            Forked::Child => {
-                drop((channel, ready));
-                become_init(inside, &ready_inside, users)
-            }
-        };
-        drop((inside, ready_inside));
-        write_maps(init.pid, users);
-        rustix::io::write(&ready, b".").unwrap();
+        let (channel, inside) = pair();
+        let init = start_init(users, inside, None);
         rustix::io::ioctl_fionbio(&channel, true).unwrap();
-        let mut driver = Self {
+        let mut driver = Self::new(init, channel);
+        driver.greet(ports, None);
+        driver
+    }
+
+    /// PID 1 gets one link after the other, and waits that long for the next one.
+    pub(crate) fn over_links(users: Users, lease: Duration) -> Self {
+        let (source, inside) = pair();
+        let init = start_init(users, inside, Some(belljar_spec::init_process::OVER_LINKS));
+        let mut driver = Self::new(init, hand_over_link(&source));
+        driver.source = Some(source);
+        driver.mux.keep_unacknowledged();
+        driver.greet(&[], Some(lease));
+        driver
+    }
+
+    /// The link breaks; what is under way is lost.
+    pub(crate) fn cut(&mut self) {
+        self.channel = pair().0;
+    }
+
+    /// Nothing hands over links any more.
+    pub(crate) fn end_of_links(&mut self) {
+        self.source = None;
+    }
+
+    /// Tries to go on over a new link, with this frame key. The answer is whether PID 1 took it; an impostor does not
+    /// wait for PID 1's proof.
+    pub(crate) fn resume(&mut self, key: [u8; 32]) -> bool {
+        let link = hand_over_link(self.source.as_ref().unwrap());
+        let mut random = [0; 16];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+        let key = ResumeKey::of(&FrameKey::new(key));
+        let mut outgoing = Vec::new();
+        let mut client = ResumeClient::begin(&key, random, self.mux.next_frame(), &mut outgoing);
+        rustix::io::write(&link, &outgoing).unwrap();
+        outgoing.clear();
+        let until = Instant::now() + TIMEOUT;
+        let mut buffer = [0; 4096];
+        while Instant::now() < until {
+            match rustix::io::read(&link, &mut buffer) {
+                Ok(0) | Err(Errno::CONNRESET) => return false,
+                Ok(length) => match client.push(&buffer[..length], &mut outgoing) {
+                    Ok(None) => {}
+                    Ok(Some(resumed)) => {
+                        rustix::io::write(&link, &outgoing).unwrap();
+                        self.channel = link;
+                        self.mux.resume(resumed.peer_next).unwrap();
+                        self.mux.push(&resumed.rest);
+                        return true;
+                    }
+                    Err(_) => drop(rustix::io::write(&link, &[0; 40])),
+                },
+                Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("PID 1 neither takes the link nor refuses it");
+    }
+
+    /// PID 1 has ended, and with it everything inside.
+    pub(crate) fn wait_until_gone(&self, within: Duration) {
+        let timeout = rustix::time::Timespec { tv_sec: within.as_secs() as i64, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.init.pidfd, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&timeout)), Ok(1), "PID 1 lives");
+    }
+
+    fn new(init: Child, channel: OwnedFd) -> Self {
+        Self {
             init,
             channel,
+            source: None,
             mux: Mux::new(Side::Client),
             next: 1,
             output: BTreeMap::new(),
             reset: Vec::new(),
             ended: Vec::new(),
             messages: Vec::new(),
-        };
-        driver.greet(ports);
-        driver
+        }
     }
 
-    fn greet(&mut self, ports: &[u16]) {
+    fn greet(&mut self, ports: &[u16], lease: Option<Duration>) {
         self.send_message(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
             run: "test".to_owned(),
             nonce: "n".to_owned(),
             key: "07".repeat(32),
-            lease_ms: None,
+            lease_ms: lease.map(|lease| lease.as_millis() as u64),
         }));
         self.mux.rekey(&FrameKey::new([7; 32]));
         self.send_message(&ToInit::Setup(InitSetup {
@@ -136,7 +194,7 @@ impl Driver {
             env: [("PATH".to_owned(), OsText::from(path.as_str()))].into(),
             workdir: OsText::from("/"),
             stdio: Stdio::Streams { stdin: Some(stdin), stdout, stderr },
-            depth: AttestationKind::Short,
+            depth: AttestationKind::Brief,
             descendants,
         }));
         names
@@ -153,7 +211,7 @@ impl Driver {
             env: BTreeMap::new(),
             workdir: OsText::from("/"),
             stdio: Stdio::Pty { stream: exec, rows: 24, columns: 80 },
-            depth: AttestationKind::Short,
+            depth: AttestationKind::Brief,
             descendants: Descendants::Tracked,
         }));
         self.attested(exec);
@@ -172,7 +230,7 @@ impl Driver {
     pub(crate) fn attested(&mut self, wanted: u32) -> FromInit {
         self.wait_for(
             "an attestation",
-            |message| matches!(message, FromInit::AttestedShort { exec, .. } if *exec == wanted),
+            |message| matches!(message, FromInit::AttestedBrief { exec, .. } if *exec == wanted),
         )
     }
 
@@ -377,7 +435,40 @@ fn drop_bounding_set() {
     }
 }
 
-fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users) -> ! {
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// A new link: PID 1 gets the other end.
+fn hand_over_link(source: &OwnedFd) -> OwnedFd {
+    let (link, inside) = pair();
+    rustix::io::ioctl_fionbio(&link, true).unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [inside.as_fd()];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let parts = [std::io::IoSlice::new(b".")];
+    sendmsg(source, &parts, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+    link
+}
+
+/// `how` is PID 1's second argument.
+fn start_init(users: Users, channel: OwnedFd, how: Option<&str>) -> Child {
+    let (ready, ready_inside) = pair();
+    let flags = CloneFlags::NEW_USER | CloneFlags::NEW_PID | CloneFlags::NEW_MOUNT;
+    let init = match clone(flags).unwrap() {
+        Forked::Parent(child) => child,
+        Forked::Child => {
+            drop(ready);
+            become_init(channel, &ready_inside, users, how)
+        }
+    };
+    write_maps(init.pid, users);
+    rustix::io::write(&ready, b".").unwrap();
+    init
+}
+
+fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users, how: Option<&str>) -> ! {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let mut byte = [0];
     if !matches!(rustix::io::read(ready, &mut byte), Ok(1)) {
@@ -395,7 +486,8 @@ fn become_init(channel: OwnedFd, ready: &OwnedFd, users: Users) -> ! {
     let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).unwrap();
     arrange_descriptors(0, vec![null().unwrap(), null().unwrap(), stderr, channel, executable])
         .unwrap();
-    let argv = [c"init", c"__init"].map(CString::from);
+    let argv = ["init", "__init"].into_iter().chain(how);
+    let argv: Vec<CString> = argv.map(|argument| CString::new(argument).unwrap()).collect();
     let error = exec_path(c"/proc/self/fd/4", &argv, &[]);
     panic!("cannot become PID 1: {error}");
 }

@@ -10,6 +10,7 @@
 mod cases;
 mod connections;
 mod driver;
+mod links;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! What an agent finds in the run's home before it begins: the directories it does not make itself, and where the
-//! operator allowed it a copy of its login.
+//! Prepares the run's home for an agent: directories that it does not create itself and, if the operator allowed it, a
+//! copy of its login.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! An agent that asks nobody is let loose only where the boundary holds.
+//! Refuses an agent without permission prompts where the boundary does not hold.
 
 use belljar_spec::manifest::{Auth, Permissions};
 use belljar_spec::{BackendName, Clause, Enforcement, Posture, RunSpec};

@@ -1,7 +1,7 @@
-//! What is tidied up beside a run: never in its way.
+//! Cleans up after dead runs and applies `[retention]`, without delaying a run.
 //!
 //! What dead and removed runs left may have been made by an enemy, and take long to remove. So it is done
-//! by a thread, which begins when the command was let go and is waited for only so long. Cut short, it is
+//! by a thread, which starts when the command is released, and is waited for only so long. Cut short, it is
 //! finished by a later command.
 
 use std::sync::mpsc::{Receiver, channel};
@@ -48,7 +48,7 @@ fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Optio
     let (sender, receiver) = channel();
     let thread = thread::Builder::new().name("housekeeping".to_owned());
     let begun = thread.spawn(move || {
-        let _ = sender.send(work()); // nobody waits for it any more
+        let _ = sender.send(work()); // fails only if no one waits for it any more
     });
     begun.is_ok().then_some(receiver)
 }

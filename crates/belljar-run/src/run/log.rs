@@ -37,7 +37,7 @@ pub(super) struct RunLog {
 }
 
 impl RunLog {
-    /// Writes `run.start`. It is on disk before the command is let go, not before this returns: the
+    /// Writes `run.start`. It is on disk before the command is released, not before this returns: the
     /// sandbox is built meanwhile.
     pub(super) fn begin(
         home: &Home,

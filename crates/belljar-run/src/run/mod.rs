@@ -32,7 +32,7 @@ pub use launch::launch;
 pub use reconcile::{ReconcileError, Reconciled, reconcile};
 pub use resume::{Ask, Extend, ResumeError, ResumeLock, Resumed, prepare_resume};
 pub use resume_check::ResumeMismatch;
-pub use select_backend::{Prepared, prepare};
+pub use select_backend::{Prepared, prepare, prepare_on};
 
 pub use crate::exec_rules::run_rule_checker_if_requested;
 use crate::supervise::SuperviseError;
@@ -61,14 +61,14 @@ pub struct Streams {
     pub terminal: Option<OwnedFd>,
 }
 
-/// Told when the sandbox has been attested and the command is let go.
+/// Called when the sandbox is attested and the command is released.
 pub trait Observer {
     fn started(&mut self, run: &RunId, backend: BackendName, posture: &Posture);
 
-    /// Ports of the host that lead inside, if there are any; told before [`Observer::started`].
+    /// Ports of the host that lead inside, if there are any; called before [`Observer::started`].
     fn published(&mut self, _ports: &[Published]) {}
 
-    /// Something that the operator should know before it is too late; told before [`Observer::started`].
+    /// Something that the operator should know before it is too late; called before [`Observer::started`].
     fn warned(&mut self, _warning: &str) {}
 
     /// A backend failed to start the sandbox, or was passed over after that; the next is tried.

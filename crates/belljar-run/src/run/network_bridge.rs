@@ -1,5 +1,5 @@
-//! What a run needs to cross its boundary, made before anything of it is mounted: ports of the host, the proxy,
-//! the authority that it made for this run, and placeholders for the values that only it knows.
+//! Prepares the network access of a run before anything is mounted: published ports, the proxy, its certificate
+//! authority, and placeholders for the secrets that only the proxy knows.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -43,7 +43,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Each secret's variable holds a word of this run alone.
+/// Puts a placeholder that is unique to this run into each secret's variable.
 fn put_placeholders(
     spec: &RunSpec,
     plan: &mut Plan,
@@ -70,18 +70,18 @@ fn put_placeholders(
     Ok(())
 }
 
-/// A short value stands in many words by chance.
+/// A short value is part of many texts by chance.
 fn shows(text: &[u8], value: &[u8]) -> bool {
     text == value || (value.len() >= 8 && memchr::memmem::find(text, value).is_some())
 }
 
-/// Readable for whoever the run is: it is public, and the run's directory is not.
+/// Readable for the run's user: it is public, and the run's directory is not.
 fn write_trust(place: &RunDir, proxy: &mut Proxy) -> Result<(), LaunchError> {
     let nothing = || EgressError::Settings("it made no authority".to_owned());
     let trust = proxy.wait_until_ready()?.ok_or_else(nothing)?;
     let directory = place.directory.join("trust");
     let written = DirBuilder::new().mode(0o755).create(&directory).and_then(|()| {
-        // Whatever the caller's mask says.
+        // Whatever the caller's umask is.
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755))?;
         belljar_egress::trust::write_bundle(&directory, &trust.ca_certificate)
     });

@@ -1,4 +1,4 @@
-//! Outcomes of runs that did not come to run, or whose output could not be kept.
+//! Outcomes of runs that were not started, or whose output could not be recorded.
 
 use belljar_record::{Outcome, RecordError};
 use belljar_spec::text::error_chain;

@@ -1,4 +1,4 @@
-//! Compares what is recorded with what lives, and finishes what a dead supervisor left.
+//! Finishes what dead supervisors left: compares the records with the liveness locks.
 //!
 //! Looks at `live/` only: an entry whose lock is free has lost its supervisor. Whatever a run leaves
 //! behind is found by the run's own id, never by a process number, so a stranger is never touched.
@@ -90,7 +90,7 @@ impl Reconciled {
 /// Idempotent; never touches a live run; cheap when there is nothing to do.
 pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     let mut done = Reconciled::default();
-    // First: what a run changed is told by the trees, which must not be half one thing and half another.
+    // First: the changes of a run are read from its trees, which must not be half applied.
     for recovered in belljar_workspace::recover_all(home) {
         match recovered {
             Ok((run, Recovery::Undone)) => done.undone.push(run),
@@ -116,10 +116,10 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
         };
         tracing::debug!(run = %id, ?finished, "run without a supervisor");
         match finished {
-            Finished::Lost => done.lost.push(id),
-            Finished::WasOver => done.finished.push(id),
-            Finished::NeverAccepted => done.discarded.push(id),
-            Finished::Unreadable => done.unreadable.push(id),
+            FinishedRun::Lost => done.lost.push(id),
+            FinishedRun::WasOver => done.finished.push(id),
+            FinishedRun::NeverAccepted => done.discarded.push(id),
+            FinishedRun::Unreadable => done.unreadable.push(id),
         }
         remove(&home.socket_path(&id))?;
         remove(&path)?;
@@ -128,7 +128,7 @@ pub fn reconcile(home: &Home) -> Result<Reconciled, ReconcileError> {
     trash::empty(home)?;
     belljar_record::writable_trees::remove_draft(home)
         .map_err(|error| ReconcileError::Remove { path: home.path().to_owned(), error })?;
-    // Of homes that were removed while a run lived: nobody else would ever look for them.
+    // Of homes that were removed while a run lived: nothing else would ever find them.
     belljar_backend::remove_orphans();
     Ok(done)
 }
@@ -146,7 +146,7 @@ fn release_the_dead(home: &Home, done: &mut Reconciled) -> Result<(), ReconcileE
     Ok(())
 }
 
-/// A run without a supervisor, held so that nobody else finishes it.
+/// A run without a supervisor, locked so that no other process finishes it.
 pub(crate) struct Unfinished {
     _lock: File,
     sign: PathBuf,
@@ -166,7 +166,7 @@ impl Unfinished {
     }
 }
 
-/// Takes a run over whose supervisor is gone, and what it left on the host away. `None`: somebody else has it.
+/// Takes over a run whose supervisor is gone, and removes what it left on the host. `None`: another process has it.
 pub(crate) fn take(home: &Home, id: &RunId) -> Result<Option<Unfinished>, ReconcileError> {
     let sign = home.live_path(id);
     let Some(lock) = take_over(&sign)? else { return Ok(None) };
@@ -219,7 +219,7 @@ fn remove(path: &Path) -> Result<(), ReconcileError> {
 }
 
 #[derive(Debug)]
-enum Finished {
+enum FinishedRun {
     Lost,
     WasOver,
     NeverAccepted,
@@ -227,7 +227,7 @@ enum Finished {
     Unreadable,
 }
 
-fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
+fn finish(home: &Home, id: &RunId) -> Result<FinishedRun, ReconcileError> {
     let directory = home.run_dir(id);
     destroy(&directory, id)?;
     placeholder::release(&home.placeholders(), id.as_str())?;
@@ -237,13 +237,13 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
         Ok(found) if found.len() == 0 => None,
         // Without its key nothing can be said about the log: that waits until the key is back.
         _ => match EventLog::reopen(&directory, HomeKey::load(home.path())?.for_run(id)) {
-            Err(LogError::NotOurs { .. }) => return Ok(Finished::Unreadable),
+            Err(LogError::NotOurs { .. }) => return Ok(FinishedRun::Unreadable),
             log => Some(log?),
         },
     };
     let Some((mut log, recovered)) = log.filter(|(_, recovered)| recovered.has_start) else {
         remove_all(&directory)?;
-        return Ok(Finished::NeverAccepted);
+        return Ok(FinishedRun::NeverAccepted);
     };
     let record = recovered.start_data.as_ref().and_then(|data| RunRecord::deserialize(data).ok());
     let mut record = match record.map_or_else(|| RunRecord::read(&directory), Ok) {
@@ -252,12 +252,12 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
     };
     record.id = *id; // whatever is written in it, this is the run that is closed
     let (report, finished) = match recovered.stop_data.as_ref().map(StopReport::deserialize) {
-        Some(Ok(report)) => (report, Finished::WasOver),
+        Some(Ok(report)) => (report, FinishedRun::WasOver),
         // Of another version; there is never a second one.
-        Some(Err(_)) => (lost(id, &recovered), Finished::WasOver),
+        Some(Err(_)) => (lost(id, &recovered), FinishedRun::WasOver),
         None => {
             let mut report = lost(id, &recovered);
-            // What cannot be read can be reviewed by nobody, and `diff` says why.
+            // What cannot be read cannot be reviewed, and `diff` says why.
             let layered = belljar_workspace::read_layers(&directory).unwrap_or_default();
             report.workspace = belljar_workspace::report_of_layers(&directory, id, &layered);
             let mut last = report.clone();
@@ -269,7 +269,7 @@ fn finish(home: &Home, id: &RunId) -> Result<Finished, ReconcileError> {
                     Err(error)
                 }
             })?;
-            (report, Finished::Lost)
+            (report, FinishedRun::Lost)
         }
     };
     // `run.json` may never have been written after the gate: the log has what was read back there.

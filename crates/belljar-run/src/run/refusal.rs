@@ -1,4 +1,4 @@
-//! Why a run was not started, as its supervisor tells it.
+//! Describes a failed launch to the client of a supervisor: its kind, its causes, and the command that helps.
 
 use belljar_spec::wire::control::{LaunchRefusal, RefusalKind};
 

@@ -1,4 +1,4 @@
-//! A run that goes on from a checkpoint of another: `resume` and `fork`.
+//! Starts a run from a checkpoint of another one: `resume` and `fork`.
 //!
 //! The spec is the frozen one, from the log; nothing is read again that an agent could have written. What the run
 //! stands on must still be the same: its mounts, its image, and what this build makes of the policy.
@@ -54,15 +54,15 @@ pub struct Ask {
 pub struct Resumed {
     pub spec: RunSpec,
     pub resumed_from: ResumeOrigin,
-    /// Until it is recorded that the run goes on, nobody else resumes it.
+    /// Held until the record says that the run was resumed, so that it is resumed once.
     pub lock: ResumeLock,
 }
 
-/// Held by whoever resumes a run.
+/// Held by the process that resumes a run.
 #[derive(Debug)]
 pub struct ResumeLock(#[allow(dead_code, reason = "closing it lets go")] OwnedFd);
 
-/// What the record says about the first start.
+/// What the record has about the first start.
 #[derive(Clone, Debug, Deserialize)]
 struct Frozen {
     spec: RunSpec,
@@ -193,7 +193,7 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
     }
     let mut run = ask.run;
     loop {
-        // Before the look: whoever had it has said by now that the run goes on.
+        // Before the check: a process that held it has recorded by now that the run was resumed.
         let held = lock(home, &run, FlockOperation::NonBlockingLockExclusive)?;
         if is_live(home, &run) {
             return Err(match run == ask.run {
@@ -201,7 +201,7 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
                 false => ResumeError::Continued { run: ask.run, by: run },
             });
         }
-        // Now nobody adds to its record any more.
+        // Its record does not grow any more.
         let line = lineage(home, &run)?;
         let mut children = line
             .children
@@ -281,7 +281,7 @@ fn checkpoint(line: &Lineage, ask: &Ask, frozen: &Frozen) -> Result<Checkpoint, 
     if is_written && !is_layered && wanted != last_number {
         return Err(ResumeError::NoWayBack);
     }
-    // Without the records before it, nobody knows where a run that came to no checkpoint had begun.
+    // Without the earlier records it is unknown where a run without a checkpoint had started.
     let begins_later = |resumed_from: &ResumeOrigin| {
         resumed_from.kind == ResumeKind::Resume && resumed_from.iteration > last_number
     };

@@ -1,5 +1,4 @@
-//! What a run stands on, and what must still be so when it goes on: its mounts, its image, and what this build makes
-//! of the policy.
+//! Checks that a resumed run finds what its first start had: its mounts, its image, and the same plan for its policy.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -10,7 +9,7 @@ use super::LaunchError;
 use super::select_backend::Prepared;
 use belljar_record::redact::{plan_without_secret_values, secrets_of};
 
-/// What may be otherwise than it was, if the operator says so by name.
+/// What may have changed since the first start, if the operator allows it by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResumeMismatch {
@@ -62,7 +61,7 @@ pub(super) fn sources_of(spec: &RunSpec) -> Vec<SourceIdentity> {
     paths.filter_map(identity).collect()
 }
 
-/// Of a plan without its image, and without what is another in every run: its id, and words that stand for secrets.
+/// Of a plan without its image, and without what differs in every run: its id, and the placeholders of secrets.
 pub(super) fn policy_hash(plan: &Plan, spec: &RunSpec) -> String {
     let mut plan = plan_without_secret_values(plan, &secrets_of(spec));
     plan.image = None;

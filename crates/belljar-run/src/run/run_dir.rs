@@ -1,4 +1,4 @@
-//! The run's own directory and its sign of life.
+//! The directory of a run and its liveness lock.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -23,14 +23,13 @@ pub(super) struct RunDir {
     pub(super) sign: LivenessLock,
 }
 
-/// The locked file in `live/`. What stands in it is for people who list runs; that it is locked is what
-/// counts.
+/// The locked file in `live/`. Its text is for listings; only the lock counts.
 #[derive(Debug)]
 pub(crate) struct LivenessLock(File);
 
 impl LivenessLock {
-    pub(crate) fn say(&self, state: RunState) {
-        // A listing that is late by a word is no reason to end a run.
+    pub(crate) fn set_state(&self, state: RunState) {
+        // A listing that is out of date is no reason to end a run.
         let _ = self.0.write_all_at(format!("{state:<9}\n").as_bytes(), 0);
     }
 
@@ -45,7 +44,7 @@ impl RunDir {
             let path = path.clone();
             move |error| LaunchError::Record { path, error }
         };
-        // The sign of life first: whatever comes after it is found again.
+        // The lock first: what is made after it is found again.
         let (id, live, lock) = loop {
             let id = new_id();
             let live = home.live_path(&id);
@@ -58,7 +57,7 @@ impl RunDir {
             DirBuilder::new().mode(0o700).create(path).map_err(failed(path))?;
         }
         let sign = LivenessLock(lock);
-        sign.say(RunState::Planned);
+        sign.set_state(RunState::Planned);
         crate::debug_log::enter(&directory);
         Ok(Self { id, directory, live, sign })
     }

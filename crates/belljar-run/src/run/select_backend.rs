@@ -1,9 +1,8 @@
-//! Which backend a run is started on.
+//! Selects the backend of a run.
 //!
-//! The operator's order is followed step by step. A step is taken only if the backend can be had, has a
-//! plan for the run, and holds every clause that is required and not waived: no step asks for less than
-//! the one before it. Why a step was not taken is kept, told and recorded. A backend that says it works
-//! and then fails to start a sandbox is such a step too, found out at the start itself.
+//! Backends are tried in the operator's order. One is used only if it is available, has a plan for the run, and holds
+//! every clause that is required and not waived: no later backend has to hold less than an earlier one. Each skipped
+//! backend is reported and recorded with the reason. A backend that fails to start the sandbox is skipped too.
 
 use std::collections::VecDeque;
 
@@ -60,6 +59,31 @@ pub fn prepare(spec: RunSpec, keep: Keep, fetch: Fetch<'_>) -> Result<Prepared<'
         refuse_what_is_not_there(&spec, *first)?;
     }
     candidates.choose(spec, keep)
+}
+
+/// Makes the plan on a backend that is in no registry: one of the caller's own.
+pub fn prepare_on(
+    backend: Box<dyn Backend>,
+    spec: RunSpec,
+    keep: Keep,
+) -> Result<Prepared<'static>, LaunchError> {
+    let name = backend.name();
+    let candidates = Candidates {
+        left: VecDeque::new(),
+        count: 1,
+        skipped_backends: Vec::new(),
+        first: None,
+        fetch: Fetch::No,
+    };
+    let unavailable = |reason: Unavailable| LaunchError::Unavailable { backend: name, reason };
+    let mut capabilities = backend.probe().map_err(unavailable)?;
+    let image = backend.image(&spec, Fetch::No);
+    capabilities.image = image.map_err(|reason| LaunchError::Image { backend: name, reason })?;
+    let mut plan = backend.plan(&spec, &capabilities)?;
+    bypass_requires_boundary::mark_login(&spec, &mut plan.posture);
+    bypass_requires_boundary::check(&spec, name, &plan.posture)?;
+    let (resumed_from, secrets) = (None, Vec::new());
+    Ok(Prepared { backend, plan, spec, keep, resumed_from, secrets, candidates })
 }
 
 /// Continues with what another process has chosen for this spec. Where it does not fit the spec, or there is nothing,
@@ -162,7 +186,7 @@ impl<'f> Prepared<'f> {
 
     /// What to start instead, now that this could not be started and nothing of the command ran. `run` is
     /// the record of the attempt.
-    pub(super) fn instead(
+    pub(super) fn fall_back(
         mut self,
         error: LaunchError,
         run: Option<RunId>,
@@ -344,6 +368,7 @@ fn is_the_backends(error: &LaunchError, backend: BackendName) -> bool {
             // Also how a start is interrupted.
             SuperviseError::Step(..)
             | SuperviseError::TooLong
+            | SuperviseError::Transfer(_)
             | SuperviseError::Record(_)
             | SuperviseError::Checkpoint(_)
             | SuperviseError::CheckpointThread

@@ -1,7 +1,7 @@
-//! `belljar __supervise`: the supervisor of one run that lives apart from whoever started it.
+//! `belljar __supervise`: the supervisor of one run, in a process that outlives the one that started it.
 //!
-//! One process a run, single-threaded until the command was let go, in a session of its own. Its standard
-//! input is the connection it was born with, over which the run to start comes.
+//! One process for each run, in its own session, single-threaded until the command is released. Its standard input is
+//! the connection over which it receives the run to start.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ pub fn run_supervisor_if_requested(args: impl Iterator<Item = OsString>) -> Opti
     }
     Some(match leave_the_caller().and_then(Connection::new) {
         Ok(connection) => serve(connection),
-        Err(_) => 125, // there is nobody who could be told
+        Err(_) => 125, // there is no connection to report it on
     })
 }
 

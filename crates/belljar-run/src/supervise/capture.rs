@@ -1,4 +1,4 @@
-//! Output that is kept: its beginning and its end, in bounded memory.
+//! Captures the beginning and the end of an output, in bounded memory.
 
 use std::collections::VecDeque;
 

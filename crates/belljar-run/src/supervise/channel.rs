@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use belljar_backend::{CommandStreams, InitChannel, Wrapping};
+use belljar_backend::{CommandStreams, InitChannel, Link, Wrapping};
 use belljar_spec::wire::control::TaskStreams;
 use belljar_spec::wire::mux::parse;
 use belljar_spec::wire::{
@@ -12,7 +12,7 @@ use belljar_spec::wire::{
     ToInit, WireError, Work,
 };
 use belljar_spec::{
-    Attestation, ExecFailure, ExitStatus, Plan, RunId, ShortAttestation, Stdin, Terminal,
+    Attestation, BriefAttestation, ExecFailure, ExitStatus, Plan, RunId, Stdin, Terminal,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -22,6 +22,7 @@ use super::lease::Lease;
 use super::outside::Signals;
 use super::packets::Packets;
 use super::readiness::wait_until;
+use super::reconnect::{LinkEvent, Reconnect};
 
 /// The run's own command.
 pub(super) const MAIN_EXEC: u32 = 0;
@@ -39,12 +40,12 @@ const READS_AT_ONCE: usize = 16;
 /// Rows and columns.
 pub(super) type Size = (u16, u16);
 
-/// What PID 1 told.
+/// What PID 1 reported.
 pub(super) enum InitEvent {
     Attested(Box<Attestation>),
-    AttestedShort {
+    AttestedBrief {
         exec: u32,
-        attestation: Box<ShortAttestation>,
+        attestation: Box<BriefAttestation>,
     },
     NotPrepared {
         exec: u32,
@@ -83,12 +84,21 @@ pub(super) enum InitEvent {
     Gone,
 }
 
+/// Whether a channel without a link has one again.
+#[derive(PartialEq, Eq)]
+enum Resumption {
+    Waiting,
+    Done,
+}
+
 #[derive(Debug)]
 pub(crate) struct Channel {
     fd: OwnedFd,
     /// Takes off what an engine puts around PID 1's bytes.
     packets: Option<Packets>,
     lease: Option<Lease>,
+    /// Only where the link can break.
+    reconnect: Option<Reconnect>,
     mux: Mux,
     nonce: String,
     /// Ports on which PID 1 takes connections, and how many it took so far.
@@ -96,6 +106,9 @@ pub(crate) struct Channel {
     accepted: u32,
     /// A hello that cannot be worked with.
     bad_hello: Option<SuperviseError>,
+    /// The exec besides the main command that may attest as a whole: the transfer of a tree.
+    attests_too: Option<u32>,
+    is_closed: bool,
 }
 
 impl Channel {
@@ -105,22 +118,37 @@ impl Channel {
         setup: InitSetup,
         run: &RunId,
     ) -> Result<Self, SuperviseError> {
-        let InitChannel { fd, wrapping, lease } = way;
+        let InitChannel { fd, wrapping, lease, link } = way;
         let step = |name| move |error| SuperviseError::Step(name, error);
         rustix::io::ioctl_fionbio(&fd, true).map_err(step("read the channel without waiting"))?;
         let mut secret = [0; 48];
         getrandom::fill(&mut secret).map_err(|_| SuperviseError::Step("make a key", Errno::IO))?;
         let (key, nonce) = secret.split_at(32);
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(key);
+        let frame_key = FrameKey::new(bytes);
+        let mut mux = Mux::new(Side::Client);
+        let reconnect = match (link, lease) {
+            // Without a lease PID 1 would wait for ever.
+            (Link::Lasting, _) | (Link::Breakable(_), None) => None,
+            (Link::Breakable(opener), Some(lease)) => {
+                mux.keep_unacknowledged();
+                Some(Reconnect::new(opener, &frame_key, lease))
+            }
+        };
         let nonce = hex(nonce);
         let mut channel = Self {
             fd,
             packets: (wrapping == Wrapping::EnginePackets).then(Packets::default),
             lease: lease.map(Lease::new),
-            mux: Mux::new(Side::Client),
+            reconnect,
+            mux,
             nonce: nonce.clone(),
             listen: setup.listen.clone(),
             accepted: 0,
             bad_hello: None,
+            attests_too: None,
+            is_closed: false,
         };
         channel.send(&ToInit::Hello(LauncherHello {
             min: PROTOCOL_MIN,
@@ -131,9 +159,7 @@ impl Channel {
             // None in the jail, where the kernel tells when the launcher is gone.
             lease_ms: lease.map(|lease| lease.as_millis() as u64),
         }))?;
-        let mut bytes = [0; 32];
-        bytes.copy_from_slice(key);
-        channel.mux.rekey(&FrameKey::new(bytes));
+        channel.mux.rekey(&frame_key);
         channel.send(&ToInit::Setup(setup))?;
         channel.flush();
         Ok(channel)
@@ -169,7 +195,7 @@ impl Channel {
             env: plan.command.env.clone(),
             workdir: plan.command.workdir.clone(),
             stdio,
-            depth: AttestationKind::Whole,
+            depth: AttestationKind::Full,
             descendants: Descendants::Loose,
         })?;
         self.flush();
@@ -192,6 +218,16 @@ impl Channel {
             Stdio::Pty { stream, .. } => open(&mut self.mux, stream, Flow::Bidirectional)?,
         }
         self.send(&ToInit::Exec(request.clone()))
+    }
+
+    /// The process of a transfer attests, and nothing else until it has.
+    pub(super) fn expect_attestation_of(&mut self, exec: u32) {
+        self.attests_too = Some(exec);
+    }
+
+    /// PID 1 cannot be reached any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Waits for the hello and the attestation; anything else before them is wrong.
@@ -233,8 +269,10 @@ impl Channel {
             if signals.take().iter().any(|signal| !matches!(*signal, WINCH | CHLD)) {
                 return Err(SuperviseError::Step("asked to stop before the start", Errno::INTR));
             }
-            let mut fds = [self.poll_fd(), PollFd::new(&signals.fd, PollFlags::IN)];
-            wait_until(&mut fds, Some(until))?;
+            let mut fds = vec![PollFd::new(&signals.fd, PollFlags::IN)];
+            fds.extend(self.poll_fd());
+            let moment = self.next_keepalive().map_or(until, |moment| moment.min(until));
+            wait_until(&mut fds, Some(moment))?;
             self.flush();
         }
     }
@@ -244,53 +282,63 @@ impl Channel {
         self.packets.as_ref().and_then(Packets::diagnostics)
     }
 
-    /// When something has to be said for the lease's sake.
-    pub(super) fn next_word(&self) -> Option<Instant> {
-        self.lease.as_ref().map(Lease::next_word)
+    /// When the lease has to be renewed, or a new link is to be tried.
+    pub(super) fn next_keepalive(&self) -> Option<Instant> {
+        let lease = self.lease.as_ref().map(Lease::next_keepalive);
+        let link = self.reconnect.as_ref().and_then(Reconnect::next_moment);
+        lease.into_iter().chain(link).min()
     }
 
     pub(super) fn keep_lease(&mut self, now: Instant) {
         if self.lease.as_mut().is_some_and(|lease| lease.is_due(now)) {
-            self.say(&ToInit::Alive);
+            self.post(&ToInit::Alive);
         }
     }
 
-    pub(super) fn say(&mut self, message: &ToInit) {
+    pub(super) fn post(&mut self, message: &ToInit) {
         // Everything that is said without an answer is short enough.
         let _ = self.mux.send(message);
     }
 
-    pub(super) fn let_go(&mut self, exec: u32) {
-        self.say(&ToInit::Go { exec });
+    pub(super) fn release(&mut self, exec: u32) {
+        self.post(&ToInit::Go { exec });
         self.flush();
     }
 
     /// The process that attested for a sandbox without a command of its own.
     pub(super) fn dismiss(&mut self) {
-        self.say(&ToInit::Dismiss { exec: MAIN_EXEC });
+        self.post(&ToInit::Dismiss { exec: MAIN_EXEC });
         self.flush();
     }
 
     pub(super) fn signal(&mut self, exec: u32, signal: i32) {
-        self.say(&ToInit::Signal { exec, signal });
+        self.post(&ToInit::Signal { exec, signal });
     }
 
     pub(super) fn signal_all(&mut self, signal: i32) {
-        self.say(&ToInit::SignalAll { signal });
+        self.post(&ToInit::SignalAll { signal });
         self.flush();
     }
 
     pub(super) fn resize(&mut self, exec: u32, (rows, columns): Size) {
-        self.say(&ToInit::Resize { exec, rows, columns });
+        self.post(&ToInit::Resize { exec, rows, columns });
     }
 
-    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+    /// Nothing while there is no link, and the next moment is all there is to wait for.
+    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        if !self.is_up() {
+            return self.reconnect.as_ref().and_then(Reconnect::poll_fd);
+        }
         let events = if self.mux.outgoing().is_empty() {
             PollFlags::IN
         } else {
             PollFlags::IN | PollFlags::OUT
         };
-        PollFd::new(&self.fd, events)
+        Some(PollFd::new(&self.fd, events))
+    }
+
+    fn is_up(&self) -> bool {
+        self.reconnect.as_ref().is_none_or(Reconnect::is_up)
     }
 
     pub(super) fn mux(&self) -> &Mux {
@@ -324,7 +372,7 @@ impl Channel {
     }
 
     pub(super) fn flush(&mut self) {
-        while !self.mux.outgoing().is_empty() {
+        while !self.mux.outgoing().is_empty() && self.is_up() {
             match rustix::io::write(&self.fd, self.mux.outgoing()) {
                 Ok(length) => self.mux.sent(length),
                 Err(Errno::INTR) => {}
@@ -340,11 +388,14 @@ impl Channel {
     /// Everything that arrived. An error is final.
     pub(super) fn read(&mut self) -> Result<Vec<InitEvent>, WireError> {
         let mut news = Vec::new();
+        if !self.is_up() && self.resume(&mut news)? == Resumption::Waiting {
+            return Ok(news);
+        }
         let mut buffer = [0; 16 * 1024];
         for _ in 0..READS_AT_ONCE {
             match rustix::io::read(&self.fd, &mut buffer) {
                 Ok(0) | Err(Errno::CONNRESET) => {
-                    news.push(InitEvent::Gone);
+                    self.link_ended(&mut news);
                     return Ok(news);
                 }
                 Ok(length) => match &mut self.packets {
@@ -355,21 +406,61 @@ impl Channel {
                     }
                 },
                 Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(news),
+                Err(_) if self.reconnect.is_some() => {
+                    self.link_ended(&mut news);
+                    return Ok(news);
+                }
                 Err(_) => return Ok(news),
             }
-            while let Some(arrival) = self.mux.next_arrival()? {
-                match arrival {
-                    Arrival::Data { stream, bytes } => news.push(InitEvent::Data { stream, bytes }),
-                    Arrival::End { stream } => news.push(InitEvent::End { stream }),
-                    Arrival::Reset { stream } => {
-                        self.mux.end(stream); // so that both ends forget it
-                        news.push(InitEvent::Reset { stream });
-                    }
-                    Arrival::Message(message) => news.extend(self.hear(parse(&message)?)?),
-                }
-            }
+            self.take_arrivals(&mut news)?;
         }
         Ok(news)
+    }
+
+    /// Over a link that can break, PID 1 may still be there.
+    fn link_ended(&mut self, news: &mut Vec<InitEvent>) {
+        let now = Instant::now();
+        if !self.reconnect.as_mut().is_some_and(|link| link.broke(now)) {
+            self.is_closed = true;
+            news.push(InitEvent::Gone);
+        }
+    }
+
+    fn resume(&mut self, news: &mut Vec<InitEvent>) -> Result<Resumption, WireError> {
+        let next = self.mux.next_frame();
+        let event = self.reconnect.as_mut().map(|link| link.turn(Instant::now(), next));
+        match event.unwrap_or(LinkEvent::Over) {
+            LinkEvent::Nothing => Ok(Resumption::Waiting),
+            LinkEvent::Over => {
+                self.is_closed = true;
+                news.push(InitEvent::Gone);
+                Ok(Resumption::Waiting)
+            }
+            LinkEvent::Resumed { link, resumed } => {
+                self.fd = link;
+                self.mux.resume(resumed.peer_next)?;
+                self.mux.push(&resumed.rest);
+                self.take_arrivals(news)?;
+                self.flush();
+                Ok(Resumption::Done)
+            }
+        }
+    }
+
+    fn take_arrivals(&mut self, news: &mut Vec<InitEvent>) -> Result<(), WireError> {
+        while let Some(arrival) = self.mux.next_arrival()? {
+            match arrival {
+                Arrival::Data { stream, bytes } => news.push(InitEvent::Data { stream, bytes }),
+                Arrival::End { stream } => news.push(InitEvent::End { stream }),
+                Arrival::Reset { stream } => {
+                    self.mux.end(stream); // so that both ends forget it
+                    news.push(InitEvent::Reset { stream });
+                }
+                Arrival::Message(message) => news.extend(self.hear(parse(&message)?)?),
+            }
+        }
+        Ok(())
     }
 
     fn hear(&mut self, message: FromInit) -> Result<Option<InitEvent>, WireError> {
@@ -379,15 +470,22 @@ impl Channel {
                     self.bad_hello = Some(SuperviseError::Hello(format!("version {version}")));
                 } else if nonce != self.nonce {
                     return Err(protocol_violation("a hello to another launch"));
+                } else if let Some(link) = &mut self.reconnect {
+                    link.greeted();
                 }
                 return Ok(None);
             }
-            FromInit::Attested { exec: MAIN_EXEC, attestation } => InitEvent::Attested(attestation),
+            FromInit::Attested { exec, attestation }
+                if exec == MAIN_EXEC || self.attests_too == Some(exec) =>
+            {
+                self.attests_too = None;
+                InitEvent::Attested(attestation)
+            }
             FromInit::Attested { .. } => {
                 return Err(protocol_violation("an attestation nobody asked for"));
             }
-            FromInit::AttestedShort { exec, attestation } => {
-                InitEvent::AttestedShort { exec, attestation }
+            FromInit::AttestedBrief { exec, attestation } => {
+                InitEvent::AttestedBrief { exec, attestation }
             }
             FromInit::SetupFailed { exec, step, why } => InitEvent::NotPrepared { exec, step, why },
             FromInit::Started { exec } => InitEvent::Started { exec },

@@ -51,7 +51,7 @@ pub(super) struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// `begun`: when the command was let go, in seconds.
+    /// `begun`: when the command was released, in seconds.
     fn start(limit: DiskLimit, begun: i64) -> Result<Self, Errno> {
         let (fd, report) = pipe_with(PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -84,12 +84,12 @@ mod tests {
 
     use super::*;
 
-    struct Source {
+    struct TestSource {
         socket: UnixStream,
         deadline: Option<Instant>,
     }
 
-    impl EventSource for Source {
+    impl EventSource for TestSource {
         type Parts<'p> = ();
         type Event = Infallible;
 
@@ -112,8 +112,8 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (other, _theirs) = UnixStream::pair().unwrap();
         let now = Instant::now();
-        let late = Source { socket: other, deadline: Some(now + Duration::from_secs(600)) };
-        let soon = Source { socket: ours, deadline: Some(now + Duration::from_millis(10)) };
+        let late = TestSource { socket: other, deadline: Some(now + Duration::from_secs(600)) };
+        let soon = TestSource { socket: ours, deadline: Some(now + Duration::from_millis(10)) };
         let ready = || {
             let mut poll = PollSet::default();
             poll.add(&late);

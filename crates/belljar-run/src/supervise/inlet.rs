@@ -1,4 +1,4 @@
-//! Standard input of a command, on its way in.
+//! The standard input of a command: from the caller or a client to a pipe or a stream of the channel.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use super::readiness::is_readable;
 
 const CHUNK: usize = 64 * 1024;
 
-/// Who types.
+/// Where the input comes from.
 #[derive(Debug)]
 pub(super) enum InputSource {
     Fd(OwnedFd),
@@ -20,8 +20,8 @@ pub(super) enum InputSource {
         client: ClientId,
         stream: u32,
     },
-    /// Nobody now; somebody may come.
-    Nobody,
+    /// No client now; one may attach.
+    Detached,
     Ended,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct Inlet {
     from: InputSource,
     to: InputSink,
     waiting: Vec<u8>,
-    /// How much of it came from somebody who gives no more.
-    of_others: usize,
+    /// How much of it came from an earlier source.
+    from_earlier: usize,
 }
 
 impl Inlet {
@@ -48,7 +48,7 @@ impl Inlet {
         if let InputSink::Pipe(pipe) = &to {
             let _ = rustix::io::ioctl_fionbio(pipe, true);
         }
-        Self { from, to, waiting: Vec::new(), of_others: 0 }
+        Self { from, to, waiting: Vec::new(), from_earlier: 0 }
     }
 
     pub(super) fn is_fed_by(&self, id: ClientId, stream: u32) -> bool {
@@ -63,9 +63,9 @@ impl Inlet {
         matches!(self.to, InputSink::Channel(own) if own == stream)
     }
 
-    pub(super) fn hand_to(&mut self, giver: InputSource) {
-        self.of_others = self.waiting.len();
-        self.from = giver;
+    pub(super) fn set_source(&mut self, source: InputSource) {
+        self.from_earlier = self.waiting.len();
+        self.from = source;
     }
 
     pub(super) fn watch<'a>(&'a self, channel: Option<&Channel>, fds: &mut Vec<PollFd<'a>>) {
@@ -85,7 +85,7 @@ impl Inlet {
         }
     }
 
-    /// Bytes of the client; never more than a window of them.
+    /// Bytes of the client, at most a window of them.
     pub(super) fn accept(&mut self, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);
     }
@@ -146,10 +146,10 @@ impl Inlet {
                 return;
             }
             self.waiting.drain(..taken);
-            let of_others = self.of_others.min(taken);
-            self.of_others -= of_others;
+            let from_earlier = self.from_earlier.min(taken);
+            self.from_earlier -= from_earlier;
             if let InputSource::Client { client, stream } = &self.from {
-                clients.consumed(*client, *stream, taken - of_others);
+                clients.consumed(*client, *stream, taken - from_earlier);
             }
         }
         if matches!(self.from, InputSource::Ended) {

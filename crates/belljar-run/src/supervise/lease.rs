@@ -1,30 +1,30 @@
-//! Keeps PID 1 from taking silence for the launcher's death.
+//! Keeps the lease of a channel: PID 1 ends everything if no message comes for that long.
 
 use std::time::{Duration, Instant};
 
-/// A word is said this many times in the time of a lease.
-const WORDS: u32 = 4;
+/// Messages in the time of a lease.
+const KEEPALIVES: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Lease {
     every: Duration,
-    said: Instant,
+    sent: Instant,
 }
 
 impl Lease {
     pub(super) fn new(lease: Duration) -> Self {
-        Self { every: lease / WORDS, said: Instant::now() }
+        Self { every: lease / KEEPALIVES, sent: Instant::now() }
     }
 
-    pub(super) fn next_word(&self) -> Instant {
-        self.said + self.every
+    pub(super) fn next_keepalive(&self) -> Instant {
+        self.sent + self.every
     }
 
     /// `true`: now is the time, and the next one is counted from here.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let due = now >= self.next_word();
+        let due = now >= self.next_keepalive();
         if due {
-            self.said = now;
+            self.sent = now;
         }
         due
     }

@@ -24,6 +24,7 @@ mod outside;
 mod own_task;
 mod packets;
 mod readiness;
+mod reconnect;
 mod release;
 mod requests;
 mod rules;
@@ -35,6 +36,7 @@ mod stop_reason;
 mod supervisor;
 mod task;
 mod terminal;
+mod transfer;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -61,6 +63,7 @@ pub(crate) use release::{Opened, Supervision, open};
 pub(crate) use sandbox::{Promised, SandboxResult, Sandboxes};
 use shutdown_notices::ShutdownNotices;
 use stop_clock::StopCause;
+pub(crate) use transfer::TransferError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -78,6 +81,8 @@ pub enum SuperviseError {
     NoAnswer(u64),
     #[error("the channel carried what PID 1 cannot have sent, before anything was started")]
     Wire(#[source] WireError),
+    #[error("the tree cannot be sent into the sandbox")]
+    Transfer(#[from] TransferError),
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
@@ -145,6 +150,8 @@ pub(crate) struct Supervised {
     pub(crate) driven: Option<DriveEnd>,
     /// The report about the agent.
     pub(crate) agent: Option<AgentReport>,
+    /// Why changes to a tree that was sent are not known: it did not come back.
+    pub(crate) not_returned: Option<String>,
     /// Messages to clients that wait until the end is on disk.
     notices: Option<ShutdownNotices>,
 }

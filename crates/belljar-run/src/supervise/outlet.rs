@@ -1,7 +1,7 @@
-//! One output stream of a command, on its way to the record and to whoever follows it.
+//! One output stream of a command: from its pipe or the channel to the record, and to a follower.
 //!
-//! Nothing is read while something waits to be passed on: a slow reader slows the command down, and the
-//! supervisor does not grow.
+//! Nothing is read while something waits to be passed on, so a slow reader slows the command down and the supervisor
+//! does not grow.
 
 use std::os::fd::OwnedFd;
 
@@ -17,7 +17,7 @@ use super::readiness::is_writable;
 use belljar_record::Captured;
 
 pub(super) const CHUNK: usize = 128 * 1024;
-/// What a pipe takes that polls writable.
+/// What a pipe takes at once if poll reports it writable.
 const PIPE_BUF: usize = 4096;
 /// What `fs.pipe-max-size` allows to an ordinary user.
 const LARGEST_PIPE: usize = 1024 * 1024;
@@ -31,28 +31,28 @@ pub(super) enum OutputSource {
     Ended,
 }
 
-/// What a write to a descriptor of the caller's does when it is full.
+/// Whether a write to a descriptor of the caller can block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// A file, or a pipe that says so.
-    NeverWaits,
-    /// Asked before each write, which is then short enough for a pipe that has room.
-    MayWait,
+pub(super) enum WriteMode {
+    /// A file, or a pipe opened so.
+    NeverBlocks,
+    /// Polled before each write, which is then short enough for a pipe that has room.
+    MayBlock,
 }
 
-/// Who is given them.
+/// Where they go.
 #[derive(Debug)]
 pub(super) enum OutputSink {
     Fd {
         fd: OwnedFd,
-        manner: Manner,
+        mode: WriteMode,
     },
     Kept(HeadAndTail),
     Client {
         client: ClientId,
         stream: u32,
     },
-    /// Recorded, and no more.
+    /// Only to the record.
     Nowhere,
 }
 
@@ -70,7 +70,7 @@ impl Outlet {
     pub(super) fn new(stream: OutputStream, from: OutputSource, to: OutputSink) -> Self {
         if let OutputSource::Pipe(pipe) = &from {
             let _ = rustix::io::ioctl_fionbio(pipe, true);
-            // Fewer turns for the same bytes; a user who has many pipes keeps the usual size.
+            // Fewer turns for the same bytes; it fails for a user who has many pipes.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, CHUNK);
         }
         Self { stream, from, to, waiting: Vec::new(), left: None }
@@ -104,7 +104,7 @@ impl Outlet {
         matches!(self.to, OutputSink::Fd { .. } | OutputSink::Kept(_))
     }
 
-    /// From now on somebody else, or nobody, is given the bytes.
+    /// Sends the bytes elsewhere from now on.
     pub(super) fn redirect(&mut self, to: OutputSink, channel: Option<&mut Channel>) {
         if matches!(to, OutputSink::Nowhere) {
             let dropped = std::mem::take(&mut self.waiting).len();
@@ -149,8 +149,8 @@ impl Outlet {
     /// Bytes that are in the record now.
     pub(super) fn accept(&mut self, bytes: &[u8], channel: Option<&mut Channel>) {
         match &mut self.to {
-            OutputSink::Fd { fd, manner: Manner::NeverWaits } if self.waiting.is_empty() => {
-                let passed = rustix::io::write(&*fd, bytes).unwrap_or(0); // the next try tells
+            OutputSink::Fd { fd, mode: WriteMode::NeverBlocks } if self.waiting.is_empty() => {
+                let passed = rustix::io::write(&*fd, bytes).unwrap_or(0); // the next write finds the error
                 self.waiting.extend_from_slice(&bytes[passed..]);
                 self.credit(passed, channel);
             }
@@ -170,7 +170,7 @@ impl Outlet {
         self.from = OutputSource::Ended;
     }
 
-    /// The command is told that nobody reads any more.
+    /// Closes the stream, as a reader does that has enough.
     pub(super) fn stop(&mut self, channel: Option<&mut Channel>) {
         match (&self.from, channel) {
             (OutputSource::Channel(stream), Some(channel)) => channel.stop_reading(*stream),
@@ -186,8 +186,8 @@ impl Outlet {
         }
     }
 
-    /// Everything inside is gone, but somebody else may hold the pipe: what is in it now is the rest, which
-    /// is recorded whether or not anybody reads it, and no more than a pipe can hold.
+    /// Everything inside is gone, but another process may hold the pipe: what is in it now is the rest. It is recorded
+    /// even if no one reads it, and is at most what a pipe can hold.
     pub(super) fn read_the_rest(&mut self) {
         self.left.get_or_insert(LARGEST_PIPE);
     }
@@ -198,11 +198,11 @@ impl Outlet {
         while passed < self.waiting.len() && !closed {
             let rest = &self.waiting[passed..];
             match &self.to {
-                OutputSink::Fd { fd, manner } => {
-                    let most = match manner {
-                        Manner::NeverWaits => rest.len(),
-                        Manner::MayWait if !is_writable(fd) => break,
-                        Manner::MayWait => rest.len().min(PIPE_BUF),
+                OutputSink::Fd { fd, mode } => {
+                    let most = match mode {
+                        WriteMode::NeverBlocks => rest.len(),
+                        WriteMode::MayBlock if !is_writable(fd) => break,
+                        WriteMode::MayBlock => rest.len().min(PIPE_BUF),
                     };
                     match rustix::io::write(fd, &rest[..most]) {
                         Ok(length) => passed += length,
@@ -229,8 +229,8 @@ impl Outlet {
         self.credit(passed, channel);
     }
 
-    /// The reader has had enough, as `| head` does: the command is told the same way. A follower that
-    /// went away only stops following.
+    /// The reader closed its end, as `| head` does, and so the command's is closed. A follower that disconnected only
+    /// stops following.
     fn close(&mut self) {
         if matches!(self.to, OutputSink::Fd { .. }) && matches!(self.from, OutputSource::Pipe(_)) {
             self.from = OutputSource::Ended;
@@ -270,16 +270,16 @@ impl OutputSink {
     pub(super) fn fd(fd: OwnedFd) -> Self {
         let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
         match kind {
-            Ok(FileType::RegularFile) => Self::Fd { fd, manner: Manner::NeverWaits },
+            Ok(FileType::RegularFile) => Self::Fd { fd, mode: WriteMode::NeverBlocks },
             Ok(FileType::Fifo) => match open_again(&fd) {
-                Ok(own) => Self::Fd { fd: own, manner: Manner::NeverWaits },
-                Err(_) => Self::Fd { fd, manner: Manner::MayWait },
+                Ok(own) => Self::Fd { fd: own, mode: WriteMode::NeverBlocks },
+                Err(_) => Self::Fd { fd, mode: WriteMode::MayBlock },
             },
             // The null device and the like; a terminal can be stopped.
             Ok(FileType::CharacterDevice) if !rustix::termios::isatty(&fd) => {
-                Self::Fd { fd, manner: Manner::NeverWaits }
+                Self::Fd { fd, mode: WriteMode::NeverBlocks }
             }
-            _ => Self::Fd { fd, manner: Manner::MayWait },
+            _ => Self::Fd { fd, mode: WriteMode::MayBlock },
         }
     }
 }

@@ -61,7 +61,7 @@ impl Ends {
         let nobody = Self {
             stdout: OutputSink::Nowhere,
             stderr: OutputSink::Nowhere,
-            input: InputSource::Nobody,
+            input: InputSource::Detached,
             follower: None,
         };
         let (Some(client), Some(numbers)) = (client, TaskStreams::of(MAIN_EXEC)) else {

@@ -75,6 +75,7 @@ impl Opened {
         caller: &Caller,
     ) -> Result<(), SuperviseError> {
         use belljar_spec::wire::control::Streams;
+        sandboxes.main_mut().send_trees(&self.signals)?;
         let size = match caller {
             Caller::Here(_) => self.terminal.as_ref().map(RawTerminal::size),
             Caller::There { streams: Streams::Terminal(size), .. } => {
@@ -108,7 +109,7 @@ impl Opened {
         recorder.barrier()?;
         release(main, plan);
         let begun = Instant::now();
-        options.live.say(RunState::Running);
+        options.live.set_state(RunState::Running);
         on_release(caller);
         timings::mark(timings::Phase::Attestation);
         tracing::debug!("attested; the command is released");
@@ -185,6 +186,7 @@ fn record_start(
 ) -> Result<(), SuperviseError> {
     let attestation = &sandbox.result_mut().attestation;
     recorder.event(EventKind::SandboxAttested, &json!({ "attestation": attestation }))?;
+    sandbox.record_sent_trees(recorder)?;
     if !plan.command.argv.is_empty() {
         let argv = recorder.masked(&plan.command.argv);
         recorder.event(EventKind::ExecStart, &json!({ "exec": MAIN_EXEC, "argv": argv }))?;
@@ -212,7 +214,7 @@ fn prepare(
 fn release(sandbox: &mut SandboxState, plan: &Plan) {
     match sandbox.link() {
         Inside::Init(channel) if plan.command.argv.is_empty() => channel.dismiss(),
-        Inside::Init(channel) => channel.let_go(MAIN_EXEC),
+        Inside::Init(channel) => channel.release(MAIN_EXEC),
         Inside::Child => {}
     }
 }

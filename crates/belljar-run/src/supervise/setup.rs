@@ -5,6 +5,8 @@ use std::time::Duration;
 use belljar_spec::wire::InitSetup;
 use belljar_spec::{Access, Expectation, MountKind, OsText, Plan};
 
+use super::transfer::BRING_BACK_WITHIN;
+
 /// PID 1's own clock only matters when the launcher's does not work.
 const INIT_DEADLINE_AFTER: Duration = Duration::from_secs(5);
 
@@ -12,13 +14,19 @@ const INIT_DEADLINE_AFTER: Duration = Duration::from_secs(5);
 pub(super) fn setup(plan: &Plan, expectation: &Expectation, listen: Vec<u16>) -> InitSetup {
     let is_writable = |what: &MountKind| match what {
         MountKind::Bind { access, .. } => *access != Access::ReadOnly,
-        MountKind::Tmpfs { .. } => true,
+        MountKind::Tmpfs { .. } | MountKind::Sent { .. } => true,
         _ => false,
     };
     let mounts = plan.mounts.iter().filter(|mount| is_writable(&mount.what));
     let mut writable: Vec<OsText> = mounts.map(|mount| mount.target.clone()).collect();
     writable.push(OsText::from("/dev/shm"));
-    let grace = plan.limits.stop_timeout + INIT_DEADLINE_AFTER;
+    let comes_back = |what: &MountKind| {
+        matches!(what, MountKind::Sent { access: Access::Layered | Access::Writable, .. })
+    };
+    let mut grace = plan.limits.stop_timeout + INIT_DEADLINE_AFTER;
+    if plan.mounts.iter().any(|mount| comes_back(&mount.what)) {
+        grace += BRING_BACK_WITHIN; // the trees go away with PID 1
+    }
     InitSetup {
         user: expectation.user,
         rlimits: plan.rlimits.clone(),

@@ -1,7 +1,7 @@
 //! The supervisor of a run: one loop over sources of events.
 //!
 //! Each turn waits until a source is ready or due; then every source takes its turn, and the supervisor acts on the
-//! events that concern more than one of them. What belongs to one sandbox is in [`SandboxState`].
+//! events that concern more than one of them. What belongs to one sandbox is in `SandboxState`.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -209,7 +209,7 @@ impl Supervisor<'_> {
 
     fn stopping(&mut self) {
         self.sandboxes.stopping();
-        self.settings.live.say(RunState::Stopping);
+        self.settings.live.set_state(RunState::Stopping);
     }
 
     /// The run is over; what its sandboxes wrote before is still read.
@@ -220,7 +220,7 @@ impl Supervisor<'_> {
         self.supervised.stopping = self.supervised.stopping.or(self.clock.stopping());
         self.sandboxes.end();
         self.clock.end();
-        self.settings.live.say(RunState::Stopping);
+        self.settings.live.set_state(RunState::Stopping);
         self.control.close_socket();
     }
 
@@ -265,6 +265,12 @@ impl Supervisor<'_> {
         for sandbox in self.sandboxes.iter_mut() {
             if let Err(error) = sandbox.finish_network(self.recorder) {
                 self.supervised.broken.get_or_insert(error.into());
+            }
+            match sandbox.record_returned_trees(self.recorder) {
+                Ok(lost) => {
+                    self.supervised.not_returned = lost.or(self.supervised.not_returned.take())
+                }
+                Err(error) => drop(self.supervised.broken.get_or_insert(error.into())),
             }
             for mut task in sandbox.take_all_tasks() {
                 if let Err(error) = sandbox.record_end(&mut task, self.recorder) {

@@ -1,4 +1,4 @@
-//! One command in the sandbox: its streams, its clock, and who follows it.
+//! One command in a sandbox: its streams, its deadline, and the client that follows it.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ use super::inlet::{Inlet, InputSource};
 use super::outlet::{Outlet, OutputSink};
 use belljar_record::{RecordError, Recorder};
 
-/// What is taken from one stream before the loop looks at everything else again.
-const CHUNKS_AT_ONCE: usize = 9;
+/// Taken from one stream before the next source has its turn.
+const MAX_CHUNKS: usize = 9;
 
 /// How long a command that is being ended waits for a follower that takes nothing.
-const FOLLOWER_WITHIN: Duration = Duration::from_secs(10);
+const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum TaskPhase {
     /// Its process locks itself down; these are the variables it must attest.
     Preparing { environment: Vec<OsText> },
-    /// Let go.
+    /// Released.
     Running,
     /// Its streams may still hold something.
     Over(End),
@@ -60,7 +60,7 @@ pub(super) struct Follower {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carries {
     Output,
-    /// Files on their way to the host, where they are kept anyway: not in the record.
+    /// Files for the host, which are not recorded.
     Files,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Task {
     pub(super) input: Option<Inlet>,
     pub(super) follower: Option<Follower>,
     pub(super) bond: Bond,
-    pub(super) phase: Phase,
+    pub(super) phase: TaskPhase,
     /// What it is to do, until that is recorded.
     pub(super) unrecorded: Option<Work>,
     pub(super) deadline: Option<Instant>,
@@ -95,7 +95,7 @@ impl Task {
             input: None,
             follower: None,
             bond: Bond::LivesOn,
-            phase: Phase::Running,
+            phase: TaskPhase::Running,
             unrecorded: None,
             deadline: None,
             give_up_at: None,
@@ -110,7 +110,7 @@ impl Task {
             Work::Pack { .. } => Carries::Files,
             Work::Program { .. } | Work::Nothing | Work::Unpack { .. } => Carries::Output,
         };
-        let phase = Phase::Preparing { environment };
+        let phase = TaskPhase::Preparing { environment };
         Self { carries, phase, unrecorded: Some(work), ..self }
     }
 
@@ -122,7 +122,7 @@ impl Task {
         let data = match work {
             Work::Program { argv } => json!({ "exec": exec, "argv": recorder.masked(&argv) }),
             Work::Pack { path } => json!({ "exec": exec, "copy_out": masked(path) }),
-            Work::Unpack { path } => json!({ "exec": exec, "copy_in": masked(path) }),
+            Work::Unpack { path, .. } => json!({ "exec": exec, "copy_in": masked(path) }),
             Work::Nothing => json!({ "exec": exec }),
         };
         recorder.event(EventKind::ExecStart, &data)
@@ -132,20 +132,20 @@ impl Task {
         self.record_start(recorder)?; // if it never came to run
         recorder.end_exec(self.exec)?;
         let mut data = json!({ "exec": self.exec, "exit": self.exit() });
-        if let Phase::Over(End::NotExecuted(failure)) = &self.phase {
+        if let TaskPhase::Over(End::NotExecuted(failure)) = &self.phase {
             data["failure"] = json!(recorder.secrets().mask_failure(failure));
         }
         recorder.event(EventKind::ExecExit, &data)
     }
 
     pub(super) fn is_running(&self) -> bool {
-        !matches!(self.phase, Phase::Over(_))
+        !matches!(self.phase, TaskPhase::Over(_))
     }
 
     /// It is being ended. A follower that takes nothing must not hold that up for ever.
     pub(super) fn end(&mut self, by: EndedBy) {
         self.ended_by = self.ended_by.or(Some(by));
-        self.give_up_at.get_or_insert(Instant::now() + FOLLOWER_WITHIN);
+        self.give_up_at.get_or_insert(Instant::now() + FOLLOWER_TIMEOUT);
     }
 
     /// What its follower has not taken is given up.
@@ -158,12 +158,12 @@ impl Task {
 
     /// Over, and nothing is left to be passed on.
     pub(super) fn is_finished(&self) -> bool {
-        matches!(self.phase, Phase::Over(_)) && self.stdout.is_done() && self.stderr.is_done()
+        matches!(self.phase, TaskPhase::Over(_)) && self.stdout.is_done() && self.stderr.is_done()
     }
 
-    /// Over, and all it said is in the record.
+    /// Over, and all its output is in the record.
     pub(super) fn is_recorded(&self) -> bool {
-        matches!(self.phase, Phase::Over(_)) && self.stdout.is_ended() && self.stderr.is_ended()
+        matches!(self.phase, TaskPhase::Over(_)) && self.stdout.is_ended() && self.stderr.is_ended()
     }
 
     pub(super) fn watch<'a>(&'a self, channel: Option<&Channel>, fds: &mut Vec<PollFd<'a>>) {
@@ -185,7 +185,7 @@ impl Task {
         let mut moved = 0;
         for outlet in [&mut self.stdout, &mut self.stderr] {
             outlet.pass_on(clients, channel.as_deref_mut());
-            for _ in 0..CHUNKS_AT_ONCE {
+            for _ in 0..MAX_CHUNKS {
                 let Some(bytes) = outlet.read(buffer) else { break };
                 recorder.output(self.exec, outlet.stream, bytes, Instant::now())?;
                 outlet.accept(bytes, None);
@@ -242,11 +242,11 @@ impl Task {
         if let (Streams::Terminal(_) | Streams::InputAndOutput, Some(input)) =
             (streams, &mut self.input)
         {
-            input.hand_to(InputSource::Client { client, stream: numbers.stdin });
+            input.set_source(InputSource::Client { client, stream: numbers.stdin });
         }
     }
 
-    /// Its follower is gone. What it says is recorded all the same, and somebody else may come.
+    /// Its follower is gone. Its output is still recorded, and another client may attach.
     pub(super) fn unfollow(&mut self, mut channel: Option<&mut Channel>) {
         let Some(follower) = self.follower.take() else { return };
         for outlet in [&mut self.stdout, &mut self.stderr] {
@@ -257,7 +257,7 @@ impl Task {
         if let Some(input) = &mut self.input
             && input.is_given_by(follower.client)
         {
-            input.hand_to(InputSource::Nobody);
+            input.set_source(InputSource::Detached);
         }
     }
 
@@ -273,9 +273,9 @@ impl Task {
                 continue;
             }
             match self.bond {
-                // As `| head` does: the command is told by a closed pipe.
+                // As `| head` does: the command finds a closed pipe.
                 Bond::EndsWithConnection => outlet.stop(channel.as_deref_mut()),
-                // It was only looked at.
+                // The client only watched.
                 Bond::LivesOn => outlet.redirect(OutputSink::Nowhere, channel.as_deref_mut()),
             }
         }
@@ -319,7 +319,7 @@ impl Task {
         self.stderr.pass_on(clients, None);
     }
 
-    /// Bytes that nobody has taken yet.
+    /// Bytes that no follower has taken yet.
     pub(super) fn waiting(&self) -> usize {
         self.stdout.waiting() + self.stderr.waiting()
     }
@@ -333,22 +333,22 @@ impl Task {
     pub(super) fn end_message(&self) -> Option<FromSupervisor> {
         let task = self.follower?.task;
         Some(match &self.phase {
-            Phase::Over(End::NotExecuted(failure)) => {
+            TaskPhase::Over(End::NotExecuted(failure)) => {
                 FromSupervisor::TaskFailed { task, failure: failure.clone() }
             }
             _ => FromSupervisor::TaskEnded { task, exit: self.exit() },
         })
     }
 
-    /// What to report of a command that ended: the kernel's word, unless belljar ended it.
+    /// The exit to report: the kernel's status, unless belljar ended the command.
     pub(super) fn exit(&self) -> Exit {
         let killed = Exit { code: None, signal: Some(9), source: ExitSource::Sandbox };
         match (&self.phase, self.ended_by) {
-            (Phase::Over(_), Some(EndedBy::Deadline)) => {
+            (TaskPhase::Over(_), Some(EndedBy::Deadline)) => {
                 Exit::of_belljar(EXIT_DEADLINE, ExitSource::Deadline)
             }
-            (Phase::Over(End::Exited(status)), _) => Exit::of_command(*status),
-            (Phase::Over(End::NotExecuted(failure)), _) => {
+            (TaskPhase::Over(End::Exited(status)), _) => Exit::of_command(*status),
+            (TaskPhase::Over(End::NotExecuted(failure)), _) => {
                 Exit::of_belljar(failure.exit_code(), ExitSource::Sandbox)
             }
             _ => killed,

@@ -1,4 +1,4 @@
-//! The caller's terminal, while the command has one of its own.
+//! Puts the caller's terminal in raw mode while the command has a terminal of its own.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +21,7 @@ impl RawTerminal {
         if let (Some(fd), Some(before)) = (&fd, &before) {
             let mut raw = before.clone();
             raw.make_raw();
-            let _ = tcsetattr(fd, OptionalActions::Drain, &raw); // a pipe in place of a terminal stays one
+            let _ = tcsetattr(fd, OptionalActions::Drain, &raw); // fails only for something that is not a terminal
         }
         Self { fd, before }
     }

@@ -8,7 +8,7 @@ use super::wipe;
 
 /// Small, so that a control message never waits long behind data.
 pub const MAX_PAYLOAD: usize = 16 * 1024;
-const HEADER: usize = 44;
+pub(super) const HEADER: usize = 44;
 /// The longest frame.
 pub(super) const MAX_FRAME: usize = HEADER + MAX_PAYLOAD;
 const KIND_AT: usize = 8;
@@ -92,6 +92,8 @@ pub enum FrameKind {
     Window,
     /// The reader of this stream will take no more bytes at all.
     Reset,
+    /// Every frame before number `offset` has arrived. Only where the link can break.
+    Acknowledge,
 }
 
 impl FrameKind {
@@ -103,6 +105,7 @@ impl FrameKind {
             Self::End => 3,
             Self::Window => 4,
             Self::Reset => 5,
+            Self::Acknowledge => 6,
         }
     }
 
@@ -111,9 +114,17 @@ impl FrameKind {
     }
 
     fn from_code(code: u8) -> Option<Self> {
-        [Self::MessagePart, Self::MessageEnd, Self::Data, Self::End, Self::Window, Self::Reset]
-            .into_iter()
-            .find(|kind| kind.code() == code)
+        [
+            Self::MessagePart,
+            Self::MessageEnd,
+            Self::Data,
+            Self::End,
+            Self::Window,
+            Self::Reset,
+            Self::Acknowledge,
+        ]
+        .into_iter()
+        .find(|kind| kind.code() == code)
     }
 }
 
@@ -145,6 +156,10 @@ pub enum WireError {
     UnknownStream(u32),
     #[error("a control message is longer than {0} bytes")]
     MessageTooLong(usize),
+    #[error("frame {found} is acknowledged; the first one that could be is {first}")]
+    BadAcknowledgement { first: u64, found: u64 },
+    #[error("the other end acknowledges nothing, and {0} bytes wait to be sent again")]
+    NothingAcknowledged(usize),
     #[error("invalid control message: {0}")]
     BadMessage(String),
 }
@@ -230,6 +245,17 @@ impl FrameReader {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// The number of the next frame.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Drops the beginning of a frame: over a new link it comes again, from its first byte.
+    pub(super) fn drop_partial(&mut self) {
+        self.buffer.zeroize();
+        self.at = 0;
+    }
+
     /// The next whole frame. An error is final: the stream after it means nothing.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, WireError> {
         let rest = &self.buffer[self.at..];
@@ -295,8 +321,13 @@ fn mac_of(key: &[u8; 32], header: &[u8], payload: &[u8]) -> [u8; MAC] {
     mac
 }
 
+/// The length of the frame that begins here, as its header states it.
+pub(super) fn frame_length(bytes: &[u8]) -> Option<usize> {
+    (bytes.len() >= HEADER).then(|| HEADER + u32_at(bytes, 0) as usize)
+}
+
 /// Takes the same time wherever the first difference is.
-fn same(a: &[u8], b: &[u8]) -> bool {
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 

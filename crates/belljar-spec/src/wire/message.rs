@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attest::{Attestation, ShortAttestation};
+use crate::attest::{Attestation, BriefAttestation};
 use crate::outcome::{ExecFailure, ExitStatus};
 use crate::plan::Rlimit;
 use crate::runspec::User;
@@ -91,16 +91,27 @@ pub enum Work {
     /// Belljar's code inside unpacks the archive on standard input to `path`.
     Unpack {
         path: OsText,
+        modes: UnpackModes,
     },
+}
+
+/// Which permissions unpacked files and directories get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnpackModes {
+    /// The archive's, without what the usual umask takes away.
+    Umask,
+    /// The archive's: a tree that comes back must not differ from what was sent.
+    Exact,
 }
 
 /// How much a process reads back before the gate opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttestationKind {
-    Whole,
+    Full,
     /// What can differ between two commands of one sandbox.
-    Short,
+    Brief,
 }
 
 /// Whether a command's descendants can be ended without ending anything else inside.
@@ -178,9 +189,9 @@ pub enum FromInit {
         exec: u32,
         attestation: Box<Attestation>,
     },
-    AttestedShort {
+    AttestedBrief {
         exec: u32,
-        attestation: Box<ShortAttestation>,
+        attestation: Box<BriefAttestation>,
     },
     /// The lock-down failed; nothing of the command ran.
     SetupFailed {

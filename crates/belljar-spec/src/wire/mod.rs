@@ -4,6 +4,8 @@
 //! [`mux`] carries control messages and flow-controlled streams in them, [`message`] defines the
 //! control messages. Both ends use the same code; each treats the other's bytes as hostile.
 //!
+//! Where the link under a channel can break, [`resume`] takes it up again over another one.
+//!
 //! The supervisor's control socket uses the same frames; [`control`] defines its messages.
 
 pub mod archive;
@@ -11,6 +13,8 @@ pub mod control;
 pub mod frame;
 pub mod message;
 pub mod mux;
+pub mod resume;
+mod unacknowledged;
 mod wipe;
 
 pub use frame::{
@@ -19,6 +23,7 @@ pub use frame::{
 pub use message::{
     AttestationKind, Descendants, ExecRequest, FIRST_ACCEPT_STREAM, FIRST_CONNECT_STREAM, FromInit,
     InitHello, InitSetup, LauncherHello, MAX_CONNECTIONS, MAX_CONNECTS, PROTOCOL_MAX, PROTOCOL_MIN,
-    Stdio, ToInit, Work,
+    Stdio, ToInit, UnpackModes, Work,
 };
 pub use mux::{Arrival, Flow, Mux};
+pub use resume::{Nonce, ResumeClient, ResumeError, ResumeKey, ResumeServer, Resumed};

@@ -12,9 +12,11 @@ use serde::de::DeserializeOwned;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::frame::{
-    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, MAX_FRAME, MAX_PAYLOAD, Side, WireError,
+    Frame, FrameKey, FrameKind, FrameReader, FrameWriter, HEADER, MAX_FRAME, MAX_PAYLOAD, Side,
+    WireError,
 };
 use super::message::{MAX_CONNECTIONS, MAX_CONNECTS};
+use super::unacknowledged::{ACKNOWLEDGE_EVERY, DATA_UNDER_WAY, MAX_UNDER_WAY, Unacknowledged};
 use super::wipe::{self, Length};
 
 /// Bytes of one stream that may be in flight.
@@ -82,6 +84,8 @@ pub struct Mux {
     outgoing: Zeroizing<Vec<u8>>,
     /// Something of a message may be in what is to be sent.
     sends_message: bool,
+    /// Only where the link can break.
+    unacknowledged: Option<Unacknowledged>,
 }
 
 impl Mux {
@@ -95,7 +99,35 @@ impl Mux {
             partial: Zeroizing::default(),
             outgoing: Zeroizing::default(),
             sends_message: false,
+            unacknowledged: None,
         }
+    }
+
+    /// Keeps what is sent until the other end acknowledges it, so that the channel can go on over another link. Both ends
+    /// do, from their first frame on.
+    pub fn keep_unacknowledged(&mut self) {
+        self.unacknowledged.get_or_insert_default();
+    }
+
+    /// The number of the next frame that is expected.
+    pub fn next_frame(&self) -> u64 {
+        self.reader.next()
+    }
+
+    /// Goes on over a new link, on which nothing was sent yet, to an end that expects the frame `peer_next`. What that
+    /// end lacks is in [`Mux::outgoing`] again.
+    pub fn resume(&mut self, peer_next: u64) -> Result<(), WireError> {
+        let Some(kept) = &mut self.unacknowledged else {
+            return Err(WireError::BadAcknowledgement { first: 0, found: peer_next });
+        };
+        kept.again(peer_next, &mut self.outgoing)?;
+        self.sends_message = true; // perhaps: what is sent again is wiped too
+        self.reader.drop_partial();
+        Ok(())
+    }
+
+    fn under_way(&self) -> usize {
+        self.outgoing.len() + self.unacknowledged.as_ref().map_or(0, Unacknowledged::len)
     }
 
     /// Called by the launcher after its hello is queued, and by init when it has read it.
@@ -145,6 +177,9 @@ impl Mux {
         if text.len() > MAX_MESSAGE {
             return Err(WireError::MessageTooLong(MAX_MESSAGE));
         }
+        if self.unacknowledged.is_some() && self.under_way() + text.len() > MAX_UNDER_WAY {
+            return Err(WireError::NothingAcknowledged(self.under_way()));
+        }
         self.sends_message = true;
         let mut pieces = text.chunks(MAX_PAYLOAD).peekable();
         while let Some(piece) = pieces.next() {
@@ -164,7 +199,10 @@ impl Mux {
         let Some(open) = self.streams.get(&stream) else {
             return 0;
         };
-        let ahead = DATA_AHEAD.saturating_sub(self.outgoing.len());
+        let mut ahead = DATA_AHEAD.saturating_sub(self.outgoing.len());
+        if self.unacknowledged.is_some() {
+            ahead = ahead.min(DATA_UNDER_WAY.saturating_sub(self.under_way()));
+        }
         if open.ended_here { 0 } else { ahead.min((open.send_limit - open.sent) as usize) }
     }
 
@@ -273,6 +311,9 @@ impl Mux {
     }
 
     pub fn sent(&mut self, count: usize) {
+        if let Some(kept) = &mut self.unacknowledged {
+            kept.keep(&self.outgoing[..count]);
+        }
         if self.sends_message {
             wipe::take_front(&mut self.outgoing, count);
             self.sends_message = !self.outgoing.is_empty();
@@ -288,6 +329,7 @@ impl Mux {
     /// The next thing that arrived. An error is final.
     pub fn next_arrival(&mut self) -> Result<Option<Arrival>, WireError> {
         while let Some(frame) = self.reader.next_frame()? {
+            self.acknowledge(frame.payload.len());
             if let Some(arrival) = self.accept(frame)? {
                 return Ok(Some(arrival));
             }
@@ -295,9 +337,24 @@ impl Mux {
         Ok(None)
     }
 
+    fn acknowledge(&mut self, payload: usize) {
+        let Some(kept) = &mut self.unacknowledged else { return };
+        kept.arrived += HEADER + payload;
+        if kept.arrived >= ACKNOWLEDGE_EVERY {
+            kept.arrived = 0;
+            let next = self.reader.next();
+            self.writer.write(CONTROL, FrameKind::Acknowledge, next, &[], &mut self.outgoing);
+        }
+    }
+
     fn accept(&mut self, frame: Frame) -> Result<Option<Arrival>, WireError> {
         match (frame.kind, frame.stream) {
             (FrameKind::MessagePart | FrameKind::MessageEnd, CONTROL) => self.accept_message(frame),
+            (FrameKind::Acknowledge, CONTROL) => match &mut self.unacknowledged {
+                Some(kept) => kept.acknowledged(frame.offset).map(|()| None),
+                None => Err(WireError::UnknownStream(CONTROL)),
+            },
+            (FrameKind::Acknowledge, other) => Err(WireError::UnknownStream(other)),
             (FrameKind::MessagePart | FrameKind::MessageEnd, other) | (_, other @ CONTROL) => {
                 Err(WireError::UnknownStream(other))
             }
@@ -364,7 +421,9 @@ impl Mux {
                 open.send_limit = open.sent;
                 Ok(Some(Arrival::Reset { stream }))
             }
-            FrameKind::MessagePart | FrameKind::MessageEnd => Err(WireError::UnknownStream(stream)),
+            FrameKind::MessagePart | FrameKind::MessageEnd | FrameKind::Acknowledge => {
+                Err(WireError::UnknownStream(stream))
+            }
         }
     }
 

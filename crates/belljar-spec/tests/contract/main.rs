@@ -15,3 +15,4 @@ mod trust;
 mod values;
 mod wire_frames;
 mod wire_mux;
+mod wire_resume;

@@ -122,6 +122,14 @@ fn mount_line(mount: &PlannedMount, layered: &[OsText]) -> String {
         }
         MountKind::RootDirectory { source } => format!("ro   / from {source}"),
         MountKind::Tmpfs { size, .. } => format!("tmp  {target} ({})", belljar::spec::Size(*size)),
+        MountKind::Sent { source, access, size } => {
+            let back = match access {
+                Access::ReadOnly => "not brought back",
+                Access::Layered | Access::Writable => "brought back at the end",
+            };
+            let size = belljar::spec::Size(*size);
+            format!("sent {target} from {source} ({back}; at most {size}, in memory)")
+        }
         MountKind::Copy { .. } => format!("copy {target}, if present"),
         MountKind::File { .. } | MountKind::Accounts { .. } => format!("made {target}"),
         MountKind::Symlink { to } => format!("link {target} -> {to}"),

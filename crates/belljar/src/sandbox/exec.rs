@@ -129,7 +129,7 @@ impl Exec {
         let program = match &self.work {
             Work::Program { argv } => argv.first().cloned().unwrap_or_default(),
             Work::Nothing => "nothing".into(),
-            Work::Pack { path } | Work::Unpack { path } => path.clone(),
+            Work::Pack { path } | Work::Unpack { path, .. } => path.clone(),
         };
         let (work, env, workdir, bond) = (self.work, self.env, self.workdir, self.bond);
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

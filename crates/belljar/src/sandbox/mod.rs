@@ -26,10 +26,10 @@ use belljar_spec::wire::control::{RunStatus, StopReport};
 use belljar_spec::{BackendName, OsText, Posture, RunId, SkippedBackend};
 
 pub use backends::{BackendFacts, Unavailable, available_backends};
+pub use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport};
 pub use builder::{RunOutput, SandboxBuilder};
 pub use client::{Client, LaunchedRun};
 pub use connector::{BoxFuture, Connection, Connector, Destination, Supervisors, Transport};
-pub use copy::{CopyError, CopyLimits, CopyReport};
 pub use error::Error;
 pub use exec::Exec;
 pub use locate::find_executable;

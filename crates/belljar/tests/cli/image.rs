@@ -155,7 +155,7 @@ fn wrong_words_are_refused_with_the_right_ones() {
         let done: Done = lab.belljar(["image", "build"].iter().chain(words)).done();
         done.expect(code).says(said);
     };
-    says(&["-t", "Upper"], 125, &["\"Upper\" is no name of an image", "hint:"]);
+    says(&["-t", "Upper"], 125, &["\"Upper\" is not an image name", "hint:"]);
     says(&["-t", "x@sha256:12"], 125, &["no digest"]);
     says(&[], 125, &["has neither a Dockerfile nor a Containerfile", "-f FILE", "--agent"]);
     says(&["-f", "gone"], 125, &["gone", "does not exist"]);

@@ -1,7 +1,9 @@
-//! Engines that are reached over the network: tcp, and ssh. Nothing of this machine can be mounted there,
-//! and belljar itself is copied in.
+//! Engines that are reached over the network: tcp, and ssh. Nothing of this machine can be mounted there;
+//! belljar itself is copied in, and workspaces are sent.
 
 mod ssh;
+mod trees;
+
 use std::time::Duration;
 
 use belljar_testkit::{
@@ -107,6 +109,9 @@ fn an_engine_over_tcp() {
         a_killed_launcher_leaves_nothing(lab, &way, &docker);
         nothing_of_this_machine_is_mounted_there(lab, &way);
         the_copy_cannot_be_changed_from_inside(lab, &way);
+        trees::a_workspace_is_sent_and_comes_back(lab, &way, &docker);
+        trees::a_workspace_that_is_only_read(lab, &way);
+        trees::a_stopped_run_brings_back_and_a_killed_one_does_not(lab, &way, &docker);
         assert_empty(&docker);
         what_was_left_is_taken_away(lab, &way, &docker);
     });
@@ -116,7 +121,7 @@ fn an_engine_over_tcp() {
 fn nothing_of_this_machine_is_mounted_there(lab: &Lab, way: &Way) {
     let lab = Lab::new(lab.actor);
     let refused = way.with(lab.run(ON_IT.iter().chain(&["--", "id"]))).done();
-    refused.expect(125).says(&["another machine", "--workspace none"]);
+    refused.expect(125).says(&["another machine", "--workspace none", ":overlay"]);
     let data = lab.make_directory("data");
     let volume = format!("{}:/data", data.display());
     let refused = way.run(&lab, &["-v", &volume], &["id"]).done();
@@ -172,6 +177,7 @@ fn an_engine_over_ssh() {
     let way = Way { host: "ssh://me@far:2222".to_owned(), path };
     everything_works(&lab, &way, &docker);
     a_killed_launcher_leaves_nothing(&lab, &way, &docker);
+    trees::a_workspace_is_sent_and_comes_back(&lab, &way, &docker);
     let asked = std::fs::read_to_string(lab.path("asked")).unwrap();
     for line in asked.lines() {
         assert!(line.contains("-oBatchMode=yes"), "{line}");

@@ -68,7 +68,7 @@ fn in_a_writable_tree_sockets_of_the_start_are_covered_and_later_ones_answer() {
     });
 }
 
-/// "what the run writes is measured every few seconds, and the run stopped"
+/// "disk use is checked every few seconds; a run over the limit is stopped"
 #[test]
 fn a_run_that_outgrows_its_disk_is_stopped_soon_and_not_at_once() {
     each_user(|lab| {
@@ -78,7 +78,10 @@ fn a_run_that_outgrows_its_disk_is_stopped_soon_and_not_at_once() {
         let result = lab.sh_json(&limit, script);
         let (word, text) = claim(&result, "fs.quota");
         assert_eq!(word, "weaker");
-        assert!(text.contains("measured every few seconds, and the run stopped"), "{text}");
+        assert!(
+            text.contains("checked every few seconds; a run over the limit is stopped"),
+            "{text}"
+        );
         assert_eq!(result["reason"], "limit", "{result:#}");
         // Measured, so it could pass the limit before.
         assert_eq!(result["stdout"], "grown\n");
@@ -290,7 +293,7 @@ fn gvisor_shows_inodes_and_a_kernel_of_its_own() {
     assert_ne!(kernel.split(' ').next().unwrap(), uname.release().to_string_lossy());
 }
 
-/// "read-only root and sized file systems in memory; what the run writes to the host's trees is measured"
+/// "read-only root and sized file systems in memory; disk use in the host's trees is checked every few seconds"
 #[test]
 fn a_container_has_a_read_only_root_and_is_stopped_by_its_disk() {
     let Some(lab) = TestEngine::Docker.lab() else { return };

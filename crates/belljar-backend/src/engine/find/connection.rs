@@ -1,5 +1,5 @@
 //! The connection that `CONTAINER_CONNECTION` names. Podman's default connection is not looked at: on
-//! Linux its own command does not use it either, unless it is told to.
+//! Linux its own command does not use it either, unless it is configured to.
 
 use std::collections::BTreeMap;
 use std::io;

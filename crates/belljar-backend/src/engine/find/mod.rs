@@ -1,4 +1,4 @@
-//! Which engine is meant, where nobody named one: by the variables and settings that the engines' own
+//! Which engine is meant, where none was named: by the variables and settings that the engines' own
 //! commands read, then by the usual sockets.
 
 mod connection;

@@ -1,4 +1,4 @@
-//! The places where engines listen if nobody told them otherwise.
+//! The places where engines listen by default.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(super) fn sockets(backend: BackendName, caller: &Caller<'_>) -> Vec<PathBuf>
     }
 }
 
-/// A socket that nobody listens on, or that this user may not use, is passed over and told. One that
+/// A socket on which no process listens, or that this user may not use, is skipped and listed. One that
 /// takes connections is meant, whatever it says then.
 pub(super) fn first_that_answers(
     backend: BackendName,
@@ -45,7 +45,7 @@ pub(super) fn first_that_answers(
             Err(error) => looked.push((path, error.kind())),
         }
     }
-    let all: Vec<String> = looked.iter().map(|(path, kind)| told(path, *kind)).collect();
+    let all: Vec<String> = looked.iter().map(|(path, kind)| describe(path, *kind)).collect();
     let forbidden = looked.iter().find(|(_, kind)| *kind == io::ErrorKind::PermissionDenied);
     let fix = match forbidden {
         Some(_) => may_not(backend),
@@ -59,10 +59,10 @@ pub(super) fn first_that_answers(
     Err(Unavailable::new(why, fix))
 }
 
-fn told(path: &Path, kind: io::ErrorKind) -> String {
+fn describe(path: &Path, kind: io::ErrorKind) -> String {
     let what = match kind {
         io::ErrorKind::NotFound => "not there".to_owned(),
-        io::ErrorKind::ConnectionRefused => "nobody listens".to_owned(),
+        io::ErrorKind::ConnectionRefused => "no process listens".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         other => other.to_string(),
     };
@@ -130,7 +130,7 @@ mod tests {
         drop(UnixListener::bind(at("dead")).unwrap());
         let first = first_that_answers(BackendName::Docker, &[at("none"), at("dead")]);
         let refused = first.unwrap_err();
-        for part in ["none (not there)", "dead (nobody listens)", "DOCKER_HOST is not set"] {
+        for part in ["none (not there)", "dead (no process listens)", "DOCKER_HOST is not set"] {
             assert!(refused.why.contains(part), "{refused}");
         }
         assert!(refused.fix.contains("systemctl start docker"), "{}", refused.fix);

@@ -89,7 +89,7 @@ fn as_held(found: bollard::models::ImageInspect) -> HeldImage {
     HeldImage { id: found.id.unwrap_or_default(), labels: labels.into_iter().collect() }
 }
 
-/// `line` is told each line of the engine's, as it came: it may hold anything.
+/// `line` gets each line of the engine's output, unchanged: it may contain anything.
 pub(in crate::engine) fn build(
     api: &Api,
     build: Build<'_>,
@@ -123,9 +123,9 @@ pub(in crate::engine) fn build(
     let docker = with_readable_credentials(&api.docker);
     let credentials = credentials(api, build.bases);
     let failed = api.wait_for(async {
-        let mut told = docker.build_image(options.build(), credentials, Some(body));
+        let mut messages = docker.build_image(options.build(), credentials, Some(body));
         let (mut lines, mut layers) = (Lines::default(), Layers::default());
-        while let Some(next) = told.next().await {
+        while let Some(next) = messages.next().await {
             let next = match next {
                 Ok(next) => next,
                 Err(error) => {
@@ -137,7 +137,7 @@ pub(in crate::engine) fn build(
                 lines.add(text, line);
             }
             let (id, status) = (next.id.as_deref(), next.status.as_deref());
-            if let Some((bytes, of)) = layers.told(id, status, next.progress_detail.as_ref()) {
+            if let Some((bytes, of)) = layers.update(id, status, next.progress_detail.as_ref()) {
                 watcher.fetched("the base image", bytes, of);
             }
         }
@@ -173,7 +173,7 @@ fn of_failure(api: &Api, error: bollard::errors::Error) -> Result<Built, ImageEr
     }
 }
 
-/// Passes the pieces on, and keeps the error: the client would tell it as one of its own.
+/// Passes the pieces on, and keeps the error: the client would report it as one of its own.
 fn noting(
     archive: Archive,
     broken: Arc<Mutex<Option<io::Error>>>,

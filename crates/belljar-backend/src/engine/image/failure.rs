@@ -7,7 +7,7 @@ use super::{command, how_to_build};
 use crate::engine::api::{Api, ApiError};
 use crate::error::ImageError;
 
-/// More is no reason any more.
+/// A longer message is cut.
 const LONGEST: usize = 1000;
 
 /// The engine itself is the trouble.
@@ -70,7 +70,7 @@ enum Cause {
     Other,
 }
 
-/// Engines tell it in words only.
+/// Engines report it as text only.
 fn cause(message: &str) -> Cause {
     let message = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));

@@ -1,4 +1,4 @@
-//! How far a pull has come, added up over the layers that the engine has told of so far.
+//! How far a pull has come, added up over the layers that the engine has reported so far.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ struct Layer {
 
 impl Layers {
     /// One line of the engine's. Gives bytes so far and the total, if the line was about a layer.
-    pub(super) fn told(
+    pub(super) fn update(
         &mut self,
         id: Option<&str>,
         status: Option<&str>,
@@ -29,8 +29,8 @@ impl Layers {
             // What is unpacked was fetched before; its numbers count other bytes.
             "Downloading" | "Copying blob" => {
                 let layer = self.known.entry(id.to_owned()).or_default();
-                layer.fetched = bytes(progress.and_then(|told| told.current));
-                layer.of = bytes(progress.and_then(|told| told.total)).max(layer.fetched);
+                layer.fetched = bytes(progress.and_then(|detail| detail.current));
+                layer.of = bytes(progress.and_then(|detail| detail.total)).max(layer.fetched);
             }
             "Download complete" | "Verifying Checksum" | "Pull complete" => {
                 let layer = self.known.get_mut(id)?;
@@ -51,15 +51,16 @@ mod tests {
     fn layers_add_up_and_unpacking_does_not_count() {
         let mut layers = Layers::default();
         let at = |current, total| ProgressDetail { current: Some(current), total: Some(total) };
-        let mut told =
-            |id, status, detail: ProgressDetail| layers.told(Some(id), Some(status), Some(&detail));
-        assert_eq!(told("a", "Pulling fs layer", at(0, 0)), None);
-        assert_eq!(told("a", "Downloading", at(10, 100)), Some((10, 100)));
-        assert_eq!(told("b", "Downloading", at(5, 50)), Some((15, 150)));
-        assert_eq!(told("a", "Download complete", at(0, 0)), Some((105, 150)));
-        assert_eq!(told("a", "Extracting", at(1, 1000)), None);
+        let mut update = |id, status, detail: ProgressDetail| {
+            layers.update(Some(id), Some(status), Some(&detail))
+        };
+        assert_eq!(update("a", "Pulling fs layer", at(0, 0)), None);
+        assert_eq!(update("a", "Downloading", at(10, 100)), Some((10, 100)));
+        assert_eq!(update("b", "Downloading", at(5, 50)), Some((15, 150)));
+        assert_eq!(update("a", "Download complete", at(0, 0)), Some((105, 150)));
+        assert_eq!(update("a", "Extracting", at(1, 1000)), None);
         // A hostile engine's numbers.
-        assert_eq!(told("c", "Downloading", at(-5, i64::MIN)), Some((105, 150)));
-        assert_eq!(told("d", "Downloading", at(9, 1)), Some((114, 159)));
+        assert_eq!(update("c", "Downloading", at(-5, i64::MIN)), Some((105, 150)));
+        assert_eq!(update("d", "Downloading", at(9, 1)), Some((114, 159)));
     }
 }

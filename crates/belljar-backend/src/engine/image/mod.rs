@@ -1,5 +1,4 @@
-//! The image that a container starts from: found, fetched as the policy says, and never one that somebody
-//! did not mean.
+//! The image that a container starts from: found, and fetched as the policy says.
 
 mod architecture;
 mod build;

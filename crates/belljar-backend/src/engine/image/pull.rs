@@ -1,4 +1,4 @@
-//! Has an engine fetch an image, and tells how far it is.
+//! Has an engine fetch an image, and reports the progress.
 
 use std::time::Duration;
 
@@ -39,24 +39,24 @@ pub(super) fn pull(
         failure::of_pull(api, reference, &message, trouble.as_deref())
     };
     api.wait_for(async {
-        let mut told = docker.create_image(Some(options), None, sent);
+        let mut lines = docker.create_image(Some(options), None, sent);
         let mut layers = Layers::default();
         loop {
-            let line = match tokio::time::timeout(SILENT, told.next()).await {
-                Err(_) => return Err(failed("the engine said nothing for 10 minutes".to_owned())),
+            let line = match tokio::time::timeout(SILENT, lines.next()).await {
+                Err(_) => return Err(failed("the engine sent nothing for 10 minutes".to_owned())),
                 Ok(None) => return Ok(()),
                 Ok(Some(Err(error))) => return Err(failed(message(error))),
                 Ok(Some(Ok(line))) => line,
             };
             let (id, status) = (line.id.as_deref(), line.status.as_deref());
-            if let Some((bytes, of)) = layers.told(id, status, line.progress_detail.as_ref()) {
+            if let Some((bytes, of)) = layers.update(id, status, line.progress_detail.as_ref()) {
                 watcher.fetched(&reference.to_string(), bytes, of);
             }
         }
     })
 }
 
-/// The engine's own words, where it said any.
+/// The engine's own message, if it sent one.
 pub(super) fn message(error: bollard::errors::Error) -> String {
     use bollard::errors::Error;
     match error {

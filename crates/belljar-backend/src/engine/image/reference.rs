@@ -13,7 +13,7 @@ const LONGEST_NAME: usize = 255;
 const LONGEST_TAG: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{shown}\" is no name of an image: {why}")]
+#[error("\"{shown}\" is not an image name: {why}")]
 pub struct BadReference {
     shown: String,
     why: String,
@@ -28,7 +28,7 @@ pub struct Reference {
     digest: Option<String>,
 }
 
-/// What somebody calls an image.
+/// The name of an image, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageName {
     /// The engine's own name for exactly one image. It cannot be fetched.
@@ -72,7 +72,7 @@ impl Reference {
             _ => (None, name),
         };
         if registry.is_some_and(|registry| !is_registry(registry)) {
-            return Err(bad("what stands before the first slash is no address of a registry"));
+            return Err(bad("the part before the first slash is not the address of a registry"));
         }
         if name.len() > LONGEST_NAME {
             return Err(bad("it has more than 255 characters"));
@@ -282,7 +282,7 @@ mod tests {
             "a%2fb",
         ] {
             let error = Reference::parse(text).unwrap_err().to_string();
-            assert!(error.contains("is no name of an image: "), "{text}: {error}");
+            assert!(error.contains("is not an image name: "), "{text}: {error}");
             assert!(!error.contains('\u{1b}'));
         }
         assert!(Reference::parse(&format!("a:{}", "x".repeat(129))).is_err());

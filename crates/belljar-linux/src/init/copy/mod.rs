@@ -27,14 +27,16 @@ pub(super) fn work(work: &Work) -> i32 {
                 1
             }
         },
-        Work::Unpack { path } => match unpack::unpack(path.as_path(), stdin, complain) {
-            Ok(unpack::UnpackOutcome::Whole) => 0,
-            Ok(unpack::UnpackOutcome::WithFailures) => 1,
-            Err(error) => {
-                complain(&belljar_spec::text::error_chain(&error));
-                1
+        Work::Unpack { path, modes } => {
+            match unpack::unpack(path.as_path(), *modes, stdin, complain) {
+                Ok(unpack::UnpackOutcome::Whole) => 0,
+                Ok(unpack::UnpackOutcome::WithFailures) => 1,
+                Err(error) => {
+                    complain(&belljar_spec::text::error_chain(&error));
+                    1
+                }
             }
-        },
+        }
     }
 }
 

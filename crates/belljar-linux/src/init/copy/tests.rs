@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use belljar_spec::wire::UnpackModes;
 use belljar_spec::wire::archive::{Entry, EntryKind, MAX_DEPTH};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -48,7 +49,8 @@ fn unpacked(path: &Path, bytes: &[u8]) -> (Result<UnpackOutcome, UnpackError>, V
         let _ = fs::File::from(write).write_all(&bytes); // the reader may have enough of it
     });
     let mut messages = Vec::new();
-    let outcome = unpack(path, read.as_fd(), |message| messages.push(message.to_owned()));
+    let outcome =
+        unpack(path, UnpackModes::Umask, read.as_fd(), |message| messages.push(message.to_owned()));
     drop(read);
     writer.join().unwrap();
     (outcome, messages)

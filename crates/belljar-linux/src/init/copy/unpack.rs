@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
+use belljar_spec::wire::UnpackModes;
 use belljar_spec::wire::archive::{ArchiveError, Entry, EntryKind, HEADER, MAX_PATH};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, chmodat, fchmod, futimens, mkdirat,
@@ -55,11 +56,12 @@ pub(super) enum UnpackOutcome {
 
 pub(super) fn unpack(
     path: &Path,
+    modes: UnpackModes,
     from: BorrowedFd<'_>,
     complain: impl FnMut(&str),
 ) -> Result<UnpackOutcome, UnpackError> {
     let mut input = Input { from, buffer: Vec::new(), start: 0, left: 0 };
-    let mut place = UnpackTarget { path, top: None, levels: Vec::new(), temporary: 0 };
+    let mut place = UnpackTarget { path, modes, top: None, levels: Vec::new(), temporary: 0 };
     let mut failures = Failures { count: 0, complain };
     loop {
         let entry = input.next_entry()?;
@@ -187,6 +189,7 @@ impl Input<'_> {
 /// Where entries go.
 struct UnpackTarget<'a> {
     path: &'a Path,
+    modes: UnpackModes,
     top: Option<OwnedFd>,
     /// The directories from the top to the one in which the last entry was made.
     levels: Vec<UnpackLevel>,
@@ -213,12 +216,13 @@ impl UnpackTarget<'_> {
             None => (&b""[..], &entry.path[..]),
         };
         self.enter(above)?;
+        let modes = self.modes;
         let temporary = self.temporary_name();
         let parent = match self.levels.last() {
             Some(level) => level.fd.as_fd(),
             None => self.top()?,
         };
-        let at = At { parent, name: OsStr::from_bytes(name), temporary };
+        let at = At { parent, name: OsStr::from_bytes(name), modes, temporary };
         match entry.kind {
             EntryKind::Directory => {
                 let level = at.directory(entry)?;
@@ -242,7 +246,7 @@ impl UnpackTarget<'_> {
         let above = self.path.parent().filter(|above| !above.as_os_str().is_empty());
         let parent = open_directory(CWD, above.unwrap_or(Path::new(".")).as_os_str(), Follow::Yes)?;
         let temporary = self.temporary_name();
-        At { parent: parent.as_fd(), name, temporary }.file_or_link(entry, input)
+        At { parent: parent.as_fd(), name, modes: self.modes, temporary }.file_or_link(entry, input)
     }
 
     fn top(&mut self) -> Result<BorrowedFd<'_>, UnpackFailure> {
@@ -304,6 +308,7 @@ impl UnpackTarget<'_> {
 struct At<'a> {
     parent: BorrowedFd<'a>,
     name: &'a OsStr,
+    modes: UnpackModes,
     temporary: String,
 }
 
@@ -315,7 +320,8 @@ impl At<'_> {
             Err(error) => return Err(error.into()),
         };
         let fd = open_directory(self.parent, self.name, Follow::No)?;
-        let mode = (made && entry.mode & 0o700 != 0o700).then(|| masked(entry.mode));
+        let is_final = self.modes == UnpackModes::Umask && entry.mode & 0o700 == 0o700;
+        let mode = (made && !is_final).then(|| masked(entry.mode, self.modes));
         Ok(UnpackLevel { name: self.name.as_bytes().to_vec(), fd, mode })
     }
 
@@ -371,7 +377,7 @@ impl At<'_> {
                 }
             }
         }
-        fchmod(&file, masked(entry.mode))?;
+        fchmod(&file, masked(entry.mode, self.modes))?;
         let modified = Timespec { tv_sec: entry.modified, tv_nsec: 0 };
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: modified };
@@ -394,8 +400,11 @@ fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, follow: Follow) -> Resul
     openat(parent, name, flags, Mode::empty())
 }
 
-fn masked(mode: u32) -> Mode {
-    Mode::from_raw_mode(mode & 0o777 & !UMASK)
+fn masked(mode: u32, modes: UnpackModes) -> Mode {
+    Mode::from_raw_mode(match modes {
+        UnpackModes::Umask => mode & 0o777 & !UMASK,
+        UnpackModes::Exact => mode & 0o777,
+    })
 }
 
 /// A directory that things can be put into.

@@ -180,7 +180,7 @@ fn request() -> ExecRequest {
         env: BTreeMap::new(),
         workdir: OsText::from("/"),
         stdio: Stdio::Given { stdin: 0, stdout: 1, stderr: 2 },
-        depth: AttestationKind::Whole,
+        depth: AttestationKind::Full,
         descendants: Descendants::Tracked,
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn launch_for(
     mut caller: Caller,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, LaunchError> {
-    // Until a command is let go, since another backend's proxy may need them too.
+    // Until a command is released, since another backend's proxy may need them too.
     let mut secrets = std::mem::take(&mut prepared.secrets);
     let launched = loop {
         let launch = Launch {
@@ -50,8 +50,8 @@ pub(crate) fn launch_for(
         // Nothing of the command ran, so the operator's next choice can have it.
         let reported = prepared.skipped_backends().len();
         let next = match record {
-            AttemptRecord::None => prepared.instead(*error, None),
-            AttemptRecord::Whole(run) => prepared.instead(*error, Some(run)),
+            AttemptRecord::None => prepared.fall_back(*error, None),
+            AttemptRecord::Whole(run) => prepared.fall_back(*error, Some(run)),
             AttemptRecord::WithoutEnd => Err(*error), // nothing runs that cannot be recorded
         };
         prepared = match next {
@@ -90,12 +90,12 @@ impl Launch<'_, '_> {
         let bound = accepted.bind()?; // sources opened and pinned: from here on there is a record
         let recorded = bound.record()?; // run.start is written, and on disk before the gate opens
         let running = recorded.start()?; // the boundary stands, the command waits at the gate
-        let finished = running.finish()?; // attested, let go, followed to its end; run.stop is on disk
+        let finished = running.finish()?; // attested, released, supervised to its end; run.stop is on disk
         finished.close() // the liveness lock goes, and then clients are notified
     }
 }
 
-/// Nothing was let go.
+/// Nothing was released.
 struct NotRun {
     error: Box<LaunchError>,
     record: AttemptRecord,

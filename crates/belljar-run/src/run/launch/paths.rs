@@ -1,4 +1,4 @@
-//! Where on the host a run lives, which of its trees are watched, and what no run is ever given.
+//! The paths of a run on the host: those it gets, those that are watched, and those that no run gets.
 
 use std::path::PathBuf;
 

@@ -39,7 +39,7 @@ impl<'l, 'b> Recorded<'l, 'b> {
             written: written_trees(&launch.prepared.plan, &bound),
             since: options.arrived.passed(),
         };
-        options.live.say(RunState::Starting);
+        options.live.set_state(RunState::Starting);
         let posture = bound.posture.clone();
         match boundary(&launch, bound, &options, &mut log) {
             Ok((pod, sandboxes, opened)) => {

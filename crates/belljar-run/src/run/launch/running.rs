@@ -115,7 +115,7 @@ fn take_outcome(
     let (reason, exit) = supervised.judged(main.started().sandbox.oom_kills());
     let posture = main.posture().clone();
     let leak = sandboxes.destroy().err().map(|leak| leak.to_string());
-    let workspace = belljar_workspace::report_at_end(&AtEnd {
+    let mut workspace = belljar_workspace::report_at_end(&AtEnd {
         run: &run_dir.id,
         directory: &launch.home.run_dir(&run_dir.id),
         layered: &facts.layered,
@@ -123,7 +123,10 @@ fn take_outcome(
         since: facts.since,
         lasted: Duration::from_millis(usage.wall_ms),
     });
-    let went_away = || "lost: the sandbox went away without a word about the command".to_owned();
+    if let Some(why) = supervised.not_returned.take() {
+        workspace.get_or_insert_default().failed = Some(why);
+    }
+    let went_away = || "lost: the sandbox ended without reporting how the command ended".to_owned();
     let lost = (reason == StopReason::Lost).then(went_away);
     Outcome {
         id: run_dir.id,

@@ -9,7 +9,7 @@ use super::{Driver, LoopStep};
 use crate::supervise::SuperviseError;
 use crate::supervise::event_source::{EventSource, PollSet};
 use crate::supervise::sandbox::SandboxState;
-use crate::supervise::task::{End, Phase, Task};
+use crate::supervise::task::{End, Task, TaskPhase};
 
 /// What the loop's turn works with: the sandbox that the agent runs in, and the record.
 pub(in crate::supervise) struct AgentParts<'p> {
@@ -60,7 +60,7 @@ impl Driver {
             agent.finish(recorder)?;
         }
         let failure = match &task.phase {
-            Phase::Over(End::NotExecuted(failure)) => Some(failure.clone()),
+            TaskPhase::Over(End::NotExecuted(failure)) => Some(failure.clone()),
             _ => None,
         };
         self.ended = Some(super::state_machine::LoopTaskEnd { exit: task.exit(), failure, agent });

@@ -243,8 +243,8 @@ impl Driver {
             None => {}
             Some(Until::File { path }) => ended.done = Some(self.is_there(path.as_path())),
             Some(Until::Says { phrase }) => {
-                let says = ended.summary.final_text.contains(&phrase);
-                ended.done = Some(has_worked && says);
+                let has_phrase = ended.summary.final_text.contains(&phrase);
+                ended.done = Some(has_worked && has_phrase);
             }
             Some(Until::Command { argv, timeout }) => {
                 match start(parts.sandbox, argv, Vec::new(), None) {

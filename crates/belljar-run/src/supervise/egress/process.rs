@@ -1,4 +1,4 @@
-//! `belljar __egress`: the proxy of one run, in a process of its own that can do little else.
+//! `belljar __egress`: the proxy of one run, in a process that is confined to the network.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

@@ -232,7 +232,7 @@ fn an_answer_to_what_was_not_read_still_arrives() {
 }
 
 #[test]
-fn news_are_recorded_without_secrets() {
+fn events_are_recorded_without_secrets() {
     let (proxy, end) = proxy();
     let mut network = NetworkBridge::new(Some(proxy), Ports::default());
     let (mut wire, mut record) = (Wire::new(), Record::new());
@@ -267,7 +267,7 @@ fn a_lost_proxy_is_told_once_and_closes_what_it_carried() {
 }
 
 #[test]
-fn the_last_news_are_waited_for_and_not_for_long() {
+fn the_last_events_are_waited_for_and_not_for_long() {
     let (tells, end) = proxy();
     let mut network = NetworkBridge::new(Some(tells), Ports::default());
     let mut record = Record::new();

@@ -47,14 +47,14 @@ fn serving(setup: &str, allow: &[&str]) -> Proxy {
     proxy
 }
 
-struct Inside {
+struct TestSandbox {
     network: NetworkBridge,
     wire: Wire,
     record: Record,
     next: u32,
 }
 
-impl Inside {
+impl TestSandbox {
     fn new(proxy: Proxy, after: AfterSetup) -> Self {
         let network = NetworkBridge::new(Some(proxy), Ports::default()).with_setup(after);
         Self { network, wire: Wire::new(), record: Record::new(), next: 0 }
@@ -106,7 +106,7 @@ impl Inside {
 #[test]
 fn the_set_ups_access_is_closed_and_the_runs_opens() {
     let (one, other) = (outside(), outside());
-    let mut inside = Inside::new(serving(&one, &[&other]), AfterSetup::OwnRules);
+    let mut inside = TestSandbox::new(serving(&one, &[&other]), AfterSetup::OwnRules);
     let (tunnel, answer) = inside.ask(&one);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     inside.say(tunnel, b"hello");
@@ -136,7 +136,7 @@ fn the_set_ups_access_is_closed_and_the_runs_opens() {
 #[test]
 fn a_run_without_a_way_out_has_no_proxy_after_its_set_up() {
     let one = outside();
-    let mut inside = Inside::new(serving(&one, &[]), AfterSetup::Nothing);
+    let mut inside = TestSandbox::new(serving(&one, &[]), AfterSetup::Nothing);
     assert!(inside.ask(&one).1.starts_with("HTTP/1.1 200"));
     inside.narrow();
     assert!(inside.network.proxy.is_none());
@@ -148,7 +148,7 @@ fn a_run_without_a_way_out_has_no_proxy_after_its_set_up() {
 
 fn ends(end: Option<OwnedFd>, silent: Proxy, told: Option<OwnedFd>, why: &str) {
     let pid = silent.pid();
-    let mut inside = Inside::new(silent, AfterSetup::OwnRules);
+    let mut inside = TestSandbox::new(silent, AfterSetup::OwnRules);
     let carried = inside.connect();
     let begun = Instant::now();
     drop(told);
@@ -181,7 +181,7 @@ fn a_proxy_that_does_not_answer_is_ended() {
 #[test]
 fn what_the_proxy_had_not_taken_yet_is_closed_and_not_handed_over_later() {
     let (slow, end) = proxy();
-    let mut inside = Inside::new(slow, AfterSetup::OwnRules);
+    let mut inside = TestSandbox::new(slow, AfterSetup::OwnRules);
     for _ in 0..600 {
         inside.connect();
     }

@@ -76,7 +76,7 @@ impl SandboxState {
         if exec == MAIN_EXEC {
             channel.signal(exec, libc_signal::KILL);
         } else {
-            channel.say(&ToInit::KillTree { exec });
+            channel.post(&ToInit::KillTree { exec });
         }
     }
 
@@ -99,7 +99,7 @@ impl SandboxState {
                 if task.exec != MAIN_EXEC
                     && let Some(channel) = self.link.channel()
                 {
-                    channel.say(&ToInit::KillTree { exec: task.exec });
+                    channel.post(&ToInit::KillTree { exec: task.exec });
                 }
             }
         }

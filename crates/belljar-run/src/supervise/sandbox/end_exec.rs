@@ -6,7 +6,7 @@ use belljar_spec::wire::ToInit;
 use belljar_spec::wire::control::Keep;
 
 use super::super::channel::MAIN_EXEC;
-use super::super::task::{End, EndedBy, Phase, Task};
+use super::super::task::{End, EndedBy, Task, TaskPhase};
 use super::SandboxState;
 use super::init_events::MessageError;
 
@@ -36,7 +36,7 @@ impl SandboxState {
             self.result.status = Some(status);
         }
         let was_requested = task.ended_by == Some(EndedBy::Request);
-        task.phase = Phase::Over(end);
+        task.phase = TaskPhase::Over(end);
         if let Some(deadline) = task.deadline.take() {
             self.leftovers.insert(exec, deadline);
         }
@@ -47,7 +47,7 @@ impl SandboxState {
             && was_requested
             && let Some(channel) = self.link.channel()
         {
-            channel.say(&ToInit::KillTree { exec }); // what it left running goes too
+            channel.post(&ToInit::KillTree { exec }); // what it left running goes too
         }
         let stays =
             self.keep == Keep::UntilStopped && self.has_init() && self.result.failure.is_none();

@@ -97,7 +97,7 @@ impl SandboxState {
                     input.close();
                 }
             }
-            InitEvent::AttestedShort { exec, attestation } => {
+            InitEvent::AttestedBrief { exec, attestation } => {
                 self.attested(exec, &attestation, parts.recorder)?;
             }
             InitEvent::NotPrepared { exec, step, why } => {

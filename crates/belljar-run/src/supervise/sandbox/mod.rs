@@ -7,6 +7,7 @@ mod init_events;
 mod list;
 mod start_exec;
 mod streams;
+mod trees;
 mod upkeep;
 
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ use super::event_source::{EventSource, PollSet, ReadyStream};
 use super::exit_watch::ExitWatch;
 use super::init_link::Inside;
 use super::readiness::is_readable;
-use super::task::{End, Phase, Task};
+use super::task::{End, Task, TaskPhase};
+use super::transfer::Transfers;
 pub(crate) use list::Sandboxes;
 pub(super) use start_exec::NewExec;
 use streams::OutputPump;
@@ -78,6 +80,7 @@ pub(crate) struct SandboxState {
     /// The main command ended in this turn, and the sandbox stays.
     main_just_ended: bool,
     output: OutputPump,
+    transfers: Transfers,
     result: SandboxResult,
 }
 
@@ -111,7 +114,8 @@ pub(super) struct SandboxParts<'p> {
 }
 
 impl SandboxState {
-    fn new(id: SandboxId, started: Started, plan: &Plan, promised: Promised) -> Self {
+    fn new(id: SandboxId, mut started: Started, plan: &Plan, promised: Promised) -> Self {
+        let transfers = Transfers::new(std::mem::take(&mut started.sent));
         let Promised { expectation, posture, keep } = promised;
         Self {
             id,
@@ -131,6 +135,7 @@ impl SandboxState {
             lifecycle: Lifecycle::Running,
             main_just_ended: false,
             output: OutputPump::default(),
+            transfers,
             result: SandboxResult::default(),
         }
     }
@@ -245,6 +250,9 @@ impl SandboxState {
     }
 
     fn kill(&mut self, now: Instant) {
+        if self.transfers.end_gently(self.link.channel(), now) {
+            return;
+        }
         self.exit_watch.was_killed(now);
         self.started.sandbox.kill();
     }
@@ -255,12 +263,13 @@ impl SandboxState {
             return;
         }
         self.started.sandbox.sample();
+        self.bring_trees_back();
         self.started.sandbox.kill();
         self.lifecycle = Lifecycle::Over;
         self.network.end();
         for task in self.tasks.values_mut() {
             if task.is_running() {
-                task.phase = Phase::Over(End::Gone);
+                task.phase = TaskPhase::Over(End::Gone);
             }
             task.deadline = None;
             task.input = None;
@@ -299,7 +308,7 @@ impl EventSource for SandboxState {
         poll.fds().extend(exit.map(|exit| PollFd::from_borrowed_fd(exit, PollFlags::IN)));
         let channel = self.link.channel_ref();
         if !self.is_over() {
-            poll.fds().extend(channel.map(Channel::poll_fd));
+            poll.fds().extend(channel.and_then(Channel::poll_fd));
         }
         for task in self.tasks.values() {
             task.watch(channel, poll.fds());

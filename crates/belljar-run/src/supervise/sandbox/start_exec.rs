@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use belljar_record::{RecordError, Recorder};
 use belljar_spec::wire::control::{ControlError, MAX_TASKS, Streams, TaskStreams, WindowSize};
 use belljar_spec::wire::{AttestationKind, Descendants, ExecRequest, Stdio, ToInit, Work};
-use belljar_spec::{ExecFailure, OsText, OutputStream, ShortAttestation};
+use belljar_spec::{BriefAttestation, ExecFailure, OsText, OutputStream};
 
 use super::super::inlet::{Inlet, InputSink, InputSource};
 use super::super::outlet::{Outlet, OutputSink, OutputSource};
-use super::super::task::{Follower, Phase, Task};
+use super::super::task::{Follower, Task, TaskPhase};
 use super::SandboxState;
 use super::init_events::MessageError;
 
@@ -54,7 +54,7 @@ impl SandboxState {
             env,
             workdir: workdir.unwrap_or_else(|| self.command.workdir.clone()),
             stdio: stdio(streams, &inside),
-            depth: AttestationKind::Short,
+            depth: AttestationKind::Brief,
             descendants,
         };
         channel.ask_for_exec(&request).map_err(|error| bad(&error.to_string()))?;
@@ -75,25 +75,25 @@ impl SandboxState {
     pub(super) fn attested(
         &mut self,
         exec: u32,
-        attestation: &ShortAttestation,
+        attestation: &BriefAttestation,
         recorder: &mut Recorder,
     ) -> Result<(), MessageError> {
         let task = self.tasks.get_mut(&exec);
         let (Some(task), Some(channel)) = (task, self.link.channel()) else {
             return Err(MessageError::invalid("an attestation that was not requested"));
         };
-        let Phase::Preparing { environment } = &task.phase else {
+        let TaskPhase::Preparing { environment } = &task.phase else {
             return Err(MessageError::invalid("an attestation that was not requested"));
         };
-        let differences = self.expectation.compare_short(attestation, environment);
+        let differences = self.expectation.compare_brief(attestation, environment);
         if !differences.is_empty() {
-            channel.say(&ToInit::Dismiss { exec });
+            channel.post(&ToInit::Dismiss { exec });
             let why = format!("it is not locked down as planned: {}", differences.join("; "));
             return self.exec_failed(exec, ExecFailure::Other { why });
         }
         record_start(task, recorder)?;
-        task.phase = Phase::Running;
-        channel.let_go(exec);
+        task.phase = TaskPhase::Running;
+        channel.release(exec);
         Ok(())
     }
 

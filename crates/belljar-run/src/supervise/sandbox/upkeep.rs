@@ -33,7 +33,7 @@ impl SandboxState {
         let quiet = self.ends_when_quiet().then(|| Instant::now() + QUIET_CHECK);
         [
             quiet,
-            self.link.channel_ref().and_then(|channel| channel.next_word()),
+            self.link.channel_ref().and_then(|channel| channel.next_keepalive()),
             self.exit_watch.deadline(),
             self.network.next_moment(),
             Some(self.sampled + SAMPLE_INTERVAL),
@@ -88,7 +88,7 @@ impl SandboxState {
         });
         if let Some(channel) = self.link.channel() {
             for exec in overdue {
-                channel.say(&ToInit::KillTree { exec });
+                channel.post(&ToInit::KillTree { exec });
             }
         }
     }

@@ -1,19 +1,13 @@
 //! Copies files and trees into or out of a sandbox.
 //!
-//! Data from a sandbox is hostile: [`receive`] writes it into a new directory next to the target, with
-//! descriptors only, and moves it into place when it is complete. [`send`] reads the host's side
-//! without following links.
-
-pub(crate) mod receive;
-pub(crate) mod send;
+//! `belljar_workspace::transfer` packs and unpacks the host's side, where data from a sandbox is hostile.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
-use belljar_spec::wire::Work;
-use belljar_spec::wire::archive::ArchiveError;
+use belljar_spec::wire::{UnpackModes, Work};
 use tokio::io::AsyncWriteExt;
 
 use super::error::Error;
@@ -21,77 +15,10 @@ use super::exec::Exec;
 use super::output::Collected;
 use super::running::Running;
 use super::task::Source;
-use receive::Receiver;
-use send::Sender;
+pub(crate) use belljar_workspace::transfer::{CopyError, CopyLimits, CopyReport, Receiver, Sender};
 
-/// How many skipped entries are named.
-pub(crate) const MAX_LISTED: usize = 1000;
 /// How many bytes of an error message from inside are shown.
 const MAX_STDERR: usize = 2048;
-
-/// The limits of a copy, checked against the announced sizes before anything is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyLimits {
-    pub bytes: u64,
-    pub entries: u64,
-}
-
-impl Default for CopyLimits {
-    fn default() -> Self {
-        Self { bytes: 10 << 30, entries: 200_000 }
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CopyReport {
-    pub files: u64,
-    pub bytes: u64,
-    /// The first thousand entries that were skipped, and why.
-    pub skipped: Vec<(OsText, String)>,
-    /// How many more were skipped.
-    pub unlisted: u64,
-}
-
-impl CopyReport {
-    fn skip(&mut self, path: &[u8], why: String) {
-        if self.skipped.len() < MAX_LISTED {
-            self.skipped.push((OsText::from_bytes(path.to_vec()), why));
-        } else {
-            self.unlisted += 1;
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum CopyError {
-    #[error("the sandbox sent an invalid archive: {0}")]
-    Archive(#[from] ArchiveError),
-    #[error("the sandbox sent an invalid archive: {path}: {why}")]
-    Entry { path: OsText, why: &'static str },
-    #[error("the copy is incomplete: it ended too early")]
-    Unfinished,
-    #[error("the copy would be larger than {limit} bytes; copy less, or raise CopyLimits")]
-    TooLarge { limit: u64 },
-    #[error("the copy has more than {limit} entries; copy less, or raise CopyLimits")]
-    TooMany { limit: u64 },
-    #[error("{path} exists and is a directory; name another target, or remove it")]
-    DirectoryInTheWay { path: OsText },
-    #[error("{path} has no file name; add one to the target")]
-    NoName { path: OsText },
-    #[error("nothing was copied: {why}")]
-    Nothing { why: String },
-    #[error("{path} changed while it was copied; try again")]
-    Changed { path: OsText },
-    #[error("the sandbox could not copy {path}: {why}")]
-    Inside { path: OsText, why: String },
-    #[error("cannot {what} {path}: {error}")]
-    Io {
-        what: &'static str,
-        path: OsText,
-        #[source]
-        error: std::io::Error,
-    },
-}
 
 /// Copies the tree at `inside` to `target`, with docker's rules for the target.
 pub(super) async fn copy_out(
@@ -136,7 +63,8 @@ pub(super) async fn copy_in(
 ) -> Result<CopyReport, Error> {
     let inside = target_inside(&source, inside)?;
     let mut sender = blocking(move || Sender::begin(&source)).await??;
-    let exec = unpack(Work::Unpack { path: inside.clone() }).stdin_stream();
+    let exec =
+        unpack(Work::Unpack { path: inside.clone(), modes: UnpackModes::Umask }).stdin_stream();
     let mut running = exec.spawn().await?;
     let mut input = running.stdin().ok_or(Error::lost("it takes no input"))?;
     let sent = async {

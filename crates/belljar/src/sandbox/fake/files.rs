@@ -4,9 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::reply::FakeReply;
 use super::{Inner, lock};
-use crate::sandbox::copy::receive::Receiver;
-use crate::sandbox::copy::send::Sender;
-use crate::sandbox::copy::{CopyError, CopyLimits};
+use crate::sandbox::copy::{CopyError, CopyLimits, Receiver, Sender};
 
 impl Inner {
     pub(super) fn pack(&self, path: &Path) -> FakeReply {

@@ -231,7 +231,7 @@ impl Server {
         let argv = match &work {
             Work::Program { argv } => argv.clone(),
             Work::Pack { path } => vec!["(pack)".into(), path.clone()],
-            Work::Unpack { path } => vec!["(unpack)".into(), path.clone()],
+            Work::Unpack { path, .. } => vec!["(unpack)".into(), path.clone()],
             Work::Nothing => vec!["(nothing)".into()],
         };
         let terminal = match kind {
@@ -325,7 +325,7 @@ impl Server {
         match &task.work {
             Work::Nothing => FakeReply::code(0),
             Work::Pack { path } => self.fake.pack(path.as_path()),
-            Work::Unpack { path } => self.fake.unpack(path.as_path(), &task.call.stdin),
+            Work::Unpack { path, .. } => self.fake.unpack(path.as_path(), &task.call.stdin),
             Work::Program { argv } => {
                 let script =
                     argv.first().and_then(|name| lock(&self.fake.scripts).get(name).cloned());

@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 1 << 20;
 pub(super) enum ConfigFileError {
     #[error("cannot read {}: {error}", .path.display())]
     Io { path: PathBuf, error: io::Error },
-    #[error("{} is no regular file of at most 1 MiB", .0.display())]
+    #[error("{} is not a regular file of at most 1 MiB", .0.display())]
     NotPlain(PathBuf),
     /// Without the parser's own words, which can quote a value.
     #[error("{} is not as it should be, at line {line}, column {column}", .path.display())]

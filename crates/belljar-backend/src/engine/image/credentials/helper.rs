@@ -19,7 +19,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::Credentials;
 
-/// Somebody may have to unlock a keyring.
+/// The user may have to unlock a keyring.
 const WITHIN: Duration = Duration::from_secs(60);
 const MOST_BYTES: usize = 64 * 1024;
 /// The user's name by which a helper says that the secret is an identity token.
@@ -37,7 +37,7 @@ pub(super) enum HelperError {
     Missing(String),
     #[error("docker-credential-{name} cannot be used: {error}")]
     Io { name: String, error: io::Error },
-    #[error("docker-credential-{0} said nothing within 60 seconds")]
+    #[error("docker-credential-{0} did not answer within 60 seconds")]
     Silent(String),
     #[error(
         "docker-credential-{name} failed with {status}; try: echo {registry} | docker-credential-{name} get"
@@ -92,8 +92,8 @@ pub(super) fn get(
         }
     };
     if !status.success() {
-        let said = String::from_utf8_lossy(&answer);
-        if KNOWS_NOTHING.iter().any(|words| said.contains(words)) {
+        let text = String::from_utf8_lossy(&answer);
+        if KNOWS_NOTHING.iter().any(|words| text.contains(words)) {
             return Ok(None);
         }
         let (name, registry) = (name.to_owned(), registry.to_owned());

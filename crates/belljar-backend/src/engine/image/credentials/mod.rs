@@ -1,4 +1,4 @@
-//! Who somebody is to a registry: from the files and helpers of docker's and podman's own commands.
+//! Credentials for a registry, from the files and helpers of docker's and podman's own commands.
 //!
 //! A value found here goes to the engine, in the one request that needs it, and nowhere else: no error,
 //! no record and no `Debug` holds it.
@@ -108,7 +108,7 @@ impl Places {
 }
 
 /// What was found. Trouble is no end: most images need no credentials at all, and a helper that is
-/// missing is common. It is told if the registry then says no.
+/// missing is common. It is reported if the registry then refuses.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
     pub(super) credentials: Option<Credentials>,
@@ -177,8 +177,8 @@ mod tests {
         };
         let shown = format!("{found:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("ann"), "{shown}");
-        let said = "bad login ann:hunter2 at registry".to_owned();
-        let covered = found.credentials.unwrap().cover(said);
+        let message = "bad login ann:hunter2 at registry".to_owned();
+        let covered = found.credentials.unwrap().cover(message);
         assert_eq!(covered, "bad login ann:*** at registry");
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belljar_spec::OsText;
 use belljar_spec::wire::archive::{self, Entry, MAX_DEPTH, MAX_PATH};
@@ -43,19 +43,21 @@ enum Stage {
 
 /// A tree that is being sent.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub struct Sender {
     /// The parent directory of the top, and the top's name.
     start: Dir,
     name: OsString,
     stage: Stage,
     levels: Vec<Level>,
     path: Vec<u8>,
+    /// Paths in the tree that are not sent, nor anything below them.
+    left_out: Vec<PathBuf>,
     content: Option<Content>,
     report: CopyReport,
 }
 
 impl Sender {
-    pub(crate) fn begin(source: &Path) -> Result<Self, CopyError> {
+    pub fn begin(source: &Path) -> Result<Self, CopyError> {
         let (directory, name) = match source.file_name() {
             Some(name) => (source.parent().unwrap_or(source), name),
             None => (source, OsStr::new(".")), // such as "/" or ".."
@@ -70,17 +72,23 @@ impl Sender {
             stage: Stage::Top,
             levels: Vec::new(),
             path: Vec::new(),
+            left_out: Vec::new(),
             content: None,
             report: CopyReport::default(),
         })
     }
 
-    pub(crate) fn report(self) -> CopyReport {
+    /// Does not send what is at these paths, which are relative to the top.
+    pub fn without(self, left_out: Vec<PathBuf>) -> Self {
+        Self { left_out, ..self }
+    }
+
+    pub fn report(self) -> CopyReport {
         self.report
     }
 
     /// Appends the next piece; nothing at the end.
-    pub(crate) fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
+    pub fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), CopyError> {
         while out.len() < PIECE && self.stage != Stage::Over {
             if let Some(content) = &mut self.content {
                 if content.left == 0 {
@@ -132,6 +140,10 @@ impl Sender {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(name.as_bytes());
+        let at = Path::new(OsStr::from_bytes(&self.path));
+        if self.left_out.iter().any(|path| path == at) {
+            return;
+        }
         if self.path.len() > MAX_PATH || self.levels.len() > MAX_DEPTH {
             // The archive cannot hold such a path.
             self.report.skip(&self.path, "its path is too long or too deep".to_owned());

@@ -41,6 +41,15 @@ enum Expecting {
     Nothing,
 }
 
+/// Which links of an archive are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkTargets {
+    /// Only those that stay inside the tree: a program of the host may follow them.
+    Inside,
+    /// All, for a tree that only code reads that follows no links.
+    Anything,
+}
+
 /// What exists at the target when a copy begins.
 #[derive(Debug, PartialEq, Eq)]
 enum InTheWay {
@@ -50,7 +59,7 @@ enum InTheWay {
 
 /// A copy that is being received.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub struct Receiver {
     parent: Dir,
     parent_path: PathBuf,
     name: OsString,
@@ -64,6 +73,7 @@ pub(crate) struct Receiver {
     expecting: Expecting,
     buffer: Vec<u8>,
     limits: CopyLimits,
+    links: LinkTargets,
     announced: u64,
     entries: u64,
     report: CopyReport,
@@ -72,7 +82,7 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     /// `name` is the source's, for a target that is an existing directory.
-    pub(crate) fn begin(
+    pub fn begin(
         target: &Path,
         name: Option<&OsStr>,
         limits: CopyLimits,
@@ -124,6 +134,7 @@ impl Receiver {
             expecting: Expecting::Header,
             buffer: Vec::new(),
             limits,
+            links: LinkTargets::Inside,
             announced: 0,
             entries: 0,
             report: CopyReport::default(),
@@ -131,8 +142,13 @@ impl Receiver {
         })
     }
 
+    pub fn with_links(mut self, links: LinkTargets) -> Self {
+        self.links = links;
+        self
+    }
+
     /// Accepts the next bytes, in pieces of any size. An error is final.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), CopyError> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), CopyError> {
         while !bytes.is_empty() {
             match &mut self.expecting {
                 Expecting::Header => bytes = self.take_header(bytes)?,
@@ -244,7 +260,11 @@ impl Receiver {
             self.skip(&entry, escape(&text));
             return Ok(());
         }
-        if let Err(why) = check_link(&entry.path, &text) {
+        let checked = match self.links {
+            LinkTargets::Inside => check_link(&entry.path, &text),
+            LinkTargets::Anything => check_target(&text),
+        };
+        if let Err(why) = checked {
             self.skip(&entry, format!("a link to \"{}\", {why}", escape(&text)));
             return Ok(());
         }
@@ -304,7 +324,7 @@ impl Receiver {
     }
 
     /// Moves the tree into place, if it is complete.
-    pub(crate) fn finish(mut self) -> Result<CopyReport, CopyError> {
+    pub fn finish(mut self) -> Result<CopyReport, CopyError> {
         if !matches!(self.expecting, Expecting::Nothing) {
             return Err(CopyError::Unfinished);
         }
@@ -373,9 +393,7 @@ fn make_temporary(parent: &Dir) -> Result<OsString, Errno> {
 /// Accepts only links that stay inside the tree whatever other links do: `..` only at the start, and not
 /// above the top.
 fn check_link(path: &[u8], target: &[u8]) -> Result<(), &'static str> {
-    if target.is_empty() || target.contains(&0) {
-        return Err("which is not a path");
-    }
+    check_target(target)?;
     if target.starts_with(b"/") {
         return Err("which is absolute");
     }
@@ -392,6 +410,13 @@ fn check_link(path: &[u8], target: &[u8]) -> Result<(), &'static str> {
         }
     }
     Ok(())
+}
+
+fn check_target(target: &[u8]) -> Result<(), &'static str> {
+    match target.is_empty() || target.contains(&0) {
+        true => Err("which is not a path"),
+        false => Ok(()),
+    }
 }
 
 fn split(bytes: &[u8], most: u64) -> (&[u8], &[u8]) {

@@ -1,0 +1,499 @@
+//! Sends trees into a sandbox before its command starts, and brings them back when it is over.
+//!
+//! For backends that cannot mount a tree of this host. Belljar's own code inside packs and unpacks
+//! (`Work::Pack`, `Work::Unpack`), in a process that is locked down and attested like any command. What comes back is
+//! hostile: it is unpacked by `belljar_workspace::transfer` beside the copy that was sent, and merged into it only
+//! when it is complete.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belljar_spec::text::error_chain;
+use belljar_spec::wire::control::TaskStreams;
+use belljar_spec::wire::{
+    AttestationKind, Descendants, ExecRequest, Stdio, ToInit, UnpackModes, WireError, Work,
+};
+use belljar_spec::{AfterRun, CommandPlan, ExitStatus, Expectation, OsText, SentTree};
+use belljar_workspace::transfer::{
+    CopyError, CopyLimits, CopyReport, LinkTargets, MergeError, Merged, Receiver, Sender,
+    merge_received,
+};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::SuperviseError;
+use super::channel::{Channel, InitEvent};
+use super::libc_signal;
+use super::outside::Signals;
+use super::readiness::wait_until;
+
+/// Transfers count down from here: commands count up from 0, and the streams of both stay below those of
+/// connections.
+const FIRST_EXEC: u32 = 0x0FFF_FFFF;
+/// Without a byte for so long, a transfer has failed.
+const STALLED_AFTER: Duration = Duration::from_secs(60);
+/// A sandbox that sends a byte now and then does not hold up the end of its run for longer.
+pub(super) const BRING_BACK_WITHIN: Duration = Duration::from_secs(600);
+const SEND_WITHIN: Duration = Duration::from_secs(3600);
+/// From the request that everything inside ends to the kill from outside.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+const MAX_ENTRIES: u64 = 1_000_000;
+/// Of what the process inside writes to its standard error.
+const MAX_STDERR: usize = 2048;
+/// The name of what came back, beside the copy that was sent.
+const RECEIVED: &str = "received";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    #[error("{path} cannot be sent: {why}; hide it (sandbox.hide)")]
+    NotSent { path: OsText, why: String },
+    #[error("more than {0} entries could not be packed")]
+    ManySkipped(usize),
+    #[error("the process for it could not be prepared ({step}): {why}")]
+    NotPrepared { step: String, why: String },
+    #[error("the process for it is not locked down as planned: {0}")]
+    NotAsPlanned(String),
+    #[error("it failed inside: {0}")]
+    Inside(String),
+    #[error("nothing arrived for {} seconds", STALLED_AFTER.as_secs())]
+    Stalled,
+    #[error("it took longer than {} seconds", .0.as_secs())]
+    TooLong(Duration),
+    #[error("the connection to the sandbox ended")]
+    Closed,
+    #[error("it was interrupted")]
+    Interrupted,
+    #[error("the channel carried what PID 1 cannot have sent")]
+    Wire(#[source] WireError),
+    #[error("cannot ask PID 1 for it")]
+    Request(#[source] Box<SuperviseError>),
+    #[error("cannot watch for signals")]
+    Signals(#[source] Errno),
+    #[error("cannot wait")]
+    Wait(#[source] Box<SuperviseError>),
+}
+
+/// What is needed to talk to PID 1.
+pub(super) struct TransferLink<'a> {
+    pub(super) channel: &'a mut Channel,
+    pub(super) signals: &'a Signals,
+    pub(super) command: &'a CommandPlan,
+    pub(super) expectation: &'a Expectation,
+}
+
+/// A tree that was sent.
+#[derive(Debug)]
+pub(super) struct SentReport {
+    pub(super) target: OsText,
+    pub(super) report: CopyReport,
+}
+
+/// A tree that came back, or did not.
+#[derive(Debug)]
+pub(super) struct ReturnReport {
+    pub(super) target: OsText,
+    pub(super) returned: Result<Returned, TransferError>,
+}
+
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) report: CopyReport,
+    pub(super) merged: Merged,
+}
+
+impl SentReport {
+    pub(super) fn to_json(&self) -> Value {
+        json!({ "target": self.target, "files": self.report.files, "bytes": self.report.bytes })
+    }
+}
+
+impl ReturnReport {
+    pub(super) fn to_json(&self) -> Value {
+        match &self.returned {
+            Ok(Returned { report, merged }) => json!({
+                "target": self.target,
+                "files": report.files,
+                "bytes": report.bytes,
+                "written": merged.written,
+                "removed": merged.removed,
+                "modes": merged.modes,
+                "skipped": report.skipped.len(),
+            }),
+            Err(error) => json!({ "target": self.target, "why": error_chain(error) }),
+        }
+    }
+}
+
+/// The trees of a sandbox that are sent.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    trees: Vec<SentTree>,
+    sent: Vec<SentReport>,
+    returned: Vec<ReturnReport>,
+    next_exec: u32,
+    /// When everything inside was asked to end, so that the trees can be brought back.
+    asked_to_end: Option<Instant>,
+}
+
+impl Transfers {
+    pub(super) fn new(trees: Vec<SentTree>) -> Self {
+        Self {
+            trees,
+            sent: Vec::new(),
+            returned: Vec::new(),
+            next_exec: FIRST_EXEC,
+            asked_to_end: None,
+        }
+    }
+
+    /// Whether there is a tree to bring back.
+    pub(super) fn comes_back(&self) -> bool {
+        self.to_bring_back().next().is_some()
+    }
+
+    pub(super) fn sent(&self) -> &[SentReport] {
+        &self.sent
+    }
+
+    pub(super) fn take_returned(&mut self) -> Vec<ReturnReport> {
+        std::mem::take(&mut self.returned)
+    }
+
+    fn to_bring_back(&self) -> impl Iterator<Item = &SentTree> {
+        self.trees.iter().filter(|tree| tree.after == AfterRun::BringBack)
+    }
+
+    /// Before PID 1 is killed, everything else inside is: the trees go away with PID 1. `true` while PID 1 has time
+    /// for that.
+    pub(super) fn end_gently(&mut self, channel: Option<&mut Channel>, now: Instant) -> bool {
+        let Some(channel) = channel.filter(|channel| !channel.is_closed()) else { return false };
+        if !self.comes_back() {
+            return false;
+        }
+        match self.asked_to_end {
+            None => {
+                self.asked_to_end = Some(now);
+                channel.signal_all(libc_signal::KILL);
+                true
+            }
+            Some(at) => now < at + ENDS_WITHIN,
+        }
+    }
+
+    /// Sends all trees. The sandbox attests as a whole before the first byte.
+    pub(super) fn send_all(&mut self, link: &mut TransferLink<'_>) -> Result<(), TransferError> {
+        for tree in self.trees.clone() {
+            let sender = Sender::begin(&tree.from)?.without(tree.left_out.clone());
+            let work = Work::Unpack { path: tree.target.clone(), modes: UnpackModes::Exact };
+            let mut payload = Payload::Send { sender, piece: Vec::new(), at: 0 };
+            self.carry(link, work, AttestationKind::Full, &mut payload)?;
+            let Payload::Send { sender, .. } = payload else { continue };
+            let report = sender.report();
+            // What was not sent would come back as deleted.
+            if let (AfterRun::BringBack, Some((path, why))) = (tree.after, report.skipped.first()) {
+                return Err(TransferError::NotSent { path: path.clone(), why: why.clone() });
+            }
+            self.sent.push(SentReport { target: tree.target, report });
+        }
+        Ok(())
+    }
+
+    /// Brings back all trees that are to come back. Everything else inside ends first.
+    pub(super) fn bring_back(&mut self, link: &mut TransferLink<'_>) {
+        if link.channel.is_closed() {
+            return self.lost(|| TransferError::Closed);
+        }
+        link.channel.signal_all(libc_signal::KILL);
+        let trees: Vec<SentTree> = self.to_bring_back().cloned().collect();
+        for tree in trees {
+            let returned = self.bring_back_one(link, &tree);
+            self.returned.push(ReturnReport { target: tree.target, returned });
+        }
+    }
+
+    /// Nothing comes back.
+    pub(super) fn lost(&mut self, why: impl Fn() -> TransferError) {
+        let one = |tree: &SentTree| {
+            let target = tree.target.clone();
+            ReturnReport { target, returned: Err(why()) }
+        };
+        self.returned = self.to_bring_back().map(one).collect();
+    }
+
+    fn bring_back_one(
+        &mut self,
+        link: &mut TransferLink<'_>,
+        tree: &SentTree,
+    ) -> Result<Returned, TransferError> {
+        let until = Instant::now() + BRING_BACK_WITHIN;
+        let received = tree.from.with_file_name(RECEIVED);
+        let limits = CopyLimits { bytes: tree.max_bytes, entries: MAX_ENTRIES };
+        let receiver = Receiver::begin(&received, None, limits)?;
+        let receiver = receiver.with_links(LinkTargets::Anything);
+        let mut payload = Payload::Receive { receiver: Box::new(receiver) };
+        let work = Work::Pack { path: tree.target.clone() };
+        self.carry(link, work, AttestationKind::Brief, &mut payload)?;
+        let Payload::Receive { receiver } = payload else { return Err(TransferError::Closed) };
+        let report = receiver.finish()?;
+        let merged = merge(&report, &received, &tree.from, until);
+        // It is the run's own; what cannot be removed now goes with the run's directory.
+        let _ = belljar_tree::remove_all(&received);
+        Ok(Returned { merged: merged?, report })
+    }
+
+    /// Has PID 1 start a process for the work, and carries its bytes until it exits.
+    fn carry(
+        &mut self,
+        link: &mut TransferLink<'_>,
+        work: Work,
+        depth: AttestationKind,
+        payload: &mut Payload,
+    ) -> Result<(), TransferError> {
+        let exec = self.next_exec;
+        self.next_exec -= 1;
+        let within = match payload {
+            Payload::Send { .. } => SEND_WITHIN,
+            Payload::Receive { .. } => BRING_BACK_WITHIN,
+        };
+        Carrier::begin(exec, work, depth, link, within)?.run(link, payload)
+    }
+}
+
+fn merge(
+    report: &CopyReport,
+    received: &Path,
+    sent: &Path,
+    until: Instant,
+) -> Result<Merged, TransferError> {
+    if report.unlisted > 0 {
+        return Err(TransferError::ManySkipped(report.skipped.len()));
+    }
+    let skipped = report.skipped.iter().map(|(path, _)| path.as_path().to_owned());
+    let skipped: Vec<PathBuf> = skipped.collect();
+    Ok(merge_received(received, sent, &skipped, until)?)
+}
+
+/// What a transfer carries.
+enum Payload {
+    Send { sender: Sender, piece: Vec<u8>, at: usize },
+    Receive { receiver: Box<Receiver> },
+}
+
+/// One transfer under way.
+struct Carrier {
+    exec: u32,
+    streams: TaskStreams,
+    stderr: Vec<u8>,
+    let_go: bool,
+    input_ended: bool,
+    within: Duration,
+    until: Instant,
+    stalled_at: Instant,
+    interrupts: usize,
+}
+
+impl Carrier {
+    fn begin(
+        exec: u32,
+        work: Work,
+        depth: AttestationKind,
+        link: &mut TransferLink<'_>,
+        within: Duration,
+    ) -> Result<Self, TransferError> {
+        let streams = TaskStreams::of(exec).ok_or(TransferError::Closed)?;
+        let stdin = matches!(work, Work::Unpack { .. }).then_some(streams.stdin);
+        let request = ExecRequest {
+            exec,
+            work,
+            env: link.command.env.clone(),
+            workdir: OsText::from("/"),
+            stdio: Stdio::Streams { stdin, stdout: streams.stdout, stderr: streams.stderr },
+            depth,
+            descendants: Descendants::Loose,
+        };
+        link.channel.expect_attestation_of(exec);
+        let asked = link.channel.ask_for_exec(&request);
+        asked.map_err(|error| TransferError::Request(Box::new(error)))?;
+        link.channel.flush();
+        let now = Instant::now();
+        let stderr = Vec::new();
+        let (until, stalled_at) = (now + within, now + STALLED_AFTER);
+        Ok(Self {
+            exec,
+            streams,
+            stderr,
+            let_go: false,
+            input_ended: stdin.is_none(),
+            within,
+            until,
+            stalled_at,
+            interrupts: 0,
+        })
+    }
+
+    fn run(
+        mut self,
+        link: &mut TransferLink<'_>,
+        payload: &mut Payload,
+    ) -> Result<(), TransferError> {
+        let status = loop {
+            for event in link.channel.read().map_err(TransferError::Wire)? {
+                if let Some(status) = self.take(event, link, payload)? {
+                    return self.check(status);
+                }
+            }
+            if let Payload::Send { sender, piece, at } = payload
+                && self.let_go
+            {
+                self.send(link.channel, (sender, piece, at))?;
+            }
+            if link.channel.is_closed() {
+                break None;
+            }
+            self.wait(link)?;
+        };
+        status.map_or(Err(TransferError::Closed), |status| self.check(status))
+    }
+
+    fn wait(&mut self, link: &mut TransferLink<'_>) -> Result<(), TransferError> {
+        let now = Instant::now();
+        if now >= self.until {
+            return Err(TransferError::TooLong(self.within));
+        }
+        if now >= self.stalled_at {
+            return Err(TransferError::Stalled);
+        }
+        self.take_signals(link.signals)?;
+        link.channel.keep_lease(now);
+        link.channel.flush();
+        let mut moment = self.until.min(self.stalled_at);
+        moment = link.channel.next_keepalive().map_or(moment, |keepalive| keepalive.min(moment));
+        let mut fds = vec![PollFd::new(&link.signals.fd, PollFlags::IN)];
+        fds.extend(link.channel.poll_fd());
+        let waited = wait_until(&mut fds, Some(moment));
+        waited.map_err(|error| TransferError::Wait(Box::new(error)))
+    }
+
+    /// Before the command has started, one request to stop is enough. At the end the first one may have ended the
+    /// command, and only one more gives up what it did.
+    fn take_signals(&mut self, signals: &Signals) -> Result<(), TransferError> {
+        let ends = |signal: &i32| !matches!(*signal, libc_signal::WINCH | libc_signal::CHLD);
+        self.interrupts += signals.take().iter().filter(|signal| ends(signal)).count();
+        let patience = if self.input_ended && self.within == BRING_BACK_WITHIN { 1 } else { 0 };
+        match self.interrupts > patience {
+            true => Err(TransferError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// The answer is how the process ended.
+    fn take(
+        &mut self,
+        event: InitEvent,
+        link: &mut TransferLink<'_>,
+        payload: &mut Payload,
+    ) -> Result<Option<ExitStatus>, TransferError> {
+        match event {
+            InitEvent::Attested(attestation) if !self.let_go => {
+                self.release(link, link.expectation.compare(&attestation))?;
+            }
+            InitEvent::AttestedBrief { exec, attestation } if exec == self.exec && !self.let_go => {
+                let names: Vec<OsText> =
+                    link.command.env.keys().map(|name| OsText::from(name.as_str())).collect();
+                self.release(link, link.expectation.compare_brief(&attestation, &names))?;
+            }
+            InitEvent::NotPrepared { exec, step, why } if exec == self.exec => {
+                return Err(TransferError::NotPrepared { step, why });
+            }
+            InitEvent::Exited { exec, status } if exec == self.exec => return Ok(Some(status)),
+            InitEvent::Data { stream, bytes } => {
+                self.stalled_at = Instant::now() + STALLED_AFTER;
+                self.data(stream, &bytes, payload)?;
+                link.channel.consumed(stream, bytes.len());
+            }
+            InitEvent::Reset { stream } if stream == self.streams.stdin => self.input_ended = true,
+            InitEvent::Gone => return Err(TransferError::Closed),
+            // Of commands that were ended for this, and of connections that nothing listens to any more.
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn release(
+        &mut self,
+        link: &mut TransferLink<'_>,
+        wrong: Vec<String>,
+    ) -> Result<(), TransferError> {
+        if !wrong.is_empty() {
+            link.channel.post(&ToInit::Dismiss { exec: self.exec });
+            return Err(TransferError::NotAsPlanned(wrong.join("; ")));
+        }
+        self.let_go = true;
+        link.channel.release(self.exec);
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        stream: u32,
+        bytes: &[u8],
+        payload: &mut Payload,
+    ) -> Result<(), TransferError> {
+        match payload {
+            Payload::Receive { receiver } if stream == self.streams.stdout => {
+                receiver.feed(bytes)?;
+            }
+            _ if stream == self.streams.stderr => {
+                let room = MAX_STDERR.saturating_sub(self.stderr.len());
+                self.stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Payload::Receive { .. } | Payload::Send { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        channel: &mut Channel,
+        (sender, piece, at): (&mut Sender, &mut Vec<u8>, &mut usize),
+    ) -> Result<(), TransferError> {
+        while !self.input_ended {
+            if *at == piece.len() {
+                piece.clear();
+                *at = 0;
+                sender.fill(piece)?;
+                if piece.is_empty() {
+                    self.input_ended = true;
+                    channel.end_typing(self.streams.stdin);
+                    return Ok(());
+                }
+            }
+            let taken = channel.type_in(self.streams.stdin, &piece[*at..]);
+            if taken == 0 {
+                return Ok(());
+            }
+            *at += taken;
+            self.stalled_at = Instant::now() + STALLED_AFTER;
+            channel.flush();
+        }
+        Ok(())
+    }
+
+    fn check(&self, status: ExitStatus) -> Result<(), TransferError> {
+        match (status, self.let_go) {
+            (ExitStatus::Code(0), true) => Ok(()),
+            _ => {
+                let stderr = belljar_spec::text::escape(self.stderr.trim_ascii());
+                Err(TransferError::Inside(match stderr.is_empty() {
+                    true => format!("{status:?}"),
+                    false => stderr,
+                }))
+            }
+        }
+    }
+}
