@@ -13,7 +13,7 @@ use crate::{command, host};
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The life of a run, its commands, its streams and its ends: integration test and module.
-const MODULES: &[(&str, &str)] = &[
+const MODULES: Modules = &[
     ("cli", "copy"),
     ("cli", "exec"),
     ("cli", "life"),
@@ -27,11 +27,13 @@ const MODULES: &[(&str, &str)] = &[
 
 /// The part for an ordinary user with a belljar that has no jail. In the other modules tests start belljar themselves,
 /// as root, and every exit code takes two minutes.
-const NO_JAIL_MODULES: &[(&str, &str)] =
+const NO_JAIL_MODULES: Modules =
     &[("cli", "copy"), ("cli", "exec"), ("cli", "life"), ("jail", "life"), ("jail", "terminal")];
 
+type Modules = &'static [(&'static str, &'static str)];
+
 /// What `BELLJAR_TEST_ON` names, the engine that it needs, and the modules.
-const PASSES: &[(&str, &str, &[(&str, &str)])] = &[
+const PASSES: &[(&str, &str, Modules)] = &[
     ("docker", "docker", MODULES),
     ("podman", "podman", MODULES),
     ("docker-no-jail", "docker", NO_JAIL_MODULES),
@@ -66,7 +68,7 @@ pub(super) fn step(
 }
 
 /// In the language of nextest.
-fn filter(modules: &[(&str, &str)]) -> String {
+fn filter(modules: Modules) -> String {
     let each =
         modules.iter().map(|(test, module)| format!("(binary({test}) & test(/^{module}::/))"));
     each.collect::<Vec<_>>().join(" | ")
