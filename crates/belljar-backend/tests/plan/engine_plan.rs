@@ -3,7 +3,9 @@
 use crate::support::spec;
 use belljar_backend::engine::{Endpoint, Engine};
 use belljar_backend::{Backend, Capabilities, EngineFacts, ImageFacts, PlanError};
-use belljar_spec::{BackendName, CgroupUse, Clause, HostUid, MountKind, MountMode, Plan, RunSpec};
+use belljar_spec::{
+    BackendName, CgroupUse, Clause, HostUid, MountKind, MountMode, Plan, PlannedMount, RunSpec,
+};
 
 fn facts() -> EngineFacts {
     EngineFacts {
@@ -109,9 +111,22 @@ fn who_the_command_is_on_the_host() {
 #[test]
 fn an_engine_elsewhere_is_given_nothing_of_this_machine() {
     let far = with_engine(|engine| engine.is_local = false);
-    let refused = docker().plan(&spec(), &far).unwrap_err();
-    let PlanError::Unsupported { what, why, .. } = refused;
-    assert!(what.contains("/home/ann/project") && why.contains("another machine"), "{what}: {why}");
+    let refused = |spec: &RunSpec| {
+        let PlanError::Unsupported { what, why, .. } = docker().plan(spec, &far).unwrap_err();
+        (what, why)
+    };
+    let (what, why) = refused(&spec());
+    assert!(what.contains("/srv/data") && why.contains("another machine"), "{what}: {why}");
+    // A workspace is sent, and its changes come back; so it cannot be changed in place.
+    let mut alone = spec();
+    alone.mounts.clear();
+    alone.tools.clear();
+    let (what, why) = refused(&alone);
+    assert!(what.contains("/home/ann/project"), "{what}: {why}");
+    alone.workspace.as_mut().unwrap().mode = MountMode::Overlay;
+    let plan = docker().plan(&alone, &far).unwrap();
+    let is_sent = |mount: &PlannedMount| matches!(mount.what, MountKind::Sent { .. });
+    assert_eq!(plan.mounts.iter().filter(|mount| is_sent(mount)).count(), 1);
 }
 
 #[test]
