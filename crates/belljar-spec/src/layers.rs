@@ -34,7 +34,7 @@ pub enum Origin {
     Flag(String),
     /// A program that uses the library.
     Program,
-    /// Nobody set it, and the built-in value was above the ceiling.
+    /// It was not set, and the built-in value was above the ceiling.
     Ceiling(OsText),
 }
 

@@ -2,7 +2,7 @@
 //! by when inodes changed.
 //!
 //! Only names that matter are looked at, so that a large tree costs little more than its listing; and that is
-//! bounded in time. Another program that worked on the tree meanwhile is told of as well: nobody can tell them
+//! bounded in time. Changes by another program in that time are reported as well: the two cannot be told
 //! apart.
 
 use std::collections::BTreeSet;

@@ -45,7 +45,7 @@ impl Fingerprint {
     }
 }
 
-/// When anything of the inode changed last. Nobody can set it back.
+/// When anything of the inode changed last. No process can set it back.
 pub(crate) fn changed(found: &Metadata) -> Moment {
     moment(found.changed())
 }

@@ -23,8 +23,7 @@ pub struct AtEnd<'a> {
     pub lasted: Duration,
 }
 
-/// What the run changed, where it could change anything. Nothing of it can fail the run: why nothing can be said is
-/// said instead.
+/// What the run changed, where it could change anything. It cannot fail the run: an error is part of the report.
 pub fn report_at_end(end: &AtEnd<'_>) -> Option<WorkspaceReport> {
     if end.layered.is_empty() && end.written.is_empty() {
         return None;

@@ -17,7 +17,7 @@ use super::SnapshotError;
 use super::copy::{Copier, CopyFailure, CopyTarget, Missed, failed, unread};
 use super::index::{EntryKind, IndexEntry, NOWHERE, Names, ROOT};
 
-/// Somebody who makes new ones as fast as they are copied is not followed for ever.
+/// A process that makes new ones as fast as they are copied is not followed for ever.
 const MAX_ENTRIES: u64 = 4_000_000;
 /// Bytes for the names of directories that are yet to be gone into, and for the levels above.
 const MAX_HELD: usize = 256 << 20;

@@ -91,7 +91,7 @@ fn row(home: &Home, summary: &Summary) -> LedgerRow {
         id: summary.id,
         name: summary.name.clone(),
         backend: summary.backend,
-        // Nobody holds its lock: it is over, whatever was written last.
+        // No process holds its lock: it is over, whatever was written last.
         state: RunState::Stopped,
         command: summary.command.clone(),
         workspace: summary.workspace.clone(),

@@ -14,7 +14,7 @@ use super::reconcile::{ReconcileError, Reconciled, reconcile};
 use belljar_record::home::Home;
 
 /// How long the end of a run waits for it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Housekeeping(Option<Receiver<Result<Reconciled, ReconcileError>>>);
 
@@ -30,7 +30,7 @@ impl Housekeeping {
 
     /// What was found, if that is known by now.
     pub(super) fn finish(self) -> Option<Result<Reconciled, ReconcileError>> {
-        self.0?.recv_timeout(PATIENCE).ok()
+        self.0?.recv_timeout(WAIT_TIMEOUT).ok()
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn retain(home: &Home, name: Option<String>, retention: Retention) {
     let home = home.clone();
     let done = beside(move || crate::retention::apply_retention(&home, &name, retention));
     if let Some(done) = done {
-        let _ = done.recv_timeout(PATIENCE); // what is left over goes with a later run
+        let _ = done.recv_timeout(WAIT_TIMEOUT); // what is left over goes with a later run
     }
 }
 

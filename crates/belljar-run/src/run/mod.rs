@@ -146,7 +146,7 @@ pub enum LaunchError {
     #[error("there is no command to run")]
     NoCommand,
     #[error(
-        "{0}: not as at the first start: {how}; if that is meant, say --allow {0}",
+        "{0}: not as at the first start: {how}; if that is intended, pass --allow {0}",
         what.name()
     )]
     Differs { what: ResumeMismatch, how: String },

@@ -237,8 +237,8 @@ fn tip(home: &Home, ask: &Ask) -> Result<(Lineage, ResumeLock), ResumeError> {
 
 /// One whose supervisor was killed just now lets go of its sign of life a moment later.
 fn is_live(home: &Home, run: &RunId) -> bool {
-    const PATIENCE: Duration = Duration::from_millis(1500);
-    let until = Instant::now() + PATIENCE;
+    const LOCK_TIMEOUT: Duration = Duration::from_millis(1500);
+    let until = Instant::now() + LOCK_TIMEOUT;
     while matches!(life::of(home, run), Life::Live(_)) {
         if Instant::now() >= until {
             return true;

@@ -140,7 +140,7 @@ mod tests {
         assert!(is_same(&source(OTHER_ANONYMOUS, 7, Some(100)), &then));
         assert!(!is_same(&source(OTHER_ANONYMOUS, 7, Some(101)), &then));
         assert!(!is_same(&source(DISK, 7, Some(100)), &then));
-        // Nobody knows when they came to be: the number is all there is.
+        // Their creation times are not known: the inode number is all there is.
         assert!(is_same(&source(ANONYMOUS, 7, None), &source(ANONYMOUS, 7, None)));
         assert!(!is_same(&source(OTHER_ANONYMOUS, 7, None), &source(ANONYMOUS, 7, None)));
     }

@@ -75,7 +75,7 @@ pub(super) enum InitEvent {
     Reset {
         stream: u32,
     },
-    /// Somebody inside connected to a port; the stream is open on this end.
+    /// A process inside connected to a port; the stream is open on this end.
     Accepted {
         stream: u32,
         port: u16,
@@ -237,23 +237,23 @@ impl Channel {
     ) -> Result<Box<Attestation>, SuperviseError> {
         let until = Instant::now() + ANSWER_WITHIN;
         loop {
-            if let Some(news) = self.read().map_err(SuperviseError::Wire)?.into_iter().next() {
-                match news {
+            if let Some(event) = self.read().map_err(SuperviseError::Wire)?.into_iter().next() {
+                match event {
                     InitEvent::Attested(attestation) => return Ok(attestation),
                     InitEvent::NotPrepared { step, why, .. } => {
                         return Err(SuperviseError::LockDown { step, why });
                     }
                     InitEvent::Started { .. } | InitEvent::Exited { .. } => {
                         let mut why = "its process ended before it had attested".to_owned();
-                        if let Some(said) = self.diagnostics() {
-                            why = format!("{why}: {said}");
+                        if let Some(text) = self.diagnostics() {
+                            why = format!("{why}: {text}");
                         }
                         return Err(SuperviseError::LockDown { step: "lock down".to_owned(), why });
                     }
                     InitEvent::Gone => return Err(SuperviseError::NoAnswer(0)),
                     _ => {
                         return Err(SuperviseError::Wire(protocol_violation(
-                            "news before the attestation",
+                            "an event before the attestation",
                         )));
                     }
                 }
@@ -277,7 +277,7 @@ impl Channel {
         }
     }
 
-    /// What PID 1 said besides, where it could not say it properly.
+    /// What PID 1 wrote to its diagnostic stream, where it could not send a message.
     pub(super) fn diagnostics(&self) -> Option<String> {
         self.packets.as_ref().and_then(Packets::diagnostics)
     }
@@ -296,7 +296,7 @@ impl Channel {
     }
 
     pub(super) fn post(&mut self, message: &ToInit) {
-        // Everything that is said without an answer is short enough.
+        // Every message without a response is short enough.
         let _ = self.mux.send(message);
     }
 
@@ -387,16 +387,16 @@ impl Channel {
 
     /// Everything that arrived. An error is final.
     pub(super) fn read(&mut self) -> Result<Vec<InitEvent>, WireError> {
-        let mut news = Vec::new();
-        if !self.is_up() && self.resume(&mut news)? == Resumption::Waiting {
-            return Ok(news);
+        let mut events = Vec::new();
+        if !self.is_up() && self.resume(&mut events)? == Resumption::Waiting {
+            return Ok(events);
         }
         let mut buffer = [0; 16 * 1024];
         for _ in 0..READS_AT_ONCE {
             match rustix::io::read(&self.fd, &mut buffer) {
                 Ok(0) | Err(Errno::CONNRESET) => {
-                    self.link_ended(&mut news);
-                    return Ok(news);
+                    self.link_ended(&mut events);
+                    return Ok(events);
                 }
                 Ok(length) => match &mut self.packets {
                     None => self.mux.push(&buffer[..length]),
@@ -406,64 +406,64 @@ impl Channel {
                     }
                 },
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Ok(news),
+                Err(Errno::AGAIN) => return Ok(events),
                 Err(_) if self.reconnect.is_some() => {
-                    self.link_ended(&mut news);
-                    return Ok(news);
+                    self.link_ended(&mut events);
+                    return Ok(events);
                 }
-                Err(_) => return Ok(news),
+                Err(_) => return Ok(events),
             }
-            self.take_arrivals(&mut news)?;
+            self.take_arrivals(&mut events)?;
         }
-        Ok(news)
+        Ok(events)
     }
 
     /// Over a link that can break, PID 1 may still be there.
-    fn link_ended(&mut self, news: &mut Vec<InitEvent>) {
+    fn link_ended(&mut self, events: &mut Vec<InitEvent>) {
         let now = Instant::now();
         if !self.reconnect.as_mut().is_some_and(|link| link.broke(now)) {
             self.is_closed = true;
-            news.push(InitEvent::Gone);
+            events.push(InitEvent::Gone);
         }
     }
 
-    fn resume(&mut self, news: &mut Vec<InitEvent>) -> Result<Resumption, WireError> {
+    fn resume(&mut self, events: &mut Vec<InitEvent>) -> Result<Resumption, WireError> {
         let next = self.mux.next_frame();
         let event = self.reconnect.as_mut().map(|link| link.turn(Instant::now(), next));
         match event.unwrap_or(LinkEvent::Over) {
             LinkEvent::Nothing => Ok(Resumption::Waiting),
             LinkEvent::Over => {
                 self.is_closed = true;
-                news.push(InitEvent::Gone);
+                events.push(InitEvent::Gone);
                 Ok(Resumption::Waiting)
             }
             LinkEvent::Resumed { link, resumed } => {
                 self.fd = link;
                 self.mux.resume(resumed.peer_next)?;
                 self.mux.push(&resumed.rest);
-                self.take_arrivals(news)?;
+                self.take_arrivals(events)?;
                 self.flush();
                 Ok(Resumption::Done)
             }
         }
     }
 
-    fn take_arrivals(&mut self, news: &mut Vec<InitEvent>) -> Result<(), WireError> {
+    fn take_arrivals(&mut self, events: &mut Vec<InitEvent>) -> Result<(), WireError> {
         while let Some(arrival) = self.mux.next_arrival()? {
             match arrival {
-                Arrival::Data { stream, bytes } => news.push(InitEvent::Data { stream, bytes }),
-                Arrival::End { stream } => news.push(InitEvent::End { stream }),
+                Arrival::Data { stream, bytes } => events.push(InitEvent::Data { stream, bytes }),
+                Arrival::End { stream } => events.push(InitEvent::End { stream }),
                 Arrival::Reset { stream } => {
                     self.mux.end(stream); // so that both ends forget it
-                    news.push(InitEvent::Reset { stream });
+                    events.push(InitEvent::Reset { stream });
                 }
-                Arrival::Message(message) => news.extend(self.hear(parse(&message)?)?),
+                Arrival::Message(message) => events.extend(self.event_of(parse(&message)?)?),
             }
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: FromInit) -> Result<Option<InitEvent>, WireError> {
+    fn event_of(&mut self, message: FromInit) -> Result<Option<InitEvent>, WireError> {
         Ok(Some(match message {
             FromInit::Hello(InitHello { version, nonce, .. }) => {
                 if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&version) {
@@ -482,7 +482,7 @@ impl Channel {
                 InitEvent::Attested(attestation)
             }
             FromInit::Attested { .. } => {
-                return Err(protocol_violation("an attestation nobody asked for"));
+                return Err(protocol_violation("an attestation that was not requested"));
             }
             FromInit::AttestedBrief { exec, attestation } => {
                 InitEvent::AttestedBrief { exec, attestation }

@@ -57,7 +57,7 @@ impl Checkpoints {
         self.pending.is_some()
     }
 
-    /// Nobody waits for one that is being taken any more.
+    /// The client that asked for the one in progress is gone.
     pub(super) fn cancel(&self) {
         self.subject.cancel.store(true, Ordering::Relaxed);
     }

@@ -58,20 +58,20 @@ impl Ends {
     }
 
     fn there(client: Option<ClientId>, streams: Wanted) -> Self {
-        let nobody = Self {
+        let without_client = Self {
             stdout: OutputSink::Nowhere,
             stderr: OutputSink::Nowhere,
             input: InputSource::Detached,
             follower: None,
         };
         let (Some(client), Some(numbers)) = (client, TaskStreams::of(MAIN_EXEC)) else {
-            return nobody;
+            return without_client;
         };
         let to = |stream| OutputSink::Client { client, stream };
         let follower = Some(Follower { client, task: MAIN_EXEC });
         let typed = InputSource::Client { client, stream: numbers.stdin };
         match streams {
-            Wanted::Unwatched => nobody,
+            Wanted::Unwatched => without_client,
             Wanted::Terminal(_) => Self {
                 stdout: to(numbers.stdin),
                 stderr: OutputSink::Nowhere,

@@ -6,17 +6,17 @@ use belljar_spec::wire::WireError;
 const HEAD: usize = 8;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
-/// What the engine itself has to say.
+/// Errors of the engine itself.
 const ENGINE: u8 = 3;
-/// Of what PID 1 says on its diagnostic stream, which is never much.
-const MOST_DIAGNOSTICS: usize = 4096;
+/// Of the diagnostic stream of PID 1, which never has much.
+const MAX_DIAGNOSTICS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     head: Vec<u8>,
     stream: u8,
     left: usize,
-    said: Vec<u8>,
+    diagnostics: Vec<u8>,
 }
 
 impl Packets {
@@ -49,8 +49,8 @@ impl Packets {
             match self.stream {
                 STDOUT => channel(piece),
                 STDERR | ENGINE => {
-                    let room = MOST_DIAGNOSTICS.saturating_sub(self.said.len());
-                    self.said.extend_from_slice(&piece[..piece.len().min(room)]);
+                    let room = MAX_DIAGNOSTICS.saturating_sub(self.diagnostics.len());
+                    self.diagnostics.extend_from_slice(&piece[..piece.len().min(room)]);
                 }
                 _ => {}
             }
@@ -60,8 +60,8 @@ impl Packets {
 
     /// Escaped: it may be shown.
     pub(super) fn diagnostics(&self) -> Option<String> {
-        let said = self.said.trim_ascii();
-        (!said.is_empty()).then(|| belljar_spec::text::escape(said))
+        let diagnostics = self.diagnostics.trim_ascii();
+        (!diagnostics.is_empty()).then(|| belljar_spec::text::escape(diagnostics))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What PID 1 is told once, about every command of its sandbox.
+//! The set-up that PID 1 gets once, for every command of its sandbox.
 
 use std::time::Duration;
 

@@ -66,7 +66,7 @@ pub const GIT_DIRECTORY: &[GitEntry] = &[
     GitEntry { name: "branches", why: GIT_REMOTE, is_directory: true, stand_in: None },
 ];
 
-/// Where package managers unpack and move thousands of files. Nobody works in these directories: only git
+/// Where package managers unpack and move thousands of files. People do not edit these directories: only git
 /// directories are looked for.
 pub const DEPENDENCIES: &[&str] =
     &["node_modules", "site-packages", ".venv", "venv", ".tox", "target", "__pycache__"];

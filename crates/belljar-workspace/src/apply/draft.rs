@@ -37,7 +37,7 @@ pub struct TreeDraft {
     pub conflicts: Vec<Conflict>,
     /// Left out, each with its reason.
     pub withheld: Vec<Change>,
-    /// Somebody else's version stays: the run did not change it, or did the same.
+    /// The version in the real tree stays: the run did not change it, or did the same.
     pub stays: Vec<OsText>,
     /// Changes that were not selected.
     pub not_selected: usize,
@@ -269,7 +269,7 @@ impl TreeDraft {
         chosen
     }
 
-    /// Nobody took anything out of the list, nor out of a file.
+    /// Nothing was taken out of the list, nor out of a file.
     pub(super) fn all_was_chosen(&self) -> bool {
         let in_part = |todo: &Todo| {
             matches!(&todo.take, Take::Text { part: Part::Chosen | Part::ChosenOfMerged, .. })

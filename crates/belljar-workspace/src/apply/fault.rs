@@ -24,7 +24,7 @@ pub(crate) mod tests {
         static VISITOR: Cell<Option<Visitor>> = const { Cell::new(None) };
     }
 
-    /// Somebody else is at work between any two steps.
+    /// Another process works between any two steps.
     pub(crate) fn visited<T>(visitor: impl FnMut() + 'static, work: impl FnOnce() -> T) -> T {
         VISITOR.with(|slot| slot.set(Some(Box::new(visitor))));
         let done = work();

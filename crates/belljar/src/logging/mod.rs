@@ -51,8 +51,8 @@ pub(crate) fn start(verbosity: u8) -> Result<(), LoggingError> {
     Ok(())
 }
 
-/// Of a supervisor in the background and of a proxy: to the file of their run. They have nobody to report a wrong
-/// setting to; the command that started them has checked it.
+/// Of a supervisor in the background and of a proxy: to the file of their run. They cannot report a wrong
+/// setting; the command that started them has checked it.
 pub(crate) fn start_in_background(mut args: impl Iterator<Item = OsString>) {
     let destination = match args.nth(1) {
         Some(role) if role == "__supervise" => Destination::RunDirectory,

@@ -103,7 +103,7 @@ impl Group {
     }
 }
 
-/// Somebody else set the limits: they must read as asked.
+/// Another process set the limits: they must read as requested.
 pub(super) fn verify(directory: &Path, limits: &Limits) -> Result<(), CgroupError> {
     let wanted = [
         ("memory.max", limits.memory.map(|bytes| bytes.to_string())),

@@ -71,7 +71,7 @@ fn pin(launch: &mut Launch<'_, '_>, run_dir: &RunDir) -> Result<Pinned, LaunchEr
     wary_of.extend(untrusted.map(|tree| WritableTree::by_path(tree.as_path().to_owned())));
     let mut paths = host_paths(home, run_dir, &prepared.plan, wary_of, owner);
     paths.seed = agent::seed(home, prepared);
-    // Said before it is done: it can take long, and as much of the disk as the tree.
+    // Reported before it is done: it can take long, and as much of the disk as the tree.
     for copy in belljar_bind::copies_ahead(&prepared.plan, &paths) {
         observer.warned(&format!(
             "{} has to be copied for the overlay: {} MB, {} entries",
