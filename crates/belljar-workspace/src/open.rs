@@ -166,10 +166,12 @@ pub fn upper_of(directory: &Path, note: &LayeredTree) -> PathBuf {
 fn open_upper(path: &Path) -> Result<Dir, Errno> {
     match Dir::open(path, FinalLink::Refuse) {
         Err(OpenDirError::System { error: Errno::ACCESS, .. }) => {
-            let dir = Dir::open_for(path, FinalLink::Refuse, belljar_tree::Access::Lookup)?;
-            let entry = dir.pin("")?;
+            // By its name in the directory above: in a directory without permissions not even `.` can be looked up.
+            let (above, name) = path.parent().zip(path.file_name()).ok_or(Errno::ACCESS)?;
+            let above = Dir::open(above, FinalLink::Refuse)?;
+            let entry = above.pin(name)?;
             entry.set_mode(entry.metadata().mode() | 0o700)?;
-            Ok(dir.open_dir("")?)
+            Ok(above.open_dir(name)?)
         }
         opened => Ok(opened?),
     }

@@ -124,8 +124,9 @@ impl FileReader {
 
     pub(super) fn finish(self) -> Result<Content, FileError> {
         match self.expecting {
-            Expecting::Nothing(content) => Ok(content),
-            _ => Err(FileError::Invalid { path: self.path, why: "it ended too early" }),
+            Expecting::Nothing(content) if self.header.is_empty() => Ok(content),
+            Expecting::Nothing(_) => Err(self.invalid("there is data after the end")),
+            _ => Err(self.invalid("it ended too early")),
         }
     }
 
