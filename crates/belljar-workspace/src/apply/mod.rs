@@ -344,8 +344,13 @@ fn sync(sites: &[Site], journal: &Journal) -> Result<(), Errno> {
         }
         for parent in parents {
             match site.root.open_dir(&parent) {
-                // Removed with the rest, or its new mode does not let it be read: then all is synced.
-                Err(OpenDirError::Missing { .. } | OpenDirError::NotDirectory { .. }) => {}
+                // Removed with the rest, perhaps with a file or a link in its place; where its new mode does not let it be
+                // read, all is synced.
+                Err(
+                    OpenDirError::Missing { .. }
+                    | OpenDirError::NotDirectory { .. }
+                    | OpenDirError::Link { .. },
+                ) => {}
                 Err(OpenDirError::System { error: Errno::ACCESS, .. }) => {
                     rustix::fs::syncfs(&site.root)?;
                 }

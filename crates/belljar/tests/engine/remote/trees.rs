@@ -48,7 +48,7 @@ pub(super) fn a_workspace_is_sent_and_comes_back(actor: &Lab, way: &Way, docker:
     assert_eq!(result["exit"]["code"], 0, "{result:#}");
     let inside = "/workspace/d\nthree\na\nb\nd\nlink\n664\n400\n/etc/hostname\n";
     assert_eq!(result["stdout"], inside, "{result:#}");
-    let posture = |clause: &str| result["posture"][clause]["is"].clone();
+    let posture = |clause: &str| result["posture"][clause]["status"].clone();
     assert_eq!(
         (posture("fs.sockets"), posture("fs.mounts")),
         ("enforced".into(), "enforced".into())
