@@ -9,6 +9,7 @@ use belljar_spec::{
     Attestation, BackendName, MountMode, PlannedImage, Posture, ResumeOrigin, RunId, RunSpec,
     RunState, SkippedBackend, SourceIdentity, Waiver,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{AnchorRow, LedgerRow, RowOrigin, SandboxKept, work_line};
@@ -48,6 +49,22 @@ pub struct RunRecord {
     /// When `run.stop` was written: milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stopped_ms: Option<u64>,
+}
+
+/// Reads the text of a `run.json` that this version or an older one wrote.
+pub fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    #[derive(Deserialize)]
+    struct Version {
+        #[serde(default)]
+        v: Option<u64>,
+    }
+    let Version { v } = serde_json::from_slice(text)?;
+    if !v.is_some_and(upgrade::is_old) {
+        return serde_json::from_slice(text);
+    }
+    let mut record: serde_json::Value = serde_json::from_slice(text)?;
+    upgrade::run_json(&mut record);
+    serde_json::from_value(record)
 }
 
 /// The trees of the host that a run can write, without links; nothing while its record is not there.
@@ -106,16 +123,6 @@ impl RunRecord {
 
     pub fn read(directory: &Path) -> std::io::Result<Self> {
         let text = std::fs::read(directory.join("run.json"))?;
-        match serde_json::from_slice(&text) {
-            Ok(record) => Ok(record),
-            Err(error) => {
-                let mut record: serde_json::Value = serde_json::from_slice(&text)?;
-                if !upgrade::has_old_names(&record) {
-                    return Err(error.into());
-                }
-                upgrade::run_json(&mut record);
-                Ok(serde_json::from_value(record)?)
-            }
-        }
+        Ok(parse(&text)?)
     }
 }

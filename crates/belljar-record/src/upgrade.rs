@@ -62,9 +62,14 @@ const RENAMES: &[Rename] = &[
     (Place::Outcome, "posture.*", "is", "status"),
 ];
 
-/// Whether a record whose `run.start` or `run.json` this is has the old names.
+/// Whether records of this version have the old names.
+pub(crate) fn is_old(version: u64) -> bool {
+    version <= OLD_VERSION
+}
+
+/// Whether a record whose `run.start` this is has the old names.
 pub(crate) fn has_old_names(start: &Value) -> bool {
-    start.get("v").and_then(Value::as_u64).is_some_and(|version| version <= OLD_VERSION)
+    start.get("v").and_then(Value::as_u64).is_some_and(is_old)
 }
 
 /// Gives the data of one event of an old record its present names.

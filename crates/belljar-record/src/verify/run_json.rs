@@ -30,14 +30,19 @@ pub(super) fn check(directory: &Path, walk: &Walk<'_>) -> Option<Verdict> {
         }
         Err(error) => return Some(Verdict::unreadable(NAME, &error)),
     };
-    // Either may have been written by an older version: a run that ended without its supervisor gets its end, and its
-    // `run.json`, from the version that found it.
+    // The signed start has the version. In a record of this version an old name is a change: its readers would find
+    // nothing under it. In an old one both names occur, where another version wrote the end of a lost run.
+    let is_old = upgrade::has_old_names(walk.start.as_ref()?);
     let present = |kind, data: &Value| {
         let mut data = data.clone();
-        upgrade::event(kind, &mut data);
+        if is_old {
+            upgrade::event(kind, &mut data);
+        }
         data
     };
-    upgrade::run_json(&mut run);
+    if is_old {
+        upgrade::run_json(&mut run);
+    }
     let start = &present(EventKind::RunStart, walk.start.as_ref()?);
     if let Some(name) = top_difference(start, &run) {
         return changed(&name);

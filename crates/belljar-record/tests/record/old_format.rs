@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use belljar_record::run_json::RunRecord;
 use belljar_record::{Anchor, EventReader, Home, HomeKey, Life, Verdict, store, verify_run};
-use belljar_spec::{EventKind, IterationReport, ResumeKind, RunId};
+use belljar_spec::{EventKind, IterationReport, RECORD_VERSION, ResumeKind, RunId};
+use serde_json::json;
+
+use crate::record_support::Run;
 
 const AGENT: &str = "1m7p64stx35t0ydy";
 const CONTINUED: &str = "1m7p65xa2xexf68p";
@@ -129,4 +132,33 @@ fn old_runs_are_listed() {
         store::list(&home, store::Which::All).unwrap().into_iter().map(|info| info.id).collect();
     ids.sort();
     assert_eq!(ids, [AGENT, CONTINUED, SKIPPED].map(run));
+}
+
+#[test]
+fn an_old_name_in_a_record_of_this_version_is_a_change() {
+    let run = Run::new();
+    let posture = json!({ "fs.mounts": { "status": "enforced", "how": "by mounts" } });
+    let start = json!({ "v": RECORD_VERSION, "skipped_backends": ["docker"], "posture": posture });
+    let usage = json!({ "written_bytes": 1 });
+    let mut recorder = run.recorder(8);
+    recorder.event(EventKind::RunStart, &start).unwrap();
+    recorder.barrier().unwrap();
+    recorder.stop(&json!({ "usage": usage })).unwrap();
+    let mut whole = start;
+    whole["outcome"] = json!({ "usage": usage, "posture": posture });
+    let text = whole.to_string();
+    let (head, inode) = (recorder.head(), recorder.inode().unwrap());
+    let anchor = Anchor { seq: head.seq, hash: head.hash, inode, durable: Vec::new() };
+    let verdict = |text: &str| {
+        fs::write(run.directory().join("run.json"), text).unwrap();
+        run.verdict(&anchor)
+    };
+    assert_eq!(verdict(&text), Verdict::Sound, "the control");
+    for (new, old) in
+        [("skipped_backends", "not_taken"), ("status", "is"), ("written_bytes", "written")]
+    {
+        let changed = text.replace(&format!("\"{new}\""), &format!("\"{old}\""));
+        assert_ne!(changed, text);
+        assert!(matches!(verdict(&changed), Verdict::RecordChanged { .. }), "{old}");
+    }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use belljar::home::Home;
-use belljar::record::Outcome;
+use belljar::record::{Outcome, run_json};
 use belljar::spec::{PlannedImage, Posture, RunId, RunSpec, SkippedBackend};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
@@ -37,13 +37,13 @@ pub(super) struct RunFile {
 
 pub(super) fn read(home: &Home, run: &RunId) -> Result<RunFile, RunFileError> {
     let path = home.run_dir(run).join("run.json");
-    let parsed = bytes(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    let parsed = bytes(&path).and_then(|bytes| Ok(run_json::parse(&bytes)?));
     parsed.map_err(|error| RunFileError { path, run: *run, error })
 }
 
 pub(super) fn read_value(home: &Home, run: &RunId) -> Result<serde_json::Value, RunFileError> {
     let path = home.run_dir(run).join("run.json");
-    let parsed = bytes(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    let parsed = bytes(&path).and_then(|bytes| Ok(run_json::parse(&bytes)?));
     parsed.map_err(|error| RunFileError { path, run: *run, error })
 }
 
