@@ -1,4 +1,4 @@
-//! Why a backend could not do what it was asked for.
+//! Errors of backends.
 
 use std::error::Error;
 use std::fmt;

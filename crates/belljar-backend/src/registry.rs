@@ -1,19 +1,17 @@
 //! The registry: for each backend how it is found, and how what it left is removed.
 
-use belljar_spec::BackendName;
+use belljar_spec::{BackendName, Leftovers};
 
 use crate::backend::{Backend, SandboxId};
 use crate::error::{DestroyError, Unavailable};
 use crate::{engine, host};
-
-type Destroy = fn(&SandboxId) -> Result<(), DestroyError>;
 
 /// One row. Names and features are in `belljar-spec`, beside the other names that users write.
 struct Registered {
     find: fn(BackendName) -> Result<Box<dyn Backend>, Unavailable>,
     /// Idempotent; finds what is ours by exact identity, without an engine that answers now: what a killed
     /// launcher left is found by what it wrote down first.
-    destroy: Destroy,
+    destroy: fn(&SandboxId) -> Result<(), DestroyError>,
     /// Whether there may be something left of homes that were removed while a run lived. Cheap.
     may_have_orphans: fn() -> bool,
     /// Removes it: no home names it any more.
@@ -67,13 +65,13 @@ pub fn by_name(name: BackendName) -> Result<Box<dyn Backend>, Unavailable> {
 /// Removes what a dead launcher left of a run, whichever backend it used: `run.json`, which names it, may not
 /// have been written yet.
 pub fn destroy_leftovers(sandbox: &SandboxId) -> Result<(), DestroyError> {
-    let mut done: Vec<Destroy> = Vec::new();
+    let mut done: Vec<Leftovers> = Vec::new();
     for name in BackendName::ALL {
-        let destroy = registered(*name).destroy;
-        // Engines share one way to find what is theirs.
-        if !done.iter().any(|other| std::ptr::fn_addr_eq(*other, destroy)) {
-            destroy(sandbox)?;
-            done.push(destroy);
+        let leftovers = name.features().leftovers;
+        // One call finds the containers of every engine.
+        if leftovers != Leftovers::Processes && !done.contains(&leftovers) {
+            (registered(*name).destroy)(sandbox)?;
+            done.push(leftovers);
         }
     }
     Ok(())

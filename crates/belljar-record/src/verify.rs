@@ -1,4 +1,4 @@
-//! Is a run's record what the run wrote, all of it, in its order?
+//! Verifies a run's record: signatures, order, completeness, and what else has a copy of it.
 //!
 //! Reads only. The key signs each line, the lines name each other, the ledger's anchor has how many
 //! there were, and the lines hold the hashes of the output.

@@ -34,6 +34,8 @@ pub struct SentTree {
     pub target: OsText,
     /// What is read on the host: for a tree that is brought back, the copy in the run's `upper/`.
     pub from: PathBuf,
+    /// Device and inode of that directory, as it was checked.
+    pub identity: (u64, u64),
     /// Relative paths in it that are not sent.
     pub left_out: Vec<PathBuf>,
     pub after: AfterRun,

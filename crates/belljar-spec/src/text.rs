@@ -172,9 +172,14 @@ pub fn quote_command(command: &[OsText]) -> String {
     let arguments = command.iter().map(|argument| {
         let text = argument.to_string();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
-        if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{text}'") }
+        if !text.is_empty() && text.chars().all(plain) { text } else { quoted(&text) }
     });
     arguments.collect::<Vec<_>>().join(" ")
+}
+
+/// In single quotes, as every POSIX shell reads it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// An error and its causes on one line.

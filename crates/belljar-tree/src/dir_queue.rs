@@ -1,4 +1,4 @@
-//! Directories that are yet to be looked at, for walks that go by what they find and not by depth.
+//! A bounded queue of directories to visit.
 //!
 //! The caller takes the next directory, lists it as far as it likes, and puts those of its directories
 //! back that are worth a look, soon or late. Each is opened from the directory above it while that

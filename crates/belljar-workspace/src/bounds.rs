@@ -1,4 +1,6 @@
-//! Limits for reading a tree that a run fills: depth, length of a path, and bytes of paths that are held at a time. Names of 250 bytes and a hundred thousand directories are made in a second.
+//! Limits for reading a tree that a run fills: depth, length of a path, and bytes of paths that are held at a time.
+//!
+//! Names of 250 bytes and a hundred thousand directories are made in a second.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A container that was made: started, watched from outside, taken away.
+//! Creates, starts, watches and removes one container.
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -14,8 +14,8 @@ use belljar_bind::host_program;
 use super::endpoint::{Program, SshPlace};
 
 /// It says what was wrong, and then ends.
-const SAYS_WITHIN: Duration = Duration::from_millis(500);
-const MOST_WORDS: u64 = 4096;
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+const MAX_STDERR: u64 = 4096;
 
 /// The process behind one connection. It ends with this.
 #[derive(Debug)]
@@ -42,27 +42,27 @@ impl Ssh {
 
     /// Why a connection ended that should not have.
     pub(super) fn explain(&self, error: io::Error) -> io::Error {
-        match self.last_words() {
-            Some(words) => io::Error::new(error.kind(), format!("ssh: {words}")),
+        match self.stderr_text() {
+            Some(text) => io::Error::new(error.kind(), format!("ssh: {text}")),
             None => error,
         }
     }
 
-    fn last_words(&self) -> Option<String> {
+    fn stderr_text(&self) -> Option<String> {
         let mut child = self.0.lock().ok()?;
         let status = ended(&mut child)?;
-        let mut words = Vec::new();
+        let mut text = Vec::new();
         // It has ended, so reading does not wait, unless something else holds the other end.
         let stderr = child.stderr.take()?;
         rustix::io::ioctl_fionbio(&stderr, true).ok()?;
-        let _ = stderr.take(MOST_WORDS).read_to_end(&mut words); // what came is shown
-        let words = one_line(&words);
-        Some(if words.is_empty() { format!("it ended with {status}") } else { words })
+        let _ = stderr.take(MAX_STDERR).read_to_end(&mut text); // what came is shown
+        let text = one_line(&text);
+        Some(if text.is_empty() { format!("it ended with {status}") } else { text })
     }
 }
 
-fn one_line(words: &[u8]) -> String {
-    let text = String::from_utf8_lossy(words);
+fn one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<String> =
         lines.map(|line| belljar_spec::text::escape(line.as_bytes())).collect();
@@ -70,7 +70,7 @@ fn one_line(words: &[u8]) -> String {
 }
 
 fn ended(child: &mut Child) -> Option<ExitStatus> {
-    let until = Instant::now() + SAYS_WITHIN;
+    let until = Instant::now() + EXIT_TIMEOUT;
     loop {
         if let Some(status) = child.try_wait().ok()? {
             return Some(status);
@@ -93,7 +93,7 @@ impl Drop for Ssh {
 
 fn arguments(place: &SshPlace) -> Vec<String> {
     // No questions, nothing forwarded, and nothing else started than what is asked for here.
-    let mut words: Vec<String> = [
+    let mut text: Vec<String> = [
         "-T",
         "-a",
         "-x",
@@ -107,7 +107,7 @@ fn arguments(place: &SshPlace) -> Vec<String> {
     ]
     .map(str::to_owned)
     .to_vec();
-    let mut option = |name: &str, value: &str| words.extend([name.to_owned(), value.to_owned()]);
+    let mut option = |name: &str, value: &str| text.extend([name.to_owned(), value.to_owned()]);
     if let Some(file) = &place.identity {
         option("-i", file);
     }
@@ -117,17 +117,17 @@ fn arguments(place: &SshPlace) -> Vec<String> {
     if let Some(port) = place.port {
         option("-p", &port.to_string());
     }
-    words.extend(["--".to_owned(), place.host.clone()]);
+    text.extend(["--".to_owned(), place.host.clone()]);
     let (program, at) = match place.program {
         Program::Docker => ("docker", "--host"),
         Program::Podman => ("podman", "--url"),
     };
-    words.push(program.to_owned());
+    text.push(program.to_owned());
     if let Some(socket) = &place.socket {
-        words.extend([at.to_owned(), format!("unix://{socket}")]);
+        text.extend([at.to_owned(), format!("unix://{socket}")]);
     }
-    words.extend(["system", "dial-stdio"].map(str::to_owned));
-    words
+    text.extend(["system", "dial-stdio"].map(str::to_owned));
+    text
 }
 
 #[cfg(test)]

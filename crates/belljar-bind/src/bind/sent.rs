@@ -34,10 +34,17 @@ impl Binder<'_> {
                 (copy, Vec::new(), AfterRun::BringBack)
             }
         };
+        // It is opened once more when it is sent, by its path.
+        let stat = match after {
+            AfterRun::Drop => source.stat,
+            AfterRun::BringBack => rustix::fs::lstat(&from)
+                .map_err(|errno| BindError::Read { path: from.clone(), error: errno.into() })?,
+        };
+        let identity = (stat.st_dev, stat.st_ino);
         // Joined with an empty path it would end with a slash.
         let target: PathBuf = target.components().collect();
         let target = OsText::from(target);
-        self.sent.push(SentTree { target, from, left_out, after, max_bytes });
+        self.sent.push(SentTree { target, from, identity, left_out, after, max_bytes });
         Ok(())
     }
 }

@@ -207,9 +207,13 @@ impl Watch {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(StepError::new("read the channel", error).into()),
             }
-            self.last_received = Instant::now();
+            let frames = self.mux.frames_received();
             if self.take_arrivals()? == LoopState::Over {
                 return Ok(LoopState::Over);
+            }
+            // Only a frame of the launcher renews the lease, not any byte that whatever carries the link sends.
+            if self.mux.frames_received() != frames {
+                self.last_received = Instant::now();
             }
         }
         Ok(LoopState::Running)
@@ -330,7 +334,9 @@ impl Watch {
         if let Some(links) = self.channel.links() {
             links.set_key(&key);
         }
-        self.lease = hello.lease_ms.map(Duration::from_millis);
+        // Without a lease a broken link would be waited for without end.
+        let least = self.channel.links().and(self.lease);
+        self.lease = hello.lease_ms.map(Duration::from_millis).or(least);
         let version = max.min(PROTOCOL_MAX);
         let answer = InitHello { version, run: hello.run.clone(), nonce: hello.nonce.clone() };
         Ok(self.mux.send(&FromInit::Hello(answer))?)

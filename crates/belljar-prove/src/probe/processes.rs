@@ -60,9 +60,9 @@ impl Target {
                     .stderr(Stdio::null())
                     .spawn()
                     .map_err(failed)?;
-                if let Some(error_text) = &mut child.stdout {
+                if let Some(stdout) = &mut child.stdout {
                     // Before its first output it is still a copy of this process.
-                    error_text.read_exact(&mut [0]).map_err(failed)?;
+                    stdout.read_exact(&mut [0]).map_err(failed)?;
                 }
                 Ok(Self { pid: child.id() as i32, child: Some(child) })
             }

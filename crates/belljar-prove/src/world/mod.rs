@@ -90,7 +90,7 @@ impl World {
         let (belljar, directory) = (belljar.to_owned(), directory.to_owned());
         let mut world = Self { child, belljar, directory, talk };
         let first = world.hear();
-        if first.as_deref().ok() == Some(READY) { Ok(world) } else { Err(world.last_words()) }
+        if first.as_deref().ok() == Some(READY) { Ok(world) } else { Err(world.exit_error()) }
     }
 
     fn hear(&self) -> Result<String, WorldError> {
@@ -104,16 +104,16 @@ impl World {
         hear(&mut talk)
     }
 
-    fn last_words(&mut self) -> WorldError {
-        let mut argv = String::new();
+    fn exit_error(&mut self) -> WorldError {
+        let mut stderr = String::new();
         if let Some(mut from) = self.child.stderr.take() {
-            let _ = std::io::Read::read_to_string(&mut from, &mut argv); // may be empty
+            let _ = std::io::Read::read_to_string(&mut from, &mut stderr); // may be empty
         }
-        let argv = argv.trim().to_owned();
-        if argv.contains("names no resolver") {
+        let stderr = stderr.trim().to_owned();
+        if stderr.contains("names no resolver") {
             WorldError::NoResolver
         } else {
-            WorldError::Gone(argv)
+            WorldError::Gone(stderr)
         }
     }
 

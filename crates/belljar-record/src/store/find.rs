@@ -17,8 +17,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     #[error(
-        "no run is called \"{}\": it is no id, no head or tail of one (of at least {MIN_QUERY} \
-         characters), and no name; belljar ps -a lists all runs", escape(.query.as_bytes())
+        "no run with the name or id \"{}\" (ids need {MIN_QUERY} or more characters); belljar ps -a lists \
+         all runs", escape(.query.as_bytes())
     )]
     NotFound { query: String },
     #[error("{}", ambiguous(query, matches))]

@@ -97,7 +97,7 @@ pub enum LaunchError {
     Plan(#[from] PlanError),
     #[error("{} required {} not hold on the {backend} backend", missing.len(), if missing.len() == 1 { "clause does" } else { "clauses do" })]
     NotGuaranteed { backend: BackendName, missing: Vec<Unmet> },
-    #[error("none of the backends that may be used can start this run")]
+    #[error("this run cannot start on any available backend")]
     NoneLeft {
         tried: Vec<SkippedBackend>,
         /// What was wrong with the first of them.

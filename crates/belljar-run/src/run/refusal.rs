@@ -47,7 +47,7 @@ impl LaunchError {
                 let waivers =
                     missing.iter().map(|unmet| format!("--waive {}=REASON", unmet.clause));
                 let waivers = waivers.collect::<Vec<_>>().join(" ");
-                Some(format!("start anyway, with a reason: {waivers}"))
+                Some(format!("to start without it, give a reason: {waivers}"))
             }
             Self::Unavailable { reason, .. } => Some(reason.fix.clone()),
             Self::Image { reason, .. } => Some(reason.fix.clone()),

@@ -1,4 +1,4 @@
-//! What stands at the other end: PID 1 behind a boundary, or a plain child where there is none.
+//! The link to PID 1, or to the plain child of the host backend.
 
 use belljar_backend::Started;
 

@@ -1,5 +1,5 @@
-//! What a container engine puts around the output of PID 1: a head of eight bytes before each piece, with
-//! the number of the stream and the length.
+//! Removes the headers that a container engine puts around the bytes of PID 1.
+//! Each packet begins with the number of the stream and the length.
 
 use belljar_spec::wire::WireError;
 

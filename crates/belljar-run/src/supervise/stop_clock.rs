@@ -107,6 +107,12 @@ impl StopClock {
         self.stopping = self.stopping.or(Some(StopCause::Requested { signal: HUP }));
     }
 
+    /// Everything inside is being killed. What still stands after that is killed again.
+    pub(super) fn killed(&mut self, now: Instant) {
+        let again = now + KILL_AGAIN;
+        self.kill_at = Some(self.kill_at.map_or(again, |at| at.min(again)));
+    }
+
     pub(super) fn end(&mut self) {
         self.over = true;
         self.deadline = None;

@@ -194,7 +194,11 @@ impl Supervisor<'_> {
             agent.cancel(); // no checkpoint is waited for any more
         }
         self.checkpoints.cancel();
-        self.sandboxes.kill_at(Instant::now());
+        let now = Instant::now();
+        self.sandboxes.kill_at(now);
+        // A sandbox whose trees come back ends gently at first: it is asked again, whatever began this.
+        self.clock.killed(now);
+        self.stopping();
     }
 
     pub(super) fn stop_requested(&mut self, signal: i32) {

@@ -188,7 +188,8 @@ impl Transfers {
     /// Sends all trees. The sandbox attests as a whole before the first byte.
     pub(super) fn send_all(&mut self, link: &mut TransferLink<'_>) -> Result<(), TransferError> {
         for tree in self.trees.clone() {
-            let sender = Sender::begin(&tree.from)?.without(tree.left_out.clone());
+            let sender = Sender::begin_checked(&tree.from, tree.identity)?;
+            let sender = sender.without(tree.left_out.clone());
             let work = Work::Unpack { path: tree.target.clone(), modes: UnpackModes::Exact };
             let mut payload = Payload::Send { sender, piece: Vec::new(), at: 0 };
             self.carry(link, work, AttestationKind::Full, &mut payload)?;

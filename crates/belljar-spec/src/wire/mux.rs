@@ -326,8 +326,17 @@ impl Mux {
         self.reader.push(bytes);
     }
 
+    /// How many authentic frames have arrived.
+    pub fn frames_received(&self) -> u64 {
+        self.reader.next()
+    }
+
     /// The next thing that arrived. An error is final.
     pub fn next_arrival(&mut self) -> Result<Option<Arrival>, WireError> {
+        // Frames that only answer others are not bounded by windows: an end that never acknowledges ends here.
+        if self.unacknowledged.is_some() && self.under_way() > MAX_UNDER_WAY {
+            return Err(WireError::NothingAcknowledged(self.under_way()));
+        }
         while let Some(frame) = self.reader.next_frame()? {
             self.acknowledge(frame.payload.len());
             if let Some(arrival) = self.accept(frame)? {

@@ -4,6 +4,7 @@
 //! with a copied tree are found by it (`Backing::Copy`). Both trees are on one file system, and an entry
 //! that differs is moved from one to the other.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -48,12 +49,16 @@ pub fn merge_received(
     skipped: &[PathBuf],
     until: Instant,
 ) -> Result<Merged, MergeError> {
+    if skipped.iter().any(|path| path.as_os_str().is_empty()) {
+        let why = "the sandbox could not send it back".to_owned();
+        return Err(MergeError { path: OsText::default(), why });
+    }
     let open = |path: &Path| Dir::open(path, FinalLink::Refuse).map_err(failed(path));
     let names = ListLimits { entries: 1 << 20, name_bytes: 64 << 20 };
     let mut merge = Merge {
         received: open(received)?,
         sent: open(sent)?,
-        skipped,
+        skipped: skipped.iter().map(PathBuf::as_path).collect(),
         bounds: MergeBounds { names, until },
         merged: Merged::default(),
     };
@@ -69,7 +74,7 @@ fn failed<E: std::error::Error>(path: &Path) -> impl Fn(E) -> MergeError {
 struct Merge<'a> {
     received: Dir,
     sent: Dir,
-    skipped: &'a [PathBuf],
+    skipped: HashSet<&'a Path>,
     bounds: MergeBounds,
     merged: Merged,
 }
@@ -77,9 +82,6 @@ struct Merge<'a> {
 impl Merge<'_> {
     /// A directory that both trees have. An archive bounds the depth.
     fn directory(&mut self, path: &Path) -> Result<(), MergeError> {
-        if Instant::now() >= self.bounds.until {
-            return Err(MergeError { path: path.into(), why: "it took too long".to_owned() });
-        }
         let locked = self.unlock(path)?;
         let done = self.entries(path);
         if let Some(mode) = locked {
@@ -102,6 +104,7 @@ impl Merge<'_> {
         let (new, old) = (self.names(&self.received, path)?, self.names(&self.sent, path)?);
         for name in old.iter().filter(|name| new.binary_search(name).is_err()) {
             let path = path.join(name);
+            self.check_time(&path)?;
             if !self.is_skipped(&path) {
                 self.sent.remove_all(&path).map_err(failed(&path))?;
                 self.merged.removed += 1;
@@ -109,6 +112,7 @@ impl Merge<'_> {
         }
         for name in &new {
             let path = path.join(name);
+            self.check_time(&path)?;
             if !self.is_skipped(&path) {
                 self.entry(&path)?;
             }
@@ -116,8 +120,15 @@ impl Merge<'_> {
         Ok(())
     }
 
+    fn check_time(&self, path: &Path) -> Result<(), MergeError> {
+        if Instant::now() >= self.bounds.until {
+            return Err(MergeError { path: path.into(), why: "it took too long".to_owned() });
+        }
+        Ok(())
+    }
+
     fn is_skipped(&self, path: &Path) -> bool {
-        self.skipped.iter().any(|skipped| skipped == path)
+        self.skipped.contains(path)
     }
 
     fn names(&self, tree: &Dir, path: &Path) -> Result<Vec<OsString>, MergeError> {

@@ -66,7 +66,24 @@ impl Sender {
         // The user named this path, so its links are trusted.
         let start = Dir::open(directory, FinalLink::Follow)
             .map_err(|error| failed("open", source.as_os_str().as_bytes(), error.errno()))?;
-        Ok(Self {
+        Ok(Self::at(start, name))
+    }
+
+    /// Sends this very directory: device and inode must be what they were when it was checked.
+    pub fn begin_checked(source: &Path, identity: (u64, u64)) -> Result<Self, CopyError> {
+        let bytes = source.as_os_str().as_bytes();
+        let top = Dir::open(source, FinalLink::Refuse)
+            .map_err(|error| failed("open", bytes, error.errno()))?;
+        let found = top.stat("").map_err(|error| failed("look at", bytes, error.errno()))?;
+        let found = found.identity();
+        if (found.device, found.inode) != identity {
+            return Err(CopyError::Changed { path: source.into() });
+        }
+        Ok(Self::at(top, OsStr::new(".")))
+    }
+
+    fn at(start: Dir, name: &OsStr) -> Self {
+        Self {
             start,
             name: name.to_owned(),
             stage: Stage::Top,
@@ -75,7 +92,7 @@ impl Sender {
             left_out: Vec::new(),
             content: None,
             report: CopyReport::default(),
-        })
+        }
     }
 
     /// Does not send what is at these paths, which are relative to the top.

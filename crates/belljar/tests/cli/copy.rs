@@ -107,7 +107,7 @@ fn wrong_ends_and_missing_files_are_told() {
     belljar(&lab, &["cp", "k:/a", "k:/b"]).expect(2);
     belljar(&lab, &["cp", "k:/no/such", "."]).expect(1).says(&["/no/such", "No such file"]);
     belljar(&lab, &["cp", "no-such", "k:/tmp/x"]).expect(1).says(&["no-such", "No such file"]);
-    belljar(&lab, &["cp", "nobody:/x", "."]).expect(125).says(&["no run is called"]);
+    belljar(&lab, &["cp", "nobody:/x", "."]).expect(125).says(&["no run with the name or id"]);
     lab.make_file("work/file", "x");
     belljar(&lab, &["cp", "file", "k:/usr/x"]).expect(1);
     belljar(&lab, &["cp", "file", "k:/tmp/x"]).expect(0);

@@ -55,7 +55,7 @@ fn a_detached_run_is_listed_read_waited_for_and_removed() {
         assert_eq!(belljar(lab, &["ps", "-q"]).out(), "", "it lives no more");
         belljar(lab, &["verify", &id]).expect(0);
         assert_eq!(belljar(lab, &["rm", "one"]).expect(0).out(), format!("{id}\n"));
-        belljar(lab, &["rm", "one"]).expect(1).says(&["no run is called \"one\""]);
+        belljar(lab, &["rm", "one"]).expect(1).says(&["no run with the name or id \"one\""]);
         assert_eq!((lab.runs(), lab.live()), (Vec::<String>::new(), Vec::new()));
         assert!(until(Duration::from_secs(5), || processes_of(&lab.exe).is_empty()));
     });
@@ -171,7 +171,9 @@ fn a_run_is_meant_by_its_name_a_head_or_a_tail() {
     both.expect(125).says(&["can mean 2 runs", &first[9..], &second[9..]]);
     belljar(&lab, &["exec", &first[..4], "--", "true"]).expect(125).says(&["can mean 2 runs"]);
     belljar(&lab, &["exec", &first[12..], "--", "true"]).expect(0);
-    belljar(&lab, &["exec", &first[13..], "--", "true"]).expect(125).says(&["no run is called"]);
+    belljar(&lab, &["exec", &first[13..], "--", "true"])
+        .expect(125)
+        .says(&["no run with the name or id"]);
     belljar(&lab, &["stop", "-t", "0", &first]).expect(0);
     belljar(&lab, &["exec", "twin", "--", "true"]).expect(0); // the one that lives
     belljar(&lab, &["exec", &first, "--", "true"]).expect(125).says(&["not alive", "belljar ps"]);

@@ -1,5 +1,4 @@
-//! Which engine is meant, where none was named: by the variables and settings that the engines' own
-//! commands read, then by the usual sockets.
+//! Finds the engine's endpoint from variables, contexts and default sockets.
 
 mod connection;
 mod context;

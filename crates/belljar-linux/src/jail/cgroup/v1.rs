@@ -62,7 +62,8 @@ impl Hierarchies {
             None => Err((
                 format!("no {} control group is delegated to this user", controller.name()),
                 format!(
-                    "have root delegate one: mkdir and chown a group below the {} hierarchy, and start belljar in it",
+                    "ask root for a cgroup: in the {} hierarchy, mkdir a group, chown it to your user, and start belljar \
+                     in it",
                     controller.name()
                 ),
             )),

@@ -50,8 +50,8 @@ fn git_plants(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     if trial.content("file").as_deref() != Some(b"changed\n") {
         return Ok(Verdict::no_control("the rest was not applied either"));
     }
-    let error_text = format!("{}{}", applied.stderr, String::from_utf8_lossy(&applied.stdout));
-    if !error_text.contains("Makefile") || !error_text.contains("runs later on the host") {
+    let output = format!("{}{}", applied.stderr, String::from_utf8_lossy(&applied.stdout));
+    if !output.contains("Makefile") || !output.contains("runs later on the host") {
         return Ok(Verdict::broke("apply did not list what runs later on the host"));
     }
     Ok(Verdict::held("nothing executed; hooks, settings and .envrc held back, the rest listed"))

@@ -151,9 +151,9 @@ flags! {
             "Stop the agent after N tokens in total, input and output";
     }
     Some("Files") => {
-        "--workspace" "DIR[:ro|rw]", sandbox.workspace, Once(Bytes(workspace)),
+        "--workspace" "DIR[:ro|rw|overlay]", sandbox.workspace, Once(Bytes(workspace)),
             "The directory to work in, or \"none\" [default: the current one, rw; overlay for an agent]";
-        "--volume" | 'v' "SRC:DST[:ro|rw]", sandbox.mounts, Many(Bytes(volume)),
+        "--volume" | 'v' "SRC:DST[:ro|rw|overlay]", sandbox.mounts, Many(Bytes(volume)),
             "Mount a file or directory, read-only unless :rw is given";
         "--mount" "SPEC", sandbox.mounts, Many(Bytes(mount)),
             "Mount in long form: type=bind,src=,dst=,rw or type=tmpfs,dst=,size=";

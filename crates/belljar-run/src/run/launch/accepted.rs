@@ -1,4 +1,4 @@
-//! An accepted launch: the run has a directory, and nothing is decided about it yet.
+//! An accepted launch: the run has a directory, and nothing is opened yet.
 
 use std::path::PathBuf;
 

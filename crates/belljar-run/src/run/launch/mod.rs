@@ -87,11 +87,11 @@ impl Launch<'_, '_> {
         let backend = self.prepared.plan.backend;
         let accepted = self.accept()?; // a run directory and its liveness lock
         let _span = tracing::debug_span!("launch", run = %accepted.id(), %backend).entered();
-        let bound = accepted.bind()?; // sources opened and pinned: from here on there is a record
+        let bound = accepted.bind()?; // sources opened and pinned; nothing is recorded yet
         let recorded = bound.record()?; // run.start is written, and on disk before the gate opens
         let running = recorded.start()?; // the boundary stands, the command waits at the gate
         let finished = running.finish()?; // attested, released, supervised to its end; run.stop is on disk
-        finished.close() // the liveness lock goes, and then clients are notified
+        Ok(finished.close()) // the liveness lock goes, and then clients are notified
     }
 }
 

@@ -1,8 +1,9 @@
 //! A recorded launch: `run.start` is written, and the boundary is to be made.
 
-use belljar_backend::{Bound, Pod};
+use belljar_backend::{Bound, Link, Pod, StartError, Started};
 use belljar_record::Outcome;
-use belljar_spec::{LayeredTree, Moment, Posture, RunState};
+use belljar_spec::text::error_chain;
+use belljar_spec::{LayeredTree, LinkKind, Moment, Posture, RunState};
 use belljar_workspace::WrittenTree;
 
 use super::super::LaunchError;
@@ -60,7 +61,11 @@ fn boundary(
     let mut pod = launch.prepared.backend.open(&bound)?;
     let Bound { sandbox, expectation, posture, .. } = bound;
     let promised = Promised { expectation, posture, keep: options.keep };
-    let mut sandboxes = Sandboxes::new(pod.start(sandbox)?, plan, promised);
+    let started = pod.start(sandbox)?;
+    let link = launch.prepared.backend.features().link;
+    let mut sandboxes = Sandboxes::new(started, plan, promised);
+    check_link(link, sandboxes.main().started())
+        .map_err(|error| and_destroy(&mut sandboxes, error.into()))?;
     let opened = open(&mut sandboxes, plan, &options.run, launch.caller)
         .map_err(LaunchError::from)
         .and_then(|mut opened| {
@@ -76,6 +81,17 @@ fn boundary(
             sandboxes.kill();
             Err(and_destroy(&mut sandboxes, error))
         }
+    }
+}
+
+/// A run waits for another link only where the backend's features say that its link can break.
+fn check_link(features: LinkKind, started: &Started) -> Result<(), StartError> {
+    let link = started.channel.as_ref().map(|channel| &channel.link);
+    match (features, link) {
+        (LinkKind::Lasting, Some(Link::Breakable(_))) => {
+            Err(StartError::new("the backend's link can break, and its features do not name that"))
+        }
+        (LinkKind::Lasting | LinkKind::Breakable, _) => Ok(()),
     }
 }
 
@@ -104,9 +120,9 @@ pub(super) fn record_failure(
     let record = AttemptRecord::Whole(run_dir.id);
     // What may be left is found by the next command, through the liveness lock.
     if !error.may_have_left_something()
-        && let Err(error) = run_dir.close()
+        && let Err(close) = run_dir.close()
     {
-        return error.into();
+        tracing::warn!(error = %error_chain(&close), "the liveness lock was not removed");
     }
     NotRun { error: Box::new(error), record }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use belljar_backend::Pod;
 use belljar_record::Outcome;
 use belljar_spec::StopReason;
+use belljar_spec::text::error_chain;
 use belljar_spec::wire::control::FromSupervisor;
 use belljar_workspace::AtEnd;
 
@@ -158,18 +159,19 @@ pub(super) struct Finished<'l, 'b> {
 }
 
 impl Finished<'_, '_> {
-    pub(super) fn close(self) -> Result<Outcome, NotRun> {
+    pub(super) fn close(self) -> Outcome {
         let Self { launch, run_dir, outcome, supervised, anchored } = self;
         // What is left, or not in the ledger, is seen to by the next command, through the liveness lock.
         let is_done = anchored == Anchored::Yes && outcome.leak.is_none();
-        if is_done {
-            run_dir.close()?;
+        if is_done && let Err(error) = run_dir.close() {
+            // The record is complete: the next command finds the liveness lock free, and removes it.
+            tracing::warn!(error = %error_chain(&error), "the liveness lock was not removed");
         }
         supervised.notify_clients(outcome.report()); // after the lock: clients that ask again find the run stopped
         if is_done {
             let spec = &launch.prepared.spec;
             housekeeping::retain(launch.home, spec.name.clone(), spec.retention);
         }
-        Ok(outcome)
+        outcome
     }
 }

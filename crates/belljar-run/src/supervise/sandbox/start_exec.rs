@@ -97,7 +97,7 @@ impl SandboxState {
         Ok(())
     }
 
-    /// How many commands can still be started at once.
+    /// Whether one more command can be started at once.
     pub(in crate::supervise) fn has_room_for_exec(&self) -> bool {
         self.tasks.len() < MAX_TASKS
     }
