@@ -14,7 +14,7 @@ use belljar_spec::{
 use crate::error::PlanError;
 
 /// More than a run needs; each is a socket.
-const MOST_ROUTES: usize = 64;
+const MAX_ROUTES: usize = 64;
 
 /// The ports inside on which the proxy takes connections.
 pub(crate) fn listen(spec: &RunSpec, backend: BackendName) -> Result<Vec<u16>, PlanError> {
@@ -32,9 +32,9 @@ pub(crate) fn listen(spec: &RunSpec, backend: BackendName) -> Result<Vec<u16>, P
         let why = "another route, or the proxy itself, listens there";
         return refused(format!("a route on port {port}"), why);
     }
-    if spec.egress.routes.len() > MOST_ROUTES {
+    if spec.egress.routes.len() > MAX_ROUTES {
         let what = format!("{} routes", spec.egress.routes.len());
-        return refused(what, &format!("a run has at most {MOST_ROUTES}"));
+        return refused(what, &format!("a run has at most {MAX_ROUTES}"));
     }
     Ok(ports)
 }

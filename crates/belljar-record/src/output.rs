@@ -18,9 +18,9 @@ use super::mask::{Masker, Secrets};
 
 /// One event covers at most this much.
 pub(super) const CHUNK: u64 = 1 << 20;
-const LARGEST_CHUNK: u64 = 64 << 20;
+const MAX_CHUNK: u64 = 64 << 20;
 /// Numbers in events stay below 2^53, and no file is that long.
-const LARGEST_LIMIT: u64 = 1 << 52;
+const MAX_LIMIT: u64 = 1 << 52;
 
 /// The content of an `output` event: these bytes were stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn new(limit: u64) -> Self {
-        Self { half: limit.min(LARGEST_LIMIT) / 2 }
+        Self { half: limit.min(MAX_LIMIT) / 2 }
     }
 
     /// Where a byte lies, and how many follow it there without a jump. None is kept with a limit of
@@ -175,7 +175,7 @@ impl OutputFile {
             path: directory.join(name(exec, stream)),
             exec,
             stream,
-            limit: limit.min(LARGEST_LIMIT),
+            limit: limit.min(MAX_LIMIT),
             layout: Layout::new(limit),
             file: None,
             masker: Masker::new(secrets),
@@ -311,7 +311,7 @@ impl OutputFile {
     }
 
     fn largest_chunk(&self) -> u64 {
-        (self.layout.half / 2).clamp(CHUNK, LARGEST_CHUNK)
+        (self.layout.half / 2).clamp(CHUNK, MAX_CHUNK)
     }
 
     fn close_chunk(&mut self) {

@@ -20,13 +20,13 @@ const SOON: Duration = Duration::from_millis(50);
 const LATER: Duration = Duration::from_secs(1);
 const LONG_LOG: u64 = 20_000;
 /// Files of commands that are over, kept open until the next barrier.
-const MOST_UNSYNCED: usize = 32;
+const MAX_UNSYNCED: usize = 32;
 /// How many times the limit of one stream all later commands of a run may keep together: a loop of an agent decides how
 /// many commands there are.
 const LATER_SHARE: u64 = 4;
 /// Events whose number the run decides (what its agent prints, what it requests from the network) may take as many bytes as an
 /// output stream, and no fewer than these: one budget for the whole run, however many iterations and connections it has.
-const LEAST_EVENT_BUDGET: u64 = 1 << 20;
+const MIN_EVENT_BUDGET: u64 = 1 << 20;
 /// Beyond it, for what a later run needs to go on: sessions, costs, results.
 const EVENT_RESERVE: u64 = 16 << 20;
 /// In the data of `run.stop`: stored output may reach further than its events.
@@ -138,7 +138,7 @@ impl Recorder {
             streams: BTreeMap::new(),
             unsynced: Vec::new(),
             run_events: 0,
-            event_budget: output_limit.max(LEAST_EVENT_BUDGET),
+            event_budget: output_limit.max(MIN_EVENT_BUDGET),
             dropped_events: 0,
             log_due: None,
             first_barrier: None,
@@ -310,7 +310,7 @@ impl Recorder {
             self.log.append(EventKind::SecretMasked, &data)?;
         }
         self.unsynced.push(open.file);
-        if self.unsynced.len() > MOST_UNSYNCED {
+        if self.unsynced.len() > MAX_UNSYNCED {
             self.unsynced.remove(0).sync()?;
         }
         Ok(())

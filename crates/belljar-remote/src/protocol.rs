@@ -8,8 +8,8 @@ use belljar_spec::{Expectation, Plan, Posture};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
@@ -56,7 +56,7 @@ pub(crate) enum Response {
 
 /// A connection whose purpose is known to the agent.
 pub(crate) fn connect(agent: SocketAddr, purpose: Purpose) -> Result<TcpStream, RemoteError> {
-    let mut stream = TcpStream::connect_timeout(&agent, CONNECT_WITHIN)?;
+    let mut stream = TcpStream::connect_timeout(&agent, CONNECT_TIMEOUT)?;
     stream.set_nodelay(true)?;
     write_line(&mut stream, &purpose)?;
     Ok(stream)
@@ -79,7 +79,7 @@ pub(crate) struct Control(BufReader<TcpStream>);
 impl Control {
     pub(crate) fn connect(agent: SocketAddr) -> Result<Self, RemoteError> {
         let stream = connect(agent, Purpose::Control)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }
 

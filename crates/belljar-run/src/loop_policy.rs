@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use belljar_spec::{
-    AgentSpec, AgentTotals, AgentWork, Budget, Failure, LONGEST_BACKOFF, LoopSpec, Money,
-    StopReason, TokenUsage, Until, counted,
+    AgentSpec, AgentTotals, AgentWork, Budget, Failure, LoopSpec, MAX_BACKOFF, Money, StopReason,
+    TokenUsage, Until, counted,
 };
 
 use crate::agent::Remaining;
@@ -125,7 +125,7 @@ impl Loop {
             0 => self.spec.pause,
             failures => {
                 let factor = 1u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
-                let backoff = self.spec.backoff.saturating_mul(factor).min(LONGEST_BACKOFF);
+                let backoff = self.spec.backoff.saturating_mul(factor).min(MAX_BACKOFF);
                 backoff.max(self.spec.pause)
             }
         }
@@ -370,7 +370,7 @@ mod tests {
         }
         assert_eq!(pauses, [0, 1, 10, 20, 40, 1]);
         state.totals.failures_in_a_row = 40;
-        assert_eq!(state.pause(), LONGEST_BACKOFF);
+        assert_eq!(state.pause(), MAX_BACKOFF);
     }
 
     #[test]

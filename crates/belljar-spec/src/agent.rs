@@ -90,7 +90,7 @@ pub struct LoopSpec {
     pub max_failures: Option<u32>,
     #[serde(with = "crate::runspec::millis_exact")]
     pub pause: Duration,
-    /// After a failure; doubles with each one in a row, up to [`LONGEST_BACKOFF`].
+    /// After a failure; doubles with each one in a row, up to [`MAX_BACKOFF`].
     #[serde(with = "crate::runspec::millis_exact")]
     pub backoff: Duration,
     pub session: SessionMode,
@@ -99,7 +99,7 @@ pub struct LoopSpec {
 }
 
 /// No pause after failures is longer.
-pub const LONGEST_BACKOFF: Duration = Duration::from_secs(15 * 60);
+pub const MAX_BACKOFF: Duration = Duration::from_secs(15 * 60);
 
 impl LoopSpec {
     /// Without `[loop]`: once.

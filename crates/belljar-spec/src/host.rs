@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::escape;
 
-const LONGEST_NAME: usize = 253;
-const LONGEST_LABEL: usize = 63;
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
 
 /// A plain name, or an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl Host {
         if text.is_empty() {
             return Err(NotAHost::Empty);
         }
-        if text.len() > 4 * LONGEST_NAME {
+        if text.len() > 4 * MAX_NAME {
             return Err(NotAHost::TooLong); // before anything is done with it
         }
         if let Some(rest) = text.strip_prefix('[') {
@@ -118,12 +118,12 @@ fn ends_in_number(name: &str) -> bool {
 }
 
 fn check_labels(name: &str) -> Result<(), NotAHost> {
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME {
         return Err(NotAHost::TooLong);
     }
     let good = |label: &str| {
         !label.is_empty()
-            && label.len() <= LONGEST_LABEL
+            && label.len() <= MAX_LABEL
             && label
                 .bytes()
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')

@@ -10,7 +10,7 @@ use crate::outcome::Exit;
 use crate::text::OsText;
 
 /// One event of an agent, whatever its format: the data of an `agent.*` event. Texts are the agent's output,
-/// shortened to [`LONGEST_TEXT`].
+/// shortened to [`MAX_TEXT`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AgentEvent {
@@ -76,7 +76,7 @@ impl AgentEvent {
 }
 
 /// Bytes of one text in an `agent.*` event. The whole of it is in the stored output.
-pub const LONGEST_TEXT: usize = 8 * 1024;
+pub const MAX_TEXT: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

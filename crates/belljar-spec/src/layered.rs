@@ -130,8 +130,8 @@ pub struct WorkspaceReport {
 impl WorkspaceReport {
     pub const MAX_LISTED: usize = 100;
     /// A longer path is counted and not named: a record's line has an end.
-    const LONGEST_PATH: usize = 1024;
-    const LONGEST_WHY: usize = 1000;
+    const MAX_PATH: usize = 1024;
+    const MAX_WHY: usize = 1000;
 
     pub fn changes(&self) -> u64 {
         self.created + self.modified + self.deleted + self.renamed
@@ -139,7 +139,7 @@ impl WorkspaceReport {
 
     /// Adds a file, or counts it where the list is full.
     pub fn add_autorun(&mut self, file: AutorunFile) {
-        let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
+        let is_short = file.path.as_bytes().len() <= Self::MAX_PATH;
         if is_short && self.autorun.len() < Self::MAX_LISTED {
             self.autorun.push(file);
         } else {
@@ -149,7 +149,7 @@ impl WorkspaceReport {
 
     /// The same for a control file that was not there before.
     pub fn add_new_control_file(&mut self, file: NewControlFile) {
-        let is_short = file.path.as_bytes().len() <= Self::LONGEST_PATH;
+        let is_short = file.path.as_bytes().len() <= Self::MAX_PATH;
         if is_short && self.new_control_files.len() < Self::MAX_LISTED {
             self.new_control_files.push(file);
         } else {
@@ -159,7 +159,7 @@ impl WorkspaceReport {
 
     /// Numbers alone, for the last event of a record, which must fit on a full disk.
     pub fn brief(&self) -> Self {
-        let why = |why: &String| why.chars().take(Self::LONGEST_WHY).collect();
+        let why = |why: &String| why.chars().take(Self::MAX_WHY).collect();
         Self {
             autorun: Vec::new(),
             autorun_more: self.autorun_more + self.autorun.len() as u64,

@@ -44,8 +44,8 @@ pub mod wire;
 mod writable;
 
 pub use agent::{
-    AgentSpec, AgentWork, CHECK_TIMEOUT, LONGEST_BACKOFF, LoopSpec, Money, SETUP_TIMEOUT,
-    SetupSpec, Until,
+    AgentSpec, AgentWork, CHECK_TIMEOUT, LoopSpec, MAX_BACKOFF, Money, SETUP_TIMEOUT, SetupSpec,
+    Until,
 };
 pub use attest::{
     Attempt, AttemptResult, Attestation, BriefAttestation, CapabilitySets, Ids, SeenDescriptor,
@@ -69,7 +69,7 @@ pub use human_duration::{HumanDuration, HumanDurationError};
 pub use id::{BadRunId, Lookup, MIN_QUERY, RunId, look_up};
 pub use iteration::{
     AgentEvent, AgentReport, AgentResult, AgentTotals, Budget, CheckpointReport, Failure,
-    IterationReport, LONGEST_TEXT, MAX_COUNT, ResumeKind, ResumeOrigin, Role, SessionTotals,
+    IterationReport, MAX_COUNT, MAX_TEXT, ResumeKind, ResumeOrigin, Role, SessionTotals,
     SourceIdentity, TokenUsage, Unchanged, counted,
 };
 pub use layered::{

@@ -16,8 +16,8 @@ use super::private_docker::{BUSYBOX_IMAGE, DockerFiles};
 use super::processes::{alive, children_of, processes_with, send, until};
 use super::{Actor, Lab, http};
 
-const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Prefixes of an engine's process names. No other process is killed, whatever its arguments are.
 const PARTS: [&str; 3] = ["containerd", "dockerd", "runc"];
 
@@ -52,7 +52,7 @@ impl PrivateDocker {
         let containerd = spawn(&mut files.containerd(), &directory.path().join("containerd.log"));
         let socket = files.containerd_socket();
         let mut docker = Self { directory, files, containerd, dockerd: None, port };
-        assert!(until(ANSWERS_WITHIN, || socket.exists()), "containerd: {}", docker.log());
+        assert!(until(RESPONSE_TIMEOUT, || socket.exists()), "containerd: {}", docker.log());
         docker.start_again();
         let (repository, tag) = BUSYBOX_IMAGE.rsplit_once(':').unwrap();
         let target = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
@@ -70,7 +70,7 @@ impl PrivateDocker {
             dockerd.arg(format!("--host={}", self.tcp())).arg("--tls=false");
         }
         self.dockerd = Some(spawn(&mut dockerd, &self.directory.path().join("dockerd.log")));
-        assert!(until(ANSWERS_WITHIN, || self.answers()), "dockerd: {}", self.log());
+        assert!(until(RESPONSE_TIMEOUT, || self.answers()), "dockerd: {}", self.log());
     }
 
     pub fn answers(&self) -> bool {
@@ -175,7 +175,7 @@ fn spawn(command: &mut Command, log: &Path) -> Child {
 
 fn end(child: &mut Child) {
     send(child.id(), Signal::TERM);
-    if !until(ENDS_WITHIN, || child.try_wait().unwrap().is_some()) {
+    if !until(END_TIMEOUT, || child.try_wait().unwrap().is_some()) {
         let _ = child.kill();
         let _ = child.wait();
     }

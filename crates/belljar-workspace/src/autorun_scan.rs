@@ -20,9 +20,9 @@ use belljar_tree::{
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
-use super::bounds::{DEEPEST, LONGEST_DIRECTORY, Listing, MOST_HELD};
+use super::bounds::{Listing, MAX_DEPTH, MAX_DIRECTORY, MAX_HELD};
 use super::git_config;
-use super::withheld::LARGEST_CONFIG;
+use super::withheld::MAX_CONFIG;
 
 /// However short the run was.
 const LEAST: Duration = Duration::from_secs(2);
@@ -70,8 +70,7 @@ pub(super) fn look(
         Err(OpenDirError::NotDirectory { .. } | OpenDirError::Link { .. }) => return Ok(()),
         root => root?,
     };
-    let bounds =
-        QueueBounds { depth: DEEPEST - 1, path_bytes: LONGEST_DIRECTORY, memory: MOST_HELD };
+    let bounds = QueueBounds { depth: MAX_DEPTH - 1, path_bytes: MAX_DIRECTORY, memory: MAX_HELD };
     let queue = DirQueue::new(root, None, bounds);
     let mut scan = AutorunScan { tree, since, until, report, queue, known: BTreeSet::new() };
     // What has a known place is reported however large the rest is.
@@ -245,7 +244,7 @@ fn is_harmless_config(here: &Dir, name: &OsStr, kind: FileType) -> bool {
     if kind != FileType::RegularFile || !is(name, "config") {
         return false;
     }
-    let text = here.read_file(name, LARGEST_CONFIG);
+    let text = here.read_file(name, MAX_CONFIG);
     text.is_ok_and(|text| git_config::is_harmless(None, &text))
 }
 

@@ -31,11 +31,11 @@ use belljar_record::store::{Life, life};
 pub(crate) const BASE: &str = "base";
 const INDEX: &str = "index.json";
 /// A larger file is compared, and never merged.
-pub(crate) const LARGEST_TEXT: u64 = 8 << 20;
+pub(crate) const MAX_TEXT: u64 = 8 << 20;
 /// Copies of all texts together.
-const MOST_COPIED: u64 = 256 << 20;
+const MAX_COPIED: u64 = 256 << 20;
 /// Entries of the root that are looked at before any path is.
-const MOST_TOP: usize = 10_000;
+const MAX_TOP: usize = 10_000;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot record what the run saw, in {}", .path.display())]
@@ -167,7 +167,7 @@ impl Baseline {
     /// The text that the run saw, where it is kept.
     pub(crate) fn text(&self, copy: &str) -> Option<Vec<u8>> {
         let mut file = File::open(self.directory.join(copy)).ok()?;
-        read_small(&mut file, LARGEST_TEXT).ok()?
+        read_small(&mut file, MAX_TEXT).ok()?
     }
 
     /// Takes down every path of these changes that is not yet known.
@@ -259,7 +259,7 @@ impl Baseline {
     /// Before anything is made in the root: later it could not be determined.
     fn note_top(&mut self, tree: &OpenTree) {
         let mut names = Vec::new();
-        let _ = each(tree.lower(), Listing::of_names(MOST_TOP), |name, stat| {
+        let _ = each(tree.lower(), Listing::of_names(MAX_TOP), |name, stat| {
             if stat.is_dir() {
                 names.push(PathBuf::from(name));
             }
@@ -298,11 +298,11 @@ impl Baseline {
 
     /// The name of the copy, where it is a text and there is room for it.
     fn copy_text(&mut self, root: &Dir, path: &OsText, print: &Fingerprint) -> Option<String> {
-        if print.size > LARGEST_TEXT || self.copied + print.size > MOST_COPIED {
+        if print.size > MAX_TEXT || self.copied + print.size > MAX_COPIED {
             return None;
         }
         let mut file = root.open_file(path.as_path()).ok()?;
-        let text = read_small(&mut file, LARGEST_TEXT).ok()??;
+        let text = read_small(&mut file, MAX_TEXT).ok()??;
         let after = Fingerprint::of(&Metadata::of(&file).ok()?);
         if after != *print || !merge::is_text(&text) {
             return None;
@@ -312,7 +312,7 @@ impl Baseline {
 
     /// Under a name of its own. What no entry names goes with the run.
     pub(crate) fn keep(&mut self, text: &[u8]) -> Option<String> {
-        if self.copied + text.len() as u64 > MOST_COPIED {
+        if self.copied + text.len() as u64 > MAX_COPIED {
             return None;
         }
         let name = self.next.to_string();

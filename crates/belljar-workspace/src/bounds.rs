@@ -5,19 +5,19 @@
 use std::path::Path;
 
 /// More are not listed: no reader could review them.
-pub(super) const MOST_CHANGES: usize = 250_000;
+pub(super) const MAX_CHANGES: usize = 250_000;
 /// Entries of one directory.
-const MOST_ENTRIES: usize = 500_000;
+const MAX_ENTRIES: usize = 500_000;
 /// A deeper tree is there to hide something.
-pub(super) const DEEPEST: usize = 512;
+pub(super) const MAX_DEPTH: usize = 512;
 /// Of a link's target, and of a name that the kernel wrote down.
-pub(super) const LONGEST_PATH: usize = 4096;
+pub(super) const MAX_PATH: usize = 4096;
 /// With its separator.
 const NAME_MAX: usize = 256;
 /// A directory with a longer path holds something that no program can name.
-pub(super) const LONGEST_DIRECTORY: usize = LONGEST_PATH - NAME_MAX;
+pub(super) const MAX_DIRECTORY: usize = MAX_PATH - NAME_MAX;
 /// Bytes of paths and of what links lead to.
-pub(super) const MOST_HELD: usize = 128 << 20;
+pub(super) const MAX_HELD: usize = 128 << 20;
 /// What a path takes besides its bytes.
 const PATH: usize = 64;
 
@@ -32,9 +32,9 @@ pub(super) enum OutOfReach {
 impl OutOfReach {
     /// `depth`: how many names its path has.
     pub(super) fn of(directory: &Path, depth: usize) -> Option<Self> {
-        if depth >= DEEPEST {
+        if depth >= MAX_DEPTH {
             Some(Self::Deep)
-        } else if directory.as_os_str().len() > LONGEST_DIRECTORY {
+        } else if directory.as_os_str().len() > MAX_DIRECTORY {
             Some(Self::Long)
         } else {
             None
@@ -43,7 +43,7 @@ impl OutOfReach {
 
     pub(super) fn why(self) -> String {
         match self {
-            Self::Deep => format!("it is deeper than {DEEPEST} levels"),
+            Self::Deep => format!("it is deeper than {MAX_DEPTH} levels"),
             Self::Long => "no program can name what is in it: its path is too long".to_owned(),
         }
     }
@@ -57,7 +57,7 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self { left: MOST_HELD }
+        Self { left: MAX_HELD }
     }
 
     #[cfg(test)]
@@ -98,12 +98,12 @@ impl Listing {
     /// With the whole path of each.
     pub(super) fn of(directory: &Path) -> Self {
         let each = PATH + size_of_path(directory);
-        Self { entries: MOST_ENTRIES, bytes: MOST_HELD, each }
+        Self { entries: MAX_ENTRIES, bytes: MAX_HELD, each }
     }
 
     /// Of which the names alone are held, if anything is.
     pub(super) fn of_names(most: usize) -> Self {
-        Self { entries: most, bytes: MOST_HELD, each: 0 }
+        Self { entries: most, bytes: MAX_HELD, each: 0 }
     }
 
     pub(super) fn at_most(self, most: usize) -> Self {
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn what_is_too_deep_or_too_long_is_out_of_reach() {
         assert_eq!(OutOfReach::of(Path::new("a/b"), 3), None, "the control");
-        assert_eq!(OutOfReach::of(Path::new("a/b"), DEEPEST), Some(OutOfReach::Deep));
-        let long = "n".repeat(LONGEST_PATH);
+        assert_eq!(OutOfReach::of(Path::new("a/b"), MAX_DEPTH), Some(OutOfReach::Deep));
+        let long = "n".repeat(MAX_PATH);
         assert_eq!(OutOfReach::of(Path::new(&long), 1), Some(OutOfReach::Long));
     }
 
@@ -152,8 +152,8 @@ mod tests {
             let mut listing = Listing::of(Path::new(directory));
             (0..).take_while(|_| listing.take(name.as_bytes())).count()
         };
-        assert_eq!(fits("some/directory/of/a/project", "a_file_of_a_project.rs"), MOST_ENTRIES);
-        let long = "n".repeat(LONGEST_DIRECTORY);
+        assert_eq!(fits("some/directory/of/a/project", "a_file_of_a_project.rs"), MAX_ENTRIES);
+        let long = "n".repeat(MAX_DIRECTORY);
         assert!((20_000..40_000).contains(&fits(&long, &"n".repeat(250))));
         let mut few = Listing::of(Path::new("")).at_most(2);
         assert!(few.take(b"a") && few.take(b"b") && !few.take(b"c"));

@@ -15,7 +15,7 @@ use super::open::OpenTree;
 use super::overlay_view::{Node, Opened};
 
 /// In one look; the rest waits for the end of the run.
-const MOST: usize = 100_000;
+const MAX_COUNT: usize = 100_000;
 
 /// What was found, within bounds.
 struct Found<'a> {
@@ -33,7 +33,7 @@ impl Found<'_> {
     /// Whether to look into it, if it is a directory.
     fn add(&mut self, path: &Path) -> bool {
         // The path itself, and what waits to be looked into: its path, and that in the real tree.
-        self.is_full |= self.paths.len() >= MOST || !self.room.take(path, 3);
+        self.is_full |= self.paths.len() >= MAX_COUNT || !self.room.take(path, 3);
         if self.is_full {
             return false;
         }
@@ -76,7 +76,7 @@ fn touched(tree: &OpenTree, found: &mut Found<'_>) -> Result<(), Errno> {
         }
         let Some(upper) = tree.upper().open_dir_if_exists(&path)? else { continue };
         let opened = Opened { tree, path: &path, node: &node, upper: Some(&upper), lower: None };
-        for (name, entry) in opened.changed(Listing::of(&path).at_most(MOST))?.0 {
+        for (name, entry) in opened.changed(Listing::of(&path).at_most(MAX_COUNT))?.0 {
             if found.is_over() {
                 return Ok(());
             }

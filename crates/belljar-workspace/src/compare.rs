@@ -11,7 +11,7 @@ use belljar_spec::{Backing, OsText};
 use belljar_tree::{Dir, Metadata};
 use rustix::io::Errno;
 
-use super::bounds::{Listing, MOST_CHANGES, OutOfReach, Room};
+use super::bounds::{Listing, MAX_CHANGES, OutOfReach, Room};
 use super::change::{Change, Changes, ContentPlace, Facts, HowFar, Kind, What, Withheld};
 use super::entry_pair::{At, Touched, born, change, difference, kind, touched};
 use super::fingerprint::changed;
@@ -26,7 +26,7 @@ const WAITING: usize = 2;
 impl OpenTree {
     /// Every difference between the real tree, as it is now, and the run's.
     pub fn changes(&self) -> Result<Changes, ReviewError> {
-        self.changes_up_to(MOST_CHANGES)
+        self.changes_up_to(MAX_CHANGES)
     }
 
     pub(super) fn changes_up_to(&self, most: usize) -> Result<Changes, ReviewError> {

@@ -10,11 +10,11 @@ use belljar_tree::{Dir, Entries, FinalLink, Identity};
 use crate::fingerprint::changed;
 
 /// A deeper tree counts as too large.
-pub const DEEPEST: usize = 512;
+pub const MAX_DEPTH: usize = 512;
 /// What an empty file takes too.
 const INODE: u64 = 256;
 /// Files with several names that are remembered, so that each counts once.
-const MOST_REMEMBERED: usize = 200_000;
+const MAX_REMEMBERED: usize = 200_000;
 
 /// What several trees take on disk, each file counted once.
 #[derive(Debug, Default)]
@@ -60,12 +60,12 @@ pub fn usage(
         // Past so many files with several names they are counted as often as they are met.
         let is_new = found.links() < 2
             || found.is_dir()
-            || seen.len() >= MOST_REMEMBERED
+            || seen.len() >= MAX_REMEMBERED
             || seen.insert(found.identity());
         if is_later && is_new {
             total += found.disk_bytes() + INODE;
         }
-        if found.is_dir() && levels.len() >= DEEPEST {
+        if found.is_dir() && levels.len() >= MAX_DEPTH {
             if is_later {
                 return u64::MAX; // no program works in such a tree: it is there to hide something
             }

@@ -11,7 +11,7 @@ use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 use super::unified;
 
 /// A text made to be slow to compare gets a coarser comparison after this, and perhaps a conflict more.
-const COMPARE_WITHIN: Duration = Duration::from_secs(2);
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What became of three versions of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ struct Edit {
 }
 
 fn edits(base: &[&[u8]], side: &[&[u8]]) -> Vec<Edit> {
-    let deadline = Instant::now() + COMPARE_WITHIN;
+    let deadline = Instant::now() + COMPARE_TIMEOUT;
     let found = capture_diff_slices_deadline(Algorithm::Myers, base, side, Some(deadline));
     let mut edits: Vec<Edit> = Vec::new();
     for op in found {
@@ -245,6 +245,6 @@ mod tests {
         };
         let began = Instant::now();
         let _ = merge(&lines(1), &lines(2), &lines(3));
-        assert!(began.elapsed() < COMPARE_WITHIN * 10, "{:?}", began.elapsed());
+        assert!(began.elapsed() < COMPARE_TIMEOUT * 10, "{:?}", began.elapsed());
     }
 }

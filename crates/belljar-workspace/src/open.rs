@@ -16,7 +16,7 @@ use belljar_record::home::Home;
 /// The notes about a run's layered trees, in its directory.
 const LAYERS: &str = "layers.json";
 /// A note is a few paths.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
@@ -194,6 +194,6 @@ pub fn read_layers(directory: &Path) -> io::Result<Vec<LayeredTree>> {
         file => File::from(file?),
     };
     let too_large = || io::Error::new(io::ErrorKind::InvalidData, "it is too large to be one");
-    let text = read_small(&mut file, MOST_BYTES)?.ok_or_else(too_large)?;
+    let text = read_small(&mut file, MAX_BYTES)?.ok_or_else(too_large)?;
     Ok(serde_json::from_slice(&text)?)
 }

@@ -13,7 +13,7 @@ use belljar_tree::{Dir, EntryKind, Metadata};
 use rustix::fs::fgetxattr;
 use rustix::io::Errno;
 
-use super::bounds::{LONGEST_PATH, Listing};
+use super::bounds::{Listing, MAX_PATH};
 use super::change::ContentPlace;
 use super::open::OpenTree;
 
@@ -220,7 +220,7 @@ fn is_marked_as_removed(
 }
 
 fn attribute(of: impl std::os::fd::AsFd, attributes: Attributes, key: &str) -> Option<Vec<u8>> {
-    let mut value = vec![0; LONGEST_PATH];
+    let mut value = vec![0; MAX_PATH];
     let name = format!("{}{key}", attributes.prefix());
     let length = fgetxattr(of, name.as_str(), &mut value[..]).ok()?;
     value.truncate(length);

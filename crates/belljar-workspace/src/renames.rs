@@ -14,11 +14,11 @@ use super::open::{OpenTree, read_small};
 use super::unified::is_binary;
 
 /// Of one file, and of all together, to find the same content.
-const LARGEST: u64 = 64 << 20;
-const MOST_READ: u64 = 512 << 20;
+const MAX_SIZE: u64 = 64 << 20;
+const MAX_READ: u64 = 512 << 20;
 /// Of one file, to find similar content.
-const LARGEST_TEXT: u64 = 256 << 10;
-const MOST_PAIRS: usize = 20_000;
+const MAX_TEXT: u64 = 256 << 10;
+const MAX_PAIRS: usize = 20_000;
 /// Of a hundred: so much of the larger file must be in the other one.
 const ALIKE: u64 = 60;
 
@@ -33,7 +33,7 @@ pub(super) fn find(tree: &OpenTree, changes: &mut Vec<Change>) {
     if gone.is_empty() || came.is_empty() {
         return;
     }
-    let mut search = Search { tree, changes, gone, came, pairs: Vec::new(), budget: MOST_READ };
+    let mut search = Search { tree, changes, gone, came, pairs: Vec::new(), budget: MAX_READ };
     search.never_left();
     search.same_content();
     search.similar_lines();
@@ -179,7 +179,7 @@ impl Search<'_> {
     }
 
     fn similar_lines(&mut self) {
-        if self.gone.len().saturating_mul(self.came.len()) > MOST_PAIRS {
+        if self.gone.len().saturating_mul(self.came.len()) > MAX_PAIRS {
             return;
         }
         let tree = self.tree;
@@ -229,14 +229,14 @@ fn sorted(mut indices: Vec<usize>) -> Vec<usize> {
 
 fn size(facts: &Facts) -> Option<(Kind, u64)> {
     match facts.kind {
-        Kind::File => (facts.size <= LARGEST).then_some((Kind::File, facts.size)),
+        Kind::File => (facts.size <= MAX_SIZE).then_some((Kind::File, facts.size)),
         Kind::Link => Some((Kind::Link, facts.target.as_ref()?.as_bytes().len() as u64)),
         Kind::Directory | Kind::Fifo | Kind::Socket | Kind::Device => None,
     }
 }
 
 fn is_small_file(facts: &Facts) -> bool {
-    facts.kind == Kind::File && facts.size <= LARGEST_TEXT
+    facts.kind == Kind::File && facts.size <= MAX_TEXT
 }
 
 /// Lines of a file, by hash, with how many bytes they are.
@@ -247,7 +247,7 @@ struct Lines {
 
 impl Lines {
     fn of(mut file: File) -> Option<Self> {
-        let text = read_small(&mut file, LARGEST_TEXT).ok()??;
+        let text = read_small(&mut file, MAX_TEXT).ok()??;
         if text.is_empty() || is_binary(&text) {
             return None;
         }
@@ -300,10 +300,10 @@ fn join(changes: &mut Vec<Change>, pairs: Vec<(usize, usize)>) {
     changes.retain(|_| !goes.next().unwrap_or(false));
 }
 
-/// Content up to [`LARGEST`], whatever the inode said.
+/// Content up to [`MAX_SIZE`], whatever the inode said.
 fn content_hash(file: File) -> Option<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
-    let mut limited = file.take(LARGEST + 1);
+    let mut limited = file.take(MAX_SIZE + 1);
     std::io::copy(&mut limited, &mut hasher).ok()?;
     (limited.limit() > 0).then(|| *hasher.finalize().as_bytes())
 }

@@ -10,9 +10,9 @@ use super::change::{Change, Facts, Kind, What};
 use super::open::{OpenTree, ReviewError, read_small};
 
 /// A larger file is not shown by lines.
-const LARGEST: u64 = 8 << 20;
+const MAX_SIZE: u64 = 8 << 20;
 /// Nor one of more lines.
-const MOST_LINES: usize = 500_000;
+const MAX_LINES: usize = 500_000;
 /// As far as git looks for a NUL.
 const LOOKED_AT: usize = 8000;
 /// Lines around a change.
@@ -77,7 +77,7 @@ pub fn is_binary(content: &[u8]) -> bool {
 
 /// Whether it can be shown by lines: each costs many times its bytes, and may have none.
 pub fn has_few_lines(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', text).count() <= MOST_LINES
+    memchr::memchr_iter(b'\n', text).count() <= MAX_LINES
 }
 
 /// Lines end at `\n` and nowhere else.
@@ -206,10 +206,10 @@ fn content(
     file: Result<std::fs::File, ReviewError>,
     failed: impl FnOnce(std::io::Error) -> ReviewError,
 ) -> Result<Content, ReviewError> {
-    if facts.size > LARGEST {
+    if facts.size > MAX_SIZE {
         return Ok(Content::Binary);
     }
-    Ok(match read_small(&mut file?, LARGEST).map_err(failed)? {
+    Ok(match read_small(&mut file?, MAX_SIZE).map_err(failed)? {
         Some(text) if !is_binary(&text) && has_few_lines(&text) => Content::Text(text),
         Some(_) | None => Content::Binary,
     })

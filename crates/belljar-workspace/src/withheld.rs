@@ -14,7 +14,7 @@ use super::repositories::Repositories;
 /// A larger file is taken over only where it is named.
 const LARGE: u64 = 1 << 30;
 /// A repository's configuration is smaller.
-pub(super) const LARGEST_CONFIG: u64 = 1 << 20;
+pub(super) const MAX_CONFIG: u64 = 1 << 20;
 
 /// `kept`: hidden names that the run removed with the directory they are in.
 pub(super) fn mark(tree: &OpenTree, changes: &mut [Change], kept: &[PathBuf]) {
@@ -113,7 +113,7 @@ fn leaves_tree(path: &OsText, target: &OsText) -> bool {
 
 fn is_harmless_config(tree: &OpenTree, change: &Change) -> bool {
     let is_file = |facts: &Option<Facts>| {
-        facts.as_ref().is_some_and(|facts| facts.kind == Kind::File && facts.size <= LARGEST_CONFIG)
+        facts.as_ref().is_some_and(|facts| facts.kind == Kind::File && facts.size <= MAX_CONFIG)
     };
     let is_config = change.path.as_path().file_name().is_some_and(|name| name == "config");
     if !is_config
@@ -123,7 +123,7 @@ fn is_harmless_config(tree: &OpenTree, change: &Change) -> bool {
         return false;
     }
     let read = |file: Result<std::fs::File, _>| {
-        file.ok().and_then(|mut file| read_small(&mut file, LARGEST_CONFIG).ok().flatten())
+        file.ok().and_then(|mut file| read_small(&mut file, MAX_CONFIG).ok().flatten())
     };
     let Some(after) = read(tree.open_after(change)) else { return false };
     match &change.before {

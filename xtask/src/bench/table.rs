@@ -10,9 +10,9 @@ use super::peer::{BELLJAR_LIMITS, BELLJAR_NO_LIMITS, BWRAP, BWRAP_SYNCED};
 use super::rounds::Measured;
 
 /// At most this many times bubblewrap with two syncs; the aim is below 1.
-const MOST_OF_BWRAP: f64 = 1.5;
-const LEAST_OF_DOCKER: f64 = 20.0;
-const MOST_RESIDENT_KIB: u64 = 4096;
+const MAX_OF_BWRAP: f64 = 1.5;
+const MIN_OF_DOCKER: f64 = 20.0;
+const MAX_RESIDENT_KIB: u64 = 4096;
 
 pub(crate) fn text(measured: &[Measured], memory: &[Memory], rounds: usize) -> String {
     let mut text = format!(
@@ -84,17 +84,17 @@ fn targets(measured: &[Measured], memory: &[Memory]) -> Vec<Target> {
         let who = format!("{} as {}", case.name, case.user);
         if let Some(peer) = p50_of(measured, BWRAP_SYNCED, &case.user) {
             targets.push(Target {
-                what: format!("{who}, at most {MOST_OF_BWRAP} x {BWRAP_SYNCED} (aim: below 1)"),
+                what: format!("{who}, at most {MAX_OF_BWRAP} x {BWRAP_SYNCED} (aim: below 1)"),
                 value: format!("{:.2} x", own / peer),
-                held: own / peer <= MOST_OF_BWRAP,
+                held: own / peer <= MAX_OF_BWRAP,
             });
         }
         let docker = measured.iter().find(|case| case.name == "docker run").and_then(p50);
         if let Some(docker) = docker {
             targets.push(Target {
-                what: format!("{who}, at least {LEAST_OF_DOCKER} x faster than docker run"),
+                what: format!("{who}, at least {MIN_OF_DOCKER} x faster than docker run"),
                 value: format!("{:.1} x", docker / own),
-                held: docker / own >= LEAST_OF_DOCKER,
+                held: docker / own >= MIN_OF_DOCKER,
             });
         }
     }
@@ -104,9 +104,9 @@ fn targets(measured: &[Measured], memory: &[Memory]) -> Vec<Target> {
             |kib| format!("{kib} KiB counting shared pages in parts"),
         );
         targets.push(Target {
-            what: format!("PID 1 as {}, at most {MOST_RESIDENT_KIB} KiB resident", one.user),
+            what: format!("PID 1 as {}, at most {MAX_RESIDENT_KIB} KiB resident", one.user),
             value: format!("{} KiB, {proportional}", one.resident_kib),
-            held: one.resident_kib <= MOST_RESIDENT_KIB,
+            held: one.resident_kib <= MAX_RESIDENT_KIB,
         });
     }
     targets

@@ -13,7 +13,7 @@ use crate::processes;
 
 /// Docker gives its containers ten seconds.
 const GRACE: Duration = Duration::from_secs(20);
-const GONE_WITHIN: Duration = Duration::from_secs(20);
+const GONE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Takes the end of every child that has ended; their numbers are free again.
 pub(super) fn reap(children: &mut Vec<Pid>) {
@@ -37,7 +37,7 @@ pub(super) fn end_in_turn(daemons: &mut Vec<Pid>) {
 
 /// Ends whatever is left: shims, watchers, containers.
 pub(super) fn end_the_rest() -> Result<()> {
-    let deadline = Instant::now() + GONE_WITHIN;
+    let deadline = Instant::now() + GONE_TIMEOUT;
     loop {
         reap(&mut Vec::new());
         let left = processes::children(std::process::id())?;

@@ -28,8 +28,8 @@ use crate::running::{CommandStreams, InitChannel, Link, RunningSandbox, Started,
 const LEASE: Duration = Duration::from_secs(120);
 const LEASE_FAR: Duration = Duration::from_secs(300);
 /// From the kill to the end.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
-const GONE_WITHIN: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const GONE_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
@@ -208,11 +208,11 @@ fn and_remove(api: &Api, id: &str, error: ContainerError) -> ContainerError {
 
 /// Until the engine no longer knows it. One that is gone is a success.
 pub(super) fn remove(api: &Api, id: &str) -> Result<(), ApiError> {
-    let until = Instant::now() + GONE_WITHIN;
+    let until = Instant::now() + GONE_TIMEOUT;
     loop {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         let removing = api.docker.remove_container(id, Some(options));
-        match api.wait("remove the container", GONE_WITHIN, removing) {
+        match api.wait("remove the container", GONE_TIMEOUT, removing) {
             Ok(()) => return Ok(()),
             Err(error) if error.is_not_found() => return Ok(()),
             // It is being removed already, or just ends.
@@ -323,7 +323,7 @@ impl Container {
 
     fn wait_for_end(&self) {
         let Some(end) = self.end() else { return };
-        let until = Instant::now() + ENDS_WITHIN;
+        let until = Instant::now() + END_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let left = rustix::time::Timespec {

@@ -18,9 +18,9 @@ use super::resolve;
 use super::ssh::Ssh;
 
 /// Less than a probe has, so that it can say what happened.
-const CONNECTS_WITHIN: Duration = Duration::from_secs(3);
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-const LONGEST_HEAD: usize = 16 * 1024;
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_HEAD: usize = 16 * 1024;
 /// A machine that went away without a word is noticed after a minute and a half.
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 6);
 
@@ -61,7 +61,7 @@ pub(super) fn look(path: &Path) -> io::Result<()> {
 
 /// Waits in no queue for ever, as a blocking connect would.
 pub(super) fn dialled(path: &Path) -> io::Result<UnixStream> {
-    let until = Instant::now() + CONNECTS_WITHIN;
+    let until = Instant::now() + CONNECTION_TIMEOUT;
     loop {
         match connect_once(path) {
             Ok(stream) => {
@@ -88,7 +88,7 @@ fn connect_once(path: &Path) -> Result<UnixStream, Errno> {
 }
 
 fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let until = Instant::now() + CONNECTS_WITHIN;
+    let until = Instant::now() + CONNECTION_TIMEOUT;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     for address in resolve::addresses(host, port)? {
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -122,13 +122,13 @@ pub(super) fn attach(
     let Line { stream, ssh } = open(endpoint)?;
     let upgraded: io::Result<OwnedFd> = match stream {
         Stream::Unix(mut stream) => {
-            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-            stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+            stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+            stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
             upgrade(&mut stream, &request).map(|()| stream.into())
         }
         Stream::Tcp(mut stream) => {
-            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-            stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+            stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+            stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
             upgrade(&mut stream, &request).map(|()| stream.into())
         }
     };
@@ -151,7 +151,7 @@ fn upgrade(stream: &mut (impl Read + Write), request: &str) -> io::Result<()> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        if head.len() >= LONGEST_HEAD {
+        if head.len() >= MAX_HEAD {
             return Err(io::Error::other("the engine's answer has no end"));
         }
         stream.read_exact(&mut byte)?;
@@ -176,7 +176,7 @@ fn reason(stream: &mut impl Read, head: &str) -> String {
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<u64>().ok())?
     });
     let mut body = Vec::new();
-    let most = length.unwrap_or(0).min(LONGEST_HEAD as u64);
+    let most = length.unwrap_or(0).min(MAX_HEAD as u64);
     let _ = stream.take(most).read_to_end(&mut body); // what came is shown
     let message = serde_json::from_slice(&body).map(|body: ErrorBody| body.message);
     let text = message.unwrap_or_else(|_| head.lines().next().unwrap_or_default().to_owned());

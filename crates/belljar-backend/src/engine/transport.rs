@@ -24,9 +24,9 @@ const REQUEST_SECONDS: u64 = 3600;
 /// A connection that rested longer may have ended without notice.
 const FRESH: Duration = Duration::from_secs(10);
 /// For the rest of the last answer to be put away.
-const SETTLES_WITHIN: Duration = Duration::from_millis(50);
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
 
-const LONGEST_ANSWER: usize = 4 << 20;
+const MAX_ANSWER: usize = 4 << 20;
 
 /// The body of a request, which has no public name.
 trait Request {
@@ -99,7 +99,7 @@ impl Transport {
             if let Ok(data) = frame.into_data() {
                 bytes.extend_from_slice(&data);
             }
-            if bytes.len() > LONGEST_ANSWER {
+            if bytes.len() > MAX_ANSWER {
                 return Err(Error::IOError { err: io::Error::other("the answer has no end") });
             }
         }
@@ -183,7 +183,7 @@ impl Shared {
         let resting = self.resting.lock().ok().and_then(|mut resting| resting.take());
         let mut known = resting.filter(|known| known.used.elapsed() < FRESH)?;
         tokio::task::yield_now().await; // so that an end which came meanwhile is seen
-        let ready = tokio::time::timeout(SETTLES_WITHIN, known.sender.ready()).await;
+        let ready = tokio::time::timeout(SETTLE_TIMEOUT, known.sender.ready()).await;
         matches!(ready, Ok(Ok(()))).then_some(known)
     }
 

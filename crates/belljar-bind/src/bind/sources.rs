@@ -81,7 +81,7 @@ pub(super) fn owner_of(opened: &[Option<Resolved>], path: &Path) -> Option<Pair>
 
 /// Files of `/etc` are small; a large one is not what it should be.
 pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
-    const MOST: u64 = 256 * 1024;
+    const MAX_COUNT: u64 = 256 * 1024;
     let file = match rustix::fs::openat(
         CWD,
         path,
@@ -93,7 +93,7 @@ pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, BindError> {
         Err(error) => return Err(BindError::Read { path: path.to_owned(), error: error.into() }),
     };
     let mut content = Vec::new();
-    let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MOST), &mut content);
+    let read = std::io::Read::read_to_end(&mut std::io::Read::take(file, MAX_COUNT), &mut content);
     match read {
         Ok(_) => Ok(Some(content)),
         Err(error) => Err(BindError::Read { path: path.to_owned(), error }),

@@ -10,8 +10,8 @@ use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 use rustix::io::Errno;
 
 /// As much as the kernel gives of one inode.
-const LONGEST_LIST: usize = 64 * 1024;
-const LONGEST_VALUE: usize = 64 * 1024;
+const MAX_LIST: usize = 64 * 1024;
+const MAX_VALUE: usize = 64 * 1024;
 /// The total size of the run's attributes on one inode.
 const MAX_SIZE: usize = 256 * 1024;
 
@@ -78,7 +78,7 @@ pub(super) fn read(of: impl AsFd) -> Result<ExtendedAttributes, Errno> {
         Ok(length) => &list[..length],
         Err(Errno::OPNOTSUPP) => return Ok(found),
         Err(Errno::RANGE) => {
-            longer.resize(LONGEST_LIST, 0);
+            longer.resize(MAX_LIST, 0);
             let length = flistxattr(&of, &mut longer[..])?;
             &longer[..length]
         }
@@ -92,7 +92,7 @@ pub(super) fn read(of: impl AsFd) -> Result<ExtendedAttributes, Errno> {
         if let AttributeKind::Dropped = kind {
             continue;
         }
-        value.resize(LONGEST_VALUE, 0);
+        value.resize(MAX_VALUE, 0);
         let length = match fgetxattr(&of, name, &mut value[..]) {
             Ok(length) => length,
             Err(Errno::NODATA) => continue, // gone meanwhile

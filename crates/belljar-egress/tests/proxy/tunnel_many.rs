@@ -12,8 +12,8 @@ use belljar_spec::egress::{EgressSpec, PROXY_PORT};
 const CHILD: &str = "BELLJAR_TEST_IS_PROXY";
 const CONNECTIONS: usize = 500;
 /// Private memory; the pages of the executable are shared with others.
-const MOST_KIB: u64 = 16 * 1024;
-const MOST_KIB_OF_HEADS: u64 = 40 * 1024;
+const MAX_KIB: u64 = 16 * 1024;
+const MAX_KIB_OF_HEADS: u64 = 40 * 1024;
 
 /// Not a test by itself: the other tests start it as the proxy.
 #[test]
@@ -81,7 +81,7 @@ fn five_hundred_unfinished_heads_cost_little_more_than_their_bytes() {
     }
     println!("{held} KiB with {CONNECTIONS} of {} bytes", head.len());
     assert!(held > CONNECTIONS as u64 * 31, "they were not read: {held} KiB");
-    assert!(held < MOST_KIB_OF_HEADS, "{held} KiB");
+    assert!(held < MAX_KIB_OF_HEADS, "{held} KiB");
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn five_hundred_connections_cost_little() {
         "{started} KiB at first, {idle} KiB with {CONNECTIONS} idle, {anonymous} KiB after all spoke"
     );
     println!("{all} KiB with the pages of the executable");
-    assert!(anonymous < MOST_KIB, "{anonymous} KiB");
+    assert!(anonymous < MAX_KIB, "{anonymous} KiB");
 }

@@ -57,43 +57,43 @@ enum Control {
 const INSTANCES: Counter = Counter {
     kind: "inotify-instances",
     allowance: || knob("/proc/sys/user/max_inotify_instances"),
-    most: MOST,
+    most: MAX_COUNT,
     control: Control::Limited("8"),
 };
 const WATCHES: Counter = Counter {
     kind: "inotify-watches",
     allowance: || knob("/proc/sys/user/max_inotify_watches"),
-    most: MOST,
+    most: MAX_COUNT,
     control: Control::Limited("64"),
 };
 const SIGNALS: Counter = Counter {
     kind: "pending-signals",
     allowance: || rlimit(Resource::Sigpending),
-    most: MOST,
+    most: MAX_COUNT,
     control: Control::Limited("16"),
 };
 const IN_FLIGHT: Counter = Counter {
     kind: "descriptors-in-flight",
     allowance: || rlimit(Resource::Nofile),
-    most: MOST,
+    most: MAX_COUNT,
     control: Control::Limited("300"),
 };
 const EPOLL: Counter = Counter {
     kind: "epoll-watches",
     allowance: || knob("/proc/sys/fs/epoll/max_user_watches"),
-    most: MOST,
+    most: MAX_COUNT,
     control: Control::AsNobodyElse,
 };
 const QUEUES: Counter = Counter {
     kind: "message-queues",
     allowance: || rlimit(Resource::Msgqueue),
-    most: MOST,
+    most: MAX_COUNT,
     control: Control::Limited("200000"),
 };
 const LOCKED: Counter = Counter {
     kind: "locked-memory",
     allowance: || rlimit(Resource::Memlock),
-    most: MOST_BYTES,
+    most: MAX_BYTES,
     control: Control::Limited("131072"),
 };
 
@@ -106,8 +106,8 @@ fn rlimit(resource: Resource) -> Allowance {
     getrlimit(resource).maximum.map_or(Allowance::Unlimited, Allowance::Of)
 }
 
-const MOST: u64 = 2_000_000;
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_COUNT: u64 = 2_000_000;
+const MAX_BYTES: u64 = 256 << 20;
 /// A user that no system has.
 const NOBODY_ELSE: &str = "2147480000";
 

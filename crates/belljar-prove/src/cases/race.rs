@@ -21,12 +21,12 @@ pub(super) const CASES: &[Case] = &[Case {
 }];
 
 fn mount_race(testbed: &TestBed) -> Result<Verdict, TestBedError> {
-    const MOST_STARTS: usize = 100;
+    const MAX_STARTS: usize = 100;
     const FEWEST_STARTS: usize = 10;
     /// An emulated machine does not get to all of them.
     const PATIENCE: Duration = Duration::from_secs(5);
     /// The race itself lasts a minute.
-    const MOST_PATIENCE: Duration = Duration::from_secs(30);
+    const MAX_WAIT: Duration = Duration::from_secs(30);
     let secrets = testbed.place()?;
     testbed.file(&secrets.join("secret"), "x")?;
     let workspace = testbed.workspace()?;
@@ -44,9 +44,9 @@ fn mount_race(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     };
     let (mut mounted, mut refused) = (0, 0);
     let began = Instant::now();
-    for count in 0..MOST_STARTS {
+    for count in 0..MAX_STARTS {
         let enough = count >= FEWEST_STARTS && began.elapsed() > PATIENCE;
-        if enough || count > 0 && began.elapsed() > MOST_PATIENCE {
+        if enough || count > 0 && began.elapsed() > MAX_WAIT {
             break;
         }
         let seen = testbed.inside(&on_source())?;

@@ -166,7 +166,7 @@ fn socket_types(testbed: &TestBed) -> Result<Verdict, TestBedError> {
 }
 
 /// More names than a program needs, and far fewer than would fill the kernel's memory.
-const MOST_NAMES: u64 = 400_000;
+const MAX_NAMES: u64 = 400_000;
 const FEW_NAMES: u64 = 50_000;
 
 fn inodes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
@@ -176,7 +176,7 @@ fn inodes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
         ));
     }
     let workspace = testbed.workspace()?;
-    let most = if testbed.has_image() { FEW_NAMES } else { MOST_NAMES }.to_string();
+    let most = if testbed.has_image() { FEW_NAMES } else { MAX_NAMES }.to_string();
     let inside =
         testbed.inside(&Run::of(&workspace, "many-files").args(["/tmp", &most]))?.report()?;
     let files = inside.number("files");
@@ -190,7 +190,7 @@ fn inodes(testbed: &TestBed) -> Result<Verdict, TestBedError> {
         };
     }
     let place = testbed.place()?;
-    let beyond = (files + 1).min(MOST_NAMES).to_string();
+    let beyond = (files + 1).min(MAX_NAMES).to_string();
     let argv = ["many-files".as_ref(), place.as_os_str(), beyond.as_ref(), "mount".as_ref()];
     let control = testbed.outside(Unprotected::Scratch, argv)?.report()?;
     if control.answer("make a file") != Some(AttemptResult::Succeeded) {

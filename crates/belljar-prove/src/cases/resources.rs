@@ -45,14 +45,14 @@ pub(super) const CASES: &[Case] = &[
 
 fn fork_bomb(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     const LIMIT: u64 = 64;
-    const MOST: u64 = 300;
+    const MAX_COUNT: u64 = 300;
     let flags = ["--pids-limit".to_owned(), LIMIT.to_string()];
     let promised = testbed.promise(Clause::LimitPids, &[&flags[0], &flags[1]])?;
     if let Err(why) = promised {
         return Ok(Verdict::not_tried(why));
     }
     let workspace = testbed.workspace()?;
-    let most = MOST.to_string();
+    let most = MAX_COUNT.to_string();
     let run = Run::of(&workspace, "forks").arg(&most).flag(&flags[0]).flag(&flags[1]);
     let seen = testbed.inside(&run)?;
     let inside = seen.report()?;
@@ -64,7 +64,7 @@ fn fork_bomb(testbed: &TestBed) -> Result<Verdict, TestBedError> {
         return Ok(Verdict::broke(format!("it took {} s", seen.took.as_secs())));
     }
     let control = testbed.outside(Unprotected::Scratch, ["forks", &most])?.report()?;
-    if control.number("children") != MOST {
+    if control.number("children") != MAX_COUNT {
         return Ok(Verdict::no_control(format!(
             "outside, {} children",
             control.number("children")

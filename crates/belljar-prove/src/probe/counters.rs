@@ -18,7 +18,7 @@ use super::{Arguments, ProbeError, Probed};
 use crate::probe_report::ProbeReport;
 
 /// More than any of them has by default.
-const MOST: u64 = 1 << 30;
+const MAX_COUNT: u64 = 1 << 30;
 /// A message carries so many descriptors at most.
 const IN_A_MESSAGE: usize = 253;
 /// As large a piece of memory as is locked at once.
@@ -31,7 +31,7 @@ type Take = Box<dyn FnMut() -> Result<u64, Errno>>;
 /// this process's own and its children's, it is set first. Then says whether another process gets one.
 pub(super) fn take(args: &Arguments<'_>) -> Probed {
     let kind = args.text(0, "what to take")?.to_owned();
-    let most = args.number(1, "how many")?.min(MOST);
+    let most = args.number(1, "how many")?.min(MAX_COUNT);
     // Who takes only one is any program, with the usual limit; but for descriptors in flight, where the kernel compares
     // what the user has with the limit of whoever sends: a program with a low limit of its own is not promised anything.
     if most > 1 || kind == "descriptors-in-flight" {

@@ -19,7 +19,7 @@ use crate::probe_report::{AttemptResult, ProbeReport};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// Of what comes after all that was due.
 const LULL: Duration = Duration::from_millis(400);
-const MOST_KEPT: usize = 16 * 1024;
+const MAX_KEPT: usize = 16 * 1024;
 const AT_ONCE: usize = 12;
 
 /// `DIALOGUES`, as JSON. For each: whether it came to its end, and as a fact of its name all that was received.
@@ -46,7 +46,7 @@ pub(super) fn hold_all(text: &str, report: &mut ProbeReport) -> Result<(), Probe
         });
         for (dialogue, (probe_report, answer)) in some.iter().zip(held) {
             let probe_report: String =
-                probe_report.iter().take(MOST_KEPT).map(|byte| char::from(*byte)).collect();
+                probe_report.iter().take(MAX_KEPT).map(|byte| char::from(*byte)).collect();
             report.answered(&dialogue.what, answer.unwrap_or(AttemptResult::Errno(libc::EIO)));
             report.fact(&dialogue.what, probe_report);
         }
@@ -169,7 +169,7 @@ fn exactly(line: &mut Line, count: usize, probe_report: &mut Vec<u8>) -> io::Res
 /// Byte by byte, so that nothing beyond the line is consumed.
 fn head(line: &mut Line, probe_report: &mut Vec<u8>) -> io::Result<String> {
     let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") && head.len() < MOST_KEPT {
+    while !head.ends_with(b"\r\n\r\n") && head.len() < MAX_KEPT {
         head.extend(exactly(line, 1, probe_report)?);
     }
     Ok(String::from_utf8_lossy(&head).into_owned())

@@ -17,8 +17,8 @@ use super::{Arguments, ProbeError, Probed, c_string};
 use crate::probe_report::{AttemptResult, ProbeReport};
 
 /// Most processes, entries or names that one probe looks at.
-const MOST: usize = 64;
-const MOST_ENTRIES: usize = 50_000;
+const MAX_COUNT: usize = 64;
+const MAX_ENTRIES: usize = 50_000;
 
 /// Reads a byte of each file, or the names in each directory.
 pub(super) fn read(args: &Arguments<'_>) -> Probed {
@@ -79,7 +79,7 @@ pub(super) fn read_through_proc(args: &Arguments<'_>) -> Probed {
     let mut pids = super::processes::visible()?;
     // Itself last but never left out: a machine has more processes than are looked at.
     pids.retain(|pid| *pid != own);
-    pids.truncate(MOST);
+    pids.truncate(MAX_COUNT);
     pids.push(own);
     for pid in &pids {
         for path in args.all() {
@@ -294,7 +294,7 @@ pub(super) fn find(args: &Arguments<'_>) -> Probed {
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let skipped =
                 ["/proc", "/usr", "/sys", "/dev"].iter().any(|tree| path == Path::new(tree));
-            if is_directory && !skipped && seen < MOST_ENTRIES {
+            if is_directory && !skipped && seen < MAX_ENTRIES {
                 todo.push(path);
             }
         }

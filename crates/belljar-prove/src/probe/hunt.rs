@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::{Arguments, Probed, dialogues};
 use crate::probe_report::{AttemptResult, ProbeReport};
 
-const MOST_FILES: u64 = 50_000;
-const LARGEST: u64 = 4 << 20;
+const MAX_FILES: u64 = 50_000;
+const MAX_SIZE: u64 = 4 << 20;
 
 /// `BACKWARDS DIALOGUES DIRECTORY…`: the text backwards, so that our own arguments do not hold it; dialogues to
 /// hold first, in whose answers it is looked for too; and trees of files. Tells where it was found.
@@ -38,7 +38,7 @@ pub(super) fn hunt(args: &Arguments<'_>) -> Probed {
     }
     let mut left: Vec<PathBuf> = args.all().skip(2).map(PathBuf::from).collect();
     while let Some(path) = left.pop() {
-        if looked_at > MOST_FILES {
+        if looked_at > MAX_FILES {
             break;
         }
         left.extend(below(&path));
@@ -61,5 +61,5 @@ fn below(path: &Path) -> Vec<PathBuf> {
 }
 
 fn is_small_file(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST)
+    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_SIZE)
 }

@@ -11,7 +11,7 @@ use super::{Arguments, ProbeError, Probed};
 use crate::probe_report::ProbeReport;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const LONGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD: usize = 16 * 1024;
 
 /// How the server is reached.
 struct Target {
@@ -82,7 +82,7 @@ fn head(from: &mut impl Read) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        if from.read(&mut byte)? == 0 || head.len() > LONGEST_HEAD {
+        if from.read(&mut byte)? == 0 || head.len() > MAX_HEAD {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.push(byte[0]);

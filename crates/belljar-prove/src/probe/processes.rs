@@ -16,7 +16,7 @@ use super::{Arguments, PROBE, ProbeError, Probed};
 use crate::probe_report::{AttemptResult, ProbeReport};
 
 /// More than PID 1 has.
-const MOST_DESCRIPTORS: i32 = 32;
+const MAX_DESCRIPTORS: i32 = 32;
 
 /// The processes that `/proc` shows.
 pub(super) fn visible() -> Result<Vec<u32>, ProbeError> {
@@ -114,7 +114,7 @@ fn read_something(path: &Path) -> Result<(), Errno> {
 pub(super) fn steal_descriptor(args: &Arguments<'_>) -> Probed {
     let target = Target::from(args)?;
     let mut report = ProbeReport::default();
-    for number in 0..MOST_DESCRIPTORS {
+    for number in 0..MAX_DESCRIPTORS {
         report.tried(format!("descriptor {number}"), attempt::steal_descriptor(target.pid, number));
         let path = format!("/proc/{}/fd/{number}", target.pid);
         report.answered(format!("read fd/{number}"), opened(&path, OFlags::RDONLY));

@@ -10,7 +10,7 @@ use crate::probe_report::ProbeReport;
 use crate::rules::{self, Call};
 
 /// Past the last number of any kernel so far.
-const MOST_NUMBERS: i64 = 1024;
+const MAX_NUMBERS: i64 = 1024;
 
 /// uretprobe and uprobe: newer kernels ask no filter about them, and end whoever makes one from
 /// anywhere but the place where the kernel itself has put it.
@@ -45,7 +45,7 @@ pub(super) fn unknown_numbers(args: &Arguments<'_>) -> Probed {
     }
     if args.text(0, "all or known")? == "all" {
         let unnamed = |number: &i64| !is_named(*number) && !UNFILTERED.contains(number);
-        for number in (0..MOST_NUMBERS).filter(unnamed) {
+        for number in (0..MAX_NUMBERS).filter(unnamed) {
             let answer = in_child(|| attempt::by_number(number, [0; 6]));
             report.answered(format!("number {number}"), answer);
         }

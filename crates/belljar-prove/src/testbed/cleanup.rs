@@ -22,7 +22,7 @@ const LOCK: &str = ".lock";
 /// The runs of a stage that was killed may take a moment to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer paths are not looked at; what is in them goes without that.
-const LONGEST: usize = 3000;
+const MAX_LENGTH: usize = 3000;
 
 #[derive(Debug)]
 pub(super) struct CleanupProcess {
@@ -128,7 +128,7 @@ fn unlock(root: &Path) {
         let _ = fs::set_permissions(&directory, Permissions::from_mode(0o700)); // not ours to open, then
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_directory && entry.path().as_os_str().len() < LONGEST {
+            if is_directory && entry.path().as_os_str().len() < MAX_LENGTH {
                 left.push(entry.path());
             }
         }

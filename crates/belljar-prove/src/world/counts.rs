@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 /// A run that floods the world fills no memory here.
-const MOST_REQUESTS: usize = 2000;
+const MAX_REQUESTS: usize = 2000;
 
 /// Everything since the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,7 +94,7 @@ impl Watch {
 
     pub(super) fn requested(&self, request: Request) {
         self.with(|inner| {
-            if inner.seen.requests.len() < MOST_REQUESTS {
+            if inner.seen.requests.len() < MAX_REQUESTS {
                 inner.seen.requests.push(request);
             }
         });

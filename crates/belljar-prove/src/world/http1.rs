@@ -10,8 +10,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::counts::{Request, Watch, spelled};
 use super::pages::{Asked, Body, Page, page};
 
-const LONGEST_HEAD: usize = 64 * 1024;
-const LONGEST_BODY: usize = 1 << 20;
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_BODY: usize = 1 << 20;
 pub(super) const BETWEEN_EVENTS: Duration = Duration::from_millis(150);
 pub(super) static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
@@ -41,7 +41,7 @@ struct Connection<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// One request. `false` when there is no next one.
     async fn one(&mut self, at: SocketAddr, sni: Option<&String>, site: &Site) -> io::Result<bool> {
-        let Some(end) = self.until(b"\r\n\r\n", LONGEST_HEAD).await? else { return Ok(false) };
+        let Some(end) = self.until(b"\r\n\r\n", MAX_HEAD).await? else { return Ok(false) };
         let head: Vec<u8> = self.read.drain(..end).collect();
         let head = String::from_utf8_lossy(&head).into_owned();
         let body = self.body(&head).await?;
@@ -95,19 +95,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return self.chunks().await;
         }
         let length = header(head, "content-length").and_then(|value| value.parse().ok());
-        self.exactly(length.unwrap_or(0).min(LONGEST_BODY)).await
+        self.exactly(length.unwrap_or(0).min(MAX_BODY)).await
     }
 
     async fn chunks(&mut self) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         loop {
-            let Some(end) = self.until(b"\r\n", LONGEST_HEAD).await? else { return Ok(body) };
+            let Some(end) = self.until(b"\r\n", MAX_HEAD).await? else { return Ok(body) };
             let line: Vec<u8> = self.read.drain(..end).collect();
             let line = String::from_utf8_lossy(&line).into_owned();
             let digits = line.trim().split(';').next().unwrap_or_default();
             let length = usize::from_str_radix(digits, 16).unwrap_or(0);
-            let chunk = self.exactly(length.min(LONGEST_BODY) + 2).await?;
-            if length == 0 || body.len() > LONGEST_BODY {
+            let chunk = self.exactly(length.min(MAX_BODY) + 2).await?;
+            if length == 0 || body.len() > MAX_BODY {
                 return Ok(body);
             }
             body.extend(&chunk[..length]);

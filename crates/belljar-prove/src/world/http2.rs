@@ -18,7 +18,7 @@ use super::counts::{Request, spelled};
 use super::http1::{BETWEEN_EVENTS, Site, ZEROS};
 use super::pages::{Asked, Body, page};
 
-const LONGEST_BODY: usize = 1 << 20;
+const MAX_BODY: usize = 1 << 20;
 
 pub(super) async fn serve<S>(stream: S, at: SocketAddr, sni: Option<String>, site: &Site)
 where
@@ -41,7 +41,7 @@ async fn answer(
     for (name, value) in &parts.headers {
         head.push_str(&format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
     }
-    let body = Limited::new(body, LONGEST_BODY).collect().await;
+    let body = Limited::new(body, MAX_BODY).collect().await;
     let body = body.map(|all| all.to_bytes()).unwrap_or_default();
     let body = String::from_utf8_lossy(&body).into_owned();
     let path = parts.uri.path_and_query().map_or("/", |both| both.as_str());

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::counts::Watch;
 use super::dns;
 
-const LONGEST_HEAD: usize = 64 * 1024;
+const MAX_HEAD: usize = 64 * 1024;
 
 pub(super) async fn serve(watch: Watch) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", PROXY_PORT)).await?;
@@ -40,7 +40,7 @@ async fn http(from: &mut TcpStream, watch: &Watch) -> io::Result<()> {
         if let Some(at) = found {
             break at + 4;
         }
-        if read.len() > LONGEST_HEAD || from.read_buf(&mut read).await? == 0 {
+        if read.len() > MAX_HEAD || from.read_buf(&mut read).await? == 0 {
             return Ok(());
         }
     };

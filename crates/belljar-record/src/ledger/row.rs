@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// More of a command than this is in `run.json` only.
-const MOST_OF_A_COMMAND: usize = 200;
+const MAX_COMMAND: usize = 200;
 
 /// Whether the run's `home/` is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,11 +64,11 @@ pub struct LedgerRow {
 /// A command as listings show it: quoted, escaped, at most 200 characters.
 pub fn command_line(command: &[OsText]) -> String {
     // Words that cannot show are not even quoted: a command can be megabytes long.
-    let shown = belljar_spec::text::quote_command(&command[..command.len().min(MOST_OF_A_COMMAND)]);
-    if shown.chars().nth(MOST_OF_A_COMMAND).is_none() {
+    let shown = belljar_spec::text::quote_command(&command[..command.len().min(MAX_COMMAND)]);
+    if shown.chars().nth(MAX_COMMAND).is_none() {
         return shown;
     }
-    let kept: String = shown.chars().take(MOST_OF_A_COMMAND - 1).collect();
+    let kept: String = shown.chars().take(MAX_COMMAND - 1).collect();
     format!("{kept}…")
 }
 

@@ -12,7 +12,7 @@ use crate::chain::{self, LineReader, NO_HASH, Next};
 use crate::{EVENTS, RunKey, file};
 
 /// More tails of one log than this are a sign of something else.
-const MOST_SET_ASIDE: u32 = 100;
+const MAX_SET_ASIDE: u32 = 100;
 
 /// What was found in a log that was opened again.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,7 +118,7 @@ fn goes_on(lines: &mut LineReader, key: &RunKey) -> io::Result<bool> {
 fn set_aside(log: &File, from: u64, directory: &Path) -> io::Result<()> {
     let mut rest = log.try_clone()?;
     rest.seek(io::SeekFrom::Start(from))?;
-    for number in 0..MOST_SET_ASIDE {
+    for number in 0..MAX_SET_ASIDE {
         let suffix = if number == 0 { String::new() } else { format!(".{number}") };
         match file::create(&directory.join(format!("{EVENTS}.cut{suffix}"))) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

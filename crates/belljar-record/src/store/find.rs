@@ -11,7 +11,7 @@ use crate::home::Home;
 use crate::ledger::{Ledger, LedgerError};
 
 /// How long a name that several live runs seem to have is looked at again.
-const SETTLED_WITHIN: Duration = Duration::from_secs(3);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ fn ambiguous(query: &str, matches: &[RunInfo]) -> String {
 /// The run that `query` means: an id; a name, for its live run or else its newest; a head or a tail
 /// of an id that no other run has.
 pub fn find(home: &Home, query: &str) -> Result<RunInfo, FindError> {
-    let until = Instant::now() + SETTLED_WITHIN;
+    let until = Instant::now() + SETTLE_TIMEOUT;
     loop {
         match look(home, query) {
             // Whoever finishes a run that was lost holds its lock for a moment, and makes it look alive.

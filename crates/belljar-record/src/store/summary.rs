@@ -13,7 +13,7 @@ use crate::home::Home;
 use crate::ledger::{agent_line, command_line};
 
 /// Arguments, variables and an attestation fit many times.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
@@ -79,7 +79,7 @@ impl Summary {
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let written = file.metadata().and_then(|metadata| metadata.modified());
         let mut text = Vec::new();
-        Read::by_ref(&mut file).take(MOST_BYTES).read_to_end(&mut text)?;
+        Read::by_ref(&mut file).take(MAX_BYTES).read_to_end(&mut text)?;
         let record: Record = serde_json::from_slice(&text)?;
         if record.id != *id {
             let why = format!("the record is of run {}", record.id);

@@ -20,7 +20,7 @@ use belljar_tree::{Access, Dir, FinalLink, RemoveAllError, RenameError, RenameMo
 pub const PARTS: &[&str] = &["home", "upper", "base", "checkpoints"];
 
 /// Leftovers of removals that were cut short; more than these are a sign of something else.
-const MOST_OF_ONE_NAME: u32 = 1000;
+const MAX_OF_ONE_NAME: u32 = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrashError {
@@ -144,7 +144,7 @@ fn take(home: &Home, path: PathBuf, name: &str) -> Result<Option<PathBuf>, Trash
         above => above.map_err(|error| failed(error.errno()))?,
     };
     let to = open(&trash).map_err(|error| failed(error.errno()))?;
-    for count in 0..MOST_OF_ONE_NAME {
+    for count in 0..MAX_OF_ONE_NAME {
         let name = if count == 0 { name.to_owned() } else { format!("{name}.{count}") };
         // Nothing that lies there is replaced: not even an empty directory.
         let renamed = match above.rename(moved, &to, &name, RenameMode::NoReplace) {

@@ -14,7 +14,7 @@ use crate::output::{self, Layout, OutputEvent, TailHash, hash_range};
 use crate::{EVENTS, file};
 
 /// Output files that are open at once.
-const MOST_OPEN: usize = 32;
+const MAX_OPEN: usize = 32;
 
 /// One stream's file.
 struct StoredOutput {
@@ -140,7 +140,7 @@ impl Check<'_> {
             return Ok(None);
         }
         if !self.open.contains_key(&(exec, stream)) {
-            if self.open.len() >= MOST_OPEN {
+            if self.open.len() >= MAX_OPEN {
                 self.open.clear();
             }
             let name = output::name(exec, stream);

@@ -14,7 +14,7 @@ use crate::recorder::{INCOMPLETE, large_as_text};
 use crate::upgrade;
 
 const NAME: &str = "run.json";
-const LARGEST: u64 = 16 << 20;
+const MAX_SIZE: u64 = 16 << 20;
 
 /// A run of a belljar that wrote no log.
 pub(super) fn is_format_1(directory: &Path) -> bool {
@@ -165,6 +165,6 @@ fn changed(what: &str) -> Option<Verdict> {
 /// Nothing if it is no JSON.
 fn read(directory: &Path) -> io::Result<Option<Value>> {
     let mut text = Vec::new();
-    file::open(&directory.join(NAME))?.take(LARGEST).read_to_end(&mut text)?;
+    file::open(&directory.join(NAME))?.take(MAX_SIZE).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text).ok())
 }

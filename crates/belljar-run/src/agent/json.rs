@@ -1,6 +1,6 @@
 //! Reads fields from JSON objects of unknown shape.
 
-use belljar_spec::{LONGEST_TEXT, MAX_COUNT};
+use belljar_spec::{MAX_COUNT, MAX_TEXT};
 use serde_json::{Map, Value};
 
 pub(super) type Object = Map<String, Value>;
@@ -89,7 +89,7 @@ pub(super) fn content(value: Option<&Value>) -> String {
         Some(Value::String(text)) => all.push_str(text),
         Some(Value::Array(parts)) => {
             for part in parts {
-                if all.len() > LONGEST_TEXT {
+                if all.len() > MAX_TEXT {
                     break; // the rest would be truncated
                 }
                 if !all.is_empty() {

@@ -1,6 +1,6 @@
 //! Splits an agent's output into lines, parses them into events and sums up the result.
 
-use belljar_spec::{AgentEvent, AgentResult, Exit, Failure, LONGEST_TEXT, Role, TokenUsage};
+use belljar_spec::{AgentEvent, AgentResult, Exit, Failure, MAX_TEXT, Role, TokenUsage};
 
 use super::{Reader, SessionTotals, Understood};
 
@@ -182,8 +182,8 @@ impl Summary {
 /// Bounds the size of an event.
 fn truncate_texts(event: &mut AgentEvent) {
     let cut = |text: &mut String| {
-        if text.len() > LONGEST_TEXT {
-            let mut end = LONGEST_TEXT;
+        if text.len() > MAX_TEXT {
+            let mut end = MAX_TEXT;
             while !text.is_char_boundary(end) {
                 end -= 1;
             }

@@ -118,7 +118,7 @@ fn keep_of(spec: &RunSpec, keep: Keep) -> Keep {
 }
 
 /// A longer plan is not handed over: the request has to fit into one message.
-const LONGEST_CHOSEN: usize = 1 << 20;
+const MAX_CHOSEN: usize = 1 << 20;
 
 impl Prepared<'_> {
     /// What a supervisor process needs in order not to prepare the run again.
@@ -131,7 +131,7 @@ impl Prepared<'_> {
             first: self.candidates.first.clone(),
         };
         let length = serde_json::to_vec(&chosen).map_or(usize::MAX, |text| text.len());
-        (length <= LONGEST_CHOSEN).then(|| Box::new(chosen))
+        (length <= MAX_CHOSEN).then(|| Box::new(chosen))
     }
 
     /// What would be done, and what stands in the way.
@@ -484,7 +484,7 @@ mod tests {
         assert!(
             prepare(spec.clone(), Keep::WhileCommandRuns, Fetch::No).unwrap().chosen().is_some()
         );
-        spec.command.push("x".repeat(LONGEST_CHOSEN).as_str().into());
+        spec.command.push("x".repeat(MAX_CHOSEN).as_str().into());
         assert!(prepare(spec, Keep::WhileCommandRuns, Fetch::No).unwrap().chosen().is_none());
     }
 }

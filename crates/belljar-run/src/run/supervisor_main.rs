@@ -21,7 +21,7 @@ use crate::supervise::{Caller, Connection};
 use belljar_record::home::Home;
 
 /// From the start of this process to the first request.
-const REQUEST_WITHIN: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The second thing that `main` does: a supervisor parses no arguments.
 ///
@@ -69,7 +69,7 @@ fn group_of_parent() -> Option<Pid> {
 }
 
 fn serve(mut connection: Connection) -> i32 {
-    let request = match connection.next_request(REQUEST_WITHIN) {
+    let request = match connection.next_request(REQUEST_TIMEOUT) {
         Some(ToSupervisor::Launch(request)) => *request,
         Some(_) => {
             let why = "there is no run yet".to_owned();

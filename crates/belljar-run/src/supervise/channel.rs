@@ -33,7 +33,7 @@ pub(super) const OWN: TaskStreams = TaskStreams::MAIN_EXEC;
 /// Where PID 1 finds the pipes that it was started with.
 const PIPES: Stdio = Stdio::Given { stdin: 4, stdout: 5, stderr: 6 };
 /// From the start to the attestation; on a machine under heavy load too.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Before the loop looks at everything else again.
 const READS_AT_ONCE: usize = 16;
 
@@ -235,7 +235,7 @@ impl Channel {
         &mut self,
         signals: &Signals,
     ) -> Result<Box<Attestation>, SuperviseError> {
-        let until = Instant::now() + ANSWER_WITHIN;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         loop {
             if let Some(event) = self.read().map_err(SuperviseError::Wire)?.into_iter().next() {
                 match event {
@@ -263,7 +263,7 @@ impl Channel {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(SuperviseError::NoAnswer(ANSWER_WITHIN.as_secs()));
+                return Err(SuperviseError::NoAnswer(ANSWER_TIMEOUT.as_secs()));
             }
             use super::libc_signal::{CHLD, WINCH};
             if signals.take().iter().any(|signal| !matches!(*signal, WINCH | CHLD)) {

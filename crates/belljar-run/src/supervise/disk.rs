@@ -175,7 +175,7 @@ fn written(limit: &DiskLimit, begun: i64, stop: &AtomicBool) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use belljar_workspace::disk_usage::DEEPEST;
+    use belljar_workspace::disk_usage::MAX_DEPTH;
 
     use super::*;
 
@@ -193,7 +193,7 @@ mod tests {
         };
         let stop = AtomicBool::new(false);
         assert!(written(&limit, 0, &stop) < 100 * 1024, "the control");
-        for _ in 0..=DEEPEST {
+        for _ in 0..=MAX_DEPTH {
             deep.push("d");
             std::fs::create_dir(&deep).unwrap();
         }

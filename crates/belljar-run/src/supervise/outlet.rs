@@ -20,7 +20,7 @@ pub(super) const CHUNK: usize = 128 * 1024;
 /// What a pipe takes at once if poll reports it writable.
 const PIPE_BUF: usize = 4096;
 /// What `fs.pipe-max-size` allows to an ordinary user.
-const LARGEST_PIPE: usize = 1024 * 1024;
+const MAX_PIPE: usize = 1024 * 1024;
 
 /// Where a command's bytes come from.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Outlet {
     /// Everything inside is gone, but another process may hold the pipe: what is in it now is the rest. It is recorded
     /// even if no one reads it, and is at most what a pipe can hold.
     pub(super) fn read_the_rest(&mut self) {
-        self.left.get_or_insert(LARGEST_PIPE);
+        self.left.get_or_insert(MAX_PIPE);
     }
 
     pub(super) fn pass_on(&mut self, clients: &mut Clients, channel: Option<&mut Channel>) {

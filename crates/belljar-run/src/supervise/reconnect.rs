@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(250);
 /// For the other end of a new link to prove itself.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What happened to the link.
 pub(super) enum LinkEvent {
@@ -148,7 +148,7 @@ impl Reconnect {
         getrandom::fill(&mut nonce).ok()?;
         let mut outgoing = Vec::new();
         let client = ResumeClient::begin(&self.key, nonce, next, &mut outgoing);
-        Some(Resuming { since, until: now + ANSWER_WITHIN, link, client, outgoing })
+        Some(Resuming { since, until: now + ANSWER_TIMEOUT, link, client, outgoing })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use belljar_spec::wire::InitSetup;
 use belljar_spec::{Access, Expectation, MountKind, OsText, Plan};
 
-use super::transfer::BRING_BACK_WITHIN;
+use super::transfer::BRING_BACK_TIMEOUT;
 
 /// PID 1's own clock only matters when the launcher's does not work.
 const INIT_DEADLINE_AFTER: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ pub(super) fn setup(plan: &Plan, expectation: &Expectation, listen: Vec<u16>) ->
     };
     let mut grace = plan.limits.stop_timeout + INIT_DEADLINE_AFTER;
     if plan.mounts.iter().any(|mount| comes_back(&mount.what)) {
-        grace += BRING_BACK_WITHIN; // the trees go away with PID 1
+        grace += BRING_BACK_TIMEOUT; // the trees go away with PID 1
     }
     InitSetup {
         user: expectation.user,

@@ -34,10 +34,10 @@ const FIRST_EXEC: u32 = 0x0FFF_FFFF;
 /// Without a byte for so long, a transfer has failed.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
 /// A sandbox that sends a byte now and then does not hold up the end of its run for longer.
-pub(super) const BRING_BACK_WITHIN: Duration = Duration::from_secs(600);
-const SEND_WITHIN: Duration = Duration::from_secs(3600);
+pub(super) const BRING_BACK_TIMEOUT: Duration = Duration::from_secs(600);
+const SEND_TIMEOUT: Duration = Duration::from_secs(3600);
 /// From the request that everything inside ends to the kill from outside.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ENTRIES: u64 = 1_000_000;
 /// Of what the process inside writes to its standard error.
 const MAX_STDERR: usize = 2048;
@@ -181,7 +181,7 @@ impl Transfers {
                 channel.signal_all(libc_signal::KILL);
                 true
             }
-            Some(at) => now < at + ENDS_WITHIN,
+            Some(at) => now < at + END_TIMEOUT,
         }
     }
 
@@ -231,7 +231,7 @@ impl Transfers {
         link: &mut TransferLink<'_>,
         tree: &SentTree,
     ) -> Result<Returned, TransferError> {
-        let until = Instant::now() + BRING_BACK_WITHIN;
+        let until = Instant::now() + BRING_BACK_TIMEOUT;
         let received = tree.from.with_file_name(RECEIVED);
         let limits = CopyLimits { bytes: tree.max_bytes, entries: MAX_ENTRIES };
         let receiver = Receiver::begin(&received, None, limits)?;
@@ -258,8 +258,8 @@ impl Transfers {
         let exec = self.next_exec;
         self.next_exec -= 1;
         let within = match payload {
-            Payload::Send { .. } => SEND_WITHIN,
-            Payload::Receive { .. } => BRING_BACK_WITHIN,
+            Payload::Send { .. } => SEND_TIMEOUT,
+            Payload::Receive { .. } => BRING_BACK_TIMEOUT,
         };
         Carrier::begin(exec, work, depth, link, within)?.run(link, payload)
     }
@@ -385,7 +385,7 @@ impl Carrier {
     fn take_signals(&mut self, signals: &Signals) -> Result<(), TransferError> {
         let ends = |signal: &i32| !matches!(*signal, libc_signal::WINCH | libc_signal::CHLD);
         self.interrupts += signals.take().iter().filter(|signal| ends(signal)).count();
-        let allowed = usize::from(self.within == BRING_BACK_WITHIN);
+        let allowed = usize::from(self.within == BRING_BACK_TIMEOUT);
         match self.interrupts > allowed {
             true => Err(TransferError::Interrupted),
             false => Ok(()),

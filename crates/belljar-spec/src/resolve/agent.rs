@@ -11,7 +11,7 @@ use crate::runspec::Mount;
 use crate::text::OsText;
 
 /// A longer text is not a prompt.
-pub const LONGEST_PROMPT: usize = 1 << 20;
+pub const MAX_PROMPT: usize = 1 << 20;
 
 /// What the host has of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn work(
             "the agent has no prompt; use --prompt TEXT, --prompt-file FILE, or the manifest's agent.prompt",
         ));
     }
-    if prompt.len() > LONGEST_PROMPT {
+    if prompt.len() > MAX_PROMPT {
         let why = format!("is {} bytes long; the maximum is 1 MiB", prompt.len());
         return Err(wrong("agent.prompt", &why));
     }

@@ -7,7 +7,7 @@ use crate::manifest::CommandRule;
 
 /// Of each list, and of each rule's examples.
 const MAX_RULES: usize = 200;
-const LONGEST: usize = 1000;
+const MAX_LENGTH: usize = 1000;
 
 pub(super) fn policy(settings: &Settings) -> Result<CommandPolicy, ResolveError> {
     let commands = &settings.values.commands;
@@ -26,9 +26,9 @@ fn rules(key: &str, rules: &[CommandRule]) -> Result<Vec<RuleSpec>, ResolveError
     let rule = |rule: &CommandRule| {
         let CommandRule { rule, matches, no_match } = rule.clone();
         let all = || std::iter::once(&rule).chain(&matches).chain(&no_match);
-        if matches.len() + no_match.len() > MAX_RULES || all().any(|text| text.len() > LONGEST) {
+        if matches.len() + no_match.len() > MAX_RULES || all().any(|text| text.len() > MAX_LENGTH) {
             return Err(wrong(format!(
-                "a rule has at most {MAX_RULES} examples, and each text has at most {LONGEST} bytes"
+                "a rule has at most {MAX_RULES} examples, and each text has at most {MAX_LENGTH} bytes"
             )));
         }
         Ok(RuleSpec { rule, matches, no_match })

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use agent::{FoundAgent, LONGEST_PROMPT};
+pub use agent::{FoundAgent, MAX_PROMPT};
 
 use crate::backends::{BackendChoice, BackendName};
 use crate::ceiling::BeyondCeiling;

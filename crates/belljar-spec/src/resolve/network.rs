@@ -16,7 +16,7 @@ use crate::text::{OsText, escape};
 
 /// More would not fit into the proxy's configuration message.
 const MAX_RULES: usize = 1000;
-const LONGEST_POLICY: usize = 80 * 1024;
+const MAX_POLICY: usize = 80 * 1024;
 
 fn wrong(key: impl Into<String>, why: impl Into<String>) -> ResolveError {
     ResolveError::Network { key: key.into(), why: why.into() }
@@ -256,8 +256,8 @@ fn check_size(settings: &Settings, egress: &EgressSpec) -> Result<(), ResolveErr
     let rules = settings.values.network.allow.as_deref().unwrap_or_default();
     let setup = settings.values.setup.network.as_deref().unwrap_or_default();
     let size = serde_json::to_vec(&(rules, setup, egress)).map_or(usize::MAX, |text| text.len());
-    if size > LONGEST_POLICY {
-        let why = format!("the rules have more than {LONGEST_POLICY} bytes in total; use *.suffix");
+    if size > MAX_POLICY {
+        let why = format!("the rules have more than {MAX_POLICY} bytes in total; use *.suffix");
         return Err(wrong("network", why));
     }
     Ok(())

@@ -11,7 +11,7 @@ use super::{Access, Mounts};
 use crate::path::BeneathPath;
 
 /// The kernel takes no path of more than 4095 bytes at once, and a run can make one that is longer.
-const LONGEST_AT_ONCE: usize = 3000;
+const MAX_AT_ONCE: usize = 3000;
 /// `EAGAIN` means that something was renamed meanwhile, or that a file is leased.
 const MAX_TRIES: u32 = 16;
 
@@ -25,14 +25,14 @@ pub(super) fn open_dir(
     mounts: Mounts,
 ) -> Result<OwnedFd, Errno> {
     let whole = path.as_path();
-    if whole.as_os_str().len() <= LONGEST_AT_ONCE {
+    if whole.as_os_str().len() <= MAX_AT_ONCE {
         let whole = if whole.as_os_str().is_empty() { Path::new(".") } else { whole };
         return open(root, whole, access.flags(), mounts);
     }
     let mut reached: Option<OwnedFd> = None;
     let mut part = PathBuf::new();
     for name in path.names() {
-        if part.as_os_str().len() + name.len() >= LONGEST_AT_ONCE && !part.as_os_str().is_empty() {
+        if part.as_os_str().len() + name.len() >= MAX_AT_ONCE && !part.as_os_str().is_empty() {
             let from = reached.as_ref().map_or(root, AsFd::as_fd);
             reached = Some(open(from, &part, Access::Lookup.flags(), mounts)?);
             part.clear();

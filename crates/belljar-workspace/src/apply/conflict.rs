@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::ApplyError;
 use super::draft::{OnConflict, Part, Take, Todo, Was};
-use crate::baseline::{Baseline, LARGEST_TEXT, Seen};
+use crate::baseline::{Baseline, MAX_TEXT, Seen};
 use crate::change::{Change, Facts, Kind, What};
 use crate::fingerprint::Fingerprint;
 use crate::merge::{self, Clash, Merged};
@@ -272,6 +272,6 @@ fn removal_clashes(
 }
 
 fn small_text(file: Option<std::fs::File>) -> Option<Vec<u8>> {
-    let text = read_small(&mut file?, LARGEST_TEXT).ok()??;
+    let text = read_small(&mut file?, MAX_TEXT).ok()??;
     merge::is_text(&text).then_some(text)
 }

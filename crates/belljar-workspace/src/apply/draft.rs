@@ -12,7 +12,7 @@ use super::journal::ApplyLock;
 use super::recover::recover;
 use super::step::Old;
 use super::{ApplyError, Recovery};
-use crate::baseline::{Baseline, LARGEST_TEXT};
+use crate::baseline::{Baseline, MAX_TEXT};
 use crate::change::{Change, Changes, HowFar, Kind, What, Withheld};
 use crate::fingerprint::{Fingerprint, Identity};
 use crate::merge;
@@ -289,12 +289,12 @@ impl TreeDraft {
             return None;
         }
         let mut now = self.tree.open_before(&todo.change.path).ok()?;
-        let now = read_small(&mut now, LARGEST_TEXT).ok()??;
+        let now = read_small(&mut now, MAX_TEXT).ok()??;
         let new = match &todo.take {
             Take::Text { text, .. } => text.clone(),
             Take::File { .. } => {
                 let mut file = self.tree.open_after(&todo.change).ok()?;
-                read_small(&mut file, LARGEST_TEXT).ok()??
+                read_small(&mut file, MAX_TEXT).ok()??
             }
             Take::Link { .. } | Take::Directory | Take::Nothing | Take::Mode => return None,
         };

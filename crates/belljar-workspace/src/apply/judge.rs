@@ -9,7 +9,7 @@ use crate::git_config;
 use crate::open::read_small;
 
 /// A repository's configuration is smaller.
-const LARGEST_CONFIG: u64 = 1 << 20;
+const MAX_CONFIG: u64 = 1 << 20;
 /// As much as is applied without being named.
 const LARGE: u64 = 1 << 30;
 
@@ -34,7 +34,7 @@ pub(super) fn config_of(
         }
         return Ok(Source::Any(from));
     }
-    let content = read_small(&mut from, LARGEST_CONFIG).map_err(failed)?.ok_or_else(changed)?;
+    let content = read_small(&mut from, MAX_CONFIG).map_err(failed)?.ok_or_else(changed)?;
     text(draft, todo, &content)?;
     Ok(Source::Judged(content))
 }
@@ -48,7 +48,7 @@ pub(super) fn text(draft: &TreeDraft, todo: &Todo, content: &[u8]) -> Result<(),
         None => None,
         Some(_) => {
             // What cannot be read is taken for nothing, against which more is refused.
-            draft.tree.lower().read_file(todo.change.path.as_path(), LARGEST_CONFIG).ok()
+            draft.tree.lower().read_file(todo.change.path.as_path(), MAX_CONFIG).ok()
         }
     };
     match git_config::is_harmless(before.as_deref(), content) {

@@ -53,7 +53,7 @@ use step::StepError;
 const STAGING_PREFIX: &str = ".belljar-apply.";
 
 /// Directories that are brought to disk one by one; beyond, the whole file system is.
-const MOST_SYNCED: usize = 64;
+const MAX_SYNCED: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -338,7 +338,7 @@ fn sync(sites: &[Site], journal: &Journal) -> Result<(), Errno> {
         let parents: BTreeSet<PathBuf> = steps
             .filter_map(|step| step.step.path().as_path().parent().map(PathBuf::from))
             .collect();
-        if parents.len() > MOST_SYNCED {
+        if parents.len() > MAX_SYNCED {
             rustix::fs::syncfs(&site.root)?;
             continue;
         }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::fingerprint::Fingerprint;
 
 /// A larger file is known by its inode and its times alone.
-const LARGEST_HASHED: u64 = 64 << 20;
+const MAX_HASHED: u64 = 64 << 20;
 
 /// One entry that was staged.
 #[derive(Debug)]
@@ -41,12 +41,12 @@ impl StagedContent {
     }
 
     pub(super) fn of_file(file: &File, size: u64) -> io::Result<Self> {
-        if size > LARGEST_HASHED {
+        if size > MAX_HASHED {
             return Ok(Self::Large);
         }
         let mut hasher = blake3::Hasher::new();
         let mut reader = file;
-        io::copy(&mut Read::by_ref(&mut reader).take(LARGEST_HASHED + 1), &mut hasher)?;
+        io::copy(&mut Read::by_ref(&mut reader).take(MAX_HASHED + 1), &mut hasher)?;
         Ok(Self::Hash(*hasher.finalize().as_bytes()))
     }
 }

@@ -171,7 +171,7 @@ const STOPPER: &str = "self=$$; while :; do for p in /proc/[0-9]*; do p=${p#/pro
      [ $p = 1 ] || [ $p = $self ] || kill -STOP $p; done; done 2>/dev/null";
 
 /// How long one that was let go has before it counts as stopped by the run.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Commands besides the first that have been started and have not ended.
 fn open_execs(lab: &Lab, id: &str) -> BTreeSet<u64> {
@@ -210,7 +210,7 @@ fn a_newcomer_that_is_stopped_inside_keeps_nobody_waiting() {
                 if let_go.is_none() && !open_execs(lab, &id).is_subset(&before) {
                     let_go = Some(Instant::now());
                 }
-                let_go.is_some_and(|at| at.elapsed() > ENDS_WITHIN)
+                let_go.is_some_and(|at| at.elapsed() > END_TIMEOUT)
             };
             let decided = until(GENEROUS, is_decided);
             if !live.is_running() {

@@ -10,7 +10,7 @@ use belljar::spec::{EventKind, OutputStream};
 use belljar_testkit::{Call, Lab, peak_memory, processes_of, soak, until};
 
 /// What a launcher may have resident, whatever the command prints.
-const MOST_MEMORY: u64 = 64 << 20;
+const MAX_MEMORY: u64 = 64 << 20;
 /// `limits.output`, as these tests set it.
 const KEPT: u64 = 1 << 20;
 
@@ -83,7 +83,7 @@ fn check_flood(script: &str, total: u64, byte_at: impl Fn(u64) -> u8) {
     eprintln!("{total} bytes with at most {} KiB resident", flood.peak >> 10);
     assert_eq!(flood.passed, total, "not everything came through");
     assert!(flood.looks > 3, "it was over before anybody could look");
-    assert!(flood.peak > 1 << 20 && flood.peak < MOST_MEMORY, "{} bytes resident", flood.peak);
+    assert!(flood.peak > 1 << 20 && flood.peak < MAX_MEMORY, "{} bytes resident", flood.peak);
 
     let id = lab.runs()[0].clone();
     lab.assert_sound(&id);
@@ -128,7 +128,7 @@ fn a_captured_flood_is_bounded() {
     let script = "yes | head -c 50000000";
     let words = ["--no-config", "--json", "-c", &limit, "--", "sh", "-c", script];
     let flood = flood(lab.run(words));
-    assert!(flood.peak < MOST_MEMORY, "{} bytes resident", flood.peak);
+    assert!(flood.peak < MAX_MEMORY, "{} bytes resident", flood.peak);
     assert!(flood.passed > KEPT && flood.passed < 8 * KEPT, "{} bytes of JSON", flood.passed);
 }
 
@@ -143,7 +143,7 @@ fn a_reader_that_stands_still_does_not_make_the_launcher_grow() {
     stdout.read_exact(&mut first).unwrap();
     std::thread::sleep(Duration::from_secs(2));
     let peak = peak_memory(child.id()).unwrap();
-    assert!(peak < MOST_MEMORY, "{peak} bytes resident");
+    assert!(peak < MAX_MEMORY, "{peak} bytes resident");
     assert!(!lab.work().join("over").exists(), "where did 80 MB go?");
     // The control: with a reader it goes on, and nothing was lost on the way.
     let rest = std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
@@ -178,7 +178,7 @@ fn a_client_that_stands_still_does_not_make_the_supervisor_grow() {
         assert_eq!(output.stdout, b"free\n");
         let peaks = processes_of(&lab.exe).into_iter().filter_map(peak_memory);
         let peak = peaks.max().unwrap();
-        assert!(peak > 1 << 20 && peak < MOST_MEMORY, "{peak} bytes resident");
+        assert!(peak > 1 << 20 && peak < MAX_MEMORY, "{peak} bytes resident");
         // The control: what is taken is whole.
         for mut flood in floods {
             let mut count = 0;

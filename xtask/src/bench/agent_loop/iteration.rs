@@ -19,7 +19,7 @@ use crate::command;
 const FEW_CHANGES: usize = 100;
 const MANY_CHANGES: usize = 1000;
 /// What a tree a hundred times as large may cost.
-const MOST: f64 = 1.5;
+const MAX_COUNT: f64 = 1.5;
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 /// One loop, with what its agent does.
@@ -72,7 +72,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
     part.note("from the end of the agent until it runs again; a checkpoint is on disk then,");
     part.note("so the ratios are to what is on disk too");
     let what = format!("{files} files to {FEW_FILES}, the same changes, p50");
-    part.at_most(&what, medians[0] / medians[1], MOST, "x");
+    part.at_most(&what, medians[0] / medians[1], MAX_COUNT, "x");
     Ok(part)
 }
 

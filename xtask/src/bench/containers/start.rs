@@ -9,7 +9,7 @@ use crate::bench::peer::{Case, Then};
 use crate::bench::rounds;
 
 /// The aim is below 1.
-const MOST: f64 = 1.1;
+const MAX_COUNT: f64 = 1.1;
 
 pub(super) fn measure(bench: &Bench, arm: &Arm) -> Result<Part> {
     let rounds = bench.sizes.starts;
@@ -39,7 +39,7 @@ pub(super) fn measure(bench: &Bench, arm: &Arm) -> Result<Part> {
         "belljar is",
         vec![figure("p50", ratio(50), "x"), figure("p10", ratio(10), "x of the other")],
     );
-    part.at_most(&format!("{ours}, to {theirs} (aim: below 1), p50"), ratio(50), MOST, "x");
+    part.at_most(&format!("{ours}, to {theirs} (aim: below 1), p50"), ratio(50), MAX_COUNT, "x");
     part.note(
         "belljar's has a workspace, limits, a list of system calls, an attestation and a durable record \
          besides; the other has --network none --read-only --cap-drop ALL --user",

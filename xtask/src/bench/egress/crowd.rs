@@ -17,7 +17,7 @@ use crate::bench::outcome::{Figure, Part, figure};
 use crate::command;
 use crate::processes::descendants;
 
-const MOST_RESIDENT_MIB: f64 = 16.0;
+const MAX_RESIDENT_MIB: f64 = 16.0;
 /// How long they are held; belljar is looked at meanwhile.
 const HELD: &str = "4000";
 const LIMIT: Duration = Duration::from_secs(90);
@@ -36,7 +36,7 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
                 Ok(found) => {
                     if arm.is_ours() && carried == Carried::Bytes {
                         let what = format!("{name}: the proxy's memory");
-                        part.at_most(&what, found.resident, MOST_RESIDENT_MIB, "MiB");
+                        part.at_most(&what, found.resident, MAX_RESIDENT_MIB, "MiB");
                     }
                     part.row(name, found.figures());
                 }

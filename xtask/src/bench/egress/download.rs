@@ -6,7 +6,7 @@ use super::Bench;
 use super::arm::{Arm, Carried, Kind};
 use crate::bench::outcome::{Part, figure};
 
-const LEAST_OF_RELAY: f64 = 0.8;
+const MIN_OF_RELAY: f64 = 0.8;
 
 pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
     let mib = (bench.sizes.download >> 20) as f64;
@@ -65,7 +65,7 @@ fn report(part: &mut Part, carried: Carried, arms: &[&Arm], rates: &mut [Vec<f64
         };
         part.row(format!("{}{name}", arm.name), figures);
         if carried == Carried::Bytes && matches!(arm.kind, Kind::Jail) {
-            part.at_least(&arm.name, typical / relay, LEAST_OF_RELAY, "x of one plain relay");
+            part.at_least(&arm.name, typical / relay, MIN_OF_RELAY, "x of one plain relay");
         }
     }
 }

@@ -7,8 +7,8 @@ use super::arm::{Arm, Carried, Kind};
 use crate::bench::outcome::{Part, figure};
 
 /// Added at p50, in milliseconds.
-const MOST_ADDED: f64 = 0.5;
-const MOST_ADDED_OPENED: f64 = 1.0;
+const MAX_ADDED: f64 = 0.5;
+const MAX_ADDED_OPENED: f64 = 1.0;
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ fn report(
     part.row(&name, figures);
     // A new connection is another one towards the server too, so it is shown and has no target.
     if matches!(arm.kind, Kind::Jail) && connections == Connections::Reused {
-        let most = if carried == Carried::Opened { MOST_ADDED_OPENED } else { MOST_ADDED };
+        let most = if carried == Carried::Opened { MAX_ADDED_OPENED } else { MAX_ADDED };
         part.at_most(&format!("{name}: added at p50"), added, most, "ms");
     }
 }

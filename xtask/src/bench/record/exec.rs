@@ -21,7 +21,7 @@ const AT_ONCE: usize = 8;
 const WARM_UP: usize = 5;
 const LIBRARY_AIM_MS: f64 = 1.0;
 const COMMAND_AIM_MS: f64 = 5.0;
-const LEAST_OF_DOCKER: f64 = 10.0;
+const MIN_OF_DOCKER: f64 = 10.0;
 const TRUE: [&str; 1] = ["/bin/true"];
 
 const LIBRARY: &str = "belljar, library";
@@ -56,7 +56,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Part> {
         figures.push(figure("library is", p50 / ours, "x as fast"));
         if times.name.ends_with(" exec") && times.name != COMMAND {
             let what = format!("through the library, against {}", times.name);
-            part.at_least(&what, p50 / ours, LEAST_OF_DOCKER, "x as fast");
+            part.at_least(&what, p50 / ours, MIN_OF_DOCKER, "x as fast");
         }
         if times.name == COMMAND {
             part.at_most("through the command, p50", p50, COMMAND_AIM_MS, "ms");

@@ -21,7 +21,7 @@ const FEW: usize = 10;
 /// After this a supervisor has all that it will have.
 const COME_TO_REST: Duration = Duration::from_secs(3);
 /// Processes and groups that were killed may take a moment to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(5);
+const GONE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) fn measure(bench: &Bench) -> Result<Part> {
     let runtime = Runtime::new().context("cannot start the runtime")?;
@@ -149,7 +149,7 @@ impl Traces {
 }
 
 fn left_behind(bench: &Bench, before: &Traces, ids: &BTreeSet<String>) -> Result<usize> {
-    let deadline = Instant::now() + GONE_WITHIN;
+    let deadline = Instant::now() + GONE_TIMEOUT;
     loop {
         let now = Traces::find()?;
         let live = fs::read_dir(bench.home()?.live()).context("cannot list the live runs")?.count();

@@ -17,7 +17,7 @@ use super::replay::{Sample, Written};
 use crate::bench::outcome::{Part, figure, latency};
 use crate::bench::rounds::Times;
 
-const MOST: f64 = 2.0;
+const MAX_COUNT: f64 = 2.0;
 const WARM_UP: usize = 3;
 const IN_MEMORY: &str = "/dev/shm";
 
@@ -69,7 +69,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Part> {
         figures.push(figure("on the disk it is", start / in_memory.percentile(50), "x"));
         part.row("start, home in memory", figures);
     }
-    part.at_most("start, to start less its record", start / (start - record), MOST, "x");
+    part.at_most("start, to start less its record", start / (start - record), MAX_COUNT, "x");
     part.note(
         "taken away whole, the record counts for more than it is: a run writes part of it while the \
          sandbox is being built",

@@ -13,9 +13,9 @@ use super::{Bench, Sizes};
 use crate::bench::outcome::{Part, figure};
 use crate::bench::rounds::Times;
 
-const LEAST_OF_PEER: f64 = 0.5;
+const MIN_OF_PEER: f64 = 0.5;
 const AIM: f64 = 0.8;
-const MOST_RESIDENT_MIB: f64 = 64.0;
+const MAX_RESIDENT_MIB: f64 = 64.0;
 const LINE: &str = "a line as programs print them, with some sixty characters in it";
 
 /// What is put out.
@@ -111,10 +111,10 @@ fn report(cases: [Case; CASES.len()], output: u64, rounds: usize) -> Part {
         // other rows write everything a second time.
         if case.by == By::Ours(Sink::Null) {
             let what = format!("{} (aim {AIM})", case.name());
-            part.at_least(&what, ratio, LEAST_OF_PEER, "x of `cmd | cat > file`");
+            part.at_least(&what, ratio, MIN_OF_PEER, "x of `cmd | cat > file`");
         }
     }
-    part.at_most("the launcher's peak memory", peak, MOST_RESIDENT_MIB, "MiB");
+    part.at_most("the launcher's peak memory", peak, MAX_RESIDENT_MIB, "MiB");
     part.note(
         "processor time is of all processes together; the load changes it less than the time",
     );

@@ -11,7 +11,7 @@ use crate::bench::outcome::{Part, figure, latency};
 use crate::bench::rounds::Times;
 use crate::command;
 
-const MOST_MS: f64 = 200.0;
+const MAX_MS: f64 = 200.0;
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
@@ -87,6 +87,6 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
         "belljar diff, ratio",
         ratios.map(|(word, other)| figure(word, of("belljar diff") / of(other), "x")).into(),
     );
-    part.at_most("belljar diff, p50", of("belljar diff"), MOST_MS, "ms");
+    part.at_most("belljar diff, p50", of("belljar diff"), MAX_MS, "ms");
     Ok(part)
 }

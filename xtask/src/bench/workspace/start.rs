@@ -12,7 +12,7 @@ const RW: &str = "rw";
 const RO: &str = "ro";
 const OVERLAY: &str = "overlay";
 /// Of a start over the same tree without an overlay.
-const MOST: f64 = 1.2;
+const MAX_COUNT: f64 = 1.2;
 
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
     let who = &bench.identity.name;
@@ -51,7 +51,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
         "overlay, ratio",
         ratios.map(|(name, other)| figure(name, of(OVERLAY) / of(other), "x")).into(),
     );
-    part.at_most("overlay to rw over the same tree, p50", of(OVERLAY) / of(RW), MOST, "x");
-    part.at_most("overlay to an empty directory, p50", of(OVERLAY) / of(EMPTY), MOST, "x");
+    part.at_most("overlay to rw over the same tree, p50", of(OVERLAY) / of(RW), MAX_COUNT, "x");
+    part.at_most("overlay to an empty directory, p50", of(OVERLAY) / of(EMPTY), MAX_COUNT, "x");
     Ok(part)
 }

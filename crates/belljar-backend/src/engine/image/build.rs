@@ -208,12 +208,12 @@ fn credentials(api: &Api, bases: &[Reference]) -> Option<HashMap<String, DockerC
 struct Lines(String);
 
 impl Lines {
-    const LONGEST: usize = 16 * 1024;
+    const MAX_LENGTH: usize = 16 * 1024;
 
     fn add(&mut self, text: &str, line: &mut (dyn FnMut(&str) + Send)) {
         for piece in text.split_inclusive('\n') {
             self.0.push_str(piece);
-            if self.0.ends_with('\n') || self.0.len() > Self::LONGEST {
+            if self.0.ends_with('\n') || self.0.len() > Self::MAX_LENGTH {
                 self.end(line);
             }
         }

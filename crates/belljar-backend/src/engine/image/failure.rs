@@ -8,7 +8,7 @@ use crate::engine::api::{Api, ApiError};
 use crate::error::ImageError;
 
 /// A longer message is cut.
-const LONGEST: usize = 1000;
+const MAX_LENGTH: usize = 1000;
 
 /// The engine itself is the trouble.
 pub(super) fn of_engine(error: &ApiError) -> ImageError {
@@ -21,7 +21,7 @@ pub(super) fn of_engine(error: &ApiError) -> ImageError {
 /// An engine's message can hold what a registry or a Dockerfile made up.
 pub(super) fn words(message: &str) -> String {
     let mut shown: String = escape(message.trim().as_bytes()).replace("\\u{a}", " ");
-    if let Some((cut, _)) = shown.char_indices().nth(LONGEST) {
+    if let Some((cut, _)) = shown.char_indices().nth(MAX_LENGTH) {
         shown.truncate(cut);
         shown.push('…');
     }
@@ -125,6 +125,6 @@ mod tests {
     #[test]
     fn a_message_cannot_drive_a_terminal_nor_fill_it() {
         assert_eq!(words("a\u{1b}[2Jb\nc\n"), "a\\u{1b}[2Jb c");
-        assert_eq!(words(&"x".repeat(5000)).chars().count(), LONGEST + 1);
+        assert_eq!(words(&"x".repeat(5000)).chars().count(), MAX_LENGTH + 1);
     }
 }

@@ -9,8 +9,8 @@ pub(super) const DOCKER_HUB: &str = "docker.io";
 /// Where Podman keeps what was built here.
 const LOCAL: &str = "localhost";
 const DEFAULT_TAG: &str = "latest";
-const LONGEST_NAME: usize = 255;
-const LONGEST_TAG: usize = 128;
+const MAX_NAME: usize = 255;
+const MAX_TAG: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{shown}\" is not an image name: {why}")]
@@ -74,7 +74,7 @@ impl Reference {
         if registry.is_some_and(|registry| !is_registry(registry)) {
             return Err(bad("the part before the first slash is not the address of a registry"));
         }
-        if name.len() > LONGEST_NAME {
+        if name.len() > MAX_NAME {
             return Err(bad("it has more than 255 characters"));
         }
         if !path.split('/').all(is_path_component) {
@@ -184,7 +184,7 @@ fn is_digest(text: &str) -> bool {
 
 fn is_tag(text: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    text.len() <= LONGEST_TAG
+    text.len() <= MAX_TAG
         && text.bytes().next().is_some_and(word)
         && text.bytes().all(|byte| word(byte) || matches!(byte, b'.' | b'-'))
 }

@@ -14,7 +14,7 @@ use super::{Available, Group, detect};
 
 const MARK: &str = "user.belljar.run";
 /// More than any path.
-const MOST: usize = 8192;
+const MAX_COUNT: usize = 8192;
 
 impl Group {
     /// Best effort: without the mark a group of a home that was deleted is left for its owner to remove.
@@ -52,7 +52,7 @@ pub fn remove_orphaned_groups() -> Vec<PathBuf> {
 }
 
 fn is_orphan(group: &Path) -> bool {
-    let mut value = vec![0; MOST];
+    let mut value = vec![0; MAX_COUNT];
     let Ok(length) = getxattr(group, MARK, &mut value[..]) else { return false };
     let run_directory = Path::new(OsStr::from_bytes(&value[..length]));
     let there = std::fs::symlink_metadata(run_directory);

@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Not every address has a server that could see anything.
-const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Straight to these, with hosts allowed: by the proxy they would be reached.
 fn straight(testbed: &TestBed, addresses: &[&str]) -> Result<Verdict, TestBedError> {
@@ -64,7 +64,7 @@ fn straight(testbed: &TestBed, addresses: &[&str]) -> Result<Verdict, TestBedErr
     let control = testbed.in_world(argv)?.report()?;
     // A server may see a connection after its client has ended, and would count it for the next case.
     let expected = addresses.iter().filter(|at| at.starts_with("tcp:")).count();
-    let until = Instant::now() + SETTLED_WITHIN;
+    let until = Instant::now() + SETTLE_TIMEOUT;
     while world.seen()?.accepts.len() < expected && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -137,7 +137,7 @@ fn neighbours_proxy(testbed: &TestBed) -> Result<Verdict, TestBedError> {
 }
 
 /// The documented default.
-const MOST_AT_ONCE: u64 = 512;
+const MAX_AT_ONCE: u64 = 512;
 const MANY: &str = "700";
 
 fn flood(testbed: &TestBed) -> Result<Verdict, TestBedError> {
@@ -151,7 +151,7 @@ fn flood(testbed: &TestBed) -> Result<Verdict, TestBedError> {
             why: format!("nothing was granted: {:?}", inside.report.facts),
         });
     }
-    if at_once > MOST_AT_ONCE || granted > MOST_AT_ONCE {
+    if at_once > MAX_AT_ONCE || granted > MAX_AT_ONCE {
         return Ok(Verdict::broke(format!("{granted} were granted, {at_once} were open at once")));
     }
     if inside.report.get("alive") != "true" {
@@ -161,7 +161,7 @@ fn flood(testbed: &TestBed) -> Result<Verdict, TestBedError> {
     world.reset()?;
     testbed.in_world(["flood", MANY, &port, authority])?.report()?;
     let without = world.seen()?.at_once;
-    if without <= MOST_AT_ONCE {
+    if without <= MAX_AT_ONCE {
         return Ok(Verdict::no_control(format!("without a limit it were {without}")));
     }
     Ok(Verdict::held(format!("of {MANY}, {granted} were granted; afterwards it answered")))

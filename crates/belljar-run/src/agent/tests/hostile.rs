@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use belljar_spec::manifest::AgentKind;
-use belljar_spec::{AgentEvent, LONGEST_TEXT, Money};
+use belljar_spec::{AgentEvent, MAX_TEXT, Money};
 use proptest::prelude::*;
 
 use super::super::output_parser::MAX_LINE_BYTES;
@@ -38,7 +38,7 @@ fn a_megabyte_line_is_fine_and_an_event_stays_small() {
     let [AgentEvent::ToolResult { text, .. }] = events.as_slice() else {
         panic!("{}", events.len())
     };
-    assert!((LONGEST_TEXT..LONGEST_TEXT + 8).contains(&text.len()));
+    assert!((MAX_TEXT..MAX_TEXT + 8).contains(&text.len()));
     assert_eq!(parser.summary().unparsed, 0);
 }
 
@@ -58,7 +58,7 @@ fn a_line_without_end_is_dropped_and_the_next_one_is_parsed() {
 
 #[test]
 fn the_end_of_a_long_final_message_is_not_lost() {
-    let text = format!("{} DONE", "é".repeat(LONGEST_TEXT));
+    let text = format!("{} DONE", "é".repeat(MAX_TEXT));
     let line = format!(r#"{{"type":"result","subtype":"success","result":"{text}"}}"#);
     let (_, parser) = parsed(AgentKind::Claude, &line);
     let summary = parser.summary();
@@ -169,7 +169,7 @@ proptest! {
                 }
                 for one in &events {
                     let size = serde_json::to_vec(one).unwrap().len();
-                    prop_assert!(size < 16 * LONGEST_TEXT, "{}", size);
+                    prop_assert!(size < 16 * MAX_TEXT, "{}", size);
                 }
                 let now = parser.summary().clone();
                 prop_assert!(now.usage.input_tokens >= before.usage.input_tokens);

@@ -9,7 +9,7 @@ use crate::agent::{OutputParser, Reader, Summary};
 use belljar_record::{Importance, Kept, RecordError, Recorder};
 
 /// Bytes of `agent.*` events of one iteration: one that floods leaves something of the run's budget to the next.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 /// Further events that still count, such as the result, when everything else is dropped.
 const RESERVE: usize = 1 << 20;
 
@@ -71,7 +71,7 @@ impl AgentRecorder {
             let mut data = json!(&event);
             data["iteration"] = self.iteration.into();
             let length = data.to_string().len();
-            if self.written + length > MOST_BYTES + room {
+            if self.written + length > MAX_BYTES + room {
                 self.dropped += 1;
                 continue;
             }

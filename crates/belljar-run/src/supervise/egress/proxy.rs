@@ -17,7 +17,7 @@ use super::process::{ARGUMENT, OWN_AUTHORITIES};
 use crate::supervise::readiness::wait_until;
 
 /// From its start to its first message; on a machine under heavy load too.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Before the next source has its turn.
 const MAX_EVENTS: usize = 64;
 /// Of what it wrote to standard error before it died.
@@ -130,7 +130,7 @@ impl Proxy {
 
     /// Waits until it is ready. The result is the public part of its authority, if it made one.
     pub(crate) fn wait_until_ready(&mut self) -> Result<Option<Trust>, EgressError> {
-        let until = Instant::now() + READY_WITHIN;
+        let until = Instant::now() + READY_TIMEOUT;
         loop {
             match receive::<FromProxy>(&self.control) {
                 Ok(Some((FromProxy::Ready { trust }, _))) => {
@@ -145,7 +145,7 @@ impl Proxy {
                 }
             }
             if Instant::now() >= until {
-                return Err(EgressError::Silent(READY_WITHIN.as_secs()));
+                return Err(EgressError::Silent(READY_TIMEOUT.as_secs()));
             }
             let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
             let _ = wait_until(&mut fds, Some(until)); // an error comes back from the read

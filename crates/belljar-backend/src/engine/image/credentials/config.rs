@@ -15,7 +15,7 @@ use super::{Credentials, key_of};
 use crate::engine::image::reference::{DOCKER_HUB, Reference};
 
 /// Hundreds of registries fit.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigFileError {
@@ -74,9 +74,9 @@ impl ConfigFile {
             return Err(ConfigFileError::NotPlain(path.into()));
         }
         let mut text = Zeroizing::new(Vec::new());
-        let read = File::from(file).take(MOST_BYTES + 1).read_to_end(&mut text);
+        let read = File::from(file).take(MAX_BYTES + 1).read_to_end(&mut text);
         read.map_err(|error| ConfigFileError::Io { path: path.into(), error })?;
-        if text.len() as u64 > MOST_BYTES {
+        if text.len() as u64 > MAX_BYTES {
             return Err(ConfigFileError::NotPlain(path.into()));
         }
         Self::parse(path, &text).map(Some)

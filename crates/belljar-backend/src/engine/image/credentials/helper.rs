@@ -21,7 +21,7 @@ use super::Credentials;
 
 /// The user may have to unlock a keyring.
 const WITHIN: Duration = Duration::from_secs(60);
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 /// The user's name by which a helper says that the secret is an identity token.
 const TOKEN_USER: &str = "<token>";
 /// What helpers print when they know nothing, each with a code that is not 0.
@@ -123,7 +123,7 @@ fn ask(child: &mut Child, registry: &str, until: Instant) -> io::Result<Zeroizin
         }
     }
     let mut stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    let mut answer = Zeroizing::new(Vec::with_capacity(MOST_BYTES));
+    let mut answer = Zeroizing::new(Vec::with_capacity(MAX_BYTES));
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -140,7 +140,7 @@ fn ask(child: &mut Child, registry: &str, until: Instant) -> io::Result<Zeroizin
         let mut piece = Zeroizing::new([0; 4096]);
         match stdout.read(&mut *piece)? {
             0 => return Ok(answer),
-            read if answer.len() + read > MOST_BYTES => {
+            read if answer.len() + read > MAX_BYTES => {
                 return Err(io::Error::other("it prints without end"));
             }
             read => answer.extend_from_slice(&piece[..read]),
