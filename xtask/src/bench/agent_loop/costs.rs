@@ -107,7 +107,7 @@ mod tests {
         let times: Vec<_> = found.iter().map(|one| (one.besides, one.checkpoint)).collect();
         assert_eq!(times, [(Duration::from_millis(13), Duration::from_millis(7))]);
         assert_eq!(found[0].report.changed, 100);
-        events[5].data["failure"] = json!({"why": "idle"});
+        events[5].data["failure"] = json!({"kind": "idle"});
         assert!(costs(&events).unwrap_err().to_string().contains("iteration 1"));
     }
 }

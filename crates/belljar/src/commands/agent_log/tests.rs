@@ -128,7 +128,7 @@ fn failures_asides_and_the_end_are_told() {
     });
     let exit = |code: i32| json!({ "code": code, "source": "command" });
     let from = belljar::spec::RunId::from_parts(1_700_000_000_000, 7);
-    let resumed_from = json!({ "how": "resume", "from": from, "continues": from, "iteration": 2, "head": "x",
+    let resumed_from = json!({ "kind": "resume", "from": from, "continues": from, "iteration": 2, "head": "x",
         "totals": { "iterations": 2, "turns": 0, "usage": { "input_tokens": 0, "output_tokens": 0 },
         "elapsed_ms": 0, "failures_in_a_row": 0, "unchanged_in_a_row": 0 }, "changes": ["max_iterations 5 to 9"] });
     let began = reading.text(&[
@@ -214,7 +214,7 @@ fn hostile_text_cannot_drive_the_terminal() {
         (
             "checkpoint",
             report(|report| {
-                report["failure"] = json!({ "why": "not_started", "message": hostile })
+                report["failure"] = json!({ "kind": "not_started", "message": hostile })
             }),
         ),
         (
