@@ -44,7 +44,7 @@ fn the_jail_is_taken_without_a_word_to_any_engine() {
             .says(&["/no/such/thing"]);
         let call = lab.run(["--workspace", ".:overlay", "--", "true"]);
         let done = with(call, &engine.address(), &engine.address()).done();
-        assert!(!done.err().contains("none of the backends"), "{done}");
+        assert!(!done.err().contains("cannot start on any available backend"), "{done}");
         assert_eq!(engine.was_asked(), 0);
     });
 }
@@ -126,7 +126,7 @@ fn when_nothing_is_left_every_step_is_listed() {
         let words = ["--require", "kernel.separate", "--", "true"];
         let done = without_engines(lab.run(words));
         done.expect(125).says(&[
-            "none of the backends",
+            "cannot start on any available backend",
             "jail: kernel.separate is absent",
             "docker: ",
             "podman: ",
@@ -228,7 +228,7 @@ fn an_engine_that_cannot_start_is_passed_over_and_its_attempt_recorded() {
     let call = lab.run(words.iter().chain(&["--workspace", "none", "--", "true"]));
     let done = with(call, &engine.address(), &engine.address()).done();
     done.expect(125).says(&[
-        "none of the backends",
+        "cannot start on any available backend",
         "docker: ",
         "podman: ",
         "every run fails here",
@@ -236,7 +236,7 @@ fn an_engine_that_cannot_start_is_passed_over_and_its_attempt_recorded() {
     let words = ["--backend", "docker", "--pull", "never", "--workspace", "none", "--", "true"];
     let done = with(lab.run(words), &engine.address(), NOWHERE).done();
     done.expect(125).says(&["every run fails here"]);
-    assert!(!done.err().contains("none of the backends"), "{done}");
+    assert!(!done.err().contains("cannot start on any available backend"), "{done}");
     sound(&lab);
 }
 
