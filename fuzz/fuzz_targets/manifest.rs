@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use belljar_spec::mount_arg::{BindArg, MountArg, TmpfsArg, WorkspaceArg};
 use belljar_spec::{
-    CeilingFile, Cpus, HostRule, Layer, Manifest, Origin, RunId, Settings, Size, Span, env_file,
-    layers, widenings,
+    Baseline, CeilingFile, Cpus, HostRule, HumanDuration, Layer, Located, Manifest, Origin, Purpose,
+    RunId, Settings, Size, env_file, layers, widenings,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -17,7 +17,16 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(manifest) = Manifest::parse(data, &path) {
         let printed = manifest.to_toml();
         assert_eq!(Manifest::parse(printed.as_bytes(), &path).as_ref(), Ok(&manifest));
-        let _ = widenings(&manifest, "/p".as_ref(), &layers::built_in(Some(1 << 30)));
+        let baseline = Baseline {
+            lower: &layers::built_in(Some(1 << 30)),
+            higher: &Manifest::default(),
+            directory: "/p".as_ref(),
+            user_home: None,
+            purpose: Purpose::Command,
+            locate: &|path| Located::At(path.to_owned()),
+            is_control: &|_| false,
+        };
+        let _ = widenings(&manifest, baseline);
         let ceiling = CeilingFile::parse(data, &path).ok();
         let origin = Origin::Manifest(path.clone());
         let layer = Layer { origin, directory: "/p".into(), values: manifest };
@@ -39,7 +48,7 @@ fn words(text: &str) {
     if let Ok(size) = text.parse::<Size>() {
         assert_eq!(size.to_string().parse(), Ok(size));
     }
-    if let Ok(span) = text.parse::<Span>() {
+    if let Ok(span) = text.parse::<HumanDuration>() {
         assert_eq!(span.to_string().parse(), Ok(span));
     }
     if let Ok(cpus) = text.parse::<Cpus>() {

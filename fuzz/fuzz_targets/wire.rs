@@ -2,9 +2,10 @@
 //! budget. Run: `cargo +nightly fuzz run wire`.
 #![no_main]
 
-use belljar_spec::wire::mux::{MAX_MESSAGE, WINDOW, parse};
+use belljar_spec::wire::mux::{MAX_MESSAGE, WIDE_WINDOW, parse};
 use belljar_spec::wire::{
-    Arrival, FrameKey, FrameKind, FrameWriter, FromInit, MAX_PAYLOAD, Mux, Side, ToInit,
+    Arrival, FrameKey, FrameKind, FrameVersion, FrameWriter, FromInit, MAX_PAYLOAD, Mux, Side,
+    ToInit,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -43,6 +44,7 @@ fn raw(bytes: &[u8]) {
 fn marked(mut bytes: &[u8]) {
     let mut mux = mux();
     let mut writer = FrameWriter::new(&FrameKey::OPENING, Side::Server);
+    writer.use_version(FrameVersion::V2);
     while let [kind, stream, offset_low, offset_high, length, rest @ ..] = bytes {
         let kind = KINDS[usize::from(*kind) % KINDS.len()];
         let offset = u64::from(u16::from_le_bytes([*offset_low, *offset_high]));
@@ -60,6 +62,7 @@ fn marked(mut bytes: &[u8]) {
 
 fn mux() -> Mux {
     let mut mux = Mux::new(Side::Client);
+    mux.use_version(FrameVersion::V2);
     for stream in 1..3 {
         let _ = mux.open(stream);
     }
@@ -81,7 +84,7 @@ fn drain(mux: &mut Mux) -> bool {
             Err(_) => return false,
         }
     }
-    assert!(mux.room(1) as u64 <= WINDOW);
+    assert!(mux.room(1) as u64 <= WIDE_WINDOW);
     let _ = mux.send_data(1, b"some bytes");
     let waiting = mux.outgoing().len();
     mux.sent(waiting);
