@@ -41,6 +41,11 @@ pub(crate) fn build_tests(profile: Profile) -> Result<Artifacts> {
     Ok(Artifacts { belljar, tests })
 }
 
+/// Builds one integration test of the package `belljar`, and the executable.
+pub(crate) fn build_test(name: &str) -> Result<PathBuf> {
+    only_belljar(&["test", "--no-run", "-p", "belljar", "--test", name], Profile::Dev)
+}
+
 /// Builds only the executable.
 pub(crate) fn build_belljar(profile: Profile) -> Result<PathBuf> {
     only_belljar(&["build", "-p", "belljar"], profile)
@@ -49,6 +54,15 @@ pub(crate) fn build_belljar(profile: Profile) -> Result<PathBuf> {
 /// The launcher for systems that cannot have the jail. It takes the place of the executable with it.
 pub(crate) fn build_belljar_without_jail() -> Result<PathBuf> {
     only_belljar(&["build", "-p", "belljar", "--no-default-features"], Profile::Dev)
+}
+
+/// The command with the backend of `belljar-remote` in the jail's place.
+pub(crate) fn build_remote_launcher() -> Result<PathBuf> {
+    const NAME: &str = "belljar-over-tcp";
+    let arguments = ["build", "-p", "belljar-remote", "--features", "launcher", "--bin", NAME];
+    let built = messages(&arguments, Profile::Dev)?;
+    let found = built.iter().find_map(|artifact| executable(artifact, NAME));
+    found.context("cargo built the package belljar-remote, but named no executable")
 }
 
 fn only_belljar(arguments: &[&str], profile: Profile) -> Result<PathBuf> {

@@ -41,6 +41,12 @@ pub(crate) fn ensure(bases: &Path, beside: &[&str]) -> Result<PathBuf> {
     Ok(base)
 }
 
+/// Where apt on this machine gets its own release from; other releases are there too.
+pub(crate) fn own_mirror() -> Result<String> {
+    let text = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
+    mirror(codename(&text).context("/etc/os-release names no VERSION_CODENAME")?)
+}
+
 /// In place of the copy that an earlier run has used.
 pub(crate) fn copy(base: &Path, root: &Path) -> Result<()> {
     remove(root)?;

@@ -12,6 +12,7 @@ mod bench;
 mod check;
 mod command;
 mod debian;
+mod docs;
 mod engines;
 mod fresh;
 mod guest;
@@ -21,42 +22,64 @@ mod schema;
 mod scratch;
 mod test;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use clap::{Parser, Subcommand};
 
-const USAGE: &str = "\
-Usage: cargo xtask COMMAND
+/// Tests, checks and measures Belljar
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    task: Task,
+}
 
-  test [--fresh] [--no-guest] [--guest-only] [--soak] [-- NEXTEST-ARGS]
-                        installs what is missing (Debian, root), then fmt, clippy, licences, every
-                        test, doc tests, and the guest; with private container engines;
-                        --fresh: on a new machine, in a tree that debootstrap makes (Debian, root)
-  check [unused] [links] [msrv] [doc]
-                        unused dependencies, links and paths in documents, the oldest supported Rust,
-                        API documentation; all of them if none is named; also part of test
-  dependencies          licences and sources of the crates, and crates that are not wanted
-  guest [--release] [--timeout SECONDS] [--self-test]
-                        the jail's tests in a virtual machine with a stock kernel and cgroup v2
-  engines -- COMMAND    the command, with the container engines of the tests around it
-  bench start [--rounds N] [--json FILE]
-                        how long a start takes, beside the peers that this machine has
-  bench record [--only PART,…] [--quick] [--large] [--jails N] [--json FILE]
-                        what the record, exec and many sandboxes at once cost
-  bench engines [--quick] [--json FILE]
-                        containers through belljar, beside the engines' own commands
-  bench egress [--only PART,…] [--quick] [--install-peers] [--json FILE]
-                        the way out: a download, small requests, many connections, beside peers
-  bench workspace [--quick] [--files N] [--json FILE]
-                        layered trees: their start, and looking at changes, beside git and diff
-  bench loop [--quick] [--files N] [--json FILE]
-                        an iteration besides the agent's own, resume, and reading agents' output
-  schema                writes docs/manifest.schema.json anew
-";
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what is missing (Debian, root), then run every check and test, with private container engines
+    Test(test::TestOptions),
+    /// Check dependencies, documents, the oldest supported Rust and the API documentation; also part of `test`
+    Check(check::CheckOptions),
+    /// Check the licences and sources of the crates, and that no unwanted crate is used
+    Dependencies,
+    /// Run the jail's tests in a virtual machine with a stock kernel and cgroup v2
+    Guest(guest::GuestOptions),
+    /// Run one command with the container engines of the tests
+    Engines(engines::EnginesOptions),
+    /// Measure Belljar beside its peers
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Write docs/manifest.schema.json
+    Schema,
+    /// Write docs/command-line.md from the definition of the command line
+    Docs,
+    #[command(name = engines::KEEPER, hide = true)]
+    KeepEngines { busybox: PathBuf, engines: Vec<String> },
+    #[command(name = fresh::INSIDE, hide = true)]
+    FreshInside(fresh::InsideOptions),
+}
+
+impl Task {
+    fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Test(options) => test::main(&options),
+            Self::Check(options) => check::main(&options),
+            Self::Dependencies => test::dependencies(),
+            Self::Guest(options) => guest::main(&options),
+            Self::Engines(options) => engines::main(&options),
+            Self::Bench(bench) => bench.run(),
+            Self::Schema => schema::main(),
+            Self::Docs => docs::main(),
+            Self::KeepEngines { busybox, engines } => engines::keep(&busybox, &engines),
+            Self::FreshInside(options) => fresh::inside(&options),
+        }
+    }
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&words) {
+    match CommandLine::parse().task.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -65,25 +88,34 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(words: &[String]) -> Result<ExitCode> {
-    let Some((command, rest)) = words.split_first() else {
-        eprint!("{USAGE}");
-        return Ok(ExitCode::from(2));
-    };
-    match command.as_str() {
-        "test" => test::main(rest),
-        "check" => check::main(rest),
-        "dependencies" => test::dependencies(),
-        "guest" => guest::main(rest),
-        "engines" => engines::main(rest),
-        "bench" => bench::main(rest),
-        "schema" => schema::main(rest),
-        engines::KEEPER => engines::keep(rest),
-        fresh::INSIDE => fresh::inside(rest),
-        "help" | "-h" | "--help" => {
-            print!("{USAGE}");
-            Ok(ExitCode::SUCCESS)
+/// The options of one command, from its arguments.
+#[cfg(test)]
+fn parsed<T: clap::Args>(arguments: &str) -> Result<T, clap::Error> {
+    let command = T::augment_args(clap::Command::new("xtask").no_binary_name(true));
+    T::from_arg_matches(&command.try_get_matches_from(arguments.split_whitespace())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_is_declared_soundly() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn the_arguments_of_a_command_with_engines_are_its_own() {
+        for line in
+            ["xtask engines -- cargo test -p belljar", "xtask engines cargo test -p belljar"]
+        {
+            let parsed = CommandLine::try_parse_from(line.split(' ')).unwrap();
+            let Task::Engines(options) = parsed.task else { panic!("not engines: {line}") };
+            assert_eq!(options.command, ["cargo", "test", "-p", "belljar"]);
         }
-        unknown => bail!("there is no command `{unknown}`; `cargo xtask help` lists them"),
+        assert!(CommandLine::try_parse_from(["xtask", "engines"]).is_err());
+        assert!(CommandLine::try_parse_from(["xtask", "tests"]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Who is whose child on this machine.
+//! Lists the processes of this machine with their parents.
 
 use std::fs;
 

@@ -4,8 +4,13 @@
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+
+const REMOVE_TRIES: usize = 20;
+const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removed when dropped.
 pub(crate) struct Scratch(PathBuf);
@@ -54,13 +59,23 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        // A run's last writer may outlive its launcher for a moment, and still make files in a home.
+        let mut removed = fs::remove_dir_all(&self.0);
+        for _ in 0..REMOVE_TRIES {
+            if removed.is_ok() || !self.0.exists() {
+                return;
+            }
+            sleep(REMOVE_PAUSE);
+            removed = fs::remove_dir_all(&self.0);
+        }
+        if let Err(error) = removed {
             eprintln!("warning: cannot remove {}: {error}", self.0.display());
         }
     }
 }
 
-fn reachable_by_all(path: &Path) -> bool {
+/// Whether every user can get to a directory.
+pub(crate) fn reachable_by_all(path: &Path) -> bool {
     path.is_absolute()
         && path.ancestors().all(|directory| {
             fs::metadata(directory).is_ok_and(|found| found.permissions().mode() & 0o001 != 0)

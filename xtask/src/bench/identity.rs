@@ -44,6 +44,11 @@ impl Identity {
         Ok(Self { name: name.to_owned(), ids, home: make("home")?, workspace: make("workspace")? })
     }
 
+    /// The same with another home for belljar.
+    pub(crate) fn with_home(&self, home: &Path) -> Self {
+        Self { home: home.to_owned(), ..self.clone() }
+    }
+
     /// `None`: ourselves.
     pub(crate) fn ids(&self) -> Option<(u32, u32)> {
         self.ids

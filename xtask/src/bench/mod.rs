@@ -1,119 +1,99 @@
-//! `cargo xtask bench start`: what a start costs, beside what peers and the bare kernel calls cost
-//! on the same machine in the same minutes. Ratios, since milliseconds are a machine's own.
-//! `cargo xtask bench record` is in [`record`], `cargo xtask bench engines` in [`containers`], `cargo xtask bench
-//! egress` in [`egress`], `cargo xtask bench workspace` in [`workspace`], `cargo xtask bench loop` in [`agent_loop`].
+//! `cargo xtask bench`: what Belljar costs, beside what its peers cost on the same machine in the same minutes.
+//! Each command is a module; what they share is here and in [`measurements`].
 
 mod agent_loop;
+mod conditions;
 mod containers;
+mod density;
 mod egress;
-mod engines;
+mod exec;
 mod identity;
+mod kept_run;
+mod measurements;
 mod memory;
 mod outcome;
-mod peer;
 mod record;
-mod repeated;
 mod rounds;
-mod table;
+mod start;
+mod static_program;
 mod workspace;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
+use belljar::spec::env;
 
 use self::identity::Identity;
-use self::rounds::Measured;
-use crate::artifacts::{self, Measuring, Profile};
+use crate::artifacts::{self, Measuring};
 use crate::command;
-use crate::scratch::Scratch;
+use crate::engines::{Engine, Engines};
 use crate::test::TestUser;
 
-/// The fewest starts whose tenth percentile is meaningful.
-const FEWEST_ROUNDS: usize = 100;
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Bench {
+    /// How long a start takes, beside the peers that this machine has
+    Start(start::StartOptions),
+    /// A command in a sandbox that runs already, and copies in and out, beside docker's
+    Exec(exec::ExecOptions),
+    /// Many runs: at once, kept, and recorded in one home
+    Density(density::DensityOptions),
+    /// What the record costs: output, events, verification
+    Record(record::RecordOptions),
+    /// Containers through Belljar, beside the engines' own commands
+    Engines(containers::ContainersOptions),
+    /// Network access through the proxy: a download, small requests, many connections, beside peers
+    Egress(egress::EgressOptions),
+    /// Overlay trees: their start, and looking at changes, beside git and diff
+    Workspace(workspace::WorkspaceOptions),
+    /// An iteration besides the agent's own, resume, and reading agents' output
+    Loop(agent_loop::LoopOptions),
+}
 
-struct Options {
-    rounds: usize,
+impl Bench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Start(options) => start::main(&options),
+            Self::Exec(options) => exec::main(&options),
+            Self::Density(options) => density::main(&options),
+            Self::Record(options) => record::main(&options),
+            Self::Engines(options) => containers::main(&options),
+            Self::Egress(options) => egress::main(&options),
+            Self::Workspace(options) => workspace::main(&options),
+            Self::Loop(options) => agent_loop::main(&options),
+        }
+    }
+}
+
+/// The options that every benchmark has.
+#[derive(Debug, clap::Args)]
+struct CommonOptions {
+    /// Do less of everything: numbers for a first look
+    #[arg(long)]
+    quick: bool,
+    /// Also write the result here
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-fn parse(words: &[String]) -> Result<Options> {
-    let mut words = words.iter();
-    if words.next().map(String::as_str) != Some("start") {
-        bail!(
-            "usage: cargo xtask bench start|record|engines|egress|workspace|loop; `cargo xtask help` lists their options"
-        );
-    }
-    let mut options = Options { rounds: FEWEST_ROUNDS, json: None };
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--rounds" => {
-                let number = words.next().context("--rounds needs a number")?;
-                options.rounds = number.parse().context("--rounds needs a number")?;
-                ensure!(
-                    options.rounds >= FEWEST_ROUNDS,
-                    "--rounds must be at least {FEWEST_ROUNDS}"
-                );
-            }
-            "--json" => options.json = words.next().map(PathBuf::from),
-            unknown => bail!("`cargo xtask bench start` has no option `{unknown}`"),
-        }
-    }
-    Ok(options)
+/// For a benchmark that calls the library in its own process, which has to be an optimised build.
+#[derive(Debug, clap::Args)]
+struct Measurer {
+    /// The executable to measure; with it, this process is the one that measures.
+    #[arg(long, hide = true)]
+    belljar: Option<PathBuf>,
 }
 
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    match words.split_first() {
-        Some((word, rest)) if word == "record" => return record::main(rest),
-        Some((word, rest)) if word == "engines" => return containers::main(rest),
-        Some((word, rest)) if word == "egress" => return egress::main(rest),
-        Some((word, rest)) if word == "workspace" => return workspace::main(rest),
-        Some((word, rest)) if word == "loop" => return agent_loop::main(rest),
-        _ => {}
+impl CommonOptions {
+    fn sizes<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
     }
-    let options = parse(words)?;
-    let built = artifacts::build_belljar(Profile::Release)?;
-    let scratch = Scratch::on_disk("bench")?;
-    let belljar = scratch.copy_executable(&built)?;
-    let identities = identities(scratch.path())?;
-
-    let mut cases = Vec::new();
-    for identity in &identities {
-        cases.extend(peer::cases(identity, &belljar));
-    }
-    let engines = engines::found(scratch.path(), &identities[0]);
-    cases.extend(engines.cases());
-    let measured = rounds::measure(cases, options.rounds)?;
-    drop(engines);
-
-    let mut memory = Vec::new();
-    for identity in &identities {
-        match memory::of_pid1(identity, &belljar) {
-            Ok(found) => memory.push(found),
-            Err(error) => eprintln!("PID 1's memory as {}: {error:#}", identity.name),
-        }
-    }
-    print!("{}", table::text(&measured, &memory, options.rounds));
-    if let Some(path) = &options.json {
-        fs::write(path, table::json(&measured, &memory, options.rounds)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if measured.iter().any(failed_ours) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The executable to measure; with it, this process is the one that measures.
-const BELLJAR: &str = "--belljar";
-
-/// To an optimised build of this program, which calls the library in its own process.
-fn hand_over(
-    built: &Measuring,
-    which: &str,
-    words: &[String],
-    variables: &[(String, String)],
-) -> Result<ExitCode> {
+/// Runs the same command in an optimised build of this program.
+fn run_optimised(built: &Measuring, variables: &[(String, String)]) -> Result<ExitCode> {
     let mut measuring = Command::new(&built.xtask);
-    measuring.args(["bench", which]).args(words).arg(BELLJAR).arg(&built.belljar);
+    measuring.args(std::env::args_os().skip(1)).arg("--belljar").arg(&built.belljar);
     measuring.envs(variables.iter().cloned());
     let status = measuring
         .status()
@@ -121,8 +101,30 @@ fn hand_over(
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn failed_ours(measured: &Measured) -> bool {
-    measured.times.is_err() && measured.name.starts_with("belljar")
+/// The same with private engines around it, as the tests have them. The library finds an engine by the variables of its
+/// process, so they are there from its start. Without root there are none.
+fn run_optimised_with_engines(wanted: &[Engine]) -> Result<ExitCode> {
+    let built = artifacts::build_measuring()?; // before an engine has to wait for it
+    let engines = match Engines::of_this_machine(wanted) {
+        Ok(engines) => Some(engines),
+        Err(error) => {
+            eprintln!("no containers: {error:#}");
+            None
+        }
+    };
+    let mut variables = engines.as_ref().map(Engines::environment).unwrap_or_default();
+    let addresses =
+        [(env::TEST_DOCKER, containers::DOCKER_HOST), (env::TEST_PODMAN, containers::PODMAN_HOST)];
+    for (variable, name) in addresses {
+        let address = variables.iter().find(|(one, _)| one == variable);
+        let address = address.map(|(_, value)| (name.to_owned(), value.clone()));
+        variables.extend(address);
+    }
+    let measured = run_optimised(&built, &variables);
+    if let Some(engines) = engines {
+        engines.end()?;
+    }
+    measured
 }
 
 /// Ourselves, and the ordinary user that the tests made, where there is one.
@@ -135,20 +137,4 @@ fn identities(scratch: &Path) -> Result<Vec<Identity>> {
         }
     }
     Ok(identities)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn too_few_rounds_are_refused() {
-        assert_eq!(parse(&words("start --rounds 150")).unwrap().rounds, 150);
-        assert!(parse(&words("start --rounds 10")).is_err());
-        assert!(parse(&words("stop")).is_err());
-    }
 }

@@ -1,11 +1,7 @@
-//! What a part found, for people and for programs.
+//! The result of one part of a benchmark: rows of figures and targets, as text and as JSON.
 
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
-use std::process::ExitCode;
 
-use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
 use crate::bench::rounds::Times;
@@ -22,10 +18,57 @@ pub(crate) struct Row {
     found: Result<Vec<Figure>, String>,
 }
 
-struct Target {
+/// On which side of a target a value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    AtMost,
+    AtLeast,
+}
+
+/// What a value must hold, and what it should come to some day.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    bound: Bound,
+    limit: f64,
+    aim: Option<f64>,
+    unit: &'static str,
+}
+
+pub(crate) const fn at_most(limit: f64, unit: &'static str) -> Target {
+    Target { bound: Bound::AtMost, limit, aim: None, unit }
+}
+
+pub(crate) const fn at_least(limit: f64, unit: &'static str) -> Target {
+    Target { bound: Bound::AtLeast, limit, aim: None, unit }
+}
+
+impl Target {
+    pub(crate) const fn aim(self, aim: f64) -> Self {
+        Self { aim: Some(aim), ..self }
+    }
+
+    fn is_held_by(&self, value: f64) -> bool {
+        match self.bound {
+            Bound::AtMost => value <= self.limit,
+            Bound::AtLeast => value >= self.limit,
+        }
+    }
+
+    fn words(&self) -> [String; 2] {
+        let sign = match self.bound {
+            Bound::AtMost => "≤",
+            Bound::AtLeast => "≥",
+        };
+        let aim = self.aim.map_or_else(|| "-".to_owned(), |aim| format!("{sign} {aim}"));
+        [format!("{sign} {}", self.limit), aim]
+    }
+}
+
+/// A value beside its target.
+struct Compared {
     what: String,
-    value: String,
-    held: bool,
+    value: f64,
+    target: Target,
 }
 
 pub(crate) struct Part {
@@ -33,7 +76,7 @@ pub(crate) struct Part {
     title: String,
     rows: Vec<Row>,
     notes: Vec<String>,
-    targets: Vec<Target>,
+    targets: Vec<Compared>,
     failure: Option<String>,
 }
 
@@ -75,17 +118,20 @@ impl Part {
         self.notes.push(text.into());
     }
 
-    pub(crate) fn at_most(&mut self, what: &str, value: f64, most: f64, unit: &str) {
-        self.target(format!("{what}, at most {most} {unit}"), value, unit, value <= most);
+    pub(crate) fn compare(&mut self, what: impl Into<String>, value: f64, target: Target) {
+        self.targets.push(Compared { what: what.into(), value, target });
     }
 
-    pub(crate) fn at_least(&mut self, what: &str, value: f64, least: f64, unit: &str) {
-        self.target(format!("{what}, at least {least} {unit}"), value, unit, value >= least);
-    }
-
-    fn target(&mut self, what: String, value: f64, unit: &str, held: bool) {
-        let digits = digits(value);
-        self.targets.push(Target { what, value: format!("{value:.digits$} {unit}"), held });
+    /// Where the value could be measured; a row says why it could not.
+    pub(crate) fn compare_found(
+        &mut self,
+        what: impl Into<String>,
+        value: Option<f64>,
+        target: Target,
+    ) {
+        if let Some(value) = value {
+            self.compare(what, value, target);
+        }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -103,14 +149,11 @@ impl Part {
         for note in &self.notes {
             let _ = writeln!(text, "  {note}");
         }
-        for target in &self.targets {
-            let word = if target.held { "held" } else { "MISSED" };
-            let _ = writeln!(text, "  {word:<7} {}: {}", target.what, target.value);
-        }
+        text.push_str(&compared_text(&self.targets));
         text
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let row = |row: &Row| match &row.found {
             Ok(figures) => {
                 let mut all = Map::from_iter([("what".to_owned(), json!(row.what))]);
@@ -120,8 +163,14 @@ impl Part {
             }
             Err(why) => json!({ "what": row.what, "not_measured": why }),
         };
-        let target =
-            |one: &Target| json!({ "what": one.what, "value": one.value, "held": one.held });
+        let target = |one: &Compared| {
+            let Target { limit, aim, unit, .. } = one.target;
+            let held = one.target.is_held_by(one.value);
+            json!({
+                "what": one.what, "value": one.value, "unit": unit, "target": limit, "aim": aim,
+                "held": held,
+            })
+        };
         json!({
             "part": self.name, "title": self.title, "failure": self.failure, "notes": self.notes,
             "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
@@ -130,9 +179,31 @@ impl Part {
     }
 }
 
+/// A table, if there is a target.
+fn compared_text(targets: &[Compared]) -> String {
+    if targets.is_empty() {
+        return String::new();
+    }
+    let width = targets.iter().map(|one| one.what.chars().count()).max().unwrap_or(0);
+    let mut text = format!("  {:<7} {:<width$} {:>16} {:>8} {:>8}\n", "", "", "", "target", "aim");
+    for one in targets {
+        let word = if one.target.is_held_by(one.value) { "held" } else { "MISSED" };
+        let value = format!("{:.*} {}", digits(one.value), one.value, one.target.unit);
+        let [limit, aim] = one.target.words();
+        let _ = writeln!(
+            text,
+            "  {word:<7} {:<width$} {:>16} {limit:>8} {aim:>8}",
+            one.what,
+            value.trim_end()
+        );
+    }
+    text
+}
+
 fn words(figures: &[Figure]) -> String {
     let word = |one: &Figure| {
-        let digits = digits(one.value);
+        // What has no unit is a count.
+        let digits = if one.unit.is_empty() { 0 } else { digits(one.value) };
         format!("{} {:.digits$} {}", one.name, one.value, one.unit).trim_end().to_owned()
     };
     figures.iter().map(word).collect::<Vec<_>>().join("  ")
@@ -147,42 +218,6 @@ fn digits(value: f64) -> usize {
     }
 }
 
-/// The first line of the kernel's report on its load.
-pub(crate) fn load() -> Option<String> {
-    let text = fs::read_to_string("/proc/loadavg").ok()?;
-    Some(text.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
-}
-
-pub(crate) fn heading(title: &str, load: Option<&str>) -> String {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    format!(
-        "{title}: {processors} processors, load before it began {}\n\
-         compare ratios, which were taken in the same minutes; times and rates are this machine's,\n\
-         and a machine that is busy (a load near or above {processors}) has no good p99\n",
-        load.unwrap_or("not known")
-    )
-}
-
-/// Writes it down where that was asked for. A part that failed is a failure of all.
-pub(crate) fn conclude(
-    parts: &[Part],
-    json_file: Option<&Path>,
-    load: Option<&str>,
-) -> Result<ExitCode> {
-    if let Some(path) = json_file {
-        fs::write(path, json(parts, load)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(if parts.iter().any(Part::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn json(parts: &[Part], load: Option<&str>) -> Result<String> {
-    let parts: Vec<Value> = parts.iter().map(Part::json).collect();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let all = json!({ "load_before": load, "processors": processors, "parts": parts });
-    serde_json::to_string_pretty(&all).context("cannot write the result as JSON")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,11 +225,18 @@ mod tests {
     #[test]
     fn a_target_says_whether_it_was_held() {
         let mut part = Part::new("x", "a part");
-        part.at_most("memory", 65.0, 64.0, "MiB");
-        part.at_least("ratio", 0.51, 0.5, "x");
+        part.compare("memory", 65.0, at_most(64.0, "MiB"));
+        part.compare("ratio", 0.51, at_least(0.5, "x").aim(0.8));
+        part.compare_found("docker", None, at_least(0.5, "x"));
         let text = part.text();
-        assert!(text.contains("MISSED  memory, at most 64 MiB: 65.0 MiB"), "{text}");
-        assert!(text.contains("held    ratio, at least 0.5 x: 0.51 x"), "{text}");
+        let line = |word: &str| {
+            let found = text.lines().find(|line| line.contains(word)).unwrap_or_default();
+            found.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("memory"), "MISSED memory 65.0 MiB ≤ 64 -");
+        assert_eq!(line("ratio"), "held ratio 0.51 x ≥ 0.5 ≥ 0.8");
+        assert!(!text.contains("docker"), "{text}");
+        assert_eq!(part.json()["targets"][1]["aim"], 0.8);
         assert!(!part.is_failed());
     }
 
@@ -204,8 +246,8 @@ mod tests {
         part.missing("docker exec", "no engine");
         part.row("ours", vec![figure("p50", 1.234, "ms")]);
         assert!(part.text().contains("not measured: no engine"));
-        let all: Value = serde_json::from_str(&json(&[part], None).unwrap()).unwrap();
-        assert_eq!(all["parts"][0]["rows"][0]["not_measured"], "no engine");
-        assert!((all["parts"][0]["rows"][1]["p50 ms"].as_f64().unwrap() - 1.234).abs() < 1e-9);
+        let part = part.json();
+        assert_eq!(part["rows"][0]["not_measured"], "no engine");
+        assert!((part["rows"][1]["p50 ms"].as_f64().unwrap() - 1.234).abs() < 1e-9);
     }
 }

@@ -17,7 +17,7 @@ const HISTORY: &str = "CHANGELOG.md";
 
 pub(super) fn faults() -> Result<Vec<String>> {
     let root = host::workspace()?;
-    let tree = Tree::new(below(&root)?);
+    let tree = SourceTree::new(below(&root)?);
     let mut documents = BTreeMap::new();
     let mut faults = Vec::new();
     for file in &tree.files {
@@ -38,12 +38,12 @@ pub(super) fn faults() -> Result<Vec<String>> {
 }
 
 /// The files of the checkout, and which directories there are at its top.
-struct Tree {
+struct SourceTree {
     files: Vec<PathBuf>,
     top: Vec<String>,
 }
 
-impl Tree {
+impl SourceTree {
     fn new(files: Vec<PathBuf>) -> Self {
         let directory = |file: &PathBuf| {
             let first = file.parent()?.components().next()?;
@@ -122,7 +122,7 @@ impl Tree {
     }
 }
 
-fn is_missing(path: &str, tree: &Tree) -> bool {
+fn is_missing(path: &str, tree: &SourceTree) -> bool {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "/-_.".contains(c);
     let is_placeholder = |part: &str| {
         let name = part.split('.').next().unwrap_or_default();
@@ -173,9 +173,9 @@ fn normal(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn tree() -> Tree {
+    fn tree() -> SourceTree {
         let files = ["README.md", "crates/a/src/jail/start.rs", "docs/b.md", "docs/design/c.md"];
-        Tree::new(files.map(PathBuf::from).to_vec())
+        SourceTree::new(files.map(PathBuf::from).to_vec())
     }
 
     fn dead(file: &str, content: &str) -> Vec<String> {

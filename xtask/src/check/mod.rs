@@ -1,5 +1,5 @@
 //! `cargo xtask check`: cheap checks of the tree that no test makes: the API documentation, unused dependencies,
-//! links and paths in documents, and the oldest supported Rust. They need no root, no engine and no network.
+//! links and paths in documents, the page of the command line, and the oldest supported Rust. They need no root, no engine and no network.
 
 mod files;
 mod links;
@@ -11,10 +11,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
 use crate::test::{Outcome, Report};
-use crate::{command, host};
+use crate::{command, docs, host};
 
 const DOC: &str = "doc";
 const DOC_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -26,7 +27,7 @@ struct Check {
     fix: &'static str,
 }
 
-const CHECKS: [Check; 3] = [
+const CHECKS: [Check; 4] = [
     Check {
         name: "unused",
         run: unused::faults,
@@ -43,15 +44,28 @@ const CHECKS: [Check; 3] = [
         run: msrv::faults,
         fix: "raise rust-version in Cargo.toml and in the documents, or use an older version of the crate",
     },
+    Check {
+        name: "command-line",
+        run: docs::faults,
+        fix: "run `cargo xtask docs`, and read the difference",
+    },
 ];
 
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let is_known = |name: &str| name == DOC || CHECKS.iter().any(|check| check.name == name);
-    if let Some(word) = words.iter().find(|word| !is_known(word)) {
-        bail!("there is no check `{word}`; `cargo xtask help` lists them");
-    }
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckOptions {
+    /// All of them if none is named
+    #[arg(value_parser = PossibleValuesParser::new(names()))]
+    checks: Vec<String>,
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|check| check.name).chain([DOC])
+}
+
+pub(crate) fn main(options: &CheckOptions) -> Result<ExitCode> {
+    let wanted = &options.checks;
     let mut report = Report::new();
-    run(&mut report, |name| words.is_empty() || words.iter().any(|word| word == name));
+    run(&mut report, |name| wanted.is_empty() || wanted.iter().any(|one| one == name));
     print!("{}", report.summary());
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

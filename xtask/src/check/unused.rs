@@ -47,13 +47,13 @@ pub(super) fn faults() -> Result<Vec<String>> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum DependencyKind {
     Normal,
     Dev,
     Build,
 }
 
-impl Kind {
+impl DependencyKind {
     fn table(self) -> &'static str {
         match self {
             Self::Normal => "dependencies",
@@ -67,7 +67,7 @@ struct Dependency {
     package: String,
     /// What the sources call it.
     ident: String,
-    kind: Kind,
+    kind: DependencyKind,
 }
 
 impl Dependency {
@@ -75,12 +75,29 @@ impl Dependency {
         let package = text(value, "name")?.to_owned();
         let ident = value["rename"].as_str().unwrap_or(&package).replace('-', "_");
         let kind = match value["kind"].as_str() {
-            Some("dev") => Kind::Dev,
-            Some("build") => Kind::Build,
-            _ => Kind::Normal,
+            Some("dev") => DependencyKind::Dev,
+            Some("build") => DependencyKind::Build,
+            _ => DependencyKind::Normal,
         };
         Ok(Self { package, ident, kind })
     }
+}
+
+/// The values of `#[path = "…"]`: modules that another crate's files are.
+fn named_files(code: &str) -> impl Iterator<Item = &str> {
+    code.split("#[path = \"").skip(1).filter_map(|rest| rest.split('"').next())
+}
+
+/// A file of another crate; all of its directory, if it is the module of one.
+fn with_what_is_beside(directory: &Path, file: &Path) -> Result<String> {
+    let mut code = without_comments(&read(directory, file)?);
+    if file.ends_with("mod.rs") {
+        let above = directory.join(file.parent().unwrap_or(Path::new("")));
+        for beside in below(&above)?.into_iter().filter(|path| has_extension(path, "rs")) {
+            code.push_str(&without_comments(&read(&above, &beside)?));
+        }
+    }
+    Ok(code)
 }
 
 /// The sources of one crate, by what may use which kind of dependency.
@@ -106,6 +123,10 @@ impl Sources {
                 _ => &mut sources.tests,
             };
             place.push_str(&code);
+            for named in named_files(&code) {
+                let beside = file.parent().unwrap_or(Path::new("")).join(named);
+                place.push_str(&with_what_is_beside(directory, &beside)?);
+            }
         }
         Ok(sources)
     }
@@ -113,10 +134,10 @@ impl Sources {
     fn use_it(&self, dependency: &Dependency) -> bool {
         let ident = &dependency.ident;
         match dependency.kind {
-            Kind::Normal => names(&self.library, ident),
-            Kind::Build => names(&self.build, ident),
+            DependencyKind::Normal => names(&self.library, ident),
+            DependencyKind::Build => names(&self.build, ident),
             // Unit tests are in the library's files.
-            Kind::Dev => names(&self.tests, ident) || names(&self.library, ident),
+            DependencyKind::Dev => names(&self.tests, ident) || names(&self.library, ident),
         }
     }
 }
@@ -182,12 +203,16 @@ mod tests {
             tests: "b::x();".to_owned(),
             build: "c::x();".to_owned(),
         };
-        let used = |ident: &str, kind: Kind| {
+        let used = |ident: &str, kind: DependencyKind| {
             let (package, ident) = (ident.to_owned(), ident.to_owned());
             sources.use_it(&Dependency { package, ident, kind })
         };
-        assert!(used("a", Kind::Normal) && used("a", Kind::Dev) && !used("a", Kind::Build));
-        assert!(!used("b", Kind::Normal) && used("b", Kind::Dev));
-        assert!(used("c", Kind::Build) && !used("c", Kind::Normal));
+        assert!(
+            used("a", DependencyKind::Normal)
+                && used("a", DependencyKind::Dev)
+                && !used("a", DependencyKind::Build)
+        );
+        assert!(!used("b", DependencyKind::Normal) && used("b", DependencyKind::Dev));
+        assert!(used("c", DependencyKind::Build) && !used("c", DependencyKind::Normal));
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of an engine over its socket. The engines' own commands are not needed for it.
+//! Sends requests to an engine over its socket. The engines' own commands are not needed for it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

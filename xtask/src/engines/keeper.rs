@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, getpid, set_child_subreaper, setsid};
 use serde_json::{Value, json};
@@ -28,10 +28,7 @@ type EngineReport = (Engine, Result<Variables, String>);
 
 /// `xtask __keep-engines BUSYBOX ENGINE…`: starts them, reports in one line what runs, and keeps them until its
 /// standard input ends.
-pub(crate) fn keep(words: &[String]) -> Result<ExitCode> {
-    let Some((busybox, names)) = words.split_first() else {
-        bail!("only `cargo xtask` itself starts this");
-    };
+pub(crate) fn keep(busybox: &Path, names: &[String]) -> Result<ExitCode> {
     let is_wanted = |engine: &Engine| names.iter().any(|name| name == engine.name());
     let wanted: Vec<Engine> = Engine::ALL.into_iter().filter(is_wanted).collect();
     setsid().context("cannot begin a session")?;
@@ -39,9 +36,8 @@ pub(crate) fn keep(words: &[String]) -> Result<ExitCode> {
     let groups = Groups::look();
     let scratch = Scratch::on_disk("engines")?;
     let mut running = RunningEngines { daemons: Vec::new(), sockets: Vec::new() };
-    let begun = running
-        .start(scratch.path(), Path::new(busybox), &wanted)
-        .and_then(|reports| report(&reports));
+    let begun =
+        running.start(scratch.path(), busybox, &wanted).and_then(|reports| report(&reports));
     if begun.is_ok() {
         running.wait_for_the_end_of_input();
     }

@@ -28,7 +28,7 @@ use serde_json::Value;
 
 pub(crate) use self::keeper::{KEEPER, keep};
 pub(crate) use self::step::step;
-pub(crate) use self::with::main;
+pub(crate) use self::with::{EnginesOptions, main};
 use crate::command::{self, Ended};
 use crate::{guest, host};
 

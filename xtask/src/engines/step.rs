@@ -6,12 +6,16 @@ use super::{Engine, Engines, needs};
 use crate::host;
 use crate::test::{MustWork, Outcome};
 
-/// Installs what is missing and starts what can be had. What runs is put into `started`, also where the
+/// Installs what is missing and starts those that can be had. What runs is put into `started`, also where the
 /// step fails: one engine less is no reason not to test with the others.
-pub(crate) fn step(must_work: &MustWork, started: &mut Option<Engines>) -> Result<Outcome> {
+pub(crate) fn step(
+    engines: &[Engine],
+    must_work: &MustWork,
+    started: &mut Option<Engines>,
+) -> Result<Outcome> {
     let mut missing: Vec<(Engine, String)> = Vec::new();
     let mut wanted = Vec::new();
-    for engine in Engine::ALL {
+    for engine in engines.iter().copied() {
         match possible_here().and_then(|()| needs::ensure(engine)) {
             Ok(()) => wanted.push(engine),
             Err(why) => missing.push((engine, why)),

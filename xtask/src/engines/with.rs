@@ -3,20 +3,24 @@
 
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::Engines;
+use super::{Engine, Engines};
 use crate::command::line;
 use crate::test::{MustWork, Outcome};
 
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let words = words.strip_prefix(&["--".to_owned()]).unwrap_or(words);
-    let Some((program, arguments)) = words.split_first() else {
-        bail!("usage: cargo xtask engines -- COMMAND, for example `cargo test -p belljar engine`");
-    };
+#[derive(Debug, clap::Args)]
+pub(crate) struct EnginesOptions {
+    /// For example `cargo test -p belljar --test engine smoke::`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<String>,
+}
+
+pub(crate) fn main(options: &EnginesOptions) -> Result<ExitCode> {
+    let (program, arguments) = options.command.split_first().context("no command was given")?;
     let mut must_work = MustWork::asked_for();
     let mut engines = None;
-    if let Outcome::NotChecked(why) = super::step(&must_work, &mut engines)? {
+    if let Outcome::NotChecked(why) = super::step(&Engine::ALL, &must_work, &mut engines)? {
         eprintln!("NOT THERE: {why}");
     }
     must_work.add_what_runs(engines.as_ref());

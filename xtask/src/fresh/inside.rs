@@ -1,6 +1,7 @@
 //! The first process of the new namespaces: makes the tree its root, starts the test in it, and takes the
 //! end of every orphan, as a machine's init does.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -18,37 +19,47 @@ pub(crate) const INSIDE: &str = "__fresh-inside";
 /// Where the checkout is in the tree.
 const CHECKOUT: &str = "belljar";
 
-/// `xtask __fresh-inside ROOT TARGET ARCHIVES CHECKOUT CARGO-HOME RUSTUP-HOME NEXTEST WORD…`
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let Some(([root, target, archives, checkout, cargo, rustup, nextest], words)) =
-        words.split_first_chunk::<7>()
-    else {
-        bail!("only `cargo xtask test --fresh` itself starts this");
-    };
+#[derive(Debug, clap::Args)]
+pub(crate) struct InsideOptions {
+    root: PathBuf,
+    target: PathBuf,
+    archives: PathBuf,
+    checkout: PathBuf,
+    cargo_home: PathBuf,
+    rustup_home: PathBuf,
+    /// Empty if it is among cargo's own programs.
+    nextest: OsString,
+    /// Of `cargo xtask test` in the tree.
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// Only `cargo xtask test --fresh` itself starts this.
+pub(crate) fn main(options: &InsideOptions) -> Result<ExitCode> {
     // Mounts would change the whole machine otherwise.
     if getpid() != Pid::INIT {
         bail!("this is not the first process of a new pid namespace");
     }
     // As init has it. A process group from outside the namespace has the number 0 inside.
     setsid().context("cannot begin a session")?;
-    let root = Path::new(root);
+    let root = options.root.as_path();
     mount_bind(root, root).context("cannot make the tree a mount")?;
     let tree = Tree { root };
     tree.kernel_file_systems()?;
-    tree.read_only(Path::new(cargo), "root/.cargo")?;
-    tree.read_only(Path::new(rustup), "root/.rustup")?;
-    if !nextest.is_empty() {
-        tree.read_only_file(Path::new(nextest), "usr/local/bin/cargo-nextest")?;
+    tree.read_only(&options.cargo_home, "root/.cargo")?;
+    tree.read_only(&options.rustup_home, "root/.rustup")?;
+    if !options.nextest.is_empty() {
+        tree.read_only_file(Path::new(&options.nextest), "usr/local/bin/cargo-nextest")?;
     }
     // Nextest too writes below `target` of the checkout, so there has to be one.
-    let mount_point = Path::new(checkout).join("target");
+    let mount_point = options.checkout.join("target");
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot make {}", mount_point.display()))?;
-    tree.read_only(Path::new(checkout), CHECKOUT)?;
-    tree.writable(Path::new(target), &format!("{CHECKOUT}/target"))?;
-    tree.writable(Path::new(archives), "var/cache/apt/archives")?;
+    tree.read_only(&options.checkout, CHECKOUT)?;
+    tree.writable(&options.target, &format!("{CHECKOUT}/target"))?;
+    tree.writable(&options.archives, "var/cache/apt/archives")?;
     enter(root)?;
-    run(words)
+    run(&options.arguments)
 }
 
 struct Tree<'a> {
@@ -115,9 +126,9 @@ fn enter(root: &Path) -> Result<()> {
     std::env::set_current_dir(Path::new("/").join(CHECKOUT)).context("cannot enter the checkout")
 }
 
-fn run(words: &[String]) -> Result<ExitCode> {
+fn run(arguments: &[String]) -> Result<ExitCode> {
     let mut cargo = Command::new("/root/.cargo/bin/cargo");
-    cargo.args(["xtask", "test"]).args(words);
+    cargo.args(["xtask", "test"]).args(arguments);
     cargo.env_clear().envs(environment::of_the_tree(std::env::vars_os()));
     let child = cargo.spawn().context("cannot start cargo in the tree")?;
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -142,11 +153,12 @@ mod tests {
     #[test]
     fn nothing_is_mounted_outside_a_new_namespace() {
         let scratch = Scratch::new("fresh-test").unwrap();
-        let words = [(); 7].map(|()| scratch.path().display().to_string());
-        let error = main(&words).unwrap_err();
+        let path = scratch.path().display().to_string();
+        let options = crate::parsed::<InsideOptions>(&[path.as_str(); 7].join(" ")).unwrap();
+        let error = main(&options).unwrap_err();
         assert!(error.to_string().contains("pid namespace"), "{error}");
-        assert!(main(&[]).is_err());
+        assert!(crate::parsed::<InsideOptions>("").is_err());
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(&words[0]), "{mounts}");
+        assert!(!mounts.contains(&path), "{mounts}");
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
-pub(crate) use self::inside::{INSIDE, main as inside};
+pub(crate) use self::inside::{INSIDE, InsideOptions, main as inside};
 use crate::command::line;
 use crate::test::packages::{self, Need, need};
 use crate::{command, debian, host};
@@ -56,8 +56,8 @@ impl Places {
     }
 }
 
-/// `words` are those of `cargo xtask test`, without `--fresh`.
-pub(crate) fn run(words: &[String]) -> Result<ExitCode> {
+/// `arguments` are those of `cargo xtask test`, without `--fresh`.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     if let Some(why) = cannot_run_here() {
         bail!("--fresh {why}");
     }
@@ -77,7 +77,7 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode> {
     debian::copy(&base, &places.root)?;
     settings::write(&places.root)?;
     eprintln!("a new machine is in {}", places.root.display());
-    enter(&places, &toolchain, words)
+    enter(&places, &toolchain, arguments)
 }
 
 fn cannot_run_here() -> Option<String> {
@@ -124,7 +124,7 @@ impl Toolchain {
 }
 
 /// A process of ours in new namespaces does the rest, and ends with this one.
-fn enter(places: &Places, toolchain: &Toolchain, words: &[String]) -> Result<ExitCode> {
+fn enter(places: &Places, toolchain: &Toolchain, arguments: &[String]) -> Result<ExitCode> {
     let own = std::env::current_exe().context("cannot find xtask itself")?;
     let mut command = Command::new(host::require_program("setpriv", "util-linux")?);
     command.args(["--pdeathsig", "KILL"]).arg(host::require_program("unshare", "util-linux")?);
@@ -132,7 +132,8 @@ fn enter(places: &Places, toolchain: &Toolchain, words: &[String]) -> Result<Exi
     command.arg(own).arg(INSIDE);
     command.arg(&places.root).arg(&places.target).arg(&places.archives).arg(host::workspace()?);
     command.arg(&toolchain.cargo_home).arg(&toolchain.rustup_home);
-    command.arg(toolchain.nextest.as_deref().unwrap_or(Path::new(""))).args(words);
+    command.arg(toolchain.nextest.as_deref().unwrap_or(Path::new("")));
+    command.arg("--").args(arguments);
     let status = command.status().with_context(|| format!("cannot start `{}`", line(&command)))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

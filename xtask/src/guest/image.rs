@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
+use super::GuestFile;
 use super::cpio::Archive;
 use super::download::Parts;
 use super::job::Job;
@@ -69,6 +70,7 @@ pub(crate) fn initramfs(parts: &Parts, target: &Path) -> Result<()> {
 pub(crate) fn disk(
     parts: &Parts,
     belljar: Option<&Path>,
+    files: &[GuestFile],
     jobs: &[Job],
     target: &Path,
 ) -> Result<()> {
@@ -77,6 +79,15 @@ pub(crate) fn disk(
         fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))?;
     }
     fill(&tree, parts, belljar, jobs)?;
+    for GuestFile { source, target } in files {
+        let inside = tree.join(target);
+        // A link to busybox would be written through.
+        ensure!(!inside.exists(), "the guest has {} already", target.display());
+        let directory = inside.parent().unwrap_or(&tree);
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        copy(source, &inside)?;
+    }
     let mke2fs = host::require_program("mke2fs", "e2fsprogs")?;
     let size = format!("{}M", size_of(&tree)? / (1024 * 1024) * 5 / 4 + FREE_MIB);
     if target.exists() {

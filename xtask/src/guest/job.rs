@@ -1,4 +1,4 @@
-//! What is run in the guest.
+//! The jobs that run in the guest.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -27,7 +27,7 @@ pub(crate) enum As {
 
 /// How the output tells whether anything was tested.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum JobKind {
     /// The exit code is the result.
     Command,
     /// A test executable, which also reports how many tests it ran; none is a failure.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 
 pub(crate) struct Job {
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: JobKind,
     pub(crate) run_as: As,
     pub(crate) seconds: u32,
     /// Put into the guest as `/guest/NAME`, once for all jobs that name it.
@@ -48,7 +48,7 @@ impl Job {
     pub(crate) fn command(name: &str, run_as: As, words: &[&str]) -> Self {
         Self {
             name: name.to_owned(),
-            kind: Kind::Command,
+            kind: JobKind::Command,
             run_as,
             seconds: SMOKE_SECONDS,
             executable: None,
@@ -98,7 +98,7 @@ pub(crate) fn all(artifacts: &Artifacts) -> Result<Vec<Job>> {
         let words = [&format!("/guest/{SUITE}"), filter.as_str(), "--test-threads=1"];
         jobs.push(Job {
             name: format!("{SUITE}::{}", filter.trim_end_matches("::")),
-            kind: Kind::Tests,
+            kind: JobKind::Tests,
             run_as: As::Root,
             seconds: TEST_SECONDS,
             executable: Some(suite.clone()),

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::boot::{Booted, Ending, Files};
 pub(crate) use self::download::busybox;
-use self::job::Job;
+use self::job::{As, Job};
 use self::verdict::Verdict;
 use crate::artifacts::{self, Artifacts, Profile};
 use crate::host;
@@ -29,43 +29,37 @@ use crate::test::packages::{MKE2FS, QEMU, XZ, ensure};
 
 /// Without hardware support, and beside other work: about ten minutes were seen.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(35 * 60);
+const CONSOLE_LOG: &str = "console.log";
 
-enum Work {
-    Tests,
-    /// Shows that the harness itself sees a failure and a hang.
-    SelfTest,
+#[derive(Debug, clap::Args)]
+pub(crate) struct GuestOptions {
+    /// Run optimised builds of the tests
+    #[arg(long)]
+    release: bool,
+    /// Show that the harness itself sees a failure and a hang
+    #[arg(long)]
+    self_test: bool,
+    /// Kill the guest after this time
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Only the jobs whose name contains this
+    #[arg(long, value_name = "PART")]
+    only: Option<String>,
 }
 
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let mut profile = Profile::Dev;
-    let mut limit = DEFAULT_LIMIT;
-    let mut work = Work::Tests;
-    let mut only = None;
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--release" => profile = Profile::Release,
-            "--self-test" => work = Work::SelfTest,
-            "--timeout" => {
-                let seconds = words.next().context("--timeout needs a number of seconds")?;
-                let seconds = seconds.parse().context("--timeout needs a number of seconds")?;
-                limit = Duration::from_secs(seconds);
-            }
-            "--only" => only = Some(words.next().context("--only needs a part of a job's name")?),
-            unknown => bail!("`cargo xtask guest` has no option `{unknown}`"),
-        }
-    }
+pub(crate) fn main(options: &GuestOptions) -> Result<ExitCode> {
     if let Some(why) = cannot_run_here() {
         bail!("{why}");
     }
-    match work {
-        Work::SelfTest => self_test::run()?,
-        Work::Tests => {
-            let mut built = artifacts::build_tests(profile)?;
-            built.belljar = artifacts::build_belljar(Profile::Release)?;
-            tests(&built, only.map(String::as_str), limit)?;
-        }
+    if options.self_test {
+        self_test::run()?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let mut built =
+        artifacts::build_tests(if options.release { Profile::Release } else { Profile::Dev })?;
+    built.belljar = artifacts::build_belljar(Profile::Release)?;
+    let limit = options.timeout.map_or(DEFAULT_LIMIT, Duration::from_secs);
+    tests(&built, options.only.as_deref(), limit)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -103,8 +97,34 @@ fn tests(artifacts: &Artifacts, only: Option<&str>, limit: Duration) -> Result<(
     let mut jobs = job::all(artifacts)?;
     jobs.retain(|job| only.is_none_or(|part| job.name.contains(part)));
     ensure!(!jobs.is_empty(), "no job of the guest has a name like that");
-    let booted = boot_with(Some(&artifacts.belljar), &jobs, limit)?;
+    let booted = boot_with(Some(&artifacts.belljar), &[], &jobs, limit)?;
     conclude(&jobs, &booted)
+}
+
+/// A file that is put into the guest besides the usual ones, executable.
+pub(crate) struct GuestFile {
+    pub(crate) source: PathBuf,
+    /// Its path there, without the slash at the beginning.
+    pub(crate) target: PathBuf,
+}
+
+/// Boots, runs one command as root, which must succeed, and returns what it printed.
+pub(crate) fn output_of(
+    belljar: &Path,
+    files: &[GuestFile],
+    words: &[&str],
+    limit: Duration,
+) -> Result<String> {
+    if let Some(why) = cannot_run_here() {
+        bail!("{why}");
+    }
+    let seconds = u32::try_from(limit.as_secs()).context("a limit that is too long")?;
+    let jobs = [Job { seconds, ..Job::command("command", As::Root, words) }];
+    let booted = boot_with(Some(belljar), files, &jobs, limit)?;
+    conclude(&jobs, &booted)?;
+    let log = directory()?.join(CONSOLE_LOG);
+    let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(verdict::output_in(&String::from_utf8_lossy(&text)))
 }
 
 /// Where the guest's parts are kept.
@@ -115,15 +135,20 @@ pub(crate) fn directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-fn boot_with(belljar: Option<&Path>, jobs: &[Job], limit: Duration) -> Result<Booted> {
+fn boot_with(
+    belljar: Option<&Path>,
+    files: &[GuestFile],
+    jobs: &[Job],
+    limit: Duration,
+) -> Result<Booted> {
     ensure(&[&MKE2FS, &QEMU, &XZ])?;
     let directory = directory()?;
     let parts = download::parts(&directory)?;
     let initramfs = directory.join("initramfs.cpio");
     let disk = directory.join("disk.img");
-    let log = directory.join("console.log");
+    let log = directory.join(CONSOLE_LOG);
     image::initramfs(&parts, &initramfs)?;
-    image::disk(&parts, belljar, jobs, &disk)?;
+    image::disk(&parts, belljar, files, jobs, &disk)?;
     eprintln!("booting {}", parts.kernel.display());
     let files = Files { kernel: &parts.kernel, initramfs: &initramfs, disk: &disk, log: &log };
     let booted = boot::boot(&files, jobs, limit);

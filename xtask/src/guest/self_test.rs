@@ -19,7 +19,7 @@ pub(super) fn run() -> Result<()> {
         ..Job::command("slow", As::Root, &["sh", "-c", "echo this one is stopped; sleep 1000"])
     };
     let jobs = [good, user, bad, slow];
-    let booted = boot_with(None, &jobs, Duration::from_secs(120))?;
+    let booted = boot_with(None, &[], &jobs, Duration::from_secs(120))?;
     ensure!(booted.ending == Ending::Done, "the guest ended with {:?}", booted.ending);
     for (name, verdict) in &booted.results {
         let expected = name == "good" || name == "user";
@@ -32,7 +32,7 @@ pub(super) fn run() -> Result<()> {
     eprintln!("now a guest that hangs; it is killed after 20 s");
     let hang = Job { seconds: 1000, ..Job::command("hang", As::Root, &["sleep", "1000"]) };
     let jobs = [hang];
-    let booted = boot_with(None, &jobs, Duration::from_secs(20))?;
+    let booted = boot_with(None, &[], &jobs, Duration::from_secs(20))?;
     ensure!(booted.ending == Ending::Killed, "the guest ended with {:?}", booted.ending);
     ensure!(booted.took < Duration::from_secs(45), "killing it took too long");
     ensure!(conclude(&jobs, &booted).is_err(), "a hung guest did not fail the whole");

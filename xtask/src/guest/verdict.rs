@@ -1,7 +1,7 @@
 //! Reads the console of the guest, and decides. What is not reported as passed has failed:
 //! a job without a result, a test executable without a test, a guest that did not come to its end.
 
-use super::job::{Job, Kind};
+use super::job::{Job, JobKind};
 
 pub(crate) enum ConsoleLine {
     Began(String),
@@ -32,6 +32,24 @@ pub(crate) fn parse(line: &str) -> ConsoleLine {
         }
         _ => ConsoleLine::Output,
     }
+}
+
+/// What the jobs printed, from the whole console.
+pub(crate) fn output_in(console: &str) -> String {
+    let mut output = String::new();
+    let mut is_running = false;
+    for line in console.lines() {
+        match parse(line) {
+            ConsoleLine::Began(_) => is_running = true,
+            ConsoleLine::Ended { .. } => is_running = false,
+            ConsoleLine::Output if is_running => {
+                output.push_str(line);
+                output.push('\n');
+            }
+            ConsoleLine::Output | ConsoleLine::Note(_) | ConsoleLine::Done => {}
+        }
+    }
+    output
 }
 
 /// How many tests a test executable reports.
@@ -69,14 +87,14 @@ pub(crate) fn judge(job: &Job, passed: bool, detail: &str, output: &[String]) ->
     let counts = counts(output);
     match (job.kind, passed, counts) {
         (_, false, _) => Verdict::Failed(detail.to_owned()),
-        (Kind::Command, true, _) => Verdict::Passed(None),
-        (Kind::Tests, true, Some(counts)) if counts.failed == 0 && counts.passed > 0 => {
+        (JobKind::Command, true, _) => Verdict::Passed(None),
+        (JobKind::Tests, true, Some(counts)) if counts.failed == 0 && counts.passed > 0 => {
             Verdict::Passed(Some(counts))
         }
-        (Kind::Tests, true, Some(counts)) => {
+        (JobKind::Tests, true, Some(counts)) => {
             Verdict::Failed(format!("{} tests passed, {} failed", counts.passed, counts.failed))
         }
-        (Kind::Tests, true, None) => Verdict::Failed("printed no test result".into()),
+        (JobKind::Tests, true, None) => Verdict::Failed("printed no test result".into()),
     }
 }
 
@@ -86,11 +104,17 @@ mod tests {
     use super::*;
 
     fn tests_job() -> Job {
-        Job { kind: Kind::Tests, ..Job::command("jail_x", As::Root, &[]) }
+        Job { kind: JobKind::Tests, ..Job::command("jail_x", As::Root, &[]) }
     }
 
     fn output(line: &str) -> Vec<String> {
         vec!["running".into(), line.into(), String::new()]
+    }
+
+    #[test]
+    fn what_a_job_printed_is_between_its_beginning_and_its_end() {
+        let console = "kernel\nGUEST-BEGIN a\none\ntwo\n\nGUEST-RESULT a ok\nafter\nGUEST-DONE\n";
+        assert_eq!(output_in(console), "one\ntwo\n\n");
     }
 
     #[test]

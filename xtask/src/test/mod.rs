@@ -1,21 +1,25 @@
 //! `cargo xtask test`: everything that must hold, from a clean checkout, with one command.
 
+mod agents;
+mod apparmor;
 mod delegated;
 mod dependencies;
 mod doc_tests;
 mod left_out;
 mod must_work;
 mod no_jail;
-mod on_engines;
+mod on_backends;
 pub(crate) mod packages;
+mod remote_launcher;
 mod report;
 mod user;
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use belljar::spec::env;
+use belljar_testkit::RealAgent;
 
 use self::delegated::Delegated;
 pub(crate) use self::delegated::remove_tree as remove_cgroup;
@@ -26,79 +30,62 @@ pub(crate) use self::report::Outcome;
 pub(crate) use self::report::Report;
 pub(crate) use self::user::TestUser;
 use crate::artifacts::{self, Artifacts, Profile};
-use crate::engines::{self, Engines};
+use crate::engines::{self, Engine, Engines};
 use crate::scratch::Scratch;
 use crate::{check, command, fresh, guest, host};
 
 /// A test that hangs must not hang the whole.
-const TESTS_LIMIT: Duration = Duration::from_secs(30 * 60);
+const TESTS_LIMIT: Duration = Duration::from_secs(45 * 60);
 const SOAK_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 const CHECK_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    All,
-    NoGuest,
-    GuestOnly,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effort {
-    Normal,
-    /// Ignored tests too, and many more property-test cases.
-    Soak,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Machine {
-    This,
-    /// One on which nothing was installed by hand.
-    Fresh,
-}
-
-struct Options {
-    machine: Machine,
-    scope: Scope,
-    effort: Effort,
+#[derive(Debug, clap::Args)]
+pub(crate) struct TestOptions {
+    /// Only this part, which nothing else runs
+    #[arg(value_enum, conflicts_with_all = ["no_guest", "guest_only", "soak"])]
+    part: Option<Part>,
+    /// On a new machine, in a tree that debootstrap makes (Debian, root)
+    #[arg(long)]
+    fresh: bool,
+    /// Without the virtual machine
+    #[arg(long)]
+    no_guest: bool,
+    /// Only the virtual machine
+    #[arg(long, conflicts_with = "no_guest")]
+    guest_only: bool,
+    /// Also the ignored tests, and many more cases of property tests
+    #[arg(long)]
+    soak: bool,
+    /// Arguments of the test runner, for example `-- -E 'test(exit_code)'`
+    #[arg(last = true, value_name = "NEXTEST-ARGS")]
     runner_arguments: Vec<String>,
 }
 
-fn parse(words: &[String]) -> Result<Options> {
-    let mut options = Options {
-        machine: Machine::This,
-        scope: Scope::All,
-        effort: Effort::Normal,
-        runner_arguments: Vec::new(),
-    };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match (word.as_str(), options.scope) {
-            ("--no-guest", Scope::All) => options.scope = Scope::NoGuest,
-            ("--guest-only", Scope::All) => options.scope = Scope::GuestOnly,
-            ("--no-guest" | "--guest-only", _) => {
-                bail!("--no-guest and --guest-only exclude each other")
-            }
-            ("--fresh", _) => options.machine = Machine::Fresh,
-            ("--soak", _) => options.effort = Effort::Soak,
-            ("--", _) => options.runner_arguments = words.by_ref().cloned().collect(),
-            (unknown, _) => bail!("`cargo xtask test` has no option `{unknown}`"),
-        }
-    }
-    Ok(options)
+/// A part of the tests that is run by its name only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The real agents from npm, against a local model service
+    Agents,
 }
 
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let options = parse(words)?;
-    if options.machine == Machine::Fresh {
-        return fresh::run(&without_fresh(words));
+pub(crate) fn main(options: &TestOptions) -> Result<ExitCode> {
+    if options.fresh {
+        // The first argument is the name of the command.
+        let given: Vec<String> = std::env::args().skip(2).collect();
+        return fresh::run(&without_fresh(&given));
     }
     let mut report = Report::new();
+    if let Some(Part::Agents) = options.part {
+        agents::run(options, &mut report);
+        print!("{}", report.summary());
+        return Ok(if report.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     report.step("packages", packages::step);
-    if options.scope == Scope::GuestOnly {
+    if options.guest_only {
         report.step("guest", || guest::step(None));
     } else {
-        let artifacts = on_the_host(&options, &mut report);
-        if options.scope == Scope::All {
+        let artifacts = on_the_host(options, &mut report);
+        if !options.no_guest {
             report.step("guest", || guest::step(artifacts.as_ref()));
         }
     }
@@ -106,11 +93,11 @@ pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The arguments for the test on the other machine. Those of the test runner are unchanged.
-fn without_fresh(words: &[String]) -> Vec<String> {
-    let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    let (own, runner) = words.split_at(own);
-    own.iter().filter(|word| *word != "--fresh").chain(runner).cloned().collect()
+/// The arguments for the test on the new machine. Those of the test runner are unchanged.
+fn without_fresh(arguments: &[String]) -> Vec<String> {
+    let own = arguments.iter().position(|one| one == "--").unwrap_or(arguments.len());
+    let (own, runner) = arguments.split_at(own);
+    own.iter().filter(|one| *one != "--fresh").chain(runner).cloned().collect()
 }
 
 /// `cargo xtask dependencies`: that step alone.
@@ -118,7 +105,7 @@ pub(crate) fn dependencies() -> Result<ExitCode> {
     dependencies::step().map(|_| ExitCode::SUCCESS)
 }
 
-fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
+fn on_the_host(options: &TestOptions, report: &mut Report) -> Option<Artifacts> {
     report.step("fmt", || cargo_check(&["fmt", "--all", "--check"]));
     report.step("clippy", || {
         cargo_check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
@@ -128,6 +115,8 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     report.step("clippy without the jail", no_jail::check);
     let mut without_jail = None;
     report.step("build without the jail", || no_jail::build(&mut without_jail));
+    let mut remote = None;
+    report.step("build with the remote backend", || remote_launcher::build(&mut remote));
 
     let mut built = None;
     report.step("build", || {
@@ -148,14 +137,17 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
         environment.push(("BELLJAR_EXE".into(), copy.display().to_string()));
         let launcher = without_jail.as_ref().map(no_jail::launcher);
         environment.extend(launcher.map(|path| (env::TEST_NO_JAIL.to_owned(), path)));
+        let launcher = remote.as_ref().map(remote_launcher::launcher);
+        environment.extend(launcher.map(|path| (env::TEST_REMOTE.to_owned(), path)));
         environment.extend(path_with_unpacked());
         scratch = Some(directory);
         rootless_surroundings(&mut environment, &mut delegated)
     });
+    report.step("AppArmor parser", || apparmor::step(&mut environment));
     let mut must_work = MustWork::asked_for();
     let strict = if must_work.is_empty() { Strict::No } else { Strict::Yes };
     let mut engines = None;
-    report.step("engines", || engines::step(&must_work, &mut engines));
+    report.step("engines", || engines::step(&Engine::ALL, &must_work, &mut engines));
     must_work.add_what_runs(engines.as_ref());
     environment.extend(must_work.environment());
     environment.extend(engines.iter().flat_map(Engines::environment));
@@ -164,13 +156,13 @@ fn on_the_host(options: &Options, report: &mut Report) -> Option<Artifacts> {
     }
     let mut left_out = LeftOut::default();
     report.step("tests", || tests(options, &environment, &mut left_out));
-    report.step("the jail's tests on engines", || {
-        on_engines::step(engines.as_ref(), &environment, &mut left_out)
+    report.step("the jail's tests on other backends", || {
+        on_backends::step(engines.as_ref(), &environment, &mut left_out)
     });
     report.step("doc tests", || doc_tests::step(&environment));
     report.step("left out", || Ok(left_out.verdict(strict)));
     report.step("leftovers", || leftovers(delegated, engines));
-    drop((scratch, without_jail));
+    drop((scratch, without_jail, remote));
     Some(artifacts)
 }
 
@@ -218,13 +210,17 @@ fn leftovers(delegated: Option<Delegated>, engines: Option<Engines>) -> Result<O
     removed.map(|()| Outcome::Passed)
 }
 
+fn has_nextest() -> Result<bool> {
+    let limit = Duration::from_secs(30);
+    Ok(command::succeeds(host::cargo()?.args(["nextest", "--version"]), limit))
+}
+
 fn tests(
-    options: &Options,
+    options: &TestOptions,
     environment: &[(String, String)],
     left_out: &mut LeftOut,
 ) -> Result<Outcome> {
-    let has_nextest =
-        command::succeeds(host::cargo()?.args(["nextest", "--version"]), Duration::from_secs(30));
+    let has_nextest = has_nextest()?;
     let mut cargo = host::cargo()?;
     if has_nextest {
         cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
@@ -234,16 +230,18 @@ fn tests(
     }
     cargo.envs(environment.iter().cloned());
     let mut limit = TESTS_LIMIT;
-    if options.effort == Effort::Soak {
+    if options.soak {
         limit = SOAK_LIMIT;
         cargo.env("BELLJAR_TEST_SOAK", "1").env("PROPTEST_CASES", "20000");
     }
     cargo.args(&options.runner_arguments);
-    if options.effort == Effort::Soak {
+    if options.soak {
         if has_nextest {
             cargo.args(["--run-ignored", "all"]);
         } else {
             cargo.args(["--", "--include-ignored"]);
+            // Nextest leaves them out by its configuration.
+            cargo.args(RealAgent::ALL.map(|agent| format!("--skip=real_{}", agent.name())));
         }
     }
     LeftOut::forget_older()?;
@@ -261,31 +259,43 @@ fn cargo_check(arguments: &[&str]) -> Result<Outcome> {
 #[cfg(test)]
 mod tests_of_options {
     use super::*;
+    use crate::parsed;
 
-    fn words(text: &str) -> Vec<String> {
+    fn list(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
     #[test]
     fn what_follows_the_dashes_goes_to_the_runner() {
-        let options = parse(&words("--soak --no-guest -- -E test(jail) --soak")).unwrap();
-        assert!(options.scope == Scope::NoGuest && options.effort == Effort::Soak);
-        assert_eq!(options.runner_arguments, words("-E test(jail) --soak"));
+        let options: TestOptions = parsed("--soak --no-guest -- -E test(jail) --soak").unwrap();
+        assert!(options.no_guest && options.soak && !options.fresh);
+        assert_eq!(options.runner_arguments, list("-E test(jail) --soak"));
     }
 
     #[test]
     fn contradictions_and_unknown_options_are_refused() {
-        assert!(parse(&words("--no-guest --guest-only")).is_err());
-        assert!(parse(&words("--quick")).is_err());
-        assert!(parse(&words("--guest-only")).is_ok());
+        assert!(parsed::<TestOptions>("--no-guest --guest-only").is_err());
+        assert!(parsed::<TestOptions>("--quick").is_err());
+        assert!(parsed::<TestOptions>("--guest-only").is_ok());
+        assert!(parsed::<TestOptions>("agents --soak").is_err());
+        assert!(parsed::<TestOptions>("agent").is_err());
     }
 
     #[test]
-    fn only_the_own_word_for_a_new_machine_is_taken_out() {
-        let given = words("--fresh --no-guest -- --fresh x");
-        assert!(parse(&given).unwrap().machine == Machine::Fresh);
-        let passed_on = without_fresh(&given);
-        assert_eq!(passed_on, words("--no-guest -- --fresh x"));
-        assert!(parse(&passed_on).unwrap().machine == Machine::This);
+    fn a_part_is_named_and_can_be_narrowed() {
+        let options: TestOptions = parsed("agents -- -E test(real_codex)").unwrap();
+        assert_eq!(options.part, Some(Part::Agents));
+        assert_eq!(options.runner_arguments, list("-E test(real_codex)"));
+        assert_eq!(without_fresh(&list("--fresh agents")), list("agents"));
+        assert_eq!(parsed::<TestOptions>("").unwrap().part, None);
+    }
+
+    #[test]
+    fn only_the_option_of_the_command_itself_is_removed() {
+        let given = "--fresh --no-guest -- --fresh x";
+        assert!(parsed::<TestOptions>(given).unwrap().fresh);
+        let passed_on = without_fresh(&list(given));
+        assert_eq!(passed_on, list("--no-guest -- --fresh x"));
+        assert!(!parsed::<TestOptions>(&passed_on.join(" ")).unwrap().fresh);
     }
 }

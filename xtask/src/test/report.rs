@@ -48,6 +48,11 @@ impl Report {
         self.steps.iter().any(|step| matches!(step.outcome, Outcome::Failed(_)))
     }
 
+    /// Nothing failed, and nothing was left unchecked.
+    pub(crate) fn all_passed(&self) -> bool {
+        self.steps.iter().all(|step| matches!(step.outcome, Outcome::Passed))
+    }
+
     /// A line per step, then one line with the result.
     pub(crate) fn summary(&self) -> String {
         let mut text = String::from("\nstep            seconds  result\n");
@@ -95,7 +100,7 @@ mod tests {
     fn what_was_not_checked_is_named_and_is_no_failure() {
         let mut report = Report::new();
         report.step("guest", || Ok(Outcome::NotChecked("no such tool".into())));
-        assert!(!report.failed());
+        assert!(!report.failed() && !report.all_passed());
         assert!(report.summary().contains("NOT CHECKED: no such tool"));
     }
 }

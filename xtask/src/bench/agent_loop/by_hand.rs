@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Bench;
+use super::LoopBench;
 use super::work::Work;
 use crate::bench::identity::Identity;
 use crate::command;
@@ -38,11 +38,11 @@ pub(super) struct ByHand<'a> {
 }
 
 impl<'a> ByHand<'a> {
-    pub(super) fn commit(bench: &Bench<'a>, work: Work) -> Result<Self> {
+    pub(super) fn commit(bench: &LoopBench<'a>, work: Work) -> Result<Self> {
         Ok(Self::new(bench.identity, work, copied(bench, "by-git")?, How::Commit))
     }
 
-    pub(super) fn copy_of_changes(bench: &Bench<'a>, work: Work) -> Result<Self> {
+    pub(super) fn copy_of_changes(bench: &LoopBench<'a>, work: Work) -> Result<Self> {
         let own = &bench.identity.workspace;
         let layer = own.join("layer");
         let mut make = bench.identity.command(Path::new("mkdir"));
@@ -51,7 +51,7 @@ impl<'a> ByHand<'a> {
         Ok(Self::new(bench.identity, work, layer, How::CopyOfChanges { to: own.join("copy") }))
     }
 
-    pub(super) fn rsync(bench: &Bench<'a>, work: Work) -> Result<Self> {
+    pub(super) fn rsync(bench: &LoopBench<'a>, work: Work) -> Result<Self> {
         let how = How::Rsync { to: copied(bench, "rsync-to")? };
         Ok(Self::new(bench.identity, work, copied(bench, "rsync-from")?, how))
     }
@@ -112,7 +112,7 @@ impl<'a> ByHand<'a> {
 }
 
 /// Of the large tree, with its repository.
-pub(super) fn copied(bench: &Bench<'_>, name: &str) -> Result<PathBuf> {
+pub(super) fn copied(bench: &LoopBench<'_>, name: &str) -> Result<PathBuf> {
     let to = bench.identity.workspace.join(name);
     let mut copy = bench.identity.command(Path::new("cp"));
     copy.arg("-a").arg(bench.tree).arg(&to);

@@ -11,25 +11,25 @@ use super::by_hand::ByHand;
 use super::costs::{self, Cost};
 use super::paced::{GATE_CHANGES, Paced};
 use super::work::Work;
-use super::{Bench, FEW_FILES};
-use crate::bench::outcome::{Part, figure, latency};
+use super::{FEW_FILES, LoopBench};
+use crate::bench::outcome::{Part, Target, at_most, figure, latency};
 use crate::bench::rounds::Times;
 use crate::command;
 
 const FEW_CHANGES: usize = 100;
 const MANY_CHANGES: usize = 1000;
 /// What a tree a hundred times as large may cost.
-const MAX_COUNT: f64 = 1.5;
+const TO_FEW_FILES: Target = at_most(1.5, "x");
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 /// One loop, with what its agent does.
-struct Arm<'a> {
+struct LoopArm<'a> {
     name: String,
     work: Work,
     paced: Paced<'a>,
 }
 
-pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
+pub(super) fn measure(bench: &LoopBench<'_>) -> Result<Part> {
     let (who, iterations) = (&bench.identity.name, bench.sizes.iterations);
     let title = format!("{iterations} iterations, each changing files of a tree, as {who}");
     let mut part = Part::new("iteration", title);
@@ -39,7 +39,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
         let name = format!("{changes} changes, {files} files");
         // The first is not measured, and the last only waits.
         let paced = Paced::start(bench, word, tree, work, iterations + 2)?;
-        Ok::<Arm<'_>, anyhow::Error>(Arm { name, work, paced })
+        Ok::<LoopArm<'_>, anyhow::Error>(LoopArm { name, work, paced })
     };
     let arms = [
         arm("large", bench.tree, files, FEW_CHANGES)?,
@@ -72,7 +72,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
     part.note("from the end of the agent until it runs again; a checkpoint is on disk then,");
     part.note("so the ratios are to what is on disk too");
     let what = format!("{files} files to {FEW_FILES}, the same changes, p50");
-    part.at_most(&what, medians[0] / medians[1], MAX_COUNT, "x");
+    part.compare(what, medians[0] / medians[1], TO_FEW_FILES);
     Ok(part)
 }
 
@@ -82,7 +82,7 @@ pub(super) fn whole_directories(files: usize) -> usize {
 }
 
 /// Every arm once per round, each round beginning with another.
-fn take_turns(arms: &[Arm<'_>], by_hand: &mut [ByHand<'_>], iterations: usize) -> Result<()> {
+fn take_turns(arms: &[LoopArm<'_>], by_hand: &mut [ByHand<'_>], iterations: usize) -> Result<()> {
     let count = arms.len() + by_hand.len();
     eprintln!("{iterations} rounds of {count} cases");
     for round in 0..=iterations {
@@ -98,7 +98,7 @@ fn take_turns(arms: &[Arm<'_>], by_hand: &mut [ByHand<'_>], iterations: usize) -
 }
 
 /// The median of what one iteration costs.
-fn tell(part: &mut Part, arm: &Arm<'_>, iterations: usize) -> Result<f64> {
+fn tell(part: &mut Part, arm: &LoopArm<'_>, iterations: usize) -> Result<f64> {
     arm.paced.stop()?;
     let costs = costs::costs(&costs::events_in(&arm.paced.directory())?)?;
     ensure!(

@@ -11,20 +11,21 @@ mod parsing;
 mod resume;
 mod work;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 
 use super::identity::Identity;
-use super::outcome::{self, Part};
+use super::measurements::Measurements;
 use super::workspace::tree;
-use super::{BELLJAR, hand_over, identities};
+use super::{CommonOptions, Measurer, identities, run_optimised};
 use crate::artifacts;
 use crate::scratch::Scratch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+struct LoopSizes {
     files: usize,
     iterations: usize,
     resumes: usize,
@@ -33,104 +34,85 @@ struct Sizes {
     readings: usize,
 }
 
-const FULL: Sizes =
-    Sizes { files: 100_000, iterations: 20, resumes: 20, output: 64 << 20, readings: 5 };
-const QUICK: Sizes =
-    Sizes { files: 100_000, iterations: 6, resumes: 3, output: 4 << 20, readings: 2 };
+const FULL: LoopSizes =
+    LoopSizes { files: 100_000, iterations: 20, resumes: 20, output: 64 << 20, readings: 5 };
+const QUICK: LoopSizes =
+    LoopSizes { files: 100_000, iterations: 6, resumes: 3, output: 4 << 20, readings: 2 };
 /// The tree that the large one is compared with.
 const FEW_FILES: usize = 1000;
 
 /// What the parts with sandboxes have.
-struct Bench<'a> {
+struct LoopBench<'a> {
     belljar: &'a Path,
     scratch: &'a Path,
     identity: &'a Identity,
     /// Of the identity, with a repository in it, like the small one.
     tree: &'a Path,
     small_tree: &'a Path,
-    sizes: Sizes,
+    sizes: LoopSizes,
 }
 
-#[derive(Debug)]
-struct Options {
-    sizes: Sizes,
-    json: Option<PathBuf>,
-    belljar: Option<PathBuf>,
+#[derive(Debug, clap::Args)]
+pub(crate) struct LoopOptions {
+    #[command(flatten)]
+    common: CommonOptions,
+    #[command(flatten)]
+    measurer: Measurer,
+    /// Files of the large tree, at least 2000
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(2 * FEW_FILES as u64..))]
+    files: usize,
 }
 
-fn parse(words: &[String]) -> Result<Options> {
-    let mut options = Options { sizes: FULL, json: None, belljar: None };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().with_context(|| format!("{word} needs a value"));
-        match word.as_str() {
-            "--quick" => options.sizes = Sizes { files: options.sizes.files, ..QUICK },
-            "--files" => {
-                options.sizes.files = value()?.parse().context("--files needs a number")?;
-                ensure!(
-                    options.sizes.files >= 2 * FEW_FILES,
-                    "--files must be at least {}",
-                    2 * FEW_FILES
-                );
-            }
-            "--json" => options.json = Some(PathBuf::from(value()?)),
-            BELLJAR => options.belljar = Some(PathBuf::from(value()?)),
-            unknown => bail!("`cargo xtask bench loop` has no option `{unknown}`"),
-        }
-    }
-    Ok(options)
-}
-
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let options = parse(words)?;
-    match &options.belljar {
-        Some(belljar) => measure(&options, belljar),
-        None => hand_over(&artifacts::build_measuring()?, "loop", words, &[]),
+impl LoopOptions {
+    fn sizes(&self) -> LoopSizes {
+        LoopSizes { files: self.files, ..self.common.sizes(FULL, QUICK) }
     }
 }
 
-fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
-    let load = outcome::load();
+pub(crate) fn main(options: &LoopOptions) -> Result<ExitCode> {
+    match &options.measurer.belljar {
+        Some(belljar) => measure(options, belljar),
+        None => run_optimised(&artifacts::build_measuring()?, &[]),
+    }
+}
+
+fn measure(options: &LoopOptions, belljar: &Path) -> Result<ExitCode> {
+    let sizes = options.sizes();
     let scratch = Scratch::on_disk("bench-loop")?;
     let belljar = scratch.copy_executable(belljar)?;
-    print!("{}", outcome::heading("the loop", load.as_deref()));
-    let mut parts = vec![part_or_failure("parsing", parsing::measure(options.sizes))];
+    let mut measurements = Measurements::begin("the loop", options.common.json.clone());
+    measurements.part("parsing", || parsing::measure(sizes));
     for identity in identities(scratch.path())? {
         let make = |kind: &str, files: usize| {
             let root = scratch.path().join(format!("{kind}-{}", identity.name));
             tree::make(&identity, &root, files)
         };
-        let bench = Bench {
+        let bench = LoopBench {
             belljar: &belljar,
             scratch: scratch.path(),
             identity: &identity,
-            tree: &make("tree", options.sizes.files)?,
+            tree: &make("tree", sizes.files)?,
             small_tree: &make("small", FEW_FILES)?,
-            sizes: options.sizes,
+            sizes,
         };
-        parts.push(part_or_failure("iteration", iteration::measure(&bench)));
-        parts.push(part_or_failure("resume", resume::measure(&bench)));
+        measurements.part("iteration", || iteration::measure(&bench));
+        measurements.part("resume", || resume::measure(&bench));
     }
-    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
-}
-
-fn part_or_failure(name: &'static str, measured: Result<Part>) -> Part {
-    let part = measured.unwrap_or_else(|error| Part::failed(name, &error));
-    print!("{}", part.text());
-    part
+    measurements.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parsed;
 
     #[test]
     fn a_tree_that_is_no_larger_than_the_small_one_is_refused() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let options = parse(&words("--files 5000 --quick")).unwrap();
-        assert_eq!(options.sizes, Sizes { files: 5000, ..QUICK });
-        assert!(parse(&words("--files 1000")).is_err());
-        assert!(parse(&words("--json")).is_err());
-        assert!(parse(&words("--slow")).is_err());
+        let options = parsed::<LoopOptions>("--files 5000 --quick").unwrap();
+        assert_eq!(options.sizes(), LoopSizes { files: 5000, ..QUICK });
+        assert!(parsed::<LoopOptions>("--files 1000").is_err());
+        assert!(parsed::<LoopOptions>("--json").is_err());
+        assert!(parsed::<LoopOptions>("--slow").is_err());
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::Bench;
+use super::LoopBench;
 use super::work::Work;
 use crate::command;
 
@@ -65,7 +65,7 @@ impl Gate {
 }
 
 pub(super) struct Paced<'a> {
-    bench: &'a Bench<'a>,
+    bench: &'a LoopBench<'a>,
     gate: Gate,
     pub(super) run: String,
     /// From `belljar run` to the first byte of the agent.
@@ -75,7 +75,7 @@ pub(super) struct Paced<'a> {
 impl<'a> Paced<'a> {
     /// The agent of the first iteration is there then.
     pub(super) fn start(
-        bench: &'a Bench<'a>,
+        bench: &'a LoopBench<'a>,
         name: &str,
         tree: &Path,
         work: Work,
@@ -135,7 +135,7 @@ impl Drop for Paced<'_> {
     }
 }
 
-fn stop(bench: &Bench<'_>, run: &str) -> Result<()> {
+fn stop(bench: &LoopBench<'_>, run: &str) -> Result<()> {
     let mut stop = bench.identity.command(bench.belljar);
     stop.args(["stop", "-q", "-t", "0", run]).stderr(Stdio::null());
     command::check(&mut stop, LIMIT)

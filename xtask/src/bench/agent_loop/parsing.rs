@@ -11,14 +11,14 @@ use belljar::agent;
 use belljar::spec::manifest::AgentKind;
 use serde_json::{Value, json};
 
-use super::Sizes;
-use crate::bench::outcome::{Part, figure};
+use super::LoopSizes;
+use crate::bench::outcome::{Part, Target, at_least, figure};
 use crate::bench::rounds::Times;
 use crate::command;
 use crate::scratch::Scratch;
 
 /// Of the same bytes into values and nothing more.
-const LEAST: f64 = 0.5;
+const TO_VALUES: Target = at_least(0.5, "x");
 const A_LONG_TEXT: usize = 16 << 10;
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
@@ -29,14 +29,14 @@ macro_rules! fixture {
 }
 
 /// One format's output, as long as it is measured.
-struct Sample {
+struct OutputSample {
     name: &'static str,
     kind: AgentKind,
     bytes: Vec<u8>,
     lines: u64,
 }
 
-impl Sample {
+impl OutputSample {
     fn new(name: &'static str, kind: AgentKind, recorded: &[u8], length: usize) -> Self {
         let bytes = recorded.repeat(length.div_ceil(recorded.len()).max(1));
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
@@ -44,7 +44,7 @@ impl Sample {
     }
 }
 
-pub(super) fn measure(sizes: Sizes) -> Result<Part> {
+pub(super) fn measure(sizes: LoopSizes) -> Result<Part> {
     let mib = sizes.output >> 20;
     let mut part = Part::new("parsing", format!("{mib} MiB of agents' output, as events"));
     let jq = command::succeeds(Command::new("jq").arg("--version"), VERSION_LIMIT);
@@ -81,26 +81,26 @@ pub(super) fn measure(sizes: Sizes) -> Result<Part> {
             part.row("  jq -c .type", row(&jq));
         }
         let what = format!("{} to serde_json's values", sample.name);
-        part.at_least(&what, rate(&events) / rate(&values), LEAST, "x");
+        part.compare(what, rate(&events) / rate(&values), TO_VALUES);
     }
     Ok(part)
 }
 
-fn samples(length: usize) -> Vec<Sample> {
+fn samples(length: usize) -> Vec<OutputSample> {
     let result = json!({ "type": "tool_result", "tool_use_id": "toolu_1", "is_error": false,
         "content": "a line that a tool printed\n".repeat(A_LONG_TEXT / 27) });
     let long = json!({ "type": "user", "message": { "role": "user", "content": [result] },
         "parent_tool_use_id": null });
     let long = format!("{long}\n");
     vec![
-        Sample::new("claude", AgentKind::Claude, fixture!("claude.jsonl"), length),
-        Sample::new("codex", AgentKind::Codex, fixture!("codex.jsonl"), length),
-        Sample::new("gemini", AgentKind::Gemini, fixture!("gemini.jsonl"), length),
-        Sample::new("claude, lines of 16 KiB", AgentKind::Claude, long.as_bytes(), length),
+        OutputSample::new("claude", AgentKind::Claude, fixture!("claude.jsonl"), length),
+        OutputSample::new("codex", AgentKind::Codex, fixture!("codex.jsonl"), length),
+        OutputSample::new("gemini", AgentKind::Gemini, fixture!("gemini.jsonl"), length),
+        OutputSample::new("claude, lines of 16 KiB", AgentKind::Claude, long.as_bytes(), length),
     ]
 }
 
-fn as_news(sample: &Sample) -> Result<Duration> {
+fn as_news(sample: &OutputSample) -> Result<Duration> {
     let begun = Instant::now();
     let found = agent::count_output(sample.kind, &sample.bytes);
     let took = begun.elapsed();
@@ -113,7 +113,7 @@ fn as_news(sample: &Sample) -> Result<Duration> {
     Ok(took)
 }
 
-fn as_values(sample: &Sample) -> Result<Duration> {
+fn as_values(sample: &OutputSample) -> Result<Duration> {
     let begun = Instant::now();
     let mut objects = 0;
     for line in sample.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -125,7 +125,7 @@ fn as_values(sample: &Sample) -> Result<Duration> {
     Ok(took)
 }
 
-fn by_jq(sample: &Sample, file: &Path) -> Result<Duration> {
+fn by_jq(sample: &OutputSample, file: &Path) -> Result<Duration> {
     let input = File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     let begun = Instant::now();
     let output = Command::new("jq")
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_line_that_makes_no_sense_is_an_error() {
-        let sample = Sample::new("claude", AgentKind::Claude, b"{oops\n", 1);
+        let sample = OutputSample::new("claude", AgentKind::Claude, b"{oops\n", 1);
         assert!(as_news(&sample).is_err());
         assert!(as_values(&sample).is_err());
     }

@@ -10,7 +10,7 @@ use super::by_hand::{change, copied, git_by_shell};
 use super::iteration::whole_directories;
 use super::paced::Paced;
 use super::work::Work;
-use super::{Bench, FEW_FILES};
+use super::{FEW_FILES, LoopBench};
 use crate::bench::outcome::{Part, figure, latency};
 use crate::bench::rounds::Times;
 use crate::command;
@@ -20,7 +20,7 @@ const CHANGES: usize = 100;
 const ITERATIONS: usize = 3;
 const CASES: usize = 4;
 
-pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
+pub(super) fn measure(bench: &LoopBench<'_>) -> Result<Part> {
     let (files, rounds) = (bench.sizes.files, bench.sizes.resumes);
     let who = &bench.identity.name;
     let title =
@@ -86,7 +86,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
 
 /// A run with checkpoints that was stopped in the middle of an iteration.
 fn stopped<'a>(
-    bench: &'a Bench<'a>,
+    bench: &'a LoopBench<'a>,
     name: &str,
     tree: &std::path::Path,
     work: Work,

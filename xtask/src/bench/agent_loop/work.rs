@@ -1,4 +1,4 @@
-//! What the agent does in an iteration: it adds a line to so many files.
+//! The work of the agent in an iteration: it adds a line to a number of files.
 //!
 //! Iterations take different files, ten iterations' worth of them in all; then it begins anew. They are in directories
 //! that are spread over the tree and have a hundred files each, whatever the size of the tree: so two trees differ in

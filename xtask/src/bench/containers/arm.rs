@@ -6,18 +6,18 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use belljar::spec::{BackendChoice, env};
 
-use super::Bench;
+use crate::bench::identity::Identity;
 use crate::engines::podman;
 use crate::host;
 
-pub(super) const DOCKER_HOST: &str = "DOCKER_HOST";
-pub(super) const PODMAN_HOST: &str = "CONTAINER_HOST";
+pub(in crate::bench) const DOCKER_HOST: &str = "DOCKER_HOST";
+pub(in crate::bench) const PODMAN_HOST: &str = "CONTAINER_HOST";
 
 /// What belljar does for every container, as far as the engine's own command has it.
 const SEALED: [&str; 7] =
     ["--network", "none", "--read-only", "--cap-drop", "ALL", "--user", "1234"];
 
-pub(in crate::bench) struct Arm {
+pub(in crate::bench) struct EngineArm {
     pub(in crate::bench) name: &'static str,
     pub(super) backend: BackendChoice,
     pub(super) image: String,
@@ -28,11 +28,11 @@ pub(in crate::bench) struct Arm {
 }
 
 /// Those that run.
-pub(in crate::bench) fn all() -> Result<Vec<Arm>> {
+pub(in crate::bench) fn all() -> Result<Vec<EngineArm>> {
     let mut arms = Vec::new();
     if let Some(address) = variable(env::TEST_DOCKER) {
         match host::find_program("docker") {
-            Some(docker) => arms.push(Arm {
+            Some(docker) => arms.push(EngineArm {
                 name: "docker",
                 backend: BackendChoice::Docker,
                 image: variable(env::TEST_IMAGE_DOCKER).context("no image on Docker")?,
@@ -43,7 +43,7 @@ pub(in crate::bench) fn all() -> Result<Vec<Arm>> {
         }
     }
     if let Some(address) = variable(env::TEST_PODMAN) {
-        arms.push(Arm {
+        arms.push(EngineArm {
             name: "podman",
             backend: BackendChoice::Podman,
             image: variable(env::TEST_IMAGE_PODMAN).context("no image on Podman")?,
@@ -58,7 +58,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-impl Arm {
+impl EngineArm {
     /// `belljar run …`, after `env`, for more flags.
     pub(in crate::bench) fn belljar(&self, belljar: &Path) -> Vec<String> {
         let mut words = vec![self.address.clone(), belljar.display().to_string()];
@@ -75,15 +75,15 @@ impl Arm {
     }
 
     /// `docker run … IMAGE`, after `env`.
-    pub(super) fn client_run(&self, options: &[&str]) -> Vec<String> {
+    pub(in crate::bench) fn client_run(&self, options: &[&str]) -> Vec<String> {
         let run = ["run", "--rm"].iter().chain(&SEALED).chain(options);
         let words = self.client.iter().cloned().chain(run.map(|word| (*word).to_owned()));
         words.chain([self.image.clone()]).collect()
     }
 
     /// Any other command of the engine's.
-    pub(super) fn client(&self, bench: &Bench, words: &[&str]) -> Command {
-        let mut client = bench.identity.command(Path::new("env"));
+    pub(in crate::bench) fn client(&self, identity: &Identity, words: &[&str]) -> Command {
+        let mut client = identity.command(Path::new("env"));
         client.args(&self.client).args(words);
         client
     }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Bench;
-use super::arm::Arm;
+use super::ContainersBench;
+use super::arm::EngineArm;
 use crate::bench::outcome::{Part, figure};
 use crate::bench::rounds::Times;
 use crate::command;
 
-pub(super) fn measure(bench: &Bench, arm: &Arm) -> Result<Part> {
+pub(super) fn measure(bench: &ContainersBench, arm: &EngineArm) -> Result<Part> {
     let (crowd, crowds) = (bench.sizes.crowd, bench.sizes.crowds);
     let mut part = Part::new(
         "at once",
@@ -45,7 +45,7 @@ pub(super) fn measure(bench: &Bench, arm: &Arm) -> Result<Part> {
     Ok(part)
 }
 
-fn all_of(bench: &Bench, words: &[String], crowd: usize) -> Result<Duration> {
+fn all_of(bench: &ContainersBench, words: &[String], crowd: usize) -> Result<Duration> {
     let started = Instant::now();
     let mut children: Vec<Child> = Vec::with_capacity(crowd);
     let mut failure = None;

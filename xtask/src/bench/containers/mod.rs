@@ -4,25 +4,26 @@
 pub(super) mod arm;
 mod at_once;
 mod exec;
+pub(super) mod kept;
 mod start;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
-use belljar::spec::env;
+use anyhow::{Result, ensure};
 
-use self::arm::Arm;
+use self::arm::EngineArm;
+pub(super) use self::arm::{DOCKER_HOST, PODMAN_HOST};
 use super::identity::Identity;
-use super::outcome::{self, Part};
-use super::{BELLJAR, hand_over};
-use crate::artifacts;
-use crate::engines::{Engine, Engines};
+use super::measurements::Measurements;
+use super::outcome::Part;
+use super::{CommonOptions, Measurer, run_optimised_with_engines};
+use crate::engines::Engine;
 use crate::scratch::Scratch;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+struct ContainersSizes {
     starts: usize,
     execs: usize,
     /// Containers at once, and how often.
@@ -30,103 +31,68 @@ struct Sizes {
     crowds: usize,
 }
 
-const FULL: Sizes = Sizes { starts: 60, execs: 200, crowd: 20, crowds: 5 };
-const QUICK: Sizes = Sizes { starts: 10, execs: 20, crowd: 20, crowds: 1 };
+const FULL: ContainersSizes = ContainersSizes { starts: 60, execs: 200, crowd: 20, crowds: 5 };
+const QUICK: ContainersSizes = ContainersSizes { starts: 10, execs: 20, crowd: 20, crowds: 1 };
 
-type Measure = fn(&Bench, &Arm) -> Result<Part>;
+type ContainersMeasure = fn(&ContainersBench, &EngineArm) -> Result<Part>;
 
 /// In the order in which they run.
-const PARTS: [(&str, Measure); 3] =
+const PARTS: [(&str, ContainersMeasure); 3] =
     [("start", start::measure), ("exec", exec::measure), ("at once", at_once::measure)];
 
 /// What every part has.
-struct Bench {
+struct ContainersBench {
     belljar: PathBuf,
     identity: Identity,
-    sizes: Sizes,
+    sizes: ContainersSizes,
 }
 
-#[derive(Debug)]
-struct Options {
-    sizes: Sizes,
-    json: Option<PathBuf>,
-    belljar: Option<PathBuf>,
+#[derive(Debug, clap::Args)]
+pub(crate) struct ContainersOptions {
+    #[command(flatten)]
+    common: CommonOptions,
+    #[command(flatten)]
+    measurer: Measurer,
 }
 
-fn parse(words: &[String]) -> Result<Options> {
-    let mut options = Options { sizes: FULL, json: None, belljar: None };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().with_context(|| format!("{word} needs a value"));
-        match word.as_str() {
-            "--quick" => options.sizes = QUICK,
-            "--json" => options.json = Some(PathBuf::from(value()?)),
-            BELLJAR => options.belljar = Some(PathBuf::from(value()?)),
-            unknown => bail!("`cargo xtask bench engines` has no option `{unknown}`"),
-        }
-    }
-    Ok(options)
-}
-
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let options = parse(words)?;
-    match &options.belljar {
-        Some(belljar) => measure(&options, belljar),
-        None => with_engines(words),
+pub(crate) fn main(options: &ContainersOptions) -> Result<ExitCode> {
+    match &options.measurer.belljar {
+        Some(belljar) => measure(options, belljar),
+        None => run_optimised_with_engines(&[Engine::Docker, Engine::Podman]),
     }
 }
 
-/// The library finds an engine by the variables of its process, so they are there from its start.
-fn with_engines(words: &[String]) -> Result<ExitCode> {
-    let built = artifacts::build_measuring()?; // before an engine has to wait for it
-    let engines = Engines::of_this_machine(&[Engine::Docker, Engine::Podman])?;
-    let mut variables = engines.environment();
-    for (variable, by) in
-        [(env::TEST_DOCKER, arm::DOCKER_HOST), (env::TEST_PODMAN, arm::PODMAN_HOST)]
-    {
-        let address = variables.iter().find(|(name, _)| name == variable);
-        let address = address.map(|(_, value)| (by.to_owned(), value.clone()));
-        variables.extend(address);
-    }
-    let measured = hand_over(&built, "engines", words, &variables);
-    engines.end()?;
-    measured
-}
-
-fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
+fn measure(options: &ContainersOptions, belljar: &Path) -> Result<ExitCode> {
     let scratch = Scratch::on_disk("bench-engines")?;
     let belljar = scratch.copy_executable(belljar)?;
     let identity = Identity::ourselves(scratch.path())?;
-    let bench = Bench { belljar, identity, sizes: options.sizes };
+    let sizes = options.common.sizes(FULL, QUICK);
+    let bench = ContainersBench { belljar, identity, sizes };
     let arms = arm::all()?;
     ensure!(!arms.is_empty(), "no engine runs, so there is nothing to compare with");
-    let load = outcome::load();
-    print!("{}", outcome::heading("containers through belljar and without it", load.as_deref()));
-    let mut parts = Vec::new();
+    let title = "containers through belljar and without it";
+    let mut measurements = Measurements::begin(title, options.common.json.clone());
     for arm in &arms {
         for (name, measure) in PARTS {
-            eprintln!("measuring: {name} on {}", arm.name);
-            let part = measure(&bench, arm).unwrap_or_else(|error| Part::failed(name, &error));
-            print!("{}", part.text());
-            parts.push(part);
+            measurements.part(name, || measure(&bench, arm));
         }
     }
-    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
+    measurements.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parsed(text: &str) -> Result<Options> {
-        parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
+    use crate::parsed;
 
     #[test]
     fn options_that_are_not_there_are_refused() {
-        assert_eq!(parsed("").unwrap().sizes, FULL);
-        assert_eq!(parsed("--quick --json x").unwrap().sizes, QUICK);
-        assert!(parsed("--json").is_err());
-        assert!(parsed("--fast").is_err());
+        let sizes = |text| {
+            parsed::<ContainersOptions>(text).map(|options| options.common.sizes(FULL, QUICK))
+        };
+        assert_eq!(sizes("").unwrap(), FULL);
+        assert_eq!(sizes("--quick --json x").unwrap(), QUICK);
+        assert!(sizes("--json").is_err());
+        assert!(sizes("--fast").is_err());
     }
 }

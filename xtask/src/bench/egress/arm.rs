@@ -1,4 +1,4 @@
-//! What is between the client and the server.
+//! The proxies that are compared: what is between the client and the server.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::client_report::{self, ClientReport};
 use super::peers::{self, Mitm, Server};
-use super::{Bench, containers, engines};
+use super::{EgressBench, containers, engines};
 
 /// Where the world's servers are, and their name.
 pub(super) const SERVER: &str = "93.184.216.34";
@@ -21,7 +21,7 @@ const MITM_TUNNELS: u16 = 3129;
 const MITM_OPENS: u16 = 3130;
 
 /// Where the client runs, and whom it asks.
-pub(super) enum Kind {
+pub(super) enum ArmKind {
     Direct,
     Relay {
         plain: Server,
@@ -30,16 +30,16 @@ pub(super) enum Kind {
     /// Belljar's proxy, from the jail.
     Jail,
     /// The same, from a container.
-    Container(containers::Arm),
+    Container(containers::EngineArm),
     Peer {
         server: Server,
         opens: bool,
     },
 }
 
-pub(super) struct Arm {
+pub(super) struct ProxyArm {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ArmKind,
 }
 
 /// What the connection carries.
@@ -73,15 +73,15 @@ impl Carried {
     }
 }
 
-pub(super) fn all(bench: &Bench) -> Result<Vec<Arm>> {
+pub(super) fn all(bench: &EgressBench) -> Result<Vec<ProxyArm>> {
     let mut arms = Vec::new();
-    let mut add = |name: &str, kind| arms.push(Arm { name: name.to_owned(), kind });
-    add("direct", Kind::Direct);
+    let mut add = |name: &str, kind| arms.push(ProxyArm { name: name.to_owned(), kind });
+    add("direct", ArmKind::Direct);
     let (plain, tls) = (relay(bench, RELAY_PLAIN, 80)?, relay(bench, RELAY_TLS, 443)?);
-    add("one plain relay", Kind::Relay { plain, tls });
-    add("belljar, jail", Kind::Jail);
+    add("one plain relay", ArmKind::Relay { plain, tls });
+    add("belljar, jail", ArmKind::Jail);
     for engine in engines()? {
-        add(&format!("belljar, {}", engine.name), Kind::Container(engine));
+        add(&format!("belljar, {}", engine.name), ArmKind::Container(engine));
     }
     let peers = [
         ("squid", false, peers::squid(bench, SQUID)),
@@ -90,7 +90,7 @@ pub(super) fn all(bench: &Bench) -> Result<Vec<Arm>> {
     ];
     for (name, opens, found) in peers {
         match found {
-            Ok(Some(server)) => add(name, Kind::Peer { server, opens }),
+            Ok(Some(server)) => add(name, ArmKind::Peer { server, opens }),
             Ok(None) => {
                 eprintln!("no comparison with {name}: it is not installed (--install-peers)")
             }
@@ -100,14 +100,14 @@ pub(super) fn all(bench: &Bench) -> Result<Vec<Arm>> {
     Ok(arms)
 }
 
-fn relay(bench: &Bench, port: u16, to: u16) -> Result<Server> {
+fn relay(bench: &EgressBench, port: u16, to: u16) -> Result<Server> {
     let mut program = Command::new(std::env::current_exe()?);
     program.args(["bench", "egress", super::relay::RELAY]);
     program.args([format!("127.0.0.1:{port}"), format!("{SERVER}:{to}")]);
     Server::start(bench, port, program)
 }
 
-impl Bench {
+impl EgressBench {
     /// A command that lives in the world.
     pub(super) fn in_world(&self, program: impl AsRef<OsStr>) -> Command {
         let words = self.world.wrapper();
@@ -117,14 +117,14 @@ impl Bench {
     }
 }
 
-impl Arm {
+impl ProxyArm {
     /// Whether this can carry it. Only a proxy opens TLS.
     pub(super) fn carries(&self, carried: Carried) -> bool {
         match &self.kind {
-            Kind::Direct => carried != Carried::Opened,
-            Kind::Relay { .. } => matches!(carried, Carried::Bytes | Carried::Tls),
-            Kind::Jail | Kind::Container(_) => true,
-            Kind::Peer { opens, .. } => match carried {
+            ArmKind::Direct => carried != Carried::Opened,
+            ArmKind::Relay { .. } => matches!(carried, Carried::Bytes | Carried::Tls),
+            ArmKind::Jail | ArmKind::Container(_) => true,
+            ArmKind::Peer { opens, .. } => match carried {
                 Carried::Bytes | Carried::Tls => !*opens,
                 Carried::Http => false,
                 Carried::Opened => *opens,
@@ -134,34 +134,36 @@ impl Arm {
 
     /// One that cannot be measured is named, and no failure.
     pub(super) fn is_peer(&self) -> bool {
-        matches!(self.kind, Kind::Peer { .. })
+        matches!(self.kind, ArmKind::Peer { .. })
     }
 
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Jail | Kind::Container(_))
+        matches!(self.kind, ArmKind::Jail | ArmKind::Container(_))
     }
 
     /// The client, with what it is to measure.
-    pub(super) fn command(&self, bench: &Bench, carried: Carried, what: &[&str]) -> Command {
+    pub(super) fn command(&self, bench: &EgressBench, carried: Carried, what: &[&str]) -> Command {
         let (port, name) = (carried.port(), carried.name());
         let authority = format!("{HOST}:{port}");
         let (at, by) = match &self.kind {
-            Kind::Direct => (format!("{SERVER}:{port}"), "straight"),
-            Kind::Relay { plain, tls } => {
+            ArmKind::Direct => (format!("{SERVER}:{port}"), "straight"),
+            ArmKind::Relay { plain, tls } => {
                 let server = if name == "plain" { plain } else { tls };
                 (format!("127.0.0.1:{}", server.port), "straight")
             }
-            Kind::Jail | Kind::Container(_) => (OWN_PROXY.to_owned(), authority.as_str()),
-            Kind::Peer { server, .. } => (format!("127.0.0.1:{}", server.port), authority.as_str()),
+            ArmKind::Jail | ArmKind::Container(_) => (OWN_PROXY.to_owned(), authority.as_str()),
+            ArmKind::Peer { server, .. } => {
+                (format!("127.0.0.1:{}", server.port), authority.as_str())
+            }
         };
         let mut command = match &self.kind {
-            Kind::Jail => {
+            ArmKind::Jail => {
                 let mut command = bench.in_world(&bench.belljar);
                 command.args(["run", "--no-config", "-q"]);
                 sandboxed(&mut command, bench, carried);
                 command
             }
-            Kind::Container(engine) => {
+            ArmKind::Container(engine) => {
                 let mut command = bench.in_world("env");
                 command.args(engine.belljar(&bench.belljar));
                 sandboxed(&mut command, bench, carried);
@@ -175,7 +177,7 @@ impl Arm {
 
     pub(super) fn measure(
         &self,
-        bench: &Bench,
+        bench: &EgressBench,
         carried: Carried,
         what: &[&str],
     ) -> Result<ClientReport> {
@@ -184,7 +186,7 @@ impl Arm {
 }
 
 /// The flags of the run, and the client's program in it.
-fn sandboxed(command: &mut Command, bench: &Bench, carried: Carried) {
+fn sandboxed(command: &mut Command, bench: &EgressBench, carried: Carried) {
     let mount = format!("{}:/kit", bench.kit.display());
     let host = format!("{HOST}:{}", carried.port());
     command.args(["--workspace", "none", "-v", &mount, "--allow-host", &host]);

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Bench;
-use super::arm::{Arm, Carried, Kind};
+use super::EgressBench;
+use super::arm::{ArmKind, Carried, ProxyArm};
 use super::client_report;
 use crate::bench::memory::kib;
-use crate::bench::outcome::{Figure, Part, figure};
+use crate::bench::outcome::{Figure, Part, Target, at_most, figure};
 use crate::command;
 use crate::processes::descendants;
 
-const MAX_RESIDENT_MIB: f64 = 16.0;
+const RESIDENT: Target = at_most(16.0, "MiB");
 /// How long they are held; belljar is looked at meanwhile.
 const HELD: &str = "4000";
 const LIMIT: Duration = Duration::from_secs(90);
 
-pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
+pub(super) fn measure(bench: &EgressBench, arms: &[ProxyArm]) -> Result<Part> {
     let count = bench.sizes.at_once;
     let mut part = Part::new("at once", format!("{count} connections, each used, then all held"));
     for carried in [Carried::Bytes, Carried::Opened] {
         for arm in arms.iter().filter(|arm| arm.carries(carried)) {
-            if matches!(arm.kind, Kind::Direct | Kind::Relay { .. }) {
+            if matches!(arm.kind, ArmKind::Direct | ArmKind::Relay { .. }) {
                 continue;
             }
             let name = if carried == Carried::Bytes { "tunnels" } else { "opened" };
@@ -36,7 +36,7 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
                 Ok(found) => {
                     if arm.is_ours() && carried == Carried::Bytes {
                         let what = format!("{name}: the proxy's memory");
-                        part.at_most(&what, found.resident, MAX_RESIDENT_MIB, "MiB");
+                        part.compare(what, found.resident, RESIDENT);
                     }
                     part.row(name, found.figures());
                 }
@@ -49,13 +49,13 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
     Ok(part)
 }
 
-struct Found {
+struct CrowdResult {
     took: f64,
     resident: f64,
     peak: f64,
 }
 
-impl Found {
+impl CrowdResult {
     fn figures(&self) -> Vec<Figure> {
         vec![
             figure("opened and used in", self.took, "ms"),
@@ -65,7 +65,7 @@ impl Found {
     }
 }
 
-fn one(bench: &Bench, arm: &Arm, carried: Carried) -> Result<Found> {
+fn one(bench: &EgressBench, arm: &ProxyArm, carried: Carried) -> Result<CrowdResult> {
     let count = bench.sizes.at_once.to_string();
     let mut client: Command = arm.command(bench, carried, &["hold", &count, HELD]);
     let began = Instant::now();
@@ -99,12 +99,12 @@ fn one(bench: &Bench, arm: &Arm, carried: Carried) -> Result<Found> {
         let _ = stderr.read_to_string(&mut errors);
     }
     let (resident, peak) = looked.with_context(|| errors.trim().to_owned())?;
-    Ok(Found { took, resident, peak })
+    Ok(CrowdResult { took, resident, peak })
 }
 
 /// The process that carries them.
-fn proxy_of(arm: &Arm, launcher: u32) -> Result<u32> {
-    if let Kind::Peer { server, .. } = &arm.kind {
+fn proxy_of(arm: &ProxyArm, launcher: u32) -> Result<u32> {
+    if let ArmKind::Peer { server, .. } = &arm.kind {
         return Ok(server.pid());
     }
     let is_proxy = |pid: &u32| {

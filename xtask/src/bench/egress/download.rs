@@ -1,21 +1,21 @@
-//! How fast one large download is.
+//! Measures the throughput of one large download.
 
 use anyhow::Result;
 
-use super::Bench;
-use super::arm::{Arm, Carried, Kind};
-use crate::bench::outcome::{Part, figure};
+use super::EgressBench;
+use super::arm::{ArmKind, Carried, ProxyArm};
+use crate::bench::outcome::{Part, Target, at_least, figure};
 
-const MIN_OF_RELAY: f64 = 0.8;
+const TO_RELAY: Target = at_least(0.8, "x");
 
-pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
+pub(super) fn measure(bench: &EgressBench, arms: &[ProxyArm]) -> Result<Part> {
     let mib = (bench.sizes.download >> 20) as f64;
     let rounds = bench.sizes.downloads;
     let title = format!("{mib:.0} MiB of zeros over one connection, {rounds} rounds in turn");
     let mut part = Part::new("download", title);
     let bytes = bench.sizes.download.to_string();
     for carried in [Carried::Bytes, Carried::Http, Carried::Opened] {
-        let arms: Vec<&Arm> = arms.iter().filter(|arm| arm.carries(carried)).collect();
+        let arms: Vec<&ProxyArm> = arms.iter().filter(|arm| arm.carries(carried)).collect();
         let mut rates: Vec<Vec<f64>> = vec![Vec::new(); arms.len()];
         for round in 0..rounds {
             for turn in 0..arms.len() {
@@ -36,18 +36,18 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
     Ok(part)
 }
 
-fn report(part: &mut Part, carried: Carried, arms: &[&Arm], rates: &mut [Vec<f64>]) {
+fn report(part: &mut Part, carried: Carried, arms: &[&ProxyArm], rates: &mut [Vec<f64>]) {
     let mut typical = Vec::new();
     for all in rates.iter_mut() {
         all.sort_by(f64::total_cmp);
         typical.push(all.get(all.len() / 2).copied().unwrap_or(f64::NAN));
     }
-    let of = |is: fn(&Kind) -> bool| {
+    let of = |is: fn(&ArmKind) -> bool| {
         let at = arms.iter().position(|arm| is(&arm.kind));
         at.map_or(f64::NAN, |at| typical[at])
     };
-    let direct = of(|kind| matches!(kind, Kind::Direct));
-    let relay = of(|kind| matches!(kind, Kind::Relay { .. }));
+    let direct = of(|kind| matches!(kind, ArmKind::Direct));
+    let relay = of(|kind| matches!(kind, ArmKind::Relay { .. }));
     for ((arm, typical), all) in arms.iter().zip(&typical).zip(rates.iter()) {
         if all.is_empty() {
             continue; // it was named already
@@ -64,8 +64,8 @@ fn report(part: &mut Part, carried: Carried, arms: &[&Arm], rates: &mut [Vec<f64
             Carried::Bytes | Carried::Tls => "",
         };
         part.row(format!("{}{name}", arm.name), figures);
-        if carried == Carried::Bytes && matches!(arm.kind, Kind::Jail) {
-            part.at_least(&arm.name, typical / relay, MIN_OF_RELAY, "x of one plain relay");
+        if carried == Carried::Bytes && matches!(arm.kind, ArmKind::Jail) {
+            part.compare(format!("{}, to one plain relay", arm.name), typical / relay, TO_RELAY);
         }
     }
 }

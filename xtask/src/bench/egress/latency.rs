@@ -1,14 +1,14 @@
-//! What a small request waits for.
+//! Measures the latency of small requests and of new connections.
 
 use anyhow::Result;
 
-use super::Bench;
-use super::arm::{Arm, Carried, Kind};
-use crate::bench::outcome::{Part, figure};
+use super::EgressBench;
+use super::arm::{ArmKind, Carried, ProxyArm};
+use crate::bench::outcome::{Part, Target, at_most, figure};
 
 /// Added at p50, in milliseconds.
-const MAX_ADDED: f64 = 0.5;
-const MAX_ADDED_OPENED: f64 = 1.0;
+const ADDED: Target = at_most(0.5, "ms");
+const ADDED_OPENED: Target = at_most(1.0, "ms");
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +31,20 @@ const CASES: [(Carried, Connections); 8] = [
 ];
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct LatencyResult {
     p10: f64,
     p50: f64,
     p99: f64,
 }
 
-pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
+pub(super) fn measure(bench: &EgressBench, arms: &[ProxyArm]) -> Result<Part> {
     let rounds = bench.sizes.rounds;
     let title = format!("a small request and its answer, {rounds} rounds in turn");
     let mut part = Part::new("latency", title);
-    let mut beside = [Found::default(); CASES.len()];
+    let mut beside = [LatencyResult::default(); CASES.len()];
     for (number, (carried, connections)) in CASES.into_iter().enumerate() {
-        let arms: Vec<&Arm> = arms.iter().filter(|arm| arm.carries(carried)).collect();
-        let mut all: Vec<Vec<Found>> = vec![Vec::new(); arms.len()];
+        let arms: Vec<&ProxyArm> = arms.iter().filter(|arm| arm.carries(carried)).collect();
+        let mut all: Vec<Vec<LatencyResult>> = vec![Vec::new(); arms.len()];
         for round in 0..rounds {
             for turn in 0..arms.len() {
                 let at = (round + turn) % arms.len();
@@ -59,7 +59,7 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
         }
         for (arm, found) in arms.iter().zip(&all) {
             let Some(found) = middle(found) else { continue }; // it was named already
-            if matches!(arm.kind, Kind::Direct) {
+            if matches!(arm.kind, ArmKind::Direct) {
                 beside[number] = found;
             }
             // What is opened is compared with TLS that is not opened.
@@ -71,13 +71,18 @@ pub(super) fn measure(bench: &Bench, arms: &[Arm]) -> Result<Part> {
     Ok(part)
 }
 
-fn one(bench: &Bench, arm: &Arm, carried: Carried, connections: Connections) -> Result<Found> {
+fn one(
+    bench: &EgressBench,
+    arm: &ProxyArm,
+    carried: Carried,
+    connections: Connections,
+) -> Result<LatencyResult> {
     let (word, count) = match connections {
         Connections::Reused => ("requests", bench.sizes.requests),
         Connections::New => ("connections", bench.sizes.connections),
     };
     let report = arm.measure(bench, carried, &[word, &count.to_string()])?;
-    Ok(Found {
+    Ok(LatencyResult {
         p10: report.milliseconds("p10 ns")?,
         p50: report.milliseconds("p50 ns")?,
         p99: report.milliseconds("p99 ns")?,
@@ -85,7 +90,7 @@ fn one(bench: &Bench, arm: &Arm, carried: Carried, connections: Connections) -> 
 }
 
 /// Of the rounds, the one in the middle.
-fn middle(found: &[Found]) -> Option<Found> {
+fn middle(found: &[LatencyResult]) -> Option<LatencyResult> {
     let mut sorted = found.to_vec();
     sorted.sort_by(|a, b| a.p50.total_cmp(&b.p50));
     sorted.get(sorted.len() / 2).copied()
@@ -93,9 +98,9 @@ fn middle(found: &[Found]) -> Option<Found> {
 
 fn report(
     part: &mut Part,
-    arm: &Arm,
+    arm: &ProxyArm,
     (carried, connections): (Carried, Connections),
-    found: Found,
+    found: LatencyResult,
     added: f64,
 ) {
     let what = match carried {
@@ -117,8 +122,8 @@ fn report(
     ];
     part.row(&name, figures);
     // A new connection is another one towards the server too, so it is shown and has no target.
-    if matches!(arm.kind, Kind::Jail) && connections == Connections::Reused {
-        let most = if carried == Carried::Opened { MAX_ADDED_OPENED } else { MAX_ADDED };
-        part.at_most(&format!("{name}: added at p50"), added, most, "ms");
+    if matches!(arm.kind, ArmKind::Jail) && connections == Connections::Reused {
+        let target = if carried == Carried::Opened { ADDED_OPENED } else { ADDED };
+        part.compare(format!("{name}: added at p50"), added, target);
     }
 }

@@ -11,25 +11,27 @@ mod peers;
 mod relay;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use belljar::prove::world::{FILES, Maker, World};
 use belljar::spec::env;
+use clap::builder::PossibleValuesParser;
 
-use self::arm::Arm;
+use self::arm::ProxyArm;
 use super::containers::arm as containers;
 use super::identity::Identity;
-use super::outcome::{self, Part};
-use super::{BELLJAR, hand_over};
-use crate::artifacts;
-use crate::engines::{Engine, Engines};
+use super::measurements::{self, Measurements};
+use super::outcome::Part;
+use super::{CommonOptions, Measurer, run_optimised_with_engines};
+use crate::engines::Engine;
 use crate::scratch::Scratch;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+struct EgressSizes {
     download: u64,
     downloads: usize,
     requests: u64,
@@ -38,7 +40,7 @@ struct Sizes {
     at_once: u64,
 }
 
-const FULL: Sizes = Sizes {
+const FULL: EgressSizes = EgressSizes {
     download: 2 << 30,
     downloads: 5,
     requests: 2000,
@@ -46,7 +48,7 @@ const FULL: Sizes = Sizes {
     rounds: 5,
     at_once: 500,
 };
-const QUICK: Sizes = Sizes {
+const QUICK: EgressSizes = EgressSizes {
     download: 256 << 20,
     downloads: 1,
     requests: 200,
@@ -55,100 +57,59 @@ const QUICK: Sizes = Sizes {
     at_once: 500,
 };
 
-type Measure = fn(&Bench, &[Arm]) -> Result<Part>;
+type EgressMeasure = fn(&EgressBench, &[ProxyArm]) -> Result<Part>;
 
 /// In the order in which they run.
-const PARTS: [(&str, Measure); 3] =
+const PARTS: [(&str, EgressMeasure); 3] =
     [("download", download::measure), ("latency", latency::measure), ("at once", crowd::measure)];
 
 /// What every part has.
-struct Bench {
+struct EgressBench {
     belljar: PathBuf,
     /// A directory with nothing but the executable, to be mounted.
     kit: PathBuf,
     scratch: Scratch,
     identity: Identity,
     world: World,
-    sizes: Sizes,
+    sizes: EgressSizes,
 }
 
-#[derive(Debug)]
-struct Options {
-    sizes: Sizes,
-    only: Option<Vec<String>>,
-    peers: Peers,
-    json: Option<PathBuf>,
-    belljar: Option<PathBuf>,
+#[derive(Debug, clap::Args)]
+pub(crate) struct EgressOptions {
+    #[command(flatten)]
+    common: CommonOptions,
+    #[command(flatten)]
+    measurer: Measurer,
+    /// Only these parts
+    #[arg(long, value_name = "PART,…", value_delimiter = ',')]
+    #[arg(value_parser = PossibleValuesParser::new(measurements::names(&PARTS)))]
+    only: Vec<String>,
+    /// Install Debian's peers first; otherwise only those that are installed are compared
+    #[arg(long)]
+    install_peers: bool,
+    /// Make this process the forwarder that is compared with
+    #[arg(long, hide = true, num_args = 2, value_names = ["LISTEN", "TO"])]
+    relay: Option<Vec<SocketAddr>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peers {
-    /// Those that are installed.
-    Found,
-    /// Debian's, installed first.
-    Installed,
-}
-
-fn parse(words: &[String]) -> Result<Options> {
-    let mut options =
-        Options { sizes: FULL, only: None, peers: Peers::Found, json: None, belljar: None };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().with_context(|| format!("{word} needs a value"));
-        match word.as_str() {
-            "--quick" => options.sizes = QUICK,
-            "--only" => {
-                let names: Vec<String> = value()?.split(',').map(str::to_owned).collect();
-                let is_part = |name: &str| PARTS.iter().any(|(part, _)| *part == name);
-                if let Some(unknown) = names.iter().find(|name| !is_part(name)) {
-                    bail!("there is no part `{unknown}`; there are download, latency, at once");
-                }
-                options.only = Some(names);
-            }
-            "--install-peers" => options.peers = Peers::Installed,
-            "--json" => options.json = Some(PathBuf::from(value()?)),
-            BELLJAR => options.belljar = Some(PathBuf::from(value()?)),
-            unknown => bail!("`cargo xtask bench egress` has no option `{unknown}`"),
-        }
+pub(crate) fn main(options: &EgressOptions) -> Result<ExitCode> {
+    if let Some(addresses) = &options.relay {
+        return relay::main(addresses);
     }
-    Ok(options)
-}
-
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    if let Some((word, rest)) = words.split_first()
-        && word == relay::RELAY
-    {
-        return relay::main(rest);
-    }
-    let options = parse(words)?;
-    match &options.belljar {
-        Some(belljar) => measure(&options, belljar),
-        None => with_engines(&options, words),
+    match &options.measurer.belljar {
+        Some(belljar) => measure(options, belljar),
+        None => with_engines(options),
     }
 }
 
-/// Engines are private ones, as the tests have them. Without root there are none.
-fn with_engines(options: &Options, words: &[String]) -> Result<ExitCode> {
-    if options.peers == Peers::Installed {
+fn with_engines(options: &EgressOptions) -> Result<ExitCode> {
+    if options.install_peers {
         peers::install()?;
     }
-    let built = artifacts::build_measuring()?; // before an engine has to wait for it
-    let engines = match Engines::of_this_machine(&[Engine::Docker, Engine::Podman]) {
-        Ok(engines) => Some(engines),
-        Err(error) => {
-            eprintln!("no containers: {error:#}");
-            None
-        }
-    };
-    let variables = engines.as_ref().map(Engines::environment).unwrap_or_default();
-    let measured = hand_over(&built, "egress", words, &variables);
-    if let Some(engines) = engines {
-        engines.end()?;
-    }
-    measured
+    run_optimised_with_engines(&[Engine::Docker, Engine::Podman])
 }
 
-fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
+fn measure(options: &EgressOptions, belljar: &Path) -> Result<ExitCode> {
     let scratch = Scratch::on_disk("bench-egress")?;
     let belljar = scratch.copy_executable(belljar)?;
     let identity = Identity::ourselves(scratch.path())?;
@@ -158,25 +119,17 @@ fn measure(options: &Options, belljar: &Path) -> Result<ExitCode> {
         .and_then(|()| fs::copy(&belljar, kit.join("belljar")))
         .context("cannot make the kit")?;
     let world = World::start(&belljar, &place, Maker::Caller)?;
-    let bench = Bench { belljar, kit, scratch, identity, world, sizes: options.sizes };
+    let sizes = options.common.sizes(FULL, QUICK);
+    let bench = EgressBench { belljar, kit, scratch, identity, world, sizes };
     let arms = arm::all(&bench)?;
-    let load = outcome::load();
-    print!("{}", outcome::heading("the way out", load.as_deref()));
-    let mut parts = Vec::new();
-    for (name, measure) in PARTS {
-        if options.only.as_ref().is_some_and(|only| !only.iter().any(|one| one == name)) {
-            continue;
-        }
-        eprintln!("measuring: {name}");
-        let part = measure(&bench, &arms).unwrap_or_else(|error| Part::failed(name, &error));
-        print!("{}", part.text());
-        parts.push(part);
-    }
-    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
+    let title = "network access through the proxy";
+    let mut measurements = Measurements::begin(title, options.common.json.clone());
+    measurements.parts(&PARTS, &options.only, |measure| measure(&bench, &arms));
+    measurements.finish()
 }
 
 /// The containers that runs can be in, if this was started with engines around it.
-fn engines() -> Result<Vec<containers::Arm>> {
+fn engines() -> Result<Vec<containers::EngineArm>> {
     let is_there =
         [env::TEST_DOCKER, env::TEST_PODMAN].iter().any(|name| std::env::var(name).is_ok());
     if is_there { containers::all() } else { Ok(Vec::new()) }
@@ -185,17 +138,14 @@ fn engines() -> Result<Vec<containers::Arm>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parsed(text: &str) -> Result<Options> {
-        parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
+    use crate::parsed;
 
     #[test]
     fn options_that_are_not_there_are_refused() {
-        assert_eq!(parsed("").unwrap().sizes, FULL);
-        let options = parsed("--quick --install-peers --only latency").unwrap();
-        assert_eq!((options.sizes, options.peers), (QUICK, Peers::Installed));
-        assert!(parsed("--only latencies").is_err());
-        assert!(parsed("--json").is_err());
+        let options = parsed::<EgressOptions>("--quick --install-peers --only latency").unwrap();
+        assert_eq!(options.common.sizes(FULL, QUICK), QUICK);
+        assert!(options.install_peers && options.only == ["latency"]);
+        assert!(parsed::<EgressOptions>("--only latencies").is_err());
+        assert!(parsed::<EgressOptions>("--json").is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Bench;
+use super::EgressBench;
 use crate::test::packages::{Need, ensure, need};
 use crate::{command, host};
 
@@ -42,7 +42,7 @@ impl Server {
         self.child.id()
     }
 
-    pub(super) fn start(bench: &Bench, port: u16, program: Command) -> Result<Self> {
+    pub(super) fn start(bench: &EgressBench, port: u16, program: Command) -> Result<Self> {
         let mut inside = bench.in_world(program.get_program());
         inside.args(program.get_args());
         inside.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -64,7 +64,7 @@ impl Server {
     }
 }
 
-pub(super) fn squid(bench: &Bench, port: u16) -> Result<Option<Server>> {
+pub(super) fn squid(bench: &EgressBench, port: u16) -> Result<Option<Server>> {
     let Some(squid) = host::find_program("squid") else { return Ok(None) };
     let settings = bench.scratch.path().join("squid.conf");
     let text = format!(
@@ -85,7 +85,7 @@ pub(super) enum Mitm {
     Opens,
 }
 
-pub(super) fn mitmproxy(bench: &Bench, port: u16, how: Mitm) -> Result<Option<Server>> {
+pub(super) fn mitmproxy(bench: &EgressBench, port: u16, how: Mitm) -> Result<Option<Server>> {
     let Some(mitmdump) = host::find_program("mitmdump") else { return Ok(None) };
     let place: PathBuf = bench.scratch.path().join(format!("mitmproxy-{port}"));
     fs::create_dir(&place).context("cannot make a place for mitmproxy")?;

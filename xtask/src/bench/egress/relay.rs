@@ -12,9 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 pub(super) const RELAY: &str = "--relay";
 const BUFFER: usize = 64 * 1024;
 
-pub(super) fn main(words: &[String]) -> Result<ExitCode> {
-    let [listen, to] = words else { bail!("usage: {RELAY} LISTEN TO") };
-    let (listen, to): (SocketAddr, SocketAddr) = (listen.parse()?, to.parse()?);
+pub(super) fn main(addresses: &[SocketAddr]) -> Result<ExitCode> {
+    let [listen, to] = *addresses else { bail!("usage: {RELAY} LISTEN TO") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(listen, to)).context("the forwarder failed")?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! How many events a second, and how long each is in the log.
+//! Measures how many events are written per second, and their size in the log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use belljar::store::{self, Which};
 use serde_json::json;
 
 use super::pipeline::{self, Ran, Sink};
-use super::{Bench, Sizes};
-use crate::bench::outcome::{Part, figure};
+use super::{RecordBench, RecordSizes};
+use crate::bench::outcome::{Figure, Part, figure};
 
 /// Of the streams; the built-in `limits.output`.
 const OUTPUT_LIMIT: u64 = 256 << 20;
 
-pub(crate) fn measure(bench: &Bench) -> Result<Part> {
-    let Sizes { events, synced_events, small_writes, .. } = bench.sizes;
+pub(crate) fn measure(bench: &RecordBench) -> Result<Part> {
+    let RecordSizes { events, synced_events, small_writes, .. } = bench.sizes;
     let mut part = Part::new("events", "what goes into the log");
     let together = through_library(&bench.another_home("events")?, events, Synced::AtTheEnd)?;
     part.row(
@@ -50,11 +50,11 @@ struct Written {
 }
 
 impl Written {
-    fn rate(&self) -> super::outcome::Figure {
+    fn rate(&self) -> Figure {
         figure("rate", self.events / self.time.as_secs_f64(), "events/s")
     }
 
-    fn each(&self) -> super::outcome::Figure {
+    fn each(&self) -> Figure {
         figure("log", self.bytes / self.events, "bytes an event")
     }
 }
@@ -97,7 +97,7 @@ fn size_of_log(directory: &Path) -> Result<(f64, f64)> {
 }
 
 /// A shell that writes a line at a time.
-fn small(bench: &Bench, part: &mut Part, count: u64) -> Result<()> {
+fn small(bench: &RecordBench, part: &mut Part, count: u64) -> Result<()> {
     let script =
         format!("i=0; while [ $i -lt {count} ]; do echo 'one line at a time'; i=$((i+1)); done");
     let bytes = count * 19;

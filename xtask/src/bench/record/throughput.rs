@@ -9,13 +9,12 @@ use anyhow::{Context, Result};
 use belljar::home::Home;
 
 use super::pipeline::{self, Ran, Sink};
-use super::{Bench, Sizes};
-use crate::bench::outcome::{Part, figure};
+use super::{RecordBench, RecordSizes};
+use crate::bench::outcome::{Part, Target, at_least, at_most, figure};
 use crate::bench::rounds::Times;
 
-const MIN_OF_PEER: f64 = 0.5;
-const AIM: f64 = 0.8;
-const MAX_RESIDENT_MIB: f64 = 64.0;
+const TO_SHELL: Target = at_least(0.5, "x").aim(0.8);
+const PEAK: Target = at_most(64.0, "MiB");
 const LINE: &str = "a line as programs print them, with some sixty characters in it";
 
 /// What is put out.
@@ -38,7 +37,7 @@ enum By {
     OursAllKept(Sink),
 }
 
-struct Case {
+struct ThroughputCase {
     produced: Produced,
     by: By,
     times: Vec<Duration>,
@@ -61,11 +60,16 @@ const CASES: [(Produced, By); 12] = [
     (Produced::Lines, By::OursAllKept(Sink::File)),
 ];
 
-pub(crate) fn measure(bench: &Bench) -> Result<Part> {
-    let Sizes { output, output_rounds: rounds, .. } = bench.sizes;
+pub(crate) fn measure(bench: &RecordBench) -> Result<Part> {
+    let RecordSizes { output, output_rounds: rounds, .. } = bench.sizes;
     let home = bench.home()?;
-    let make =
-        |(produced, by)| Case { produced, by, times: vec![], processor: vec![], peak_kib: 0 };
+    let make = |(produced, by)| ThroughputCase {
+        produced,
+        by,
+        times: vec![],
+        processor: vec![],
+        peak_kib: 0,
+    };
     let mut cases = CASES.map(make);
     for round in 0..rounds {
         for turn in 0..cases.len() {
@@ -81,25 +85,25 @@ pub(crate) fn measure(bench: &Bench) -> Result<Part> {
     Ok(report(cases, output, rounds))
 }
 
-fn report(cases: [Case; CASES.len()], output: u64, rounds: usize) -> Part {
+fn report(cases: [ThroughputCase; CASES.len()], output: u64, rounds: usize) -> Part {
     let mib = (output >> 20) as f64;
     let mut part = Part::new(
         "throughput",
         format!("{mib:.0} MiB of output through the launcher into a file, {rounds} rounds in turn"),
     );
-    let shell = |produced, of: fn(&Case) -> f64| {
+    let shell = |produced, of: fn(&ThroughputCase) -> f64| {
         let found = cases.iter().find(|case| case.by == By::Shell && case.produced == produced);
         found.map_or(f64::NAN, of)
     };
     let mut peak = 0.0_f64;
     for case in &cases {
-        let ratio = shell(case.produced, Case::typical) / case.typical();
+        let ratio = shell(case.produced, ThroughputCase::typical) / case.typical();
         let mut figures = vec![
             figure("p50", mib / case.typical() * 1000.0, "MiB/s"),
             figure("ratio", ratio, "x"),
             figure("best", mib / case.best() * 1000.0, "MiB/s"),
             figure("processor", case.work() / mib, "ms a MiB"),
-            figure("work", case.work() / shell(case.produced, Case::work), "x"),
+            figure("work", case.work() / shell(case.produced, ThroughputCase::work), "x"),
         ];
         if case.is_ours() {
             let resident = case.peak_kib as f64 / 1024.0;
@@ -110,11 +114,11 @@ fn report(cases: [Case; CASES.len()], output: u64, rounds: usize) -> Part {
         // Here the launcher stands where `cat` stands for the shell, and its record where the file does. The
         // other rows write everything a second time.
         if case.by == By::Ours(Sink::Null) {
-            let what = format!("{} (aim {AIM})", case.name());
-            part.at_least(&what, ratio, MIN_OF_PEER, "x of `cmd | cat > file`");
+            let what = format!("{}, to `cmd | cat > file`", case.name());
+            part.compare(what, ratio, TO_SHELL);
         }
     }
-    part.at_most("the launcher's peak memory", peak, MAX_RESIDENT_MIB, "MiB");
+    part.compare("the launcher's peak memory", peak, PEAK);
     part.note(
         "processor time is of all processes together; the load changes it less than the time",
     );
@@ -126,7 +130,7 @@ fn report(cases: [Case; CASES.len()], output: u64, rounds: usize) -> Part {
 }
 
 /// All in milliseconds.
-impl Case {
+impl ThroughputCase {
     fn typical(&self) -> f64 {
         Times::new(self.times.clone()).percentile(50)
     }
@@ -168,7 +172,7 @@ impl Case {
         }
     }
 
-    fn run(&self, bench: &Bench) -> Result<Ran> {
+    fn run(&self, bench: &RecordBench) -> Result<Ran> {
         let bytes = bench.sizes.output;
         let file = bench.scratch.path().join("throughput.out");
         let script = self.script(bytes);

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use belljar::home::Home;
-use belljar::record::{Anchor, HomeKey, Life, Recorder, Secrets, Verdict, verify_run};
+use belljar::record::{Anchor, HomeKey, LogState, Recorder, Secrets, Verdict, verify_run};
 use belljar::spec::{EventKind, OutputStream, RunId};
 use serde_json::json;
 
 use super::events::begin;
-use super::{Bench, Sizes};
+use super::{RecordBench, RecordSizes};
 use crate::bench::outcome::{Part, figure};
 use crate::command;
 
@@ -20,8 +20,8 @@ use crate::command;
 const PIECE: usize = 64 << 10;
 const CHECKS: usize = 3;
 
-pub(crate) fn measure(bench: &Bench) -> Result<Part> {
-    let Sizes { output, events, .. } = bench.sizes;
+pub(crate) fn measure(bench: &RecordBench) -> Result<Part> {
+    let RecordSizes { output, events, .. } = bench.sizes;
     let home = bench.another_home("verify")?;
     let mut part = Part::new("verify", "checking records, in the system's cache, best of 3");
 
@@ -63,7 +63,8 @@ struct Recorded {
 impl Recorded {
     fn check(&self, home: &Home) -> Result<()> {
         let key = HomeKey::load(home.path())?;
-        let report = verify_run(&self.directory, &self.id, &key, Some(&self.anchor), Life::Over);
+        let report =
+            verify_run(&self.directory, &self.id, &key, Some(&self.anchor), LogState::Over);
         ensure!(report.verdict == Verdict::Sound, "the record is not sound: {:?}", report.verdict);
         Ok(())
     }

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, CHANGES, tree};
-use crate::bench::outcome::{Part, figure, latency};
+use super::{CHANGES, WorkspaceBench, tree};
+use crate::bench::outcome::{Part, Target, at_most, figure, latency};
 use crate::bench::rounds::Times;
 use crate::command;
 
-const MAX_MS: f64 = 200.0;
+const DIFF: Target = at_most(200.0, "ms");
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
+pub(super) fn measure(bench: &WorkspaceBench<'_>) -> Result<Part> {
     let who = &bench.identity.name;
     let title = format!("{CHANGES} changes in a tree of {} files, as {who}", bench.sizes.files);
     let mut part = Part::new("look", title);
@@ -87,6 +87,6 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Part> {
         "belljar diff, ratio",
         ratios.map(|(word, other)| figure(word, of("belljar diff") / of(other), "x")).into(),
     );
-    part.at_most("belljar diff, p50", of("belljar diff"), MAX_MS, "ms");
+    part.compare("belljar diff, p50", of("belljar diff"), DIFF);
     Ok(part)
 }

@@ -5,95 +5,82 @@ mod look;
 mod start;
 pub(crate) mod tree;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 
-use super::identities;
 use super::identity::Identity;
-use super::outcome::{self, Part};
+use super::measurements::Measurements;
+use super::{CommonOptions, identities};
 use crate::artifacts::{self, Profile};
 use crate::scratch::Scratch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+struct WorkspaceSizes {
     files: usize,
     /// Fewer have no tenth percentile worth the name.
     starts: usize,
     looks: usize,
 }
 
-const FULL: Sizes = Sizes { files: 100_000, starts: 100, looks: 30 };
-const QUICK: Sizes = Sizes { files: 100_000, starts: 20, looks: 5 };
+const FULL: WorkspaceSizes = WorkspaceSizes { files: 100_000, starts: 100, looks: 30 };
+const QUICK: WorkspaceSizes = WorkspaceSizes { files: 100_000, starts: 20, looks: 5 };
 const CHANGES: usize = 100;
 
 /// What every part has.
-struct Bench<'a> {
+struct WorkspaceBench<'a> {
     belljar: &'a Path,
     identity: &'a Identity,
     /// Of the identity, with a repository in it.
     tree: &'a Path,
-    sizes: Sizes,
+    sizes: WorkspaceSizes,
 }
 
-#[derive(Debug)]
-struct Options {
-    sizes: Sizes,
-    json: Option<PathBuf>,
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkspaceOptions {
+    #[command(flatten)]
+    common: CommonOptions,
+    /// Files of the tree, at least 1000
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1000..))]
+    files: usize,
 }
 
-fn parse(words: &[String]) -> Result<Options> {
-    let mut options = Options { sizes: FULL, json: None };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().with_context(|| format!("{word} needs a value"));
-        match word.as_str() {
-            "--quick" => options.sizes = Sizes { files: options.sizes.files, ..QUICK },
-            "--files" => {
-                options.sizes.files = value()?.parse().context("--files needs a number")?;
-                ensure!(options.sizes.files >= 1000, "--files must be at least 1000");
-            }
-            "--json" => options.json = Some(PathBuf::from(value()?)),
-            unknown => bail!("`cargo xtask bench workspace` has no option `{unknown}`"),
-        }
+impl WorkspaceOptions {
+    fn sizes(&self) -> WorkspaceSizes {
+        WorkspaceSizes { files: self.files, ..self.common.sizes(FULL, QUICK) }
     }
-    Ok(options)
 }
 
-pub(crate) fn main(words: &[String]) -> Result<ExitCode> {
-    let options = parse(words)?;
+pub(crate) fn main(options: &WorkspaceOptions) -> Result<ExitCode> {
+    let sizes = options.sizes();
     let built = artifacts::build_belljar(Profile::Release)?;
-    let load = outcome::load();
     let scratch = Scratch::on_disk("bench")?;
     let belljar = scratch.copy_executable(&built)?;
-    print!("{}", outcome::heading("bench workspace", load.as_deref()));
-    let mut parts = Vec::new();
+    let mut measurements = Measurements::begin("bench workspace", options.common.json.clone());
     for identity in identities(scratch.path())? {
         let name = format!("tree-{}", identity.name);
-        let tree = tree::make(&identity, &scratch.path().join(name), options.sizes.files)?;
-        let bench =
-            Bench { belljar: &belljar, identity: &identity, tree: &tree, sizes: options.sizes };
-        for (name, measure) in [("start", start::measure as Measure), ("look", look::measure)] {
-            let part = measure(&bench).unwrap_or_else(|error| Part::failed(name, &error));
-            print!("{}", part.text());
-            parts.push(part);
-        }
+        let tree = tree::make(&identity, &scratch.path().join(name), sizes.files)?;
+        let bench = WorkspaceBench { belljar: &belljar, identity: &identity, tree: &tree, sizes };
+        measurements.part("start", || start::measure(&bench));
+        measurements.part("look", || look::measure(&bench));
     }
-    outcome::conclude(&parts, options.json.as_deref(), load.as_deref())
+    measurements.finish()
 }
-
-type Measure = fn(&Bench<'_>) -> Result<Part>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parsed;
 
     #[test]
     fn a_tree_that_is_too_small_is_refused() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(parse(&words("--quick --files 5000")).unwrap().sizes.files, 5000);
-        assert!(parse(&words("--files 10")).is_err());
-        assert!(parse(&words("--slow")).is_err());
+        let options = parsed::<WorkspaceOptions>("--quick --files 5000").unwrap();
+        assert_eq!(options.sizes(), WorkspaceSizes { files: 5000, ..QUICK });
+        assert_eq!(parsed::<WorkspaceOptions>("").unwrap().sizes(), FULL);
+        assert!(parsed::<WorkspaceOptions>("--files 10").is_err());
+        assert!(parsed::<WorkspaceOptions>("--slow").is_err());
     }
 }

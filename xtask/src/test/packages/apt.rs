@@ -28,6 +28,8 @@ const SERVICE_TOOLS: [&str; 6] = [
 /// The options that every installation and its simulation have in common.
 const NO_MORE_THAN_NEEDED: &str = "--no-install-recommends";
 
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// Whether the lists are as new as they can be.
 static UPDATED: AtomicBool = AtomicBool::new(false);
 
@@ -47,6 +49,37 @@ impl Apt {
     pub(crate) fn of_this_machine() -> Self {
         let options = ["DPkg::Lock::Timeout=300", "Acquire::Retries=3"];
         Self { options: options.map(str::to_owned).to_vec() }
+    }
+
+    /// An apt that knows another release of Debian and nothing of this machine's packages. Its files are in a directory;
+    /// it only downloads.
+    pub(crate) fn of_release(directory: &Path, release: &str, mirror: &str) -> Result<Self> {
+        for name in ["state/lists/partial", "cache/archives/partial"] {
+            let path = directory.join(name);
+            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        let place = directory.display();
+        for (name, content) in [
+            ("status", String::new()),
+            ("sources.list", format!("deb [signed-by={KEYRING}] {mirror} {release} main\n")),
+        ] {
+            let path = directory.join(name);
+            fs::write(&path, content)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let options = vec![
+            format!("Dir::Etc::SourceList={place}/sources.list"),
+            "Dir::Etc::SourceParts=/dev/null".to_owned(),
+            format!("Dir::State={place}/state"),
+            format!("Dir::State::status={place}/status"),
+            format!("Dir::Cache={place}/cache"),
+            "APT::Sandbox::User=root".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+            "Acquire::Retries=3".to_owned(),
+        ];
+        let apt = Self { options };
+        command::check(apt.get().args(["-qq", "update"]), LIMIT)?;
+        Ok(apt)
     }
 
     /// `apt-get update`, once. Needs root.

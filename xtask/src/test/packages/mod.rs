@@ -120,6 +120,14 @@ pub(crate) fn look(needs: &[&Need]) -> Result<()> {
 }
 
 impl Need {
+    pub(crate) fn program(&self) -> &'static str {
+        self.program
+    }
+
+    pub(crate) fn package(&self) -> &'static str {
+        self.package
+    }
+
     fn is_missing(&self) -> bool {
         host::find_program(self.program).is_none()
     }

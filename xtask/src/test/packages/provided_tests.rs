@@ -9,10 +9,12 @@ use super::NEEDS;
 use crate::host;
 
 /// Of packages that are on every Debian (essential), and further programs of those that are installed.
-const ALWAYS: [&str; 16] = [
+const ALWAYS: [&str; 19] = [
     "chmod",
     "chown",
     "cp",
+    "dash",
+    "diff",
     "e2fsck",
     "echo",
     "find",
@@ -25,7 +27,9 @@ const ALWAYS: [&str; 16] = [
     "sleep",
     "true",
     "umount",
-    "x", // the last is a made-up name
+    // A made-up name, and one that a test writes into a made-up root.
+    "x",
+    "apparmor_parser",
 ];
 
 /// How a source names a program: by a command that is started, or by its place.

@@ -11,21 +11,21 @@ use belljar::record::{Anchor, EventReader, HomeKey, Recorder, Secrets};
 use belljar::spec::{BackendName, Event, EventKind, RunId, RunState, StopReason, Usage};
 
 /// What a run of `/bin/true` recorded.
-pub(super) struct Sample {
+pub(super) struct ReplaySample {
     events: Vec<Event>,
     run_json: Vec<u8>,
 }
 
 /// How far a run got before its supervisor was gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum ReplayedRecord {
     /// `run.stop` and the ledger's row are there.
     Whole,
     /// The supervisor died after the command was let go.
     UntilGo,
 }
 
-impl Sample {
+impl ReplaySample {
     pub(super) fn read(directory: &Path) -> Result<Self> {
         let mut reader = EventReader::open(directory)?;
         let mut events = Vec::new();
@@ -36,13 +36,15 @@ impl Sample {
         Ok(Self { events, run_json })
     }
 
-    pub(super) fn events(&self) -> usize {
-        self.events.len()
-    }
-
     /// All that a run writes of its record between its start and its end, as it does: `run.start` and
     /// the plan go to the system at once, all up to the let-go to the disk, and then the end.
-    pub(super) fn write(&self, home: &Home, id: &RunId, written: Written) -> Result<()> {
+    pub(super) fn write(
+        &self,
+        home: &Home,
+        id: &RunId,
+        name: &str,
+        written: ReplayedRecord,
+    ) -> Result<()> {
         let directory = home.run_dir(id);
         fs::create_dir_all(&directory).context("cannot make a run's directory")?;
         let key = HomeKey::load_or_make(home.path())?.for_run(id);
@@ -53,7 +55,7 @@ impl Sample {
                 *own = id.as_str().into();
             }
             match event.kind {
-                EventKind::RunStop if written == Written::Whole => {
+                EventKind::RunStop if written == ReplayedRecord::Whole => {
                     if let Some(own) = data.get_mut("run") {
                         *own = id.as_str().into();
                     }
@@ -67,7 +69,7 @@ impl Sample {
                 EventKind::SandboxStarted => self.write_run_json(&directory, id)?,
                 EventKind::SandboxAttested => {
                     recorder.barrier()?;
-                    if written == Written::UntilGo {
+                    if written == ReplayedRecord::UntilGo {
                         return Ok(());
                     }
                 }
@@ -75,7 +77,7 @@ impl Sample {
             }
         }
         self.write_run_json(&directory, id)?;
-        let row = row(id, recorder.anchor());
+        let row = row(id, name, recorder.anchor());
         Ledger::open(home)?.upsert(&row)?;
         Ok(())
     }
@@ -97,10 +99,10 @@ impl Sample {
     }
 }
 
-fn row(id: &RunId, anchor: Option<Anchor>) -> LedgerRow {
+fn row(id: &RunId, name: &str, anchor: Option<Anchor>) -> LedgerRow {
     LedgerRow {
         id: *id,
-        name: None,
+        name: Some(name.to_owned()),
         backend: BackendName::Jail,
         state: RunState::Stopped,
         command: "/bin/true".to_owned(),

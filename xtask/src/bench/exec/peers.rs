@@ -1,4 +1,4 @@
-//! What `exec` is compared with.
+//! What `exec` is compared with, besides engines: namespaces that stand, and a new bubblewrap sandbox.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,54 +7,42 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::Bench;
-use crate::bench::engines::Engines;
-use crate::bench::peer;
-use crate::bench::repeated::Peer;
+use crate::bench::identity::Identity;
+use crate::bench::rounds::Case;
+use crate::bench::start::cases::{FLOOR, Start};
 use crate::{command, host, processes};
 
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 
-/// What this machine has of: nothing at all, a neighbour's namespaces, bubblewrap, an engine's exec.
-pub(crate) fn peers(bench: &Bench, engines: &Engines) -> Vec<Peer> {
-    let identity = bench.identity.clone();
-    let mut peers =
-        vec![Peer::new("/bin/true, no sandbox", move || identity.command(Path::new("/bin/true")))];
-    match neighbour() {
-        Ok(found) => peers.push(found),
-        Err(error) => eprintln!("no comparison with nsenter: {error:#}"),
+pub(super) fn new_bwrap(identity: &Identity) -> Option<Case<'static>> {
+    let nowhere = Path::new("");
+    let Some((program, words)) = Start::Bwrap.line(identity, nowhere) else {
+        eprintln!("no comparison with bubblewrap: `bwrap` is not there");
+        return None;
+    };
+    Some(Case::sandbox("bwrap, a new sandbox", identity, program, words))
+}
+
+pub(super) fn nsenter() -> Option<Case<'static>> {
+    let case = neighbour();
+    if let Err(error) = &case {
+        eprintln!("no comparison with nsenter: {error:#}");
     }
-    match host::find_program("bwrap") {
-        Some(bwrap) => {
-            let (identity, words) =
-                (bench.identity.clone(), peer::bwrap_words(&bench.identity.workspace));
-            peers.push(Peer::new("bwrap, a new sandbox", move || {
-                let mut command = identity.command(&bwrap);
-                command.args(&words).arg("/bin/true");
-                command
-            }));
-        }
-        None => eprintln!("no comparison with bubblewrap: `bwrap` is not there"),
-    }
-    for container in engines.containers() {
-        let name = format!("{} exec", container.engine);
-        peers.push(Peer::new(name, move || container.exec(&["/bin/true"])));
-    }
-    peers
+    case.ok()
 }
 
 /// Namespaces like a sandbox's, with nothing in them but a sleeper.
 struct Neighbour(Child);
 
-fn neighbour() -> Result<Peer> {
+fn neighbour() -> Result<Case<'static>> {
     let unshare = host::require_program("unshare", "util-linux")?;
     let nsenter = host::require_program("nsenter", "util-linux")?;
     let mut start = Command::new(unshare);
-    start.args(peer::FLOOR).args(["--kill-child", "--", "sleep", "3600"]);
+    start.args(FLOOR).args(["--kill-child", "--", "sleep", "3600"]);
     let neighbour = Neighbour(command::spawn(start.stdin(Stdio::null()))?);
     let target = neighbour.sleeper()?.to_string();
     let kinds = ["--user", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup"];
-    Ok(Peer::new("nsenter into namespaces", move || {
+    Ok(Case::command("nsenter into namespaces", move || {
         let _alive = &neighbour;
         let mut command = Command::new(&nsenter);
         command.args(["--target", &target]).args(kinds).args(["--", "/bin/true"]);
